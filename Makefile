@@ -1,0 +1,92 @@
+# `make run` and `make test` are all a fresh clone needs; both are quick when nothing has changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+TESTS ?= tests
+PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 600
+
+SOURCES := $(shell find broker -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+# Compiled modules that have a stub.
+STUBBED := $(shell find broker -name '*.pyx' | while read -r f; do \
+	test -f "$${f%x}i" && echo "$${f%.pyx}" | tr / .; done)
+ASAN_TREE := build/asan/tree
+ASAN_TESTS := $(wildcard tests/unit tests/wire tests/fuzz)
+FAST := not slow and not spark and not browser
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint types build debug asan-tree asan fuzz bench clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The virtual environment: made once, and again when the dependencies change.
+$(VENV)/.installed: pyproject.toml
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
+	$(PY) -m pip install --quiet --group dev
+	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-build-isolation --editable .
+	touch $@
+
+# The compiled core: rebuilt when one of its sources is newer; Cython finds out which modules.
+$(VENV)/.built: $(VENV)/.installed broker/_build.py $(SOURCES)
+	TWINWIRE_BUILD=release $(PY) -m broker._build
+	touch $@
+
+run: $(VENV)/.built  ## start the broker: ./data, loopback, ports 4222 8222 4150 4151
+	$(BIN)/twinwire serve
+
+test: $(VENV)/.built  ## the test suite without the slow, Spark and browser ones
+	$(PY) -m pytest -q -m '$(FAST)' $(PYTEST_ARGS) $(TESTS)
+
+lint: $(VENV)/.installed  ## ruff, cython-lint, codespell
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint broker
+	$(BIN)/codespell
+
+types: $(VENV)/.built  ## mypy, and the stubs of compiled modules against the modules
+	$(BIN)/mypy
+	$(if $(STUBBED),$(PY) -m mypy.stubtest --ignore-missing-stub $(STUBBED))
+
+build: $(VENV)/.installed  ## compile in place
+	TWINWIRE_BUILD=release $(PY) -m broker._build
+	touch $(VENV)/.built
+
+debug: $(VENV)/.installed  ## compile in place with asserts and without optimiser
+	TWINWIRE_BUILD=debug $(PY) -m broker._build
+	rm -f $(VENV)/.built
+
+# A second tree, so that the modules in place stay what they are. Its objects survive in build/.
+asan-tree: $(VENV)/.installed
+	mkdir -p $(ASAN_TREE)
+	rm -rf $(addprefix $(ASAN_TREE)/,broker tests conf benchmarks)
+	tar -c --exclude='*.so' --exclude=__pycache__ \
+	    $(wildcard broker tests conf benchmarks docs pyproject.toml README.md LICENSE Makefile) \
+	    | tar -x -C $(ASAN_TREE)
+	cd $(ASAN_TREE) && TWINWIRE_BUILD=asan $(CURDIR)/$(PY) -m broker._build
+
+# CPython keeps some memory until exit and aiohttp's modules are not built for it: leaks are not
+# reported, everything else ends the test run.
+ASAN_ENV = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	PYTHONMALLOC=malloc \
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+
+asan: asan-tree  ## unit, wire and fuzz tests on a build with the address sanitizer
+	cd $(ASAN_TREE) && $(ASAN_ENV) $(CURDIR)/$(PY) -m pytest -q -m '$(FAST)' -o timeout=300 \
+	    $(PYTEST_ARGS) $(ASAN_TESTS)
+
+fuzz: asan-tree  ## fuzz the parsers and the recovery for FUZZ_SECONDS (default 600)
+	cd $(ASAN_TREE) && $(ASAN_ENV) FUZZ_SECONDS=$(FUZZ_SECONDS) $(CURDIR)/$(PY) -m pytest -q -s \
+	    -o timeout=0 $(PYTEST_ARGS) tests/fuzz
+
+bench: $(VENV)/.built  ## compare with the original servers found on PATH
+	$(PY) benchmarks/compare.py
+
+clean:  ## remove everything that was made, the data folder excepted
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV)
+	find broker -name '*.so' -delete
+	find $(wildcard broker tests benchmarks) -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,72 @@
+"""The machine, the versions, and benchmarks/RESULTS.md, of which each script owns one section."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+from broker import __version__
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+TITLE = "# Results\n\nWritten by the scripts of this folder; see README.md for what they measure.\n"
+
+
+def cpu_model() -> str:
+    """As the kernel names it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _first_line(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        return f"{command[0]} not found"
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip().partition("\n")[0] or "unknown"
+
+
+def about() -> str:
+    """Date, machine and versions, as a Markdown list."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    now = datetime.datetime.now(datetime.UTC)
+    commit = _first_line("git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty")
+    lines = {
+        "date": f"{now:%Y-%m-%d %H:%M} UTC",
+        "machine": f"{os.cpu_count()} cores, {cpu_model()}, {memory_bytes / 2**30:.0f} GiB",
+        "kernel": f"Linux {platform.release()}",
+        "ours": f"twinwire {__version__} ({commit}), Python {platform.python_version()}",
+        "originals": f"{_first_line('nats-server', '--version')};"
+        f" {_first_line('nsqd', '--version')}",
+    }
+    return "\n".join(f"- {name}: {value}" for name, value in lines.items())
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table that also reads well in a terminal."""
+    lines = [head, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+
+    def draw(cells: list[str]) -> str:
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        return "| " + " | ".join(padded) + " |"
+
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([draw(head), rule, *(draw(row) for row in rows)])
+
+
+def write_section(name: str, text: str) -> None:
+    """Puts the text in place of the section's former one."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    whole = RESULTS.read_text() if RESULTS.exists() else TITLE
+    section = f"{begin}\n{text.strip()}\n{end}"
+    if begin in whole and end in whole:
+        before, _, rest = whole.partition(begin)
+        whole = before + section + rest.partition(end)[2]
+    else:
+        whole = whole.rstrip() + "\n\n" + section + "\n"
+    RESULTS.write_text(whole)

@@ -1,0 +1,145 @@
+"""Starts the servers that are compared, each in a folder of its own, and ends what it started."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+READY_SECONDS = 15.0
+STOP_SECONDS = 30.0
+POLL_SECONDS = 0.01
+LOG_SHOWN_CHARS = 2000
+
+OURS = (
+    "{python} -m broker serve --data {data} --nats 127.0.0.1:{nats} --monitor 127.0.0.1:0"
+    " --nsq 127.0.0.1:{nsq} --nsq-http 127.0.0.1:0"
+)
+NATS_SERVER = "nats-server -a 127.0.0.1 -p {nats}"
+# Everything stays in memory: nsqd at its best.
+NSQD = (
+    "nsqd -tcp-address 127.0.0.1:{nsq} -http-address 127.0.0.1:{http} -data-path {data}"
+    " -mem-queue-size 5000000 -log-level warn"
+)
+# As it comes: a backlog goes to disk beyond 10,000 messages.
+NSQD_DEFAULT = NSQD.replace(" -mem-queue-size 5000000", "")
+
+
+class ServerError(Exception):
+    """A server that did not start or did not end."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that answers."""
+
+    pid: int
+    nats: tuple[str, int]
+    nsq: tuple[str, int]
+    data: Path
+
+    def memory_bytes(self) -> dict[str, int]:
+        """VmRSS and VmHWM (its peak), of the process and of its children, if it has any."""
+        total = {"VmRSS": 0, "VmHWM": 0}
+        for pid in _family(self.pid):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            fields = dict(line.split(":", 1) for line in lines)
+            for name in total:
+                total[name] += int(fields[name].split()[0]) * 1024
+        return total
+
+
+def _family(root: int) -> list[int]:
+    """A process and all below it: a command may be a script that starts the server."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name in parentheses may hold anything; the parent is the second field after it.
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    family = [root]
+    for member in family:
+        family += [pid for pid, parent in parents.items() if parent == member]
+    return family
+
+
+def found(command: str) -> bool:
+    """Whether the program of a command is there."""
+    return shutil.which(command.format_map(_Blank()).split()[0]) is not None
+
+
+class _Blank(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return sys.executable if key == "python" else key
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running(command: str, doors: tuple[str, ...], root: str | None = None) -> Iterator[Running]:
+    """Runs a command of this page until the block ends. `doors`: "nats", "nsq" to wait for."""
+    with tempfile.TemporaryDirectory(prefix="twinwire-bench-", dir=root) as folder:
+        data = Path(folder) / "data"
+        data.mkdir()
+        ports = {name: free_port() for name in ("nats", "nsq", "http")}
+        words = [
+            word.format(python=sys.executable, data=data, **ports) for word in shlex.split(command)
+        ]
+        log_path = Path(folder) / "log"
+        with log_path.open("wb") as log:
+            child = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            for door in doors:
+                _await_door(child, ports[door], log_path)
+            yield Running(
+                child.pid, ("127.0.0.1", ports["nats"]), ("127.0.0.1", ports["nsq"]), data
+            )
+            if child.poll() is not None:
+                raise ServerError(f"{words[0]} ended by itself\n{_tail(log_path)}")
+        finally:
+            _end(child)
+
+
+def _await_door(child: subprocess.Popen[bytes], port: int, log_path: Path) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            if child.poll() is not None or time.monotonic() > deadline:
+                raise ServerError(f"a server did not start\n{_tail(log_path)}") from None
+            time.sleep(POLL_SECONDS)
+        else:
+            return
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+    try:
+        child.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _tail(log_path: Path) -> str:
+    return log_path.read_text(errors="replace")[-LOG_SHOWN_CHARS:].strip()

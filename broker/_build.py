@@ -1,0 +1,271 @@
+"""The build: every .pyx below broker/ is one extension module.
+
+    python -m broker._build [--keep-going] [--annotate] [PATH ...]
+
+builds in place and rebuilds only what changed; pyproject.toml names the same classes for packagers.
+TWINWIRE_BUILD chooses the mode, and each mode keeps its objects in a folder of its own:
+
+    release   what users run
+    debug     no optimiser, asserts of Cython and of C
+    asan      as debug, with the address and undefined-behaviour sanitizers
+    cov       line tracing, so that coverage can see Cython
+
+This module is loaded by path while the package is not installed yet: it imports nothing of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from setuptools import Distribution, Extension
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+from setuptools.command.build_ext import build_ext
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "broker"
+JOBS = 2
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What one build mode adds to the compiler's command lines."""
+
+    compile_args: tuple[str, ...]
+    link_args: tuple[str, ...] = ()
+    macros: tuple[tuple[str, str | None], ...] = ()
+    directives: tuple[tuple[str, object], ...] = ()
+
+
+# Hidden symbols and no interposition let the compiler inline across functions of one module. No
+# -march: a wheel must run on every machine of its family; code that needs more asks at run time.
+_COMMON = ("-std=c11", "-Wall", "-Wno-unused-function", "-fvisibility=hidden")
+_CHECKED = (("boundscheck", True), ("initializedcheck", True))
+_DEBUG_MACROS = (("TWINWIRE_DEBUG", "1"),)
+_SANITIZE = "-fsanitize=address,undefined"
+
+MODES = {
+    "release": Mode(
+        (*_COMMON, "-O3", "-fno-semantic-interposition"),
+        macros=(("CYTHON_WITHOUT_ASSERTIONS", "1"),),
+    ),
+    "debug": Mode((*_COMMON, "-O0", "-g", "-UNDEBUG"), macros=_DEBUG_MACROS, directives=_CHECKED),
+    "asan": Mode(
+        (*_COMMON, "-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", _SANITIZE),
+        (_SANITIZE,),
+        _DEBUG_MACROS,
+        _CHECKED,
+    ),
+    "cov": Mode(
+        (*_COMMON, "-O0", "-g"),
+        macros=(("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")),
+        directives=(("linetrace", True),),
+    ),
+}
+
+DIRECTIVES: dict[str, object] = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "binding": False,
+    "embedsignature": False,
+}
+
+
+def mode_name() -> str:
+    """The mode asked for by the environment."""
+    name = os.environ.get("TWINWIRE_BUILD", "release")
+    if name not in MODES:
+        raise SystemExit(f"TWINWIRE_BUILD={name}: must be one of {', '.join(MODES)}")
+    return name
+
+
+def extensions(only: Sequence[str] = ()) -> list[Extension]:
+    """One uncompiled Extension per .pyx, paths relative to the project root; `only` picks some."""
+    mode = MODES[mode_name()]
+    headers = sorted(str(p.relative_to(ROOT)) for p in (ROOT / PACKAGE).rglob("*.h"))
+    wanted = {Path(p).resolve() for p in only}
+    found = []
+    for path in sorted((ROOT / PACKAGE).rglob("*.pyx")):
+        if wanted and path not in wanted:
+            continue
+        relative = path.relative_to(ROOT)
+        found.append(
+            Extension(
+                ".".join(relative.with_suffix("").parts),
+                [str(relative)],
+                depends=headers,  # Cython sees direct includes only; there are few headers
+                include_dirs=sorted({str(Path(h).parent) for h in headers}),
+                define_macros=list(mode.macros),
+                extra_compile_args=list(mode.compile_args),
+                extra_link_args=list(mode.link_args),
+            )
+        )
+    return found
+
+
+def _discover(distribution: Any) -> None:
+    # Each command asks for the extensions at some point, and which comes first is not settled.
+    if not distribution.ext_modules:
+        distribution.ext_modules = extensions()
+
+
+class Build(build):
+    """`build`, with a folder per mode so that modes never mix."""
+
+    def initialize_options(self) -> None:
+        _discover(self.distribution)
+        super().initialize_options()
+        self.build_base = str(Path("build") / mode_name())
+
+
+class BdistWheel(bdist_wheel):
+    """`bdist_wheel`, told in time that the wheel is not pure Python."""
+
+    def initialize_options(self) -> None:
+        _discover(self.distribution)
+        super().initialize_options()
+
+
+class BuildExt(build_ext):
+    """`build_ext` with Cython: generated C stays in build/, unchanged modules are left alone."""
+
+    strict = False  # Cython warnings are errors
+    keep_going = False
+    annotate = False
+
+    def initialize_options(self) -> None:
+        _discover(self.distribution)
+        super().initialize_options()
+        self.parallel = JOBS
+
+    def run(self) -> None:
+        if self.inplace:  # also an editable install, which would compile into a throwaway folder
+            self.build_lib = str(Path("build") / mode_name() / "lib")
+            self.build_temp = str(Path("build") / mode_name() / "o")
+        self.extensions = self._cythonized(self.extensions)
+        super().run()
+
+    def _cythonized(self, modules: Sequence[Extension]) -> list[Any]:
+        from Cython.Compiler import Options
+        from Cython.Compiler.Errors import CompileError
+
+        Options.warning_errors = self.strict
+        # One by one, a module that does not compile does not take the others with it.
+        groups = [[m] for m in modules] if self.keep_going else [modules]
+        done: list[Any] = []
+        for group in groups:
+            try:
+                done += self._to_c(group)
+            except CompileError:
+                if not self.keep_going:
+                    raise
+        for ext in done:
+            # setuptools sets these two before run(); cythonize makes new objects without them.
+            ext._full_name = ext.name
+            ext._needs_stub = False
+            ext.optional = self.keep_going
+        return done
+
+    def _to_c(self, modules: Sequence[Extension]) -> list[Any]:
+        from Cython.Build import cythonize
+
+        made: list[Any] = cythonize(  # type: ignore[no-untyped-call]
+            list(modules),
+            build_dir=str(Path("build") / mode_name() / "c"),
+            nthreads=JOBS if len(modules) > 1 else 0,
+            quiet=True,
+            annotate=self.annotate,
+            compiler_directives=DIRECTIVES | dict(MODES[mode_name()].directives),
+        )
+        return made
+
+    def build_extension(self, ext: Any) -> None:
+        built = Path(self.get_ext_fullpath(ext.name))
+        before = built.stat().st_mtime_ns if built.exists() else 0
+        super().build_extension(ext)
+        if built.stat().st_mtime_ns != before:
+            sys.stderr.write(f"built {ext.name}\n")
+
+    def copy_extensions_to_source(self) -> None:
+        """Replace changed modules by rename: a running process keeps the file it has mapped."""
+        for ext in self.extensions:
+            built = Path(self.build_lib) / self.file_of(ext.name)
+            target = ROOT / self.file_of(ext.name)
+            if not built.exists() or _same(built, target):
+                continue
+            fresh = target.with_name(f".{target.name}.new")
+            shutil.copy2(built, fresh)
+            fresh.replace(target)
+
+    def file_of(self, name: str) -> str:
+        """Path of a module's shared object below a library folder."""
+        return str(self.get_ext_filename(name))  # type: ignore[no-untyped-call]
+
+
+def _same(one: Path, other: Path) -> bool:
+    if not other.exists():
+        return False
+    a, b = one.stat(), other.stat()
+    return (a.st_size, a.st_mtime_ns) == (b.st_size, b.st_mtime_ns)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Build in place; 0 when every module asked for is up to date."""
+    parser = argparse.ArgumentParser(prog="python -m broker._build", description="build in place")
+    parser.add_argument("paths", nargs="*", help=".pyx files; all when none is named")
+    parser.add_argument("-k", "--keep-going", action="store_true", help="build what can be built")
+    parser.add_argument("-a", "--annotate", action="store_true", help="write Cython's HTML reports")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the command lines")
+    options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR)
+
+    found = extensions(options.paths)
+    if not found:
+        sys.stderr.write("nothing to build\n")
+        return 1 if options.paths else 0
+    os.chdir(ROOT)
+    base = Path("build") / mode_name()
+    base.mkdir(parents=True, exist_ok=True)
+    with (base / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two builds at once would write the same C files
+        return _build_in_place(found, options)
+
+
+def _build_in_place(found: list[Extension], options: argparse.Namespace) -> int:
+    distribution = Distribution({"name": "twinwire", "ext_modules": found})
+    command = BuildExt(distribution)
+    command.inplace = True
+    command.strict = True
+    command.keep_going = options.keep_going
+    command.annotate = options.annotate
+    command.ensure_finalized()
+    try:
+        command.run()
+    except Exception as error:  # the compilers have already said what is wrong, with file and line
+        sys.stderr.write(f"build failed: {type(error).__name__}: {error}\n")
+        return 1
+    missing = [e.name for e in found if not (ROOT / command.file_of(e.name)).exists()]
+    if missing or len(command.extensions) < len(found):
+        built = {e.name for e in command.extensions}
+        failed = sorted({e.name for e in found} - built | set(missing))
+        sys.stderr.write(f"not built: {', '.join(failed)}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What operators look at: metrics, and later the admin pages."""

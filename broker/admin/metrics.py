@@ -1,0 +1,158 @@
+"""/metrics: the broker's counters in the formats that Prometheus reads.
+
+Nothing is counted here. A scrape takes one snapshot of plain values on the loop's thread; turning
+it into text touches nothing of the running broker, so it happens on another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from broker import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+
+    from prometheus_client.metrics_core import Metric
+
+    from broker.stats import Histogram, Stats
+
+
+class StatsSource(Protocol):
+    """Whoever can say how things stand."""
+
+    def snapshot(self) -> Stats:
+        """A copy of all counters; called on the loop's thread."""
+
+
+class _Series(NamedTuple):
+    kind: type[CounterMetricFamily | GaugeMetricFamily]
+    name: str  # without prefix; counters get _total
+    attribute: str
+    text: str
+
+
+_COUNTER, _GAUGE = CounterMetricFamily, GaugeMetricFamily
+
+_DOOR = (
+    _Series(_GAUGE, "connections", "connections", "Connections open now."),
+    _Series(_COUNTER, "connections_accepted", "total_connections", "Connections accepted."),
+    _Series(_COUNTER, "messages_received", "in_msgs", "Messages received from clients."),
+    _Series(_COUNTER, "messages_sent", "out_msgs", "Messages sent to clients."),
+    _Series(_COUNTER, "received_bytes", "in_bytes", "Bytes of messages received."),
+    _Series(_COUNTER, "sent_bytes", "out_bytes", "Bytes of messages sent."),
+    _Series(
+        _COUNTER,
+        "slow_consumers",
+        "slow_consumers",
+        "Connections closed because they did not read what was sent to them.",
+    ),
+)
+_TOPIC = (
+    _Series(_GAUGE, "topic_depth_messages", "depth", "Messages that no channel has yet."),
+    _Series(_COUNTER, "topic_messages", "message_count", "Messages published."),
+    _Series(_COUNTER, "topic_bytes", "message_bytes", "Bytes published."),
+    _Series(_GAUGE, "topic_paused", "paused", "1 when the topic is paused."),
+)
+_CHANNEL = (
+    _Series(_GAUGE, "channel_depth_messages", "depth", "Messages waiting for a consumer."),
+    _Series(_GAUGE, "channel_in_flight_messages", "in_flight", "Messages sent, not finished."),
+    _Series(_GAUGE, "channel_deferred_messages", "deferred", "Messages that are not due yet."),
+    _Series(_COUNTER, "channel_messages", "message_count", "Messages that reached the channel."),
+    _Series(_COUNTER, "channel_requeues", "requeue_count", "Messages given back by consumers."),
+    _Series(_COUNTER, "channel_timeouts", "timeout_count", "Deliveries that expired."),
+    _Series(_GAUGE, "channel_consumers", "consumers", "Connections subscribed now."),
+    _Series(_GAUGE, "channel_paused", "paused", "1 when the channel is paused."),
+)
+_ENGINE = (
+    _Series(_COUNTER, "log_written_bytes", "log_bytes_written", "Bytes written to logs."),
+    _Series(_COUNTER, "log_write_errors", "write_errors", "Writes and syncs that failed."),
+    _Series(
+        _COUNTER,
+        "log_quarantined_ranges",
+        "quarantined_ranges",
+        "Records set aside because they could not be read.",
+    ),
+    _Series(_COUNTER, "log_torn_bytes", "torn_bytes_cut", "Bytes cut from the ends of logs."),
+)
+
+
+def _families(
+    series: Sequence[_Series],
+    labels: Sequence[str],
+    rows: Iterable[tuple[Sequence[str], object]],
+) -> Iterator[Metric]:
+    known = list(rows)
+    for kind, name, attribute, text in series:
+        family = kind(f"twinwire_{name}", text, labels=labels)
+        for values, row in known:
+            family.add_metric(values, float(getattr(row, attribute)))
+        yield family
+
+
+def _histogram(name: str, text: str, found: Histogram) -> HistogramMetricFamily:
+    counts = list(accumulate(found.counts)) or [0]
+    bounds = [*map(str, found.bounds), "+Inf"]
+    family = HistogramMetricFamily(f"twinwire_{name}", text)
+    family.add_metric([], list(zip(bounds, counts, strict=True)), found.total)
+    return family
+
+
+class StatsCollector(Collector):
+    """One snapshot as metric families."""
+
+    def __init__(self, stats: Stats) -> None:
+        self.stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        """Families in the order of the page."""
+        stats = self.stats
+        yield InfoMetricFamily("twinwire", "The running broker.", {"version": __version__})
+        yield from _families(_DOOR, ("door",), [((door.name,), door) for door in stats.doors])
+        yield GaugeMetricFamily(
+            "twinwire_subscriptions", "NATS subscriptions held now.", stats.subscriptions
+        )
+        yield from _families(_TOPIC, ("topic",), [((t.name,), t) for t in stats.topics])
+        yield from _families(
+            _CHANNEL,
+            ("topic", "channel"),
+            [((t.name, c.name), c) for t in stats.topics for c in t.channels],
+        )
+        yield from _families(_ENGINE, (), [((), stats.engine)])
+        yield _histogram(
+            "log_sync_seconds", "How long the disk took to sync.", stats.engine.sync_seconds
+        )
+
+
+def render(stats: Stats, accept: str = "") -> tuple[bytes, str]:
+    """The page and its content type, in the format that the Accept header asks for."""
+    registry = CollectorRegistry()
+    registry.register(StatsCollector(stats))
+    ProcessCollector(registry=registry)
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def metrics_page(source: StatsSource) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """The handler of GET /metrics."""
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        stats = source.snapshot()
+        accept = request.headers.get("Accept", "")
+        page, content_type = await asyncio.to_thread(render, stats, accept)
+        return web.Response(body=page, headers={"Content-Type": content_type})
+
+    return serve

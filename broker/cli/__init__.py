@@ -1,0 +1,43 @@
+"""The command line: one module per subcommand, imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import ClassVar
+
+import click
+
+from broker import __version__
+
+
+class Commands(click.Group):
+    """A group that knows its commands by name and reads only the one that is asked for."""
+
+    known: ClassVar[dict[str, tuple[str, str]]] = {
+        "bench": ("broker.cli.bench:bench", "Measure this broker or any NATS or NSQ server."),
+        "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
+        "serve": ("broker.cli.serve:serve", "Run the broker."),
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Names for --help."""
+        return sorted(self.known)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the module of one command."""
+        if cmd_name not in self.known:
+            return None
+        module, _, attribute = self.known[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in --help, without importing what it lists."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.known[name][1]) for name in self.list_commands(ctx)])
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="twinwire", message="%(prog)s %(version)s")
+def main() -> None:
+    """One message broker that NSQ and NATS clients connect to unchanged."""

@@ -1,0 +1,239 @@
+"""`twinwire bench`: drives any NATS or NSQ server with the compiled load generator."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import orjson
+
+from broker.client import defaults
+
+if TYPE_CHECKING:
+    from broker.client.scenarios import (
+        NatsFlowPlan,
+        NatsRequestPlan,
+        NsqFlowPlan,
+        Progress,
+        Result,
+    )
+
+    P = TypeVar("P", NatsFlowPlan, NatsRequestPlan, NsqFlowPlan)
+
+Command = Callable[..., None]
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    """HOST:PORT."""
+
+    name = "HOST:PORT"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        host, colon, port = value.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            self.fail(f"{value!r} is not HOST:PORT", param, ctx)
+        return host.strip("[]"), int(port)
+
+
+def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _count(name: str, default: int, text: str, least: int = 1) -> Callable[[Command], Command]:
+    return click.option(name, type=click.IntRange(least), default=default, help=text)
+
+
+def _common(port: int, size: int, msgs: int) -> Callable[[Command], Command]:
+    return _options(
+        click.option(
+            "--server", "address", type=Address(), default=f"127.0.0.1:{port}", show_default=True
+        ),
+        click.option(
+            "--size",
+            type=click.IntRange(0, defaults.SIZE_BYTES_MAX),
+            default=size,
+            show_default=True,
+            help="Body of a message, bytes.",
+        ),
+        click.option(
+            "--msgs",
+            type=click.IntRange(1),
+            default=msgs,
+            show_default=True,
+            help="Messages to publish, of all publishers together.",
+        ),
+        click.option(
+            "--duration",
+            "seconds",
+            type=click.FloatRange(0, min_open=True),
+            help="Publish for that many seconds instead.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    )
+
+
+_pubs = _count("--pubs", 1, "Publisher connections.")
+_subject = click.option("--subject", default="bench", show_default=True)
+_subjects = _count("--subjects", 1, "Publish to SUBJECT.0 to SUBJECT.N-1 in turn.")
+_batch = _count("--batch", 1, "Messages per MPUB; 1 publishes with PUB.")
+_window = click.option(
+    "--window",
+    type=click.IntRange(1),
+    help=f"Commands without answer per publisher: {defaults.PUB_WINDOW} PUBs or"
+    f" {defaults.MPUB_WINDOW} MPUBs unless given.",
+)
+_topic = click.option("--topic", help="A new name for each run unless given; it stays.")
+
+
+class _Meter:
+    """Live counts on the terminal, one line written over and over."""
+
+    def __init__(self) -> None:
+        self.shown = False
+
+    def __call__(self, published: int, received: int) -> None:
+        self.shown = True
+        click.echo(f"\r{published:,} published, {received:,} received ", nl=False, err=True)
+
+    def end(self) -> None:
+        if self.shown:
+            click.echo("", err=True)
+
+
+def _text(result: Result) -> str:
+    lines = [result.scenario]
+    for name, rate in (("published", result.published), ("delivered", result.delivered)):
+        if rate is not None:
+            lines.append(
+                f"  {name}  {rate.msgs:>14,} msgs  {rate.seconds:9.3f} s"
+                f"  {rate.msgs_per_second:>14,.0f} msgs/s"
+                f"  {rate.bytes / rate.seconds / 1e6:10,.1f} MB/s"
+            )
+    if result.redelivered:
+        lines.append(f"  redelivered {result.redelivered:,} msgs")
+    if result.latency_us is not None:
+        values = "  ".join(f"{name} {value:,.1f}" for name, value in result.latency_us.items())
+        lines.append(f"  latency us   {values}")
+    return "\n".join(lines)
+
+
+def _given(plan: dict[str, Any]) -> dict[str, Any]:
+    """Options that were left away keep the plan's own default."""
+    return {name: value for name, value in plan.items() if value is not None}
+
+
+def _run(run: Callable[[P, Progress | None], Result], plan: P, as_json: bool) -> None:
+    from broker.client.loadgen import LoadError
+
+    meter = _Meter() if sys.stderr.isatty() else None
+    try:
+        result = run(plan, meter)
+    except LoadError as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        if meter is not None:
+            meter.end()
+    if as_json:
+        found = {"server": "{}:{}".format(*plan.address), **asdict(result)}
+        click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+    else:
+        click.echo(_text(result))
+
+
+@click.group()
+def bench() -> None:
+    """Measure a server: ours, nats-server or nsqd, with the same generator."""
+
+
+@bench.group()
+def nats() -> None:
+    """Loads for a NATS server."""
+
+
+@bench.group()
+def nsq() -> None:
+    """Loads for nsqd."""
+
+
+@nats.command("pub")
+@_common(defaults.NATS_PORT, defaults.NATS_SIZE_BYTES, defaults.MESSAGES)
+@_options(_pubs, _subject, _subjects)
+def nats_pub(as_json: bool, **plan: Any) -> None:
+    """Publish only, until the server answers a PING after the last message."""
+    from broker.client.scenarios import NatsFlowPlan, run_nats_flow
+
+    _run(run_nats_flow, NatsFlowPlan(**_given(plan)), as_json)
+
+
+@nats.command("pubsub")
+@_common(defaults.NATS_PORT, defaults.NATS_SIZE_BYTES, defaults.MESSAGES)
+@_options(_pubs, _subject, _subjects)
+@_count("--subs", 1, "Subscriber connections; each receives every message.")
+@click.option("--queue", "group", help="Let subscribers share the messages in this group.")
+@click.option(
+    "--ahead",
+    "ahead_bytes",
+    type=click.IntRange(1),
+    default=defaults.AHEAD_BYTES,
+    show_default=True,
+    help="Bytes publishers may be ahead of the slowest subscriber.",
+)
+def nats_pubsub(as_json: bool, **plan: Any) -> None:
+    """Publish and receive, until each subscriber has everything."""
+    from broker.client.scenarios import NatsFlowPlan, run_nats_flow
+
+    _run(run_nats_flow, NatsFlowPlan(**_given(plan)), as_json)
+
+
+@nats.command("request")
+@_common(defaults.NATS_PORT, defaults.NATS_SIZE_BYTES, defaults.REQUESTS)
+@_subject
+@_count("--in-flight", defaults.REQUESTS_IN_FLIGHT, "Requests that wait for a reply at a time.")
+@click.option("--spin", is_flag=True, help="Poll without sleeping: steadier, but takes a core.")
+def nats_request(as_json: bool, **plan: Any) -> None:
+    """Request and reply, with latency percentiles."""
+    from broker.client.scenarios import NatsRequestPlan, run_nats_request
+
+    _run(run_nats_request, NatsRequestPlan(**_given(plan)), as_json)
+
+
+@nsq.command("pub")
+@_common(defaults.NSQ_PORT, defaults.NSQ_SIZE_BYTES, defaults.MESSAGES)
+@_options(_pubs, _batch, _window, _topic)
+def nsq_pub(as_json: bool, **plan: Any) -> None:
+    """Publish only, until the last OK."""
+    from broker.client.scenarios import NsqFlowPlan, run_nsq_flow
+
+    _run(run_nsq_flow, NsqFlowPlan(subs=0, **_given(plan)), as_json)
+
+
+@nsq.command("pubfin")
+@_common(defaults.NSQ_PORT, defaults.NSQ_SIZE_BYTES, defaults.MESSAGES)
+@_options(_pubs, _batch, _window, _topic)
+@_count("--subs", 1, "Consumer connections on one channel.")
+@_count("--rdy", defaults.RDY, "RDY of each consumer.")
+@click.option("--channel", default="bench", show_default=True)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, 1e9, min_open=True),
+    help="Publish that many messages a second and show the time to delivery.",
+)
+def nsq_pubfin(as_json: bool, **plan: Any) -> None:
+    """Publish, receive and FIN, until the server has taken the last FIN."""
+    from broker.client.scenarios import NsqFlowPlan, run_nsq_flow
+
+    if plan["rate"] is not None and plan["batch"] != 1:
+        raise click.UsageError("--rate needs single messages: leave --batch away")
+    if plan["rate"] is not None and plan["size"] < defaults.STAMP_BYTES:
+        raise click.UsageError(f"--rate needs bodies of {defaults.STAMP_BYTES} bytes or more")
+    _run(run_nsq_flow, NsqFlowPlan(**_given(plan)), as_json)

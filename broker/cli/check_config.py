@@ -1,0 +1,33 @@
+"""`twinwire check-config`: reads a configuration as `serve` would, and starts nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from broker import limits
+from broker.config import ConfigError, load
+
+
+@click.command("check-config")
+@click.option(
+    "-c",
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="The file to read; without it, the environment alone is checked.",
+)
+def check_config(file: Path | None) -> None:
+    """Read a configuration file and the environment as `serve` would.
+
+    Every mistake is written as file:line: key: reason, and the exit code is then 2.
+    """
+    try:
+        load(file, os.environ)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(limits.EXIT_BAD_CONFIG)
+    click.echo(f"{file or 'environment'}: ok")

@@ -1,0 +1,137 @@
+"""`twinwire serve`: reads the configuration, runs the server until a signal, says how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import orjson
+import uvloop
+
+from broker import __version__, limits, logs
+from broker.config import Address, Config, ConfigError, load
+
+if TYPE_CHECKING:
+    from broker.server import Server
+
+log = logging.getLogger("broker.serve")
+
+
+@click.command("serve")
+@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="TOML file.")
+@click.option("--data", metavar="DIR", help="Folder of the logs.")
+@click.option("--nats", metavar="HOST:PORT", help="Where NATS clients connect.")
+@click.option("--monitor", metavar="HOST:PORT", help="HTTP: /healthz, /varz, /metrics.")
+@click.option("--nsq", metavar="HOST:PORT", help="Where NSQ clients connect.")
+@click.option("--nsq-http", metavar="HOST:PORT", help="HTTP for NSQ: /pub, /stats ...")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error.")
+@click.option("--log-format", metavar="FORMAT", help="text or json.")
+@click.option(
+    "--ports-file",
+    type=click.Path(path_type=Path),
+    help="Write the addresses really bound to this file, as JSON, when the broker is ready.",
+)
+def serve(file: Path | None, ports_file: Path | None, **flags: str | None) -> None:
+    """Run the broker until SIGTERM or SIGINT.
+
+    Without a file every key has its default: data in ./data, loopback, ports 4222, 8222, 4150 and
+    4151. An empty address switches a door off; port 0 picks a free one.
+    """
+    given = {
+        f"--{name.replace('_', '-')}": text for name, text in flags.items() if text is not None
+    }
+    try:
+        config = load(file, os.environ, given)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(limits.EXIT_BAD_CONFIG)
+    logs.setup(config.log.level, config.log.format, utc=config.log.utc)
+    raise_open_files_limit()
+    if ports_file is not None:
+        ports_file.unlink(missing_ok=True)  # whoever waits for it must not find an old one
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code = runner.run(run(config, ports_file))
+    sys.exit(code)
+
+
+async def run(config: Config, ports_file: Path | None) -> int:
+    """Start, wait for a signal, drain; the exit code."""
+    from broker.server import Server
+
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, number, stopping)
+
+    server = Server(config)
+    try:
+        await server.start()
+        if not stopping.is_set():
+            _announce(server, config, ports_file)
+    except Exception as error:  # whatever it is, the operator gets one line, and details on demand
+        log.error("cannot start: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
+        return limits.EXIT_START_FAILED
+    await stopping.wait()
+    log.info("stopping")
+    try:
+        await server.stop()
+    except Exception:
+        log.exception("not stopped cleanly")
+        return limits.EXIT_STOP_FAILED
+    log.info("stopped")
+    return limits.EXIT_OK
+
+
+def _announce(server: Server, config: Config, ports_file: Path | None) -> None:
+    settle_memory()
+    ports = {name: str(Address(*bound[:2])) for name, bound in server.ports.items()}
+    if ports_file is not None:
+        write_ports_file(ports_file, ports)
+    extra = logs.fields(**ports, data=config.server.data, pid=os.getpid())
+    log.info("twinwire %s ready", __version__, extra=extra)
+
+
+def _on_signal(number: int, stopping: asyncio.Event) -> None:
+    if stopping.is_set():  # asked twice: no more waiting for clients or disks
+        log.warning("stopped at once by a second signal")
+        os._exit(limits.EXIT_SIGNAL_BASE + number)
+    stopping.set()
+
+
+def write_ports_file(path: Path, ports: dict[str, str]) -> None:
+    """Write by rename: whoever sees the file sees all of it."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_bytes(orjson.dumps(ports, option=orjson.OPT_APPEND_NEWLINE))
+    fresh.replace(path)
+
+
+def settle_memory() -> None:
+    """Take everything that exists now out of the garbage collector's sight, and let it come rarely.
+
+    Modules and connections live long; walking them again and again stops the loop for milliseconds
+    and never finds anything. Messages are not Python objects, so little garbage is made at all.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*limits.GC_THRESHOLD)
+
+
+def raise_open_files_limit() -> None:
+    """A connection is an open file; shells give 1024 where the system allows far more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.warning("open files stay limited: %s", error, extra=logs.fields(limit=soft))
+    else:
+        log.debug("open files limit raised", extra=logs.fields(old=soft, new=hard))

@@ -1,0 +1,1 @@
+"""Clients: the compiled load generator behind `twinwire bench`."""

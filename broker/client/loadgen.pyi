@@ -1,0 +1,21 @@
+import socket
+
+from typing_extensions import disjoint_base
+
+class LoadError(Exception): ...
+
+@disjoint_base
+class Load:
+    moved: int
+    def open(
+        self,
+        readers: list[tuple[socket.socket, bytes]],
+        publishers: list[tuple[socket.socket, bytes]],
+        recv_bytes: int,
+        duration_ns: int,
+        spin: bool,
+    ) -> None: ...
+    def step(self, milliseconds: int) -> bool: ...
+    def reason(self) -> str: ...
+    def times_ns(self) -> tuple[int, int, int]: ...
+    def close(self) -> None: ...

@@ -1,0 +1,23 @@
+from typing import final
+
+from broker.client.frames import Block
+from broker.client.histogram import Histogram
+from broker.client.loadgen import Load
+
+@final
+class NsqFlow(Load):
+    def begin(
+        self,
+        block: Block,
+        counts: list[int],
+        window: int,
+        refill: int,
+        batch: int,
+        body_bytes: int,
+    ) -> None: ...
+    def pace_at(self, per_second: float, messages: int) -> None: ...
+    def published(self) -> int: ...
+    def acknowledged(self) -> int: ...
+    def received(self) -> tuple[int, int]: ...
+    def redelivered(self) -> int: ...
+    def latencies(self) -> Histogram: ...

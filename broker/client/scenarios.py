@@ -1,0 +1,275 @@
+"""Benchmark runs: a plan says what is sent, its run gives a result. Used by `twinwire bench`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.client import defaults
+from broker.client.dial import Dialled, dial_nats, dial_nsq
+from broker.client.frames import Block
+from broker.client.loadgen import Load, LoadError
+from broker.client.loadgen_nats import NatsFlow, NatsRequest
+from broker.client.loadgen_nsq import NsqFlow
+
+if TYPE_CHECKING:
+    from broker.client.histogram import Histogram
+
+# Called about ten times a second with messages published and received so far.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """Messages over the seconds until the last of them was through."""
+
+    msgs: int
+    bytes: int
+    seconds: float
+    msgs_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one run came to. Latencies are microseconds by percentile name."""
+
+    scenario: str
+    msgs: int
+    bytes: int
+    seconds: float
+    msgs_per_second: float
+    published: Rate
+    delivered: Rate | None
+    latency_us: dict[str, float] | None = None
+    redelivered: int = 0
+    generator_cpu_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NatsFlowPlan:
+    """Publishers to subscribers, or publishers alone. `seconds` wins over `msgs`."""
+
+    address: tuple[str, int]
+    size: int = defaults.NATS_SIZE_BYTES
+    msgs: int = defaults.MESSAGES
+    seconds: float = 0.0
+    pubs: int = 1
+    subs: int = 0
+    subject: str = "bench"
+    subjects: int = 1
+    group: str = ""
+    ahead_bytes: int = defaults.AHEAD_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class NatsRequestPlan:
+    """One requester, one responder."""
+
+    address: tuple[str, int]
+    size: int = defaults.NATS_SIZE_BYTES
+    msgs: int = defaults.REQUESTS
+    seconds: float = 0.0
+    in_flight: int = defaults.REQUESTS_IN_FLIGHT
+    subject: str = "bench"
+    spin: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NsqFlowPlan:
+    """Publishers to the consumers of one channel, or publishers alone (subs = 0)."""
+
+    address: tuple[str, int]
+    size: int = defaults.NSQ_SIZE_BYTES
+    msgs: int = defaults.MESSAGES
+    seconds: float = 0.0
+    pubs: int = 1
+    subs: int = 1
+    batch: int = 1
+    window: int = 0
+    rdy: int = defaults.RDY
+    rate: float = 0.0
+    topic: str = field(default_factory=lambda: f"bench_{os.urandom(4).hex()}")
+    channel: str = "bench"
+
+
+def drive(load: Load, counts: Callable[[], tuple[int, int]], progress: Progress | None) -> float:
+    """Runs to the end; returns the generator's own CPU seconds."""
+    cpu = time.thread_time()
+    moved, moved_at = load.moved, time.monotonic()
+    while not load.step(defaults.STEP_MS):
+        now = time.monotonic()
+        if load.moved != moved:
+            moved, moved_at = load.moved, now
+        elif now - moved_at > defaults.STALL_SECONDS:
+            sent, got = counts()
+            raise LoadError(
+                f"nothing moved for {defaults.STALL_SECONDS:.0f} s"
+                f" ({sent} messages sent, {got} received)"
+            )
+        if progress is not None:
+            progress(*counts())
+    return time.thread_time() - cpu
+
+
+def share(total: int, parts: int) -> list[int]:
+    """Splits a total into parts that differ by one at most."""
+    return [total // parts + (i < total % parts) for i in range(parts)]
+
+
+def _rate(msgs: int, size: int, nanoseconds: int) -> Rate:
+    seconds = max(nanoseconds, 1) / 1e9
+    return Rate(
+        msgs=msgs, bytes=msgs * size, seconds=seconds, msgs_per_second=round(msgs / seconds, 1)
+    )
+
+
+def _percentiles(latency: Histogram) -> dict[str, float]:
+    names = {f"p{p:g}": latency.percentile_ns(p) / 1000 for p in defaults.PERCENTILES}
+    return names | {"max": latency.max_ns() / 1000}
+
+
+def _result(scenario: str, published: Rate, delivered: Rate | None, **more: object) -> Result:
+    whole = delivered or published
+    return Result(
+        scenario=scenario,
+        msgs=whole.msgs,
+        bytes=whole.bytes,
+        seconds=whole.seconds,
+        msgs_per_second=whole.msgs_per_second,
+        published=published,
+        delivered=delivered,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def _close(dialled: list[Dialled]) -> None:
+    for sock, _ in dialled:
+        sock.close()
+
+
+def _recv_bytes(size: int) -> int:
+    """Room for two whole messages with their lines, and never less than the default."""
+    return max(defaults.RECV_BUFFER_BYTES, 2 * size + 65536)
+
+
+def _nats_block(plan: NatsFlowPlan) -> tuple[Block, bytes]:
+    """The publishers' units, and the subject that matches all of them."""
+    body = b"x" * plan.size
+    if plan.subjects == 1:
+        names, match = [plan.subject], plan.subject
+    else:
+        names = [f"{plan.subject}.{i}" for i in range(plan.subjects)]
+        match = f"{plan.subject}.*"
+    units = [b"PUB %s %d\r\n%s\r\n" % (name.encode(), plan.size, body) for name in names]
+    return Block(units, defaults.BLOCK_BYTES), match.encode()
+
+
+def run_nats_flow(plan: NatsFlowPlan, progress: Progress | None = None) -> Result:
+    """`twinwire bench nats pub` and `pubsub`."""
+    block, match = _nats_block(plan)
+    group = b" " + plan.group.encode() if plan.group else b""
+    ahead = max(1, plan.ahead_bytes // (len(match) + plan.size + 12))
+    readers: list[Dialled] = []
+    publishers: list[Dialled] = []
+    load = NatsFlow()
+    try:
+        subscribe = [b"SUB " + match + group + b" 1"]
+        readers.extend(dial_nats(plan.address, subscribe) for _ in range(plan.subs))
+        publishers.extend(dial_nats(plan.address) for _ in range(plan.pubs))
+        duration_ns = int(plan.seconds * 1e9)
+        load.open(readers, publishers, _recv_bytes(plan.size), duration_ns, False)
+        load.begin(
+            block,
+            [] if duration_ns else share(plan.msgs, plan.pubs),
+            ahead,
+            max(1, ahead // defaults.AHEAD_RESUME_DIVISOR),
+            bool(plan.group),
+        )
+        cpu = drive(load, lambda: (load.published(), load.received()[0]), progress)
+    finally:
+        _close(readers + publishers)
+    published_ns, delivered_ns, _ = load.times_ns()
+    received = load.received()[0]
+    return _result(
+        "nats pubsub" if plan.subs else "nats pub",
+        _rate(load.published(), plan.size, published_ns),
+        _rate(received, plan.size, delivered_ns) if plan.subs else None,
+        generator_cpu_seconds=cpu,
+    )
+
+
+def run_nats_request(plan: NatsRequestPlan, progress: Progress | None = None) -> Result:
+    """`twinwire bench nats request`."""
+    inbox = f"_INBOX.{os.urandom(8).hex()}"
+    readers: list[Dialled] = []
+    load = NatsRequest()
+    try:
+        readers.append(dial_nats(plan.address, [f"SUB {inbox}.* 1".encode()]))
+        readers.append(dial_nats(plan.address, [f"SUB {plan.subject} 1".encode()]))
+        duration_ns = int(plan.seconds * 1e9)
+        load.open(readers, [], _recv_bytes(plan.size), duration_ns, plan.spin)
+        wanted = 0 if duration_ns else plan.msgs
+        load.begin(plan.subject.encode(), inbox.encode(), plan.size, plan.in_flight, wanted)
+        cpu = drive(load, lambda: (load.published(), load.received()[0]), progress)
+    finally:
+        _close(readers)
+    published_ns, delivered_ns, _ = load.times_ns()
+    return _result(
+        "nats request",
+        _rate(load.published(), plan.size, published_ns),
+        _rate(load.received()[0], plan.size, delivered_ns),
+        latency_us=_percentiles(load.latencies()),
+        generator_cpu_seconds=cpu,
+    )
+
+
+def _nsq_block(plan: NsqFlowPlan) -> Block:
+    body = b"x" * plan.size
+    head = plan.size.to_bytes(4, "big")
+    if plan.batch == 1:
+        unit = b"PUB %s\n%s%s" % (plan.topic.encode(), head, body)
+    else:
+        payload = plan.batch.to_bytes(4, "big") + (head + body) * plan.batch
+        size = len(payload).to_bytes(4, "big")
+        unit = b"MPUB %s\n%s%s" % (plan.topic.encode(), size, payload)
+    # A fixed rate writes into copies of the one unit.
+    return Block([unit], len(unit) if plan.rate else defaults.BLOCK_BYTES)
+
+
+def run_nsq_flow(plan: NsqFlowPlan, progress: Progress | None = None) -> Result:
+    """`twinwire bench nsq pub` and `pubfin`. MPUBs are whole: msgs is rounded up to batches."""
+    window = plan.window or (defaults.PUB_WINDOW if plan.batch == 1 else defaults.MPUB_WINDOW)
+    readers: list[Dialled] = []
+    publishers: list[Dialled] = []
+    load = NsqFlow()
+    duration_ns = int(plan.seconds * 1e9)
+    commands = [] if duration_ns else share(-(-plan.msgs // plan.batch), plan.pubs)
+    try:
+        place = (plan.topic, plan.channel)
+        readers.extend(dial_nsq(plan.address, place, plan.rdy) for _ in range(plan.subs))
+        publishers.extend(dial_nsq(plan.address) for _ in range(plan.pubs))
+        load.open(
+            readers, publishers, _recv_bytes(plan.size), 0 if plan.rate else duration_ns, False
+        )
+        refill = max(1, window // defaults.WINDOW_REFILL_DIVISOR)
+        load.begin(
+            _nsq_block(plan), [] if plan.rate else commands, window, refill, plan.batch, plan.size
+        )
+        if plan.rate:
+            paced = max(1, int(plan.seconds * plan.rate)) if plan.seconds else plan.msgs
+            load.pace_at(plan.rate, paced)
+        cpu = drive(load, lambda: (load.acknowledged(), load.received()[0]), progress)
+    finally:
+        _close(readers + publishers)
+    published_ns, _, finished_ns = load.times_ns()
+    return _result(
+        "nsq pubfin" if plan.subs else "nsq pub",
+        _rate(load.published(), plan.size, published_ns),
+        _rate(load.received()[0], plan.size, finished_ns) if plan.subs else None,
+        latency_us=_percentiles(load.latencies()) if plan.rate and plan.subs else None,
+        redelivered=load.redelivered(),
+        generator_cpu_seconds=cpu,
+    )

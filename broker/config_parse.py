@@ -1,0 +1,357 @@
+"""How single values are read: kinds of values, and where in a TOML file each key stands.
+
+A kind turns one TOML value into what the broker uses, or raises ValueError with a reason that
+makes sense behind "file:line: key: ". Text from the environment and from flags is first turned
+into the TOML value that it looks like, so all sources share one set of rules.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+
+from broker import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class Address(NamedTuple):
+    """Where a door listens; port 0 = the system picks one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class SyncPolicy(NamedTuple):
+    """When a log is made safe against a power cut."""
+
+    mode: Literal["always", "period", "none"]
+    period_ns: int = 0  # only for "period"
+
+    def __str__(self) -> str:
+        return duration_text(self.period_ns) if self.mode == "period" else self.mode
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """How one sort of value is read."""
+
+    read: Callable[[object], T]  # from a TOML value; ValueError says what is wrong
+    from_text: Callable[[str], object]  # to a TOML value, from the environment or a flag
+
+
+_TYPE_NAMES = {
+    bool: "a boolean",
+    int: "a whole number",
+    float: "a number with a fraction",
+    str: "a string",
+    list: "an array",
+    dict: "a table",
+    datetime.datetime: "a date",
+    datetime.date: "a date",
+    datetime.time: "a time of day",
+}
+
+
+def type_name(value: object) -> str:
+    """What a user calls this type of TOML value."""
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
+
+
+def _expected(what: str, value: object) -> ValueError:
+    return ValueError(f"expected {what}, got {type_name(value)} ({value!r})")
+
+
+def _plain(text_value: str) -> object:
+    return text_value
+
+
+def _maybe_number(text_value: str) -> object:
+    return int(text_value) if re.fullmatch(r"[+-]?[0-9]{1,19}", text_value) else text_value
+
+
+def _maybe_boolean(text_value: str) -> object:
+    return {"true": True, "false": False}.get(text_value.lower(), text_value)
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise _expected("a string", value)
+    return value
+
+
+def text(check: Callable[[str], None] | None = None) -> Kind[str]:
+    """Any string that `check` does not refuse."""
+
+    def read(value: object) -> str:
+        found = _string(value)
+        if "\0" in found:
+            raise ValueError("must not hold a zero byte")
+        if check is not None:
+            check(found)
+        return found
+
+    return Kind(read, _plain)
+
+
+def choice(*names: str) -> Kind[str]:
+    """One of a few words."""
+
+    def read(value: object) -> str:
+        found = _string(value)
+        if found not in names:
+            raise ValueError(f"must be one of {', '.join(names)}, got {found!r}")
+        return found
+
+    return Kind(read, _plain)
+
+
+def flag() -> Kind[bool]:
+    """true or false."""
+
+    def read(value: object) -> bool:
+        if not isinstance(value, bool):
+            raise _expected("true or false", value)
+        return value
+
+    return Kind(read, _maybe_boolean)
+
+
+def number(low: int, high: int) -> Kind[int]:
+    """A whole number in a range."""
+
+    def read(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _expected("a whole number", value)
+        if not low <= value <= high:
+            raise ValueError(f"must be between {low} and {high}, got {value}")
+        return value
+
+    return Kind(read, _maybe_number)
+
+
+_SIZE_UNITS = {
+    "b": 1,
+    "kb": 1_000,
+    "mb": 1_000_000,
+    "gb": 1_000_000_000,
+    "tb": 1_000_000_000_000,
+    "kib": limits.KIB,
+    "mib": limits.MIB,
+    "gib": limits.GIB,
+    "tib": 1024 * limits.GIB,
+}
+
+
+def size_text(size: int) -> str:
+    """The shortest exact way to write a size: 1048576 -> 1MiB."""
+    for unit, name in ((limits.GIB, "GiB"), (limits.MIB, "MiB"), (limits.KIB, "KiB")):
+        if size and size % unit == 0:
+            return f"{size // unit}{name}"
+    return str(size)
+
+
+def size(low: int, high: int) -> Kind[int]:
+    """Bytes: a whole number, or a string with a unit ("64MiB", "1MB")."""
+
+    def read(value: object) -> int:
+        if isinstance(value, str):
+            match = re.fullmatch(r"([0-9]{1,15}) ?([A-Za-z]+)", value)
+            if not match or match[2].lower() not in _SIZE_UNITS:
+                raise ValueError(f'not a size: {value!r} (write bytes, "64KiB", "1MB" ...)')
+            value = int(match[1]) * _SIZE_UNITS[match[2].lower()]
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _expected("a size", value)
+        if not low <= value <= high:
+            raise ValueError(
+                f"must be between {size_text(low)} and {size_text(high)}, got {size_text(value)}"
+            )
+        return value
+
+    return Kind(read, _maybe_number)
+
+
+_DURATION_UNITS = {
+    "us": limits.US,
+    "ms": limits.MS,
+    "s": limits.SECOND,
+    "m": limits.MINUTE,
+    "h": limits.HOUR,
+    "d": limits.DAY,
+}
+_DURATION_PART = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?(us|ms|s|m|h|d)")
+
+
+def duration_text(duration_ns: int) -> str:
+    """The usual way to write a duration: 90 s -> 1m30s."""
+    rest, parts = duration_ns, []
+    for name in ("d", "h", "m", "s", "ms", "us"):
+        count, rest = divmod(rest, _DURATION_UNITS[name])
+        if count:
+            parts.append(f"{count}{name}")
+    return "".join(parts) or "0s"
+
+
+def parse_duration(value: str) -> int:
+    """Nanoseconds of "250ms", "1.5s", "1m30s"."""
+    total, pos = 0, 0
+    while match := _DURATION_PART.match(value, pos):
+        unit = _DURATION_UNITS[match[3]]
+        total += int(match[1]) * unit
+        if match[2]:
+            total += int(match[2]) * unit // 10 ** len(match[2])
+        pos = match.end()
+    if pos == 0 or pos != len(value):
+        raise ValueError(f'not a duration: {value!r} (write "250ms", "10s", "1m30s", "2h" ...)')
+    return total
+
+
+def duration(low: int, high: int, *, off: bool = False) -> Kind[int]:
+    """A string with units, in nanoseconds; with `off`, also "off" or 0, which are 0."""
+
+    def read(value: object) -> int:
+        if off and (value == "off" or (value == 0 and type(value) is int)):
+            return 0
+        if not isinstance(value, str):
+            raise _expected('a string with a unit ("10s")', value)
+        found = parse_duration(value)
+        if not low <= found <= high:
+            raise ValueError(
+                f"must be between {duration_text(low)} and {duration_text(high)}"
+                f"{' or off' if off else ''}, got {value}"
+            )
+        return found
+
+    return Kind(read, _maybe_number if off else _plain)
+
+
+def parse_address(value: str) -> Address:
+    """HOST:PORT, [IPV6]:PORT, or :PORT for every interface."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%a-z]+)\]|([^\s:\[\]]*)):([0-9]{1,5})", value)
+    if not match:
+        raise ValueError(f'not an address: {value!r} (write "127.0.0.1:4222" or "[::1]:4222")')
+    port = int(match[3])
+    if port > limits.PORT_MAX:
+        raise ValueError(f"port must be between 0 and {limits.PORT_MAX}, got {port}")
+    return Address(match[1] or match[2] or "0.0.0.0", port)  # noqa: S104 (what ":4222" asks for)
+
+
+def address() -> Kind[Address | None]:
+    """Where to listen; the empty string switches the door off and is None."""
+
+    def read(value: object) -> Address | None:
+        found = _string(value)
+        return parse_address(found) if found else None
+
+    return Kind(read, _plain)
+
+
+def sync() -> Kind[SyncPolicy]:
+    """The words "always" and "none", or a period."""
+    period = duration(limits.STORAGE_SYNC_PERIOD_MIN, limits.STORAGE_SYNC_PERIOD_MAX)
+
+    def read(value: object) -> SyncPolicy:
+        if value == "always":
+            return SyncPolicy("always")
+        if value == "none":
+            return SyncPolicy("none")
+        try:
+            return SyncPolicy("period", period.read(value))
+        except ValueError as error:
+            raise ValueError(f'must be "always", "none" or a period: {error}') from None
+
+    return Kind(read, _plain)
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse what cannot match a topic: blanks, empty tokens, `>` before the end."""
+    tokens = pattern.split(".")
+    if re.search(r"\s", pattern) or "" in tokens:
+        raise ValueError(f"not a pattern: {pattern!r} has a blank or an empty token")
+    if ">" in tokens[:-1]:
+        raise ValueError(f"not a pattern: {pattern!r} has > before its end")
+
+
+def pattern_matches(pattern: str, name: str) -> bool:
+    """Whether a topic's name matches: * is one token, a final > is one or more."""
+    wanted, tokens = pattern.split("."), name.split(".")
+    if wanted[-1] == ">":
+        wanted.pop()
+        if len(tokens) <= len(wanted):
+            return False
+        tokens = tokens[: len(wanted)]
+    return len(wanted) == len(tokens) and all(
+        w in ("*", t) for w, t in zip(wanted, tokens, strict=True)
+    )
+
+
+# --- where keys stand ------------------------------------------------------------------------
+
+_KEY_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_KEYS = rf"{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*"
+_STATEMENT = re.compile(
+    rf"[ \t]*(?:(?P<many>\[\[)[ \t]*(?P<array>{_KEYS})|\[[ \t]*(?P<table>{_KEYS})"
+    rf"|(?P<key>{_KEYS})[ \t]*=)"
+)
+_VALUE_TOKEN = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|' + r"'''.*?'''|" + r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'|"
+    r"#[^\n]*|[\[\]{}]|\n",
+    re.DOTALL,
+)
+
+Path = tuple["str | int", ...]
+
+
+def _parts(keys: str) -> tuple[str, ...]:
+    return tuple(part.strip("\"'") for part in re.findall(_KEY_PART, keys))
+
+
+def _end_of_value(source: str, pos: int) -> int:
+    depth = 0
+    for token in _VALUE_TOKEN.finditer(source, pos):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if token[0] == "\n" and depth <= 0:
+            return token.end()
+    return len(source)
+
+
+def key_lines(source: str) -> dict[Path, int]:
+    """Line of every key and table of a TOML text that has been parsed without error.
+
+    A table of an array is named by its index: ("storage", "topic", 0, "sync").
+    """
+    lines: dict[Path, int] = {}
+    counts: dict[Path, int] = {}
+    prefix: Path = ()
+    pos, line, counted = 0, 1, 0
+    while pos < len(source):
+        line += source.count("\n", counted, pos)
+        counted = pos
+        match = _STATEMENT.match(source, pos)
+        if match is None:
+            newline = source.find("\n", pos)
+            pos = len(source) if newline < 0 else newline + 1
+            continue
+        if match["key"]:
+            path = prefix + _parts(match["key"])
+            for depth in range(len(prefix) + 1, len(path) + 1):
+                lines.setdefault(path[:depth], line)
+        else:
+            prefix = _parts(match["array"] or match["table"])
+            if match["many"]:
+                index = counts.get(prefix, 0)
+                counts[prefix] = index + 1
+                lines.setdefault(prefix, line)
+                prefix = (*prefix, index)
+            lines.setdefault(prefix, line)
+        pos = _end_of_value(source, match.end())
+    return lines

@@ -1,0 +1,1 @@
+"""The engine: buffers, router, log and cursor. It names no protocol, opens no socket, reads no clock but the turn's."""

@@ -1,0 +1,647 @@
+# cython: language_level=3
+"""A cursor: one reader's place in a log, shared by any number of consumers.
+
+    waiting      seq >= next_seq, or in the `again` queue
+    deferred     has an entry, not before its time
+    in flight    has an entry, with one consumer, until its deadline
+    acked        in `acks`: below the floor, or a bit above it
+
+                      fresh                        finish
+    waiting (log) ------------> in flight ------------------------> acked
+        |  not yet its time        |  |  requeue, deadline, leave
+        +----------> deferred <----+  +--------> waiting (again) ---> in flight ...
+                        |  time has come                  ^
+                        +---------------------------------+
+
+A record given again waits behind the fresh ones that were there when it came back, but never
+behind more than AGAIN_DISTANCE of them.
+"""
+import os
+
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+
+from broker.core.acks cimport AckSet
+from broker.core.heap cimport heap_peek, heap_push, heap_remove, heap_update
+from broker.core.inflight cimport ENTRY_DEFERRED, ENTRY_SENT, Inflight, entry_t
+from broker.core.jobs cimport JOB_LOAD, job_t
+from broker.core.journal cimport OP_ENTRY, OP_FLOOR, OP_NEXT, OP_PAUSE, Journal
+from broker.core.log cimport Log
+from broker.core.seams cimport Sink
+from broker.core.segment cimport Segment, record_get, stored_t
+from broker.core.state cimport snapshot
+from broker.core.turn cimport PHASE_PUMP
+from broker.core.types cimport heap_item_t
+from broker.core.upkeep cimport trim
+
+cdef enum:
+    AGAIN_DISTANCE = 2500
+    ATTEMPTS_MAX = 0xFFFF
+
+
+cdef class Cursor(JobOwner):
+    def __init__(self, Log log, str name, uint64_t start, journal=None):
+        """Begins at seq `start`; `journal` is None for one that nobody remembers."""
+        self.log = log
+        self.shared = log.shared
+        self.name = name
+        self.ephemeral = journal is None
+        self.journal = journal
+        self.acks = AckSet(start, self.shared.window_max)
+        self.inflight = Inflight()
+        self.next_seq = self.counted_from = self.journalled_next = start
+        self.random = int.from_bytes(os.urandom(8), 'little') | 1
+
+    # --- consumers
+
+    cdef void join(self, consumer_t *c, Sink sink) noexcept:
+        """A new consumer with no credit; its timing fields are set by the caller."""
+        c.sink = <void *>sink
+        c.next = c.prev = NULL
+        c.credit = c.in_flight = c.first = c.last = 0
+        c.blocked = 0
+        c.all_prev = NULL
+        c.all_next = self.all
+        if self.all != NULL:
+            self.all.all_prev = c
+        self.all = c
+        self.consumers += 1
+
+    cdef void leave(self, consumer_t *c, bint give_back) noexcept:
+        """The consumer goes; what it holds returns at once, or when its time is up."""
+        cdef entry_t *e
+        c.credit = 0
+        self.leave_ring(c)
+        while c.first:
+            e = self.inflight.at(c.first)
+            if give_back:
+                self.unlink(e)
+                self.again(e, False)
+            else:
+                c.first = e.next
+                e.prev = e.next = 0
+                e.timer.owner = NULL
+        c.last = 0
+        if c.all_prev != NULL:
+            c.all_prev.all_next = c.all_next
+        else:
+            self.all = c.all_next
+        if c.all_next != NULL:
+            c.all_next.all_prev = c.all_prev
+        c.sink = NULL
+        self.consumers -= 1
+        self.wake()
+        if self.ephemeral and self.consumers == 0 and not self.deleted:
+            self.log.delete_cursor(self.name)
+
+    cdef void set_credit(self, consumer_t *c, uint32_t credit) noexcept:
+        c.credit = credit
+        if c.in_flight < credit:
+            self.enter_ring(c)
+        else:
+            self.leave_ring(c)
+
+    cdef void ready(self, consumer_t *c) noexcept:
+        c.blocked = 0
+        if c.in_flight < c.credit:
+            self.enter_ring(c)
+
+    cdef void enter_ring(self, consumer_t *c) noexcept:
+        """Last in the ring, and somebody will look whether there is something for it."""
+        if c.next == NULL and not c.blocked:
+            if self.ring == NULL:
+                c.next = c.prev = c
+                self.ring = c
+            else:
+                c.next = self.ring
+                c.prev = self.ring.prev
+                c.prev.next = c
+                self.ring.prev = c
+        self.wake()
+
+    cdef void leave_ring(self, consumer_t *c) noexcept:
+        if c.next == NULL:
+            return
+        if c.next == c:
+            self.ring = NULL
+        else:
+            c.prev.next = c.next
+            c.next.prev = c.prev
+            if self.ring == c:
+                self.ring = c.next
+        c.next = c.prev = NULL
+
+    # --- what consumers say
+
+    cdef entry_t *held_by(self, consumer_t *c, uint64_t seq, int *code) noexcept:
+        cdef entry_t *e = self.inflight.find(seq)
+        if e == NULL or e.state != ENTRY_SENT:
+            code[0] = ACK_NOT_IN_FLIGHT
+            return NULL
+        if e.timer.owner != c:
+            code[0] = ACK_NOT_OWNER
+            return NULL
+        code[0] = ACK_OK
+        return e
+
+    cdef int finish(self, consumer_t *c, uint64_t seq) noexcept:
+        cdef int code
+        cdef entry_t *e = self.held_by(c, seq, &code)
+        if e == NULL:
+            return code
+        self.unlink(e)
+        self.inflight.free_entry(e)
+        c.acked += 1
+        self.done_with(seq)
+        return ACK_OK
+
+    cdef int requeue(self, consumer_t *c, uint64_t seq, int64_t delay_ns) noexcept:
+        cdef int code
+        cdef entry_t *e = self.held_by(c, seq, &code)
+        if e == NULL:
+            return code
+        self.unlink(e)
+        c.requeued += 1
+        self.requeue_count += 1
+        if delay_ns <= 0:
+            self.again(e, True)
+            return ACK_OK
+        e.state = ENTRY_DEFERRED
+        e.timer.due_ns = self.shared.turn.now_ns + delay_ns
+        heap_push(&self.inflight.due, &e.timer)
+        self.inflight.deferred += 1
+        if self.journal is not None:
+            self.journal.op(
+                OP_ENTRY, seq, e.attempts, <uint64_t>(self.shared.turn.wall_ns + delay_ns), 3)
+        self.rearm()
+        self.wake()
+        return ACK_OK
+
+    cdef int touch(self, consumer_t *c, uint64_t seq) noexcept:
+        cdef int code
+        cdef entry_t *e = self.held_by(c, seq, &code)
+        if e == NULL:
+            return code
+        heap_update(&self.inflight.due, &e.timer, min(
+            self.shared.turn.now_ns + c.ack_wait_ns, e.mark + c.ack_wait_max_ns))
+        return ACK_OK
+
+    cdef void unlink(self, entry_t *e) noexcept:
+        """Take an entry in flight from its consumer and out of the deadlines."""
+        cdef consumer_t *c = <consumer_t *>e.timer.owner
+        heap_remove(&self.inflight.due, &e.timer)
+        self.inflight.sent -= 1
+        if c == NULL:
+            return
+        if e.prev:
+            self.inflight.at(e.prev).next = e.next
+        else:
+            c.first = e.next
+        if e.next:
+            self.inflight.at(e.next).prev = e.prev
+        else:
+            c.last = e.prev
+        e.prev = e.next = 0
+        e.timer.owner = NULL
+        c.in_flight -= 1
+        if c.next == NULL and c.in_flight < c.credit and c.sink != NULL:
+            self.enter_ring(c)
+
+    cdef void done_with(self, uint64_t seq) noexcept:
+        self.acks.add(seq)
+        if self.journal is not None:
+            self.journal.ack(seq)
+        if self.acks.floor >= self.log.trim_at:
+            trim(self.log)
+        if not self.queued:
+            self.shared.turn.add(PHASE_PUMP, self)
+
+    cdef void again(self, entry_t *e, bint at_tail) noexcept:
+        """Queue an entry to be given again: behind the fresh records, or before them."""
+        e.mark = <int64_t>self.next_seq
+        if at_tail:
+            e.mark = <int64_t>min(self.log.frontier, self.next_seq + AGAIN_DISTANCE)
+        self.inflight.push_again(e)
+        if self.journal is not None:
+            self.journal.op(OP_ENTRY, e.seq, e.attempts, 0, 3)
+        self.wake()
+
+    cdef void defer(self, const stored_t *s, size_t offset) noexcept:
+        """A record that was just stored must wait: hold it apart before anybody reads so far."""
+        cdef entry_t *e
+        cdef int64_t wait_ns = s.not_before_ns - self.shared.turn.wall_ns
+        if s.rec.seq < self.next_seq or self.inflight.size >= self.shared.entries_max or (
+                not self.acks.fits(s.rec.seq)):
+            return      # it will be found when it is read
+        e = self.inflight.make(s.rec.seq)
+        e.state = ENTRY_DEFERRED
+        e.timer.due_ns = self.shared.turn.now_ns + wait_ns
+        heap_push(&self.inflight.due, &e.timer)
+        self.inflight.deferred += 1
+        self.ahead += 1
+        if self.journal is not None:
+            self.journal.op(OP_ENTRY, e.seq, 0, <uint64_t>s.not_before_ns, 3)
+        self.rearm()
+        self.wake()
+
+    # --- giving
+
+    cdef void wake(self) noexcept:
+        if not self.queued:
+            self.shared.turn.add(PHASE_PUMP, self)
+
+    cdef void run(self) noexcept:
+        if self.deleted:
+            return
+        if not self.paused:
+            self.pump()
+        self.flush_journal()
+
+    cdef void pump(self) noexcept:
+        """Give records to the consumers in the ring, one each in turn, until one side runs out."""
+        cdef Inflight inflight = self.inflight
+        cdef size_t given = 0
+        cdef stored_t s
+        cdef consumer_t *c
+        cdef bint is_fresh
+        while self.ring != NULL:
+            if given > self.shared.pump_bytes_max:
+                self.wake()     # let the others have their turn
+                break
+            c = self.ring
+            is_fresh = False
+            if inflight.again_first == 0 or (
+                    inflight.at(inflight.again_first).mark > <int64_t>self.next_seq):
+                is_fresh = self.fresh(&s)
+            if is_fresh:
+                if not self.give_fresh(c, &s):
+                    continue
+                given += s.size
+            elif inflight.again_first:
+                given += 256
+                if not self.give_again(c):
+                    continue
+            else:
+                break
+            if self.ring == c:
+                self.ring = c.next
+            if c.in_flight >= c.credit:
+                self.leave_ring(c)
+        self.rearm()
+
+    cdef bint fresh(self, stored_t *s) noexcept:
+        """Find the next record nobody has looked at that may be given now."""
+        cdef size_t size, hopped
+        cdef const char *base
+        while self.next_seq < self.log.frontier:
+            if self.inflight.size >= self.shared.entries_max or not self.acks.fits(self.next_seq):
+                return False
+            if self.segment is None or self.offset >= self.segment.size:
+                if not self.locate():
+                    return False
+                continue
+            if self.offset >= self.segment.ready and (
+                    self.offset >= self.loaded or self.loaded == 0):
+                self.load(self.offset)
+                return False
+            if self.segment.ready == 0 and self.loading is None and (
+                    self.loaded < self.segment.size
+                    and self.loaded - self.offset < self.shared.load_bytes // 4):
+                self.load(self.loaded)      # ahead of need
+            base = self.segment.base
+            size = record_get(
+                base + self.offset, self.segment.size - self.offset, self.segment.salt, False, s)
+            if size == 0 or s.rec.seq < self.next_seq:
+                hopped = self.segment.hop(self.offset + size)
+                if hopped == self.offset:
+                    self.quarantine(self.segment, self.offset, self.segment.size)
+                self.offset = hopped
+                continue
+            if s.rec.seq > self.next_seq:
+                self.skip_to(s.rec.seq)     # what lay between could not be read
+            if s.not_before_ns:
+                if self.acks.has(s.rec.seq) or self.inflight.find(s.rec.seq) != NULL:
+                    self.ahead -= 1
+                    self.passed(size)
+                    continue
+                if s.not_before_ns > self.shared.turn.wall_ns:
+                    self.defer(s, self.offset)
+                    self.ahead -= 1
+                    self.passed(size)
+                    continue
+            return True
+        return False
+
+    cdef bint give_fresh(self, consumer_t *c, stored_t *s) noexcept:
+        cdef entry_t *e
+        if c.sample:
+            self.random ^= self.random << 13
+            self.random ^= self.random >> 7
+            self.random ^= self.random << 17
+            if (self.random >> 32) % 100 > c.sample:
+                self.passed(s.size)
+                self.done_with(s.rec.seq)
+                return False
+        if s.rec.subject_len == 0:
+            s.rec.subject = <const char *>self.log.subject
+            s.rec.subject_len = <uint16_t>len(self.log.subject)
+        s.rec.attempts = 1
+        if not (<Sink>c.sink).deliver(c, &s.rec):
+            c.blocked = 1
+            self.leave_ring(c)
+            return False
+        e = self.inflight.make(s.rec.seq)
+        e.segment = self.segment.id
+        e.offset = <uint32_t>(self.offset >> 3)
+        e.attempts = 1
+        self.passed(s.size)
+        self.sent(c, e)
+        return True
+
+    cdef bint give_again(self, consumer_t *c) noexcept:
+        """Give the oldest record of the `again` queue; True when it is with c now."""
+        cdef entry_t *e = self.inflight.at(self.inflight.again_first)
+        cdef stored_t s
+        if not self.read_entry(e, &s):
+            self.inflight.pop_again()
+            self.done_with(e.seq)       # its bytes do not read any more; they stay in the file
+            self.inflight.free_entry(e)
+            return False
+        s.rec.attempts = e.attempts + 1 if e.attempts < ATTEMPTS_MAX else ATTEMPTS_MAX
+        if not (<Sink>c.sink).deliver(c, &s.rec):
+            c.blocked = 1
+            self.leave_ring(c)
+            return False
+        self.inflight.pop_again()
+        e.attempts = s.rec.attempts
+        self.sent(c, e)
+        if self.journal is not None:
+            self.journal.op(OP_ENTRY, e.seq, e.attempts, 0, 3)
+        return True
+
+    cdef bint read_entry(self, entry_t *e, stored_t *s) noexcept:
+        """Read the record of an entry from its segment, looking up where it is if need be."""
+        cdef Segment segment = None
+        cdef size_t offset = <size_t>e.offset << 3
+        try:
+            if e.segment:
+                segment = self.log.segment_by_id(e.segment)
+            if segment is None:
+                segment = self.log.segment_of(e.seq)
+                if segment is None:
+                    return False
+                offset = segment.locate(e.seq)
+                e.segment = segment.id
+                e.offset = <uint32_t>(offset >> 3)
+            if offset >= segment.size or not record_get(
+                    segment.map() + offset, segment.size - offset, segment.salt, True, s):
+                return False
+        except OSError as problem:
+            self.shared.report('error', 'segment cannot be read', log=self.log.name,
+                               reason=str(problem))
+            return False
+        if s.rec.subject_len == 0:
+            s.rec.subject = <const char *>self.log.subject
+            s.rec.subject_len = <uint16_t>len(self.log.subject)
+        return s.rec.seq == e.seq
+
+    cdef void sent(self, consumer_t *c, entry_t *e) noexcept:
+        """The record of e is with c now."""
+        e.state = ENTRY_SENT
+        e.mark = self.shared.turn.now_ns
+        e.timer.owner = c
+        e.timer.due_ns = e.mark + c.ack_wait_ns
+        heap_push(&self.inflight.due, &e.timer)
+        e.prev = c.last
+        e.next = 0
+        if c.last:
+            self.inflight.at(c.last).next = e.timer.tag
+        else:
+            c.first = e.timer.tag
+        c.last = e.timer.tag
+        c.in_flight += 1
+        c.delivered += 1
+        self.inflight.sent += 1
+
+    cdef void passed(self, size_t size) noexcept:
+        self.offset += size
+        self.next_seq += 1
+
+    cdef void skip_to(self, uint64_t seq) noexcept:
+        """Records from next_seq up to seq do not exist any more: count them as acked."""
+        while self.next_seq < seq:
+            if self.inflight.find(self.next_seq) == NULL:
+                self.done_with(self.next_seq)
+            else:
+                self.ahead -= 1
+            self.next_seq += 1
+
+    # --- where to read
+
+    cdef bint locate(self) noexcept:
+        """Stand at the record next_seq, or the first one behind it; False when there is none."""
+        cdef Segment segment = self.log.segment_of(self.next_seq)
+        cdef size_t offset
+        if segment is None:
+            return False
+        try:
+            segment.map()
+            if segment is self.segment or self.next_seq <= segment.first_seq:
+                offset = segment.hop(segment.start())
+                if segment is self.segment:
+                    offset = segment.hop(self.offset)
+                if offset >= segment.size:
+                    # nothing left here although the segment should hold next_seq: it is damaged
+                    self.skip_to(min(segment.next_seq, self.log.frontier))
+                    return self.next_seq < self.log.frontier
+            else:
+                offset = segment.locate(self.next_seq)
+        except OSError as problem:
+            self.shared.report('error', 'segment cannot be read', log=self.log.name,
+                               reason=str(problem))
+            return False
+        self.move_to(segment, offset)
+        return True
+
+    cdef void move_to(self, Segment segment, size_t offset) noexcept:
+        cdef Segment before = self.segment
+        if segment is not before:
+            if before is not None:
+                before.users -= 1
+                if before.users == 0 and not before.active and before.path is not None:
+                    before.unmap()
+            if segment is not None:
+                segment.users += 1
+            self.loaded = 0
+            self.segment = segment
+        self.offset = offset
+
+    cdef void load(self, size_t start) noexcept:
+        """Have a stretch of a cold segment read and verified; `run` goes on when it is there."""
+        cdef job_t *job
+        cdef Segment segment = self.segment
+        if self.loading is not None:
+            return
+        job = self.shared.loader.job(JOB_LOAD, self)
+        job.data = segment.base
+        job.len = segment.size
+        job.offset = <int64_t>start
+        job.tag = min(segment.size, start + self.shared.load_bytes)
+        job.salt = segment.salt
+        job.seq = self.next_seq - 1
+        self.loading = segment
+        segment.users += 1
+        self.shared.loader.submit(job)
+
+    cdef void finished(self, job_t *job) noexcept:
+        cdef Segment segment = self.loading
+        cdef size_t end = job.done
+        self.loading = None
+        segment.users -= 1
+        if job.done < job.tag and job.done < segment.size:
+            end = job.resync if job.resync else segment.size
+            self.quarantine(segment, job.done, end)
+        if segment is self.segment:
+            self.loaded = end
+            self.offset = segment.hop(self.offset)
+        elif segment.users == 0 and not segment.active and segment.path is not None:
+            segment.unmap()
+        self.wake()
+
+    def quarantine(self, Segment segment, size_t start, size_t end):
+        """Pass over a range of bytes from now on, and say so."""
+        segment.quarantine(start, end)
+        self.shared.quarantined_ranges += 1
+        self.shared.quarantined_bytes += end - start
+        self.shared.report('error', 'records do not read and are passed over', log=self.log.name,
+                           segment=segment.first_seq, offset=start, bytes=end - start)
+
+    # --- time
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        cdef heap_item_t *item
+        cdef entry_t *e
+        while True:
+            item = heap_peek(&self.inflight.due)
+            if item == NULL or item.due_ns > now_ns:
+                break
+            e = <entry_t *>item
+            if e.state == ENTRY_SENT:
+                self.timeout_count += 1
+                self.unlink(e)
+                self.again(e, True)
+            else:
+                heap_remove(&self.inflight.due, item)
+                self.inflight.deferred -= 1
+                self.again(e, False)
+        self.rearm()
+
+    cdef void rearm(self) noexcept:
+        """Have `expired` called when the earliest deadline comes."""
+        cdef heap_item_t *item = heap_peek(&self.inflight.due)
+        if item != NULL and (self.timer.pos == 0 or item.due_ns < self.timer.due_ns):
+            self.shared.turn.arm(self, item.due_ns)
+
+    # --- memory
+
+    cdef void flush_journal(self) noexcept:
+        cdef Journal journal = self.journal
+        if journal is None:
+            return
+        if self.next_seq != self.journalled_next:
+            self.journalled_next = self.next_seq
+            journal.op(OP_NEXT, self.next_seq, 0, 0, 1)
+        if journal.wants_compaction() and self.shared.turn.now_ns >= self.journal_retry_ns:
+            try:
+                snapshot(self)
+            except OSError as problem:
+                self.journal_retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
+                self.shared.report('error', 'cursor cannot be saved', log=self.log.name,
+                                   cursor=self.name, reason=str(problem))
+        else:
+            journal.flush()
+        if journal.last_error and self.journal_retry_ns <= self.shared.turn.now_ns:
+            self.journal_retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
+
+    # --- what operators do
+
+    def pause(self):
+        """Give nothing to anybody until unpause; what is in flight stays so."""
+        self.set_paused(True)
+
+    def unpause(self):
+        """Give again."""
+        self.set_paused(False)
+
+    cdef void set_paused(self, bint paused) noexcept:
+        if self.paused != paused:
+            self.paused = paused
+            if self.journal is not None:
+                self.journal.op(OP_PAUSE, paused, 0, 0, 1)
+            self.wake()
+
+    def empty(self):
+        """Count every record there is as acked: waiting, deferred and in flight."""
+        cdef consumer_t *c = self.all
+        self.inflight.clear()
+        self.acks.reset(self.log.frontier)
+        self.next_seq = self.journalled_next = self.log.frontier
+        self.ahead = 0
+        self.move_to(None, 0)
+        if self.journal is not None:
+            self.journal.op(OP_FLOOR, self.next_seq, 0, 0, 1)
+        while c != NULL:
+            c.first = c.last = c.in_flight = 0
+            if c.credit:
+                self.enter_ring(c)
+            c = c.all_next
+        trim(self.log)
+        self.wake()
+
+    cdef void skip_range(self, uint64_t first, uint64_t behind) noexcept:
+        """Records first..behind-1, which nobody has been given yet, are not to be given."""
+        cdef uint64_t seq
+        cdef entry_t *e
+        for seq in range(max(first, self.next_seq), behind):
+            e = self.inflight.find(seq)
+            if e == NULL and not self.acks.has(seq):
+                self.done_with(seq)
+                self.ahead += 1
+
+    def close(self, bint delete=False):
+        """Stop; with `delete` also forget everything, and tell the consumers."""
+        cdef consumer_t *c = self.all
+        self.deleted = True
+        self.shared.turn.disarm(self)
+        while c != NULL:
+            self.leave_ring(c)
+            c.first = c.last = c.in_flight = 0
+            if delete:
+                (<Sink>c.sink).dropped(c)
+            c = c.all_next
+        self.move_to(None, 0)
+        if self.journal is not None:
+            if not delete:
+                self.flush_journal()
+            self.journal.close()
+            if delete and os.path.exists(self.journal.path):
+                os.unlink(self.journal.path)
+
+    @property
+    def depth(self):
+        """Records that wait to be given, those to be given again included."""
+        return self.log.frontier - self.next_seq - self.ahead + self.inflight.again
+
+    @property
+    def in_flight_count(self):
+        """Records with a consumer."""
+        return self.inflight.sent
+
+    @property
+    def deferred_count(self):
+        """Records whose time has not come."""
+        return self.inflight.deferred
+
+    @property
+    def message_count(self):
+        """Records this cursor was given since the process started."""
+        return self.log.frontier - self.counted_from

@@ -1,0 +1,16 @@
+# cython: language_level=3
+"""All logs of one data folder, by name."""
+from broker.core.log cimport Log
+from broker.core.shared cimport Shared
+
+
+cdef class Engine:
+    cdef readonly Shared shared
+    cdef readonly dict logs         # name (str) -> Log
+    cdef dict by_bytes              # name (bytes) -> Log
+    cdef readonly list problems     # what recovery found wrong, in words
+    cdef object policy_for          # policy_for(name) -> 'always', 'none' or seconds
+    cdef object loop
+    cdef object timer
+
+    cdef Log find(self, const char *name, size_t n)     # None when there is no such log

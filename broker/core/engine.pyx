@@ -1,0 +1,148 @@
+# cython: language_level=3
+"""The engine: opens a data folder, finds logs by name, keeps house, closes in order."""
+import asyncio
+import os
+import shutil
+import threading
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from broker.core.jobs cimport Worker
+from broker.core.log cimport Log
+from broker.core.router cimport Router
+from broker.core.shared cimport Shared
+from broker.core.turn cimport Turn
+from broker.core.upkeep cimport housekeep
+
+from broker.core.files import escape
+from broker.core.recovery import open_log
+
+TRASH = '.deleted'
+
+
+cdef class Engine:
+    def __init__(self, Turn turn, Router router, root, limits, policy_for, report):
+        """`root`: the folder of the logs, None = all in memory. `limits`: see Shared.
+
+        `policy_for(name)` says when appends to a log are synced: 'always', 'none' or a period
+        in seconds. `report(level, text, **fields)` writes a log line.
+        """
+        self.shared = Shared(turn, router, root, report, limits)
+        self.policy_for = policy_for
+        self.logs = {}
+        self.by_bytes = {}
+        self.problems = []
+
+    def open(self, loop):
+        """Recover what the folder holds and start keeping house; OSError, FormatError, MetaError."""
+        self.loop = loop
+        for worker in self.shared.workers:
+            loop.add_reader(worker.event_fd, worker.reap)
+        if self.shared.root is not None:
+            os.makedirs(self.shared.root, exist_ok=True)
+            for name in sorted(os.listdir(self.shared.root)):
+                path = os.path.join(self.shared.root, name)
+                if name.startswith(TRASH):
+                    remove_later(path)
+                elif os.path.isdir(path):
+                    log = open_log(self.shared, path, self.policy_for, self.problems)
+                    if log is not None:
+                        self.adopt(log)
+        self.timer = loop.call_later(1.0, self.keep_house)
+
+    def adopt(self, Log log):
+        """Make a log known by its name."""
+        self.logs[log.name] = log
+        self.by_bytes[log.subject] = log
+        log.on_unused = self.delete_log
+
+    cdef Log find(self, const char *name, size_t n):
+        return self.by_bytes.get(PyBytes_FromStringAndSize(name, <Py_ssize_t>n))
+
+    def log(self, str name):
+        """The log of that name, or None."""
+        return self.logs.get(name)
+
+    def open_log(self, str name, bint ephemeral=False):
+        """The log of that name, made if need be; an ephemeral one lives in memory. OSError."""
+        cdef Log log = self.logs.get(name)
+        if log is not None:
+            return log
+        folder = None
+        if not ephemeral and self.shared.root is not None:
+            folder = os.path.join(self.shared.root, escape(name))
+            os.makedirs(folder, exist_ok=True)
+        self.shared.turn.tick()
+        log = Log(self.shared, name, folder, os.urandom(16), self.policy_for(name), ephemeral)
+        try:
+            log.save()
+        except OSError:
+            log.close(True)
+            raise
+        self.adopt(log)
+        return log
+
+    def delete_log(self, str name):
+        """Forget a log, its cursors and its files."""
+        cdef Log log = self.logs.pop(name, None)
+        if log is None:
+            return
+        del self.by_bytes[log.subject]
+        log.close(True)
+        if log.folder is not None:
+            trash = os.path.join(self.shared.root, f'{TRASH}-{log.log_id.hex()}')
+            os.rename(log.folder, trash)
+            remove_later(trash)
+
+    def keep_house(self):
+        """Every second: periodic syncs, files to close, space to give back."""
+        cdef Log log
+        self.shared.turn.tick()
+        for log in list(self.logs.values()):
+            housekeep(log)
+        self.timer = self.loop.call_later(1.0, self.keep_house)
+
+    @property
+    def behind(self):
+        """True while something that was accepted is not yet in its file, or not yet synced."""
+        cdef Log log
+        for log in self.logs.values():
+            if log.waiting_bytes or log.sync_jobs or log.settled_ticket < log.ticket:
+                return True
+        return not all(worker.idle for worker in self.shared.workers)
+
+    async def settle(self):
+        """Wait until everything accepted has been answered for."""
+        while self.behind:
+            await asyncio.sleep(self.shared.settle_poll)
+
+    async def close(self):
+        """Write, sync and close everything."""
+        cdef Log log
+        if self.timer is not None:
+            self.timer.cancel()
+        self.shared.turn.end()
+        await self.settle()
+        for log in self.logs.values():
+            housekeep(log)
+        await self.settle()
+        for log in self.logs.values():
+            log.close()
+        for worker in self.shared.workers:
+            worker.stop()
+            worker.reap()
+        for log in self.logs.values():
+            log.abandon()
+        self.finish_workers()
+
+    def finish_workers(self):
+        """Hand the event descriptors back to the loop."""
+        for worker in self.shared.workers:
+            if self.loop is not None:
+                self.loop.remove_reader(worker.event_fd)
+            worker.close()
+
+
+def remove_later(path):
+    """Remove a folder without holding anybody up."""
+    threading.Thread(target=shutil.rmtree, args=(path, True), daemon=True).start()

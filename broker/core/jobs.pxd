@@ -1,0 +1,56 @@
+# cython: language_level=3
+"""File work that may block, done by a thread of its own without the GIL.
+
+    loop:    submit -> [queue] -> thread: run -> [done] -> eventfd -> loop: reap -> finished
+
+Jobs of one Worker run and finish in the order they were submitted.
+"""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from broker.core.seams cimport Task
+
+cdef enum JobKind:
+    JOB_WRITE       # write data[0..len-1] at offset of fd; on error cut fd at offset
+    JOB_SYNC        # fdatasync fd
+    JOB_SYNC_DIR    # fsync the folder `path`
+    JOB_REPLACE     # write data to fd (and sync, if tag), then rename path to path2
+    JOB_RENAME      # rename path to path2
+    JOB_UNLINK      # unlink path
+    JOB_CLOSE       # close fd
+    JOB_LOAD        # verify the records from offset until `tag` in len mapped bytes at data
+    JOB_STOP
+
+cdef struct job_t:
+    job_t *next
+    void *owner             # the JobOwner, with a reference held while the job is under way
+    char *data              # borrowed from the owner until finished
+    size_t len
+    int64_t offset
+    char *path              # owned by the job
+    char *path2             # owned by the job
+    uint64_t seq            # for the owner
+    uint64_t tag            # for the owner
+    int64_t took_ns         # run time
+    size_t done             # LOAD: bytes found good
+    size_t resync           # LOAD: where good records go on behind a bad one; 0 = nowhere
+    uint32_t salt           # LOAD: of the segment's checksums
+    int kind
+    int fd
+    int error               # errno, 0 = done
+
+
+cdef class JobOwner(Task):
+    cdef void finished(self, job_t *job) noexcept       # on the loop; the job is freed after it
+
+
+cdef class Worker:
+    cdef void *sync             # mutex, condition and both queues
+    cdef readonly int event_fd  # readable when jobs are done
+    cdef object thread
+    cdef readonly uint64_t submitted, reaped
+
+    cdef job_t *job(self, JobKind kind, JobOwner owner) except NULL
+    cdef void submit(self, job_t *job) noexcept
+
+
+cdef char *copy_path(bytes path) except NULL

@@ -1,0 +1,99 @@
+# cython: language_level=3
+"""A log: segments in order, appended to at one end, trimmed at the other, read by cursors.
+
+    frontier      records below it have been given to the cursors; those at or above it still
+                  belong to the log itself (it is paused, or has no cursor)
+    visible       records below it are in the file and may be read
+    next_seq      the next record's seq; records from visible on are on their way to the file
+"""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from broker.core.batch cimport Batch
+from broker.core.jobs cimport JobOwner, job_t
+from broker.core.seams cimport Session, Sink
+from broker.core.segment cimport Segment
+from broker.core.shared cimport Shared
+from broker.core.types cimport record_t
+
+cdef enum SyncPolicy:
+    SYNC_NONE = 0       # acknowledged once written; synced by the kernel
+    SYNC_PERIOD = 1     # acknowledged once written; synced every period
+    SYNC_ALWAYS = 2     # acknowledged once synced
+
+
+cdef class Log(JobOwner):
+    cdef readonly Shared shared
+    cdef readonly str name
+    cdef bytes subject          # the name, encoded
+    cdef readonly object folder         # str; None = in memory
+    cdef readonly bint ephemeral        # in memory, gone with its last cursor
+    cdef readonly bint paused
+    cdef readonly bint deleted
+    cdef readonly bytes log_id
+    cdef uint32_t salt
+    cdef readonly int64_t created_ns
+    cdef SyncPolicy sync_policy
+    cdef readonly int64_t sync_period_ns
+    cdef readonly list segments         # oldest first; the last one is active
+    cdef Segment active
+    cdef uint32_t segment_ids
+    cdef readonly uint64_t next_seq
+    cdef readonly uint64_t visible
+    cdef readonly uint64_t frontier
+    cdef readonly dict cursors          # name -> Cursor
+    cdef Batch batch                    # gathers records; None = nothing new
+    cdef list full_batches              # closed by a roll, oldest first
+    cdef Batch writing                  # the one under way
+    cdef Batch spare                    # its memory is used again
+    cdef readonly size_t waiting_bytes  # in batches not yet in the file
+    cdef uint64_t ticket                # of the last append; never goes back
+    cdef uint64_t written_ticket        # appends up to it are in the file, or have failed
+    cdef uint64_t synced_ticket         # appends up to it are on the disk, or have failed
+    cdef uint64_t settled_ticket        # appends up to it are answered for
+    cdef list failures                  # (first, last, errno) of failed tickets; None = none yet
+    cdef int sync_jobs                  # under way
+    cdef uint64_t syncing_ticket        # what they cover
+    cdef int sync_error
+    cdef readonly bint unsynced         # bytes were written since the last sync began
+    cdef int64_t refused_until_ns       # monotonic; appends are refused until then, 0 = taken
+    cdef readonly int last_error        # errno of the last failed write or sync, 0 = fine
+    cdef list waiters                   # Sessions to tell when settled_ticket moves
+    cdef readonly list stalled          # links paused because the disk is behind
+    cdef Sink binding                   # its Binding; None = not in the router
+    cdef readonly uint64_t message_count        # since the process started
+    cdef readonly uint64_t message_bytes
+    cdef readonly uint64_t dropped_live         # from live publishers that could not be stored
+    cdef uint64_t trim_at               # a segment can go when every cursor has passed it
+    cdef uint64_t idle_mark             # next_seq at the last housekeeping
+    cdef public object on_unused        # called with the name when an in-memory log lost its last cursor
+
+    # Appends one record; an empty subject means the log's own name. Returns its ticket, or 0
+    # when it is refused (see refusal). `wait` until outcome(ticket) is not 0.
+    cdef uint64_t append(self, const record_t *rec, int64_t not_before_ns, uint8_t flags) noexcept
+    cdef void wait(self, Session session) noexcept
+    # 1 = in the file (and synced, if that is the policy), 0 = not yet, -1 = it failed
+    cdef inline int outcome(self, uint64_t ticket) noexcept:
+        if ticket > self.settled_ticket:
+            return 0
+        return 1 if self.failures is None else self.outcome_among_failures(ticket)
+    # True when the disk is so far behind that publishers must pause: call stall(link) then.
+    cdef inline bint behind(self) noexcept:
+        return self.waiting_bytes > self.shared.append_bytes_max
+
+    cdef int outcome_among_failures(self, uint64_t ticket) noexcept
+    cdef Batch open_batch(self, size_t size)
+    cdef Segment new_segment(self, uint64_t first_seq, size_t record_bytes)
+    cdef void submit(self) noexcept
+    cdef void written(self, Batch batch) noexcept
+    cdef void store_in_memory(self, Batch batch) noexcept
+    cdef void fail(self, int error) noexcept
+    cdef void publish_batch(self, Batch batch) noexcept
+    cdef void sync(self) noexcept
+    cdef void synced(self, job_t *job) noexcept
+    cdef void settle(self) noexcept
+    cdef void forget_failures(self) noexcept
+    cdef void abandon(self) noexcept
+    cdef void unstall(self) noexcept
+    cdef void wake_cursors(self) noexcept
+    cdef Segment segment_of(self, uint64_t seq)
+    cdef Segment segment_by_id(self, uint32_t id)

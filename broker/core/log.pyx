@@ -1,0 +1,631 @@
+# cython: language_level=3
+"""The log: appends gathered per turn, one write under way, acks when the policy says so.
+
+    append -> batch -> [turn ends] -> writer thread -> written -> visible, live, cursors
+                                                    -> (always) syncer thread -> settled
+                                                    -> (else) settled
+
+Only one write per log is under way; what arrives meanwhile gathers in the next batch, which is
+the group commit. A failed write fails everything not yet in the file and gives its seqs back.
+"""
+import errno
+import os
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy, memset
+from posix.fcntl cimport O_CREAT, O_EXCL, O_RDWR
+
+from broker.core.batch cimport Batch
+from broker.core.binding cimport Binding, bind
+from broker.core.cursor cimport Cursor
+from broker.core.jobs cimport (
+    JOB_SYNC,
+    JOB_SYNC_DIR,
+    JOB_WRITE,
+    copy_path,
+    job_t,
+)
+from broker.core.journal cimport Journal
+from broker.core.router cimport match_t
+from broker.core.seams cimport Session
+from broker.core.segment cimport (
+    FILE_HEADER_BYTES,
+    HEADERS_LEN_MAX,
+    STORED_LIVE,
+    Segment,
+    record_get,
+    record_put,
+    record_size,
+    salt_of,
+    stored_t,
+)
+from broker.core.shared cimport Shared
+from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
+from broker.core.types cimport record_t
+from broker.core.upkeep cimport drop_segment, seal, seal_written, trim
+from broker.core.vfs cimport vfs_open, vfs_write
+
+from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, save_meta
+from broker.core.publish import publish
+from broker.core.segment import file_header
+
+cdef enum:
+    BATCH_BYTES_KEPT = 1 << 22      # a larger buffer is not kept for the next batch
+    FAILURES_KEPT = 64              # ranges of failed tickets remembered
+
+
+cdef class Log(JobOwner):
+    def __init__(self, Shared shared, str name, folder, bytes log_id, policy, bint ephemeral=False):
+        """`policy`: 'always', 'none' or a period in seconds. Segments are added by whoever opens it."""
+        self.shared = shared
+        self.name = name
+        self.subject = name.encode()
+        self.folder = folder
+        self.ephemeral = ephemeral
+        self.log_id = log_id
+        self.salt = salt_of(log_id)
+        self.created_ns = shared.turn.wall_ns
+        self.segments = []
+        self.cursors = {}
+        self.full_batches = []
+        self.waiters = []
+        self.stalled = []
+        self.next_seq = self.visible = self.frontier = 1
+        self.trim_at = <uint64_t>-1
+        self.set_policy(policy)
+        self.binding = bind(self)
+
+    def set_policy(self, policy):
+        """Change when appends are synced: 'always', 'none' or a period in seconds."""
+        if policy == 'always':
+            self.sync_policy = SYNC_ALWAYS
+        elif policy == 'none':
+            self.sync_policy = SYNC_NONE
+        else:
+            self.sync_policy = SYNC_PERIOD
+            self.sync_period_ns = int(policy * 1e9)
+
+    # --- appending
+
+    cdef uint64_t append(self, const record_t *rec, int64_t not_before_ns, uint8_t flags) noexcept:
+        cdef record_t r = rec[0]
+        cdef size_t size
+        cdef Batch batch = self.batch
+        if self.deleted or r.headers_len > HEADERS_LEN_MAX:
+            return 0
+        if self.refused_until_ns:
+            if self.shared.turn.now_ns < self.refused_until_ns:
+                return 0
+            self.refused_until_ns = 0
+        if r.subject_len == <size_t>len(self.subject) and (
+                memcmp(r.subject, <const char *>self.subject, r.subject_len) == 0):
+            r.subject_len = 0
+        size = record_size(r.subject_len, r.reply_len, r.total_len)
+        if batch is None or batch.segment.planned + size > batch.segment.cap:
+            try:
+                batch = self.open_batch(size)
+            except (OSError, MemoryError) as problem:
+                self.refuse(problem)
+                return 0
+            if batch is None:
+                return 0
+        try:
+            batch.room(size)
+            batch.segment.note(self.next_seq, batch.segment.planned)
+        except MemoryError as problem:
+            self.refuse(problem)
+            return 0
+        r.seq = self.next_seq
+        r.timestamp_ns = self.shared.turn.wall_ns
+        record_put(batch.data + batch.len, self.salt, &r, not_before_ns, flags)
+        batch.len += size
+        batch.segment.planned += size
+        self.waiting_bytes += size
+        self.next_seq += 1
+        self.ticket += 1
+        batch.next_seq = self.next_seq
+        batch.last_ticket = self.ticket
+        batch.payload += r.total_len
+        if not flags & STORED_LIVE:
+            batch.unrouted += 1
+        if not_before_ns:
+            batch.delayed += 1
+        if not self.queued:
+            self.shared.turn.add(PHASE_STORE, self)
+        return self.ticket
+
+    cdef Batch open_batch(self, size_t size):
+        """A batch whose segment has room for `size` more bytes; None when the log is full."""
+        cdef Batch batch
+        cdef Segment segment = self.active
+        if self.ephemeral and self.memory_bytes() + size > self.shared.memory_bytes_max:
+            self.last_error = errno.ENOBUFS
+            return None
+        if segment is None or segment.planned + size > segment.cap:
+            segment = self.new_segment(self.next_seq, size)
+        if self.batch is not None:
+            self.full_batches.append(self.batch)
+        batch = self.spare
+        self.spare = None
+        if batch is None:
+            batch = Batch()
+        batch.begin(segment, self.next_seq)
+        self.batch = batch
+        return batch
+
+    cdef Segment new_segment(self, uint64_t first_seq, size_t record_bytes):
+        """Begin a new active segment; the last one gets no more records."""
+        cdef Segment segment = Segment()
+        cdef Segment before = self.active
+        cdef int error
+        cdef bytes head
+        segment.first_seq = segment.next_seq = first_seq
+        segment.salt = self.salt
+        self.segment_ids += 1
+        segment.id = self.segment_ids
+        segment.active = True
+        if self.folder is None:
+            segment.cap = max(self.shared.memory_segment_bytes, record_bytes)
+        else:
+            segment.path = os.fsencode(os.path.join(self.folder, f'{first_seq:020d}.seg'))
+            segment.cap = max(self.shared.segment_bytes, FILE_HEADER_BYTES + record_bytes)
+            segment.size = segment.planned = segment.ready = FILE_HEADER_BYTES
+            error = vfs_open(segment.path, O_RDWR | O_CREAT | O_EXCL, &segment.fd)
+            if not error:
+                head = file_header(self.log_id, first_seq, self.shared.turn.wall_ns)
+                error = vfs_write(segment.fd, <const char *>head, FILE_HEADER_BYTES, 0)
+                if error:
+                    os.unlink(segment.path)
+            if error:
+                raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
+        self.segments.append(segment)
+        self.active = segment
+        if before is not None:
+            before.active = False
+            before.next_seq = first_seq
+            if len(self.segments) > 3:
+                # by now the disk may have to be asked for it: cursors load it in the background
+                (<Segment>self.segments[len(self.segments) - 4]).ready = 0
+            self.trim_at = min(self.trim_at, (<Segment>self.segments[0]).next_seq)
+        return segment
+
+    def memory_bytes(self):
+        """Bytes an in-memory log holds."""
+        return sum(s.planned for s in self.segments)
+
+    def refuse(self, problem):
+        """Appends fail from now until a retry is due; says so once."""
+        if not self.last_error:
+            self.shared.report('error', 'log refuses appends', log=self.name, reason=str(problem))
+        self.last_error = getattr(problem, 'errno', None) or errno.ENOMEM
+        self.refused_until_ns = self.shared.turn.now_ns + self.shared.retry_ns
+        self.shared.write_errors += 1
+
+    @property
+    def refusal(self):
+        """Why the last append was refused, in words."""
+        if self.deleted:
+            return 'exiting'
+        if self.last_error == errno.ENOBUFS:
+            return 'memory limit of the topic reached'
+        return os.strerror(self.last_error) if self.last_error else 'record too large'
+
+    cdef void run(self) noexcept:
+        self.submit()
+
+    cdef void submit(self) noexcept:
+        """Hand the oldest batch to the writer, if none is under way."""
+        cdef Batch batch
+        cdef job_t *job
+        if self.writing is not None:
+            return
+        if self.full_batches:
+            batch = self.full_batches.pop(0)
+        elif self.batch is not None:
+            batch = self.batch
+            self.batch = None
+        else:
+            return
+        if self.folder is None:
+            self.store_in_memory(batch)
+            return
+        self.writing = batch
+        job = self.shared.writer.job(JOB_WRITE, self)
+        job.fd = batch.segment.fd
+        job.data = batch.data
+        job.len = batch.len
+        job.offset = <int64_t>batch.offset
+        self.shared.writer.submit(job)
+
+    cdef void store_in_memory(self, Batch batch) noexcept:
+        memcpy(<char *>batch.segment.map() + batch.offset, batch.data, batch.len)
+        self.written(batch)
+        self.synced_ticket = self.written_ticket
+        self.settle()
+        self.submit()
+
+    # --- completion
+
+    cdef void finished(self, job_t *job) noexcept:
+        cdef Batch batch = self.writing
+        if job.kind != <int>JOB_WRITE:
+            self.synced(job)
+            return
+        self.writing = None
+        if self.deleted:
+            self.waiting_bytes = 0
+            self.abandon()
+            return
+        if job.error:
+            self.fail(job.error)
+            return
+        self.shared.bytes_written += batch.len
+        self.last_error = 0
+        self.written(batch)
+        self.unsynced = True
+        if self.sync_policy == SYNC_ALWAYS:
+            self.sync()
+        else:
+            self.settle()
+        self.submit()
+        self.unstall()
+
+    cdef void written(self, Batch batch) noexcept:
+        """The batch is where it belongs: let everybody see it."""
+        cdef Segment segment = batch.segment
+        cdef uint64_t count = batch.next_seq - batch.first_seq
+        segment.size = segment.ready = batch.offset + batch.len
+        segment.next_seq = batch.next_seq
+        segment.dirty = True
+        self.waiting_bytes -= batch.len
+        self.written_ticket = batch.last_ticket
+        self.visible = batch.next_seq
+        self.message_count += count
+        self.message_bytes += batch.payload
+        if self.cursors and not self.paused:
+            self.frontier = self.visible
+        if batch.delayed or (batch.unrouted and self.shared.to_live):
+            self.publish_batch(batch)
+        self.wake_cursors()
+        batch.segment = None
+        if self.spare is None and batch.cap <= BATCH_BYTES_KEPT:
+            self.spare = batch
+
+    cdef void publish_batch(self, Batch batch) noexcept:
+        """Hand new records to live subscribers, and tell cursors of those that must wait."""
+        cdef const match_t *m = NULL
+        cdef uint64_t changes = 0
+        cdef size_t at = 0
+        cdef stored_t s
+        cdef Cursor cursor
+        cdef const char *own = <const char *>self.subject
+        cdef bint live = batch.unrouted and self.shared.to_live and self.shared.router is not None
+        while at < batch.len:
+            at += record_get(batch.data + at, batch.len - at, self.salt, False, &s)
+            if s.not_before_ns and s.rec.seq < self.frontier:
+                for cursor in self.cursors.values():
+                    cursor.defer(&s, 0)
+            if not live or s.flags & STORED_LIVE:
+                continue
+            if s.rec.subject_len == 0:
+                s.rec.subject = own
+                s.rec.subject_len = <uint16_t>len(self.subject)
+            if m == NULL or self.shared.router.changes != changes or s.rec.subject != own:
+                m = self.shared.router.match(s.rec.subject, s.rec.subject_len)
+                changes = self.shared.router.changes
+                if m.size == (1 if self.binding is not None else 0) and not batch.delayed:
+                    return      # nobody but this log itself wants the subject
+            self.shared.router.route(m, &s.rec, <void *>self.binding)
+
+    cdef void fail(self, int error) noexcept:
+        """A write failed: nothing that is not in the file will get there."""
+        cdef Batch batch
+        cdef Batch writing = None
+        cdef Segment segment
+        cdef uint64_t first = self.visible
+        for segment in self.segments:
+            segment.forget_from(max(segment.size, segment.start()))
+        while len(self.segments) > 1 and self.active.first_seq > first:
+            drop_segment(self, self.segments.pop())
+            self.active = self.segments[len(self.segments) - 1]
+        self.active.active = True
+        self.active.next_seq = first
+        self.full_batches.clear()
+        self.batch = None
+        self.waiting_bytes = 0
+        self.next_seq = first
+        if self.failures is None:
+            self.failures = []
+        self.failures.append((self.written_ticket + 1, self.ticket, error))
+        self.forget_failures()
+        self.written_ticket = self.ticket
+        self.refuse(OSError(error, os.strerror(error)))
+        if self.sync_jobs == 0:
+            self.synced_ticket = self.ticket
+        self.settle()
+        self.unstall()
+
+    cdef void forget_failures(self) noexcept:
+        """Keep the last ones only: who waited for older ones has been told."""
+        while len(self.failures) > FAILURES_KEPT:
+            self.failures.pop(0)
+
+    cdef int outcome_among_failures(self, uint64_t ticket) noexcept:
+        for first, last, _ in self.failures:
+            if first <= ticket <= last:
+                return -1
+        return 1
+
+    cdef void sync(self) noexcept:
+        """Bring what is written onto the disk; callers that wait share one sync."""
+        cdef Segment segment
+        cdef job_t *job
+        if self.sync_jobs or not self.unsynced or self.folder is None or self.deleted:
+            return
+        self.unsynced = False
+        self.sync_error = 0
+        self.syncing_ticket = self.written_ticket
+        for segment in self.segments:
+            if segment.fd < 0 or not segment.dirty:
+                continue
+            segment.dirty = False
+            job = self.shared.syncer.job(JOB_SYNC, self)
+            job.fd = segment.fd
+            job.tag = segment.id
+            self.sync_jobs += 1
+            self.shared.syncer.submit(job)
+            if not segment.known_to_folder:
+                segment.known_to_folder = True
+                job = self.shared.syncer.job(JOB_SYNC_DIR, self)
+                job.path = copy_path(os.fsencode(self.folder))
+                self.sync_jobs += 1
+                self.shared.syncer.submit(job)
+
+    cdef void synced(self, job_t *job) noexcept:
+        cdef Segment segment
+        self.sync_jobs -= 1
+        if job.error:
+            self.sync_error = job.error
+        elif job.kind == <int>JOB_SYNC:
+            self.shared.note_sync(job.took_ns)
+        if self.sync_jobs:
+            return
+        seal_written(self)
+        if self.sync_error:
+            self.sync_failed(self.sync_error)
+        else:
+            # with nothing written since, what lies behind the sync has failed: answer for it too
+            self.synced_ticket = self.syncing_ticket if self.unsynced else self.written_ticket
+            self.settle()
+        if self.unsynced and self.sync_policy == SYNC_ALWAYS:
+            self.sync()
+
+    def sync_failed(self, error):
+        """The kernel may have dropped what it could not write: fail it, and use the file no more."""
+        self.shared.sync_errors += 1
+        self.last_error = error
+        self.shared.report('error', 'sync failed: the segment is closed and will be verified',
+                           log=self.name, segment=self.active.first_seq, reason=os.strerror(error))
+        if self.sync_policy == SYNC_ALWAYS and self.written_ticket > self.synced_ticket:
+            if self.failures is None:
+                self.failures = []
+            self.failures.append((self.synced_ticket + 1, self.written_ticket, error))
+            self.forget_failures()
+        self.synced_ticket = self.written_ticket
+        if self.writing is None and self.batch is None and not self.full_batches:
+            try:
+                self.new_segment(self.next_seq, 0)
+            except OSError as problem:
+                self.refuse(problem)
+        self.settle()
+
+    cdef void settle(self) noexcept:
+        """Move settled_ticket and tell who waits for it."""
+        cdef uint64_t to = self.synced_ticket if self.sync_policy == SYNC_ALWAYS else (
+            self.written_ticket)
+        cdef list waiters
+        cdef Session session
+        if to <= self.settled_ticket:
+            return
+        self.settled_ticket = to
+        waiters = self.waiters
+        if waiters:
+            self.waiters = []
+            for session in waiters:
+                session.settled()
+
+    cdef void wait(self, Session session) noexcept:
+        """Call session.settled() once when settled_ticket moves next."""
+        self.waiters.append(session)
+
+    def stall(self, link):
+        """Pause a connection until the disk has caught up."""
+        if link not in self.stalled:
+            link.pause()
+            self.stalled.append(link)
+
+    cdef void unstall(self) noexcept:
+        cdef list links = self.stalled
+        if links and 2 * self.waiting_bytes <= self.shared.append_bytes_max:
+            self.stalled = []
+            for link in links:
+                link.resume()
+
+    # --- reading
+
+    cdef Segment segment_of(self, uint64_t seq):
+        """The segment that holds seq, or the first one behind it; None past the end."""
+        cdef list segments = self.segments
+        cdef Py_ssize_t low = 0, high = len(segments), middle
+        while low < high:
+            middle = (low + high) // 2
+            if (<Segment>segments[middle]).next_seq <= seq:
+                low = middle + 1
+            else:
+                high = middle
+        return segments[low] if low < len(segments) else None
+
+    cdef Segment segment_by_id(self, uint32_t id):
+        cdef Segment segment
+        for segment in self.segments:
+            if segment.id == id:
+                return segment
+        return None
+
+    cdef void wake_cursors(self) noexcept:
+        cdef Cursor cursor
+        for cursor in self.cursors.values():
+            if cursor.ring != NULL and not cursor.queued:
+                self.shared.turn.add(PHASE_PUMP, cursor)
+
+    # --- recovery
+
+    def header(self, first_seq):
+        """The file header of a segment of this log."""
+        return file_header(self.log_id, first_seq, self.shared.turn.wall_ns)
+
+    def skip_to(self, uint64_t seq):
+        """Let the next record be `seq`: those before it are lost."""
+        self.next_seq = self.visible = seq
+        self.new_segment(seq, 0)
+
+    def start_cursors(self):
+        """After recovery: write each cursor's state anew and let it count from here."""
+        cdef Cursor cursor
+        for cursor in self.cursors.values():
+            cursor.counted_from = self.frontier
+            cursor.wake()
+
+    # --- what operators do
+
+    def open_cursor(self, str name, bint ephemeral=False):
+        """The cursor of that name; a new one begins where the log's own backlog begins."""
+        cdef Cursor cursor = self.cursors.get(name)
+        if cursor is not None:
+            return cursor
+        if self.deleted:
+            raise OSError(errno.ENOENT, 'log is deleted', self.name)
+        cursor = Cursor(self, name, self.frontier, self.journal_for(name, ephemeral))
+        self.cursors[name] = cursor
+        if not self.paused:
+            self.frontier = self.visible
+        cursor.flush_journal()
+        if len(self.cursors) == 1:
+            self.save()
+        return cursor
+
+    def journal_for(self, str name, bint ephemeral):
+        """A journal for a cursor that is to be remembered, else None."""
+        if ephemeral or self.folder is None:
+            return None
+        folder = os.path.join(self.folder, CURSORS)
+        os.makedirs(folder, exist_ok=True)
+        return Journal(self.shared.writer, self.shared.syncer,
+                       os.path.join(folder, escape(name) + CURSOR_SUFFIX),
+                       self.shared.journal_bytes_min)
+
+    def delete_cursor(self, str name):
+        """Forget a cursor; the last one of an in-memory log takes the log with it."""
+        cdef Cursor cursor = self.cursors.pop(name, None)
+        if cursor is None:
+            return
+        cursor.close(True)
+        trim(self)
+        if not self.cursors:
+            self.save()         # the backlog belongs to the log again from here on
+            if self.ephemeral and self.on_unused is not None:
+                self.on_unused(self.name)
+
+    def pause(self):
+        """Cursors get no further records until unpause."""
+        self.paused = True
+        self.save()
+
+    def unpause(self):
+        """Give what has gathered to the cursors."""
+        self.paused = False
+        if self.cursors:
+            self.frontier = self.visible
+        self.save()
+        self.wake_cursors()
+
+    def empty(self):
+        """Drop the log's own backlog: what no cursor has been given."""
+        cdef Cursor cursor
+        for cursor in self.cursors.values():
+            cursor.skip_range(self.frontier, self.visible)
+        self.frontier = self.visible
+        self.save()
+        trim(self)
+
+    def save(self):
+        """Write the metadata."""
+        if self.folder is None or self.deleted:
+            return
+        follows = bool(self.cursors) and not self.paused
+        save_meta(self.folder, {
+            'name': self.name,
+            'log_id': self.log_id.hex(),
+            'created_ns': self.created_ns,
+            'paused': self.paused,
+            'frontier': None if follows else self.frontier,
+        })
+
+    def close(self, bint delete=False):
+        """Stop. With `delete` the cursors go, and the engine removes the folder."""
+        cdef Cursor cursor
+        if not delete:
+            self.save()
+        self.deleted = True
+        if self.binding is not None:
+            (<Binding>self.binding).cut()
+            self.binding = None
+        for cursor in list(self.cursors.values()):
+            cursor.close(delete)
+        if delete:
+            self.cursors.clear()
+            if self.writing is None:
+                self.abandon()
+
+    cdef void abandon(self) noexcept:
+        """The log is deleted: fail what was on its way, close its files."""
+        cdef Segment segment
+        self.batch = None
+        self.full_batches.clear()
+        if self.settled_ticket < self.ticket:
+            if self.failures is None:
+                self.failures = []
+            self.failures.append((self.settled_ticket + 1, self.ticket, errno.ENOENT))
+            self.written_ticket = self.synced_ticket = self.ticket
+            self.settle()
+        self.waiting_bytes = 0
+        self.unstall()
+        for segment in self.segments:
+            seal(self, segment)
+        self.segments.clear()
+        self.active = None
+
+    async def publish(self, list bodies, int64_t not_before_ns=0):
+        """Append bodies as one run; returns when they are settled. OSError when they are not stored."""
+        await publish(self, bodies, not_before_ns)
+
+    @property
+    def depth(self):
+        """Records that belong to the log itself: no cursor has been given them."""
+        return self.visible - self.frontier
+
+    @property
+    def backend_depth(self):
+        """As depth: whatever waits here is in the file."""
+        return 0 if self.folder is None else self.visible - self.frontier
+
+    @property
+    def first_seq(self):
+        """Seq of the oldest record kept."""
+        return (<Segment>self.segments[0]).first_seq if self.segments else self.next_seq
+
+    @property
+    def disk_bytes(self):
+        """Bytes in segments."""
+        return sum(s.size for s in self.segments)

@@ -1,0 +1,51 @@
+# cython: language_level=3
+"""Publishing from Python code: append, then wait until the log answers for it."""
+import asyncio
+import errno
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from broker.core.log cimport Log
+from broker.core.seams cimport Session
+from broker.core.types cimport record_t
+
+
+cdef class Waiter(Session):
+    """Resolves a future when a ticket is settled."""
+    cdef object future
+    cdef Log log
+    cdef uint64_t ticket
+
+    def __init__(self, future):
+        self.future = future
+
+    cdef void settled(self) noexcept:
+        if self.log.outcome(self.ticket) == 0:
+            self.log.wait(self)
+        elif not self.future.done():
+            self.future.set_result(None)
+
+
+async def publish(Log log, list bodies, int64_t not_before_ns=0):
+    """Append bodies as one run; returns when they are settled. OSError when they are not stored."""
+    cdef record_t rec
+    cdef bytes body
+    cdef uint64_t ticket = 0
+    cdef Waiter waiter
+    log.shared.turn.tick()
+    memset(&rec, 0, sizeof(rec))
+    for body in bodies:
+        rec.data = <const char *>body
+        rec.total_len = <uint32_t>len(body)
+        ticket = log.append(&rec, not_before_ns, 0)
+        if ticket == 0:
+            raise OSError(log.last_error or errno.EINVAL, log.refusal, log.name)
+    if ticket and log.outcome(ticket) == 0:
+        waiter = Waiter(asyncio.get_running_loop().create_future())
+        waiter.log = log
+        waiter.ticket = ticket
+        log.wait(waiter)
+        await waiter.future
+    if ticket and log.outcome(ticket) < 0:
+        raise OSError(log.last_error or errno.EIO, log.refusal, log.name)

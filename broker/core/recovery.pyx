@@ -1,0 +1,179 @@
+# cython: language_level=3
+"""Opening a log from its folder: the last segment is scanned, the others are taken as they are.
+
+A torn tail is cut (its bytes are kept beside the file); a damaged range in the middle is passed
+over and stays in the file. Older segments are verified when somebody reads them.
+"""
+import os
+
+from libc.stdint cimport int64_t, uint64_t
+from posix.fcntl cimport O_RDWR
+
+from broker.core.cursor cimport Cursor
+from broker.core.log cimport Log
+from broker.core.segment cimport FILE_HEADER_BYTES, Segment
+from broker.core.shared cimport Shared
+from broker.core.state cimport restore
+from broker.core.upkeep cimport trim
+from broker.core.vfs cimport vfs_open, vfs_truncate
+
+from broker.core.files import (
+    CURSOR_SUFFIX,
+    CURSORS,
+    SEGMENT_SUFFIX,
+    MetaError,
+    load_meta,
+    unescape,
+)
+from broker.core.journal import read_journal
+from broker.core.segment import check_header
+
+
+def open_log(Shared shared, folder, policy_for, list problems):
+    """The log in `folder`; None when there is none in it. What was wrong goes to `problems`."""
+    cdef Log log
+    paths = segment_paths(folder)
+    meta = load_meta(folder)
+    if meta is None:
+        if not paths:
+            return None
+        meta = meta_from(paths, folder)
+    name = meta['name']
+    log = Log(shared, name, folder, bytes.fromhex(meta['log_id']), policy_for(name))
+    log.created_ns = meta['created_ns']
+    log.paused = meta['paused']
+    open_segments(log, paths, problems)
+    open_cursors(log, problems)
+    if meta['frontier'] is None and log.cursors and not log.paused:
+        log.frontier = log.visible
+    elif meta['frontier'] is not None:
+        log.frontier = min(max(meta['frontier'], log.first_seq), log.visible)
+    else:
+        log.frontier = log.first_seq
+    log.start_cursors()
+    trim(log)
+    return log
+
+
+def segment_paths(folder):
+    """The segment files of a folder with their first seqs, oldest first."""
+    found = []
+    for name in os.listdir(folder):
+        stem, dot = os.path.splitext(name)
+        if dot == SEGMENT_SUFFIX and stem.isdigit():
+            found.append((int(stem), os.path.join(folder, name)))
+    return sorted(found)
+
+
+def meta_from(paths, folder):
+    """Metadata for a folder that has lost its own: segment headers tell the log's id."""
+    for _, path in paths:
+        with open(path, 'rb') as file:
+            header = check_header(file.read(FILE_HEADER_BYTES), path)
+        if header is not None:
+            return {'name': unescape(os.path.basename(folder)), 'log_id': header[0].hex(),
+                    'created_ns': 0, 'paused': False, 'frontier': None}
+    raise MetaError(f'{folder}: no metadata and no readable segment header')
+
+
+cdef object open_segments(Log log, list paths, list problems):
+    """Take over the segment files; scan the last one and open it for appending."""
+    cdef Segment segment
+    cdef Segment before = None
+    for position, (first_seq, path) in enumerate(paths):
+        segment = Segment()
+        segment.path = os.fsencode(path)
+        segment.first_seq = segment.next_seq = first_seq
+        segment.salt = log.salt
+        log.segment_ids += 1
+        segment.id = log.segment_ids
+        segment.known_to_folder = True
+        segment.size = segment.planned = <size_t>os.path.getsize(path)
+        segment.cap = max(log.shared.segment_bytes, segment.size)
+        check_file(segment, path, position == len(paths) - 1, problems)
+        if before is not None:
+            before.next_seq = first_seq
+        log.segments.append(segment)
+        before = segment
+    if before is not None:
+        take_last(log, before, problems)
+        log.next_seq = log.visible = before.next_seq
+        log.trim_at = (<Segment>log.segments[0]).next_seq if len(log.segments) > 1 else (
+            <uint64_t>-1)
+
+
+cdef object check_file(Segment segment, path, bint last, list problems):
+    """Read the file header: refuse a foreign version, report damage, mend an unborn last file."""
+    with open(path, 'rb') as file:
+        head = file.read(FILE_HEADER_BYTES)
+    if check_header(head, path) is None and not (last and len(head) < FILE_HEADER_BYTES):
+        problems.append(f'{path}: file header is damaged')
+
+
+cdef object take_last(Log log, Segment segment, list problems):
+    """Scan the last segment, cut a torn tail, and make it the active one."""
+    cdef int error
+    path = os.fsdecode(segment.path)
+    if segment.size < FILE_HEADER_BYTES:
+        # the process ended between making the file and writing its header
+        with open(path, 'wb') as file:
+            file.write(log.header(segment.first_seq))
+        segment.size = segment.planned = FILE_HEADER_BYTES
+    cut, bad = segment.scan()
+    if bad:
+        for start, end in segment.quarantined:
+            log.shared.quarantined_ranges += 1
+            log.shared.quarantined_bytes += end - start
+            problems.append(f'{path}: bytes {start} to {end} do not read and are passed over')
+    error = vfs_open(segment.path, O_RDWR, &segment.fd)
+    if error:
+        raise OSError(error, os.strerror(error), path)
+    if cut:
+        keep_torn(path, segment.size, cut)
+        error = vfs_truncate(segment.fd, <int64_t>segment.size)
+        if error:
+            raise OSError(error, os.strerror(error), path)
+        log.shared.torn_bytes += cut
+        problems.append(f'{path}: a torn tail of {cut} bytes was cut at {segment.size}')
+    segment.active = True
+    log.active = segment
+
+
+def keep_torn(path, offset, size):
+    """Copy what is about to be cut, unless it is nothing but zeros."""
+    with open(path, 'rb') as file:
+        file.seek(offset)
+        torn = file.read(size)
+    if torn.strip(b'\0'):
+        with open(f'{path}.torn-{offset}', 'wb') as file:
+            file.write(torn)
+
+
+cdef object open_cursors(Log log, list problems):
+    """Restore every cursor from its journal."""
+    cdef Cursor cursor
+    cdef uint64_t end = log.visible
+    folder = os.path.join(log.folder, CURSORS)
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return
+    for file_name in sorted(names):
+        path = os.path.join(folder, file_name)
+        if not file_name.endswith(CURSOR_SUFFIX):
+            os.unlink(path)         # a snapshot that was not finished
+            continue
+        name = unescape(file_name[:-len(CURSOR_SUFFIX)])
+        ops, good, unread = read_journal(path)
+        if unread:
+            problems.append(f'{path}: {unread} bytes at the end do not read')
+        cursor = Cursor(log, name, log.first_seq, log.journal_for(name, False))
+        restore(cursor, ops)
+        if good:
+            cursor.journal.adopt(good)
+        log.cursors[name] = cursor
+        end = max(end, cursor.next_seq, cursor.acks.top)
+    if end > log.visible:
+        # cursors know of records the file has lost: their seqs must not be used again
+        problems.append(f'{log.folder}: records {log.visible} to {end - 1} are missing')
+        log.skip_to(end)

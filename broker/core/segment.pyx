@@ -1,0 +1,323 @@
+# cython: language_level=3
+"""Segments: the record codec, scanning, and the mapping that readers read from."""
+import os
+
+from libc.errno cimport errno
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+from posix.fcntl cimport O_RDONLY
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
+
+from broker.core.types cimport record_t
+from broker.core.vfs cimport vfs_close, vfs_open
+
+cdef extern from "core.h" nogil:
+    uint16_t tw_load_u16(const void *p)
+    uint32_t tw_load_u32(const void *p)
+    uint64_t tw_load_u64(const void *p)
+    int64_t tw_load_i64(const void *p)
+    void tw_store_u16(void *p, uint16_t v)
+    void tw_store_u32(void *p, uint32_t v)
+    void tw_store_u64(void *p, uint64_t v)
+    void tw_store_i64(void *p, int64_t v)
+
+cdef extern from "crc32c.h" nogil:
+    void tw_crc_init()
+    uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)
+
+cdef enum:
+    INDEX_STEP_BYTES = 32768
+
+MAGIC = b'TWINLOG\0'
+
+tw_crc_init()
+
+
+class FormatError(Exception):
+    """A log file is of a version this build does not know."""
+
+
+cdef uint32_t salt_of(const char *log_id) noexcept nogil:
+    return tw_crc32c(0, log_id, LOG_ID_BYTES)
+
+
+def crc32c(data, uint32_t crc=0):
+    """CRC-32C of a bytes-like object, continued from crc."""
+    cdef const unsigned char[:] view = data
+    if view.shape[0] == 0:
+        return crc
+    return tw_crc32c(crc, &view[0], <size_t>view.shape[0])
+
+
+def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns):
+    """The 64 bytes a segment file begins with."""
+    cdef bytearray head = bytearray(FILE_HEADER_BYTES)
+    cdef char *p = head
+    head[0:8] = MAGIC
+    tw_store_u16(p + 8, FORMAT_VERSION)
+    tw_store_u16(p + 10, FILE_HEADER_BYTES)
+    head[16:16 + LOG_ID_BYTES] = log_id
+    tw_store_u64(p + 32, first_seq)
+    tw_store_i64(p + 40, created_ns)
+    tw_store_u32(p + 12, tw_crc32c(0, p + 16, FILE_HEADER_BYTES - 16))
+    return bytes(head)
+
+
+def check_header(bytes head, path):
+    """The (log_id, first_seq) of a file header, None when it is damaged; FormatError for a version from elsewhere."""
+    cdef const char *p = head
+    if len(head) < FILE_HEADER_BYTES or head[:8] != MAGIC:
+        return None
+    version = tw_load_u16(p + 8)
+    if tw_load_u32(p + 12) != tw_crc32c(0, p + 16, FILE_HEADER_BYTES - 16):
+        return None
+    if version != FORMAT_VERSION:
+        raise FormatError(
+            f'{os.fsdecode(path)}: log format version {version}; this build reads {FORMAT_VERSION}')
+    return head[16:16 + LOG_ID_BYTES], tw_load_u64(p + 32)
+
+
+cdef void record_put(char *p, uint32_t salt, const record_t *rec, int64_t not_before_ns,
+                     uint8_t flags) noexcept nogil:
+    cdef size_t length = (
+        RECORD_HEADER_BYTES + <size_t>rec.subject_len + rec.reply_len + rec.total_len)
+    cdef char *at = p + RECORD_HEADER_BYTES
+    if length & 7:
+        tw_store_u64(p + (length & ~<size_t>7), 0)      # the padding; overwritten up to it below
+    tw_store_u32(p, <uint32_t>length)
+    tw_store_u64(p + 8, rec.seq)
+    tw_store_i64(p + 16, rec.timestamp_ns)
+    tw_store_i64(p + 24, not_before_ns)
+    tw_store_u16(p + 32, rec.subject_len)
+    tw_store_u16(p + 34, rec.reply_len)
+    tw_store_u32(p + 36, rec.headers_len | <uint32_t>flags << 24)
+    if rec.subject_len:
+        memcpy(at, rec.subject, rec.subject_len)
+        at += rec.subject_len
+    if rec.reply_len:
+        memcpy(at, rec.reply, rec.reply_len)
+        at += rec.reply_len
+    memcpy(at, rec.data, rec.total_len)
+    tw_store_u32(p + 4, tw_crc32c(salt, p + 8, length - 8))
+
+
+cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint check,
+                       stored_t *out) noexcept nogil:
+    cdef size_t length, fixed
+    cdef uint32_t packed
+    if available < RECORD_HEADER_BYTES:
+        return 0
+    length = tw_load_u32(p)
+    if length < RECORD_HEADER_BYTES or length > available:
+        return 0
+    if check and tw_load_u32(p + 4) != tw_crc32c(salt, p + 8, length - 8):
+        return 0
+    packed = tw_load_u32(p + 36)
+    out.rec.subject_len = tw_load_u16(p + 32)
+    out.rec.reply_len = tw_load_u16(p + 34)
+    out.rec.headers_len = packed & HEADERS_LEN_MAX
+    fixed = RECORD_HEADER_BYTES + <size_t>out.rec.subject_len + out.rec.reply_len
+    if fixed + out.rec.headers_len > length:
+        return 0
+    out.rec.seq = tw_load_u64(p + 8)
+    out.rec.timestamp_ns = tw_load_i64(p + 16)
+    out.rec.subject = p + RECORD_HEADER_BYTES
+    out.rec.reply = out.rec.subject + out.rec.subject_len
+    out.rec.data = p + fixed
+    out.rec.total_len = <uint32_t>(length - fixed)
+    out.rec.size_text = NULL
+    out.rec.size_text_len = 0
+    out.rec.attempts = 0
+    out.rec.flags = 0
+    out.not_before_ns = tw_load_i64(p + 24)
+    out.flags = <uint8_t>(packed >> 24)
+    out.size = <uint32_t>((length + 7) & ~<size_t>7)
+    return out.size
+
+
+cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
+                   uint64_t above) noexcept nogil:
+    cdef stored_t s
+    cdef size_t at = (start + 7) & ~<size_t>7
+    while at + RECORD_HEADER_BYTES <= size:
+        # the cheap tests first: a sum is only taken where a record could stand
+        if (tw_load_u64(base + at + 8) > above
+                and tw_load_u64(base + at + 8) - above <= size // RECORD_HEADER_BYTES
+                and record_get(base + at, size - at, salt, True, &s)):
+            return at
+        at += 8
+    return 0
+
+
+cdef void load_window(const char *base, size_t size, int64_t start, size_t end, uint32_t salt,
+                      uint64_t above, size_t *done, size_t *good_again) noexcept nogil:
+    cdef stored_t s
+    cdef size_t at = <size_t>start, step
+    cdef uint64_t last = above
+    good_again[0] = 0
+    while at < end and at < size:
+        step = record_get(base + at, size - at, salt, True, &s)
+        if step == 0:
+            good_again[0] = resync(base, size, at + 8, salt, last)
+            break
+        last = s.rec.seq
+        at += step
+    done[0] = min(at, size)
+
+
+cdef class Segment:
+    def __cinit__(self):
+        self.fd = -1
+
+    def __dealloc__(self):
+        self.unmap()
+        vfs_close(self.fd)
+        free(self.index_seq)
+        free(self.index_offset)
+
+    cdef int note(self, uint64_t seq, size_t offset) except -1:
+        """A record begins at offset: remember it if an index entry is due."""
+        cdef uint64_t *seqs
+        cdef size_t *offsets
+        cdef size_t cap
+        if offset < self.index_next:
+            return 0
+        if self.index_size == self.index_cap:
+            cap = max(<size_t>16, self.index_cap * 2)
+            seqs = <uint64_t *>realloc(self.index_seq, cap * sizeof(uint64_t))
+            if seqs == NULL:
+                raise MemoryError
+            self.index_seq = seqs
+            offsets = <size_t *>realloc(self.index_offset, cap * sizeof(size_t))
+            if offsets == NULL:
+                raise MemoryError
+            self.index_offset = offsets
+            self.index_cap = cap
+        self.index_seq[self.index_size] = seq
+        self.index_offset[self.index_size] = offset
+        self.index_size += 1
+        self.index_next = offset + INDEX_STEP_BYTES
+        return 0
+
+    cdef void forget_from(self, size_t offset) noexcept:
+        """The bytes from offset on did not get into the file."""
+        while self.index_size and self.index_offset[self.index_size - 1] >= offset:
+            self.index_size -= 1
+        if self.index_size:
+            self.index_next = self.index_offset[self.index_size - 1] + INDEX_STEP_BYTES
+        else:
+            self.index_next = 0
+        self.planned = offset
+
+    cdef const char *map(self) except NULL:
+        """Where byte 0 of the file is to be read; stays until unmap."""
+        cdef int fd = self.fd, error
+        cdef void *base
+        if self.base != NULL:
+            return self.base
+        if self.path is None:
+            self.base = <char *>malloc(self.cap)
+            if self.base == NULL:
+                raise MemoryError
+            return self.base
+        if fd < 0:
+            error = vfs_open(self.path, O_RDONLY, &fd)
+            if error:
+                raise OSError(error, os.strerror(error), os.fsdecode(self.path))
+        base = mmap(NULL, self.cap, PROT_READ, MAP_SHARED, fd, 0)
+        error = errno
+        if fd != self.fd:
+            vfs_close(fd)
+        if base == MAP_FAILED:
+            raise OSError(error, os.strerror(error), os.fsdecode(self.path))
+        self.base = <char *>base
+        return self.base
+
+    cdef void unmap(self) noexcept:
+        if self.base == NULL:
+            return
+        if self.path is None:
+            free(self.base)
+        else:
+            munmap(self.base, self.cap)
+        self.base = NULL
+
+    cdef size_t locate(self, uint64_t seq) except? 0:
+        """Offset of the first record whose seq is >= seq; `size` when there is none."""
+        cdef size_t low = 0, high = self.index_size, middle, at, step
+        cdef uint64_t last
+        cdef const char *base = self.map()
+        cdef stored_t s
+        while low < high:
+            middle = (low + high) // 2
+            if self.index_seq[middle] <= seq:
+                low = middle + 1
+            else:
+                high = middle
+        at = self.index_offset[low - 1] if low else self.start()
+        last = self.index_seq[low - 1] if low else self.first_seq
+        while True:
+            at = self.hop(at)
+            if at >= self.size:
+                return self.size
+            step = record_get(base + at, self.size - at, self.salt, False, &s)
+            if step == 0:
+                self.quarantine(
+                    at, resync(base, self.size, at + 8, self.salt, last - 1) or self.size)
+                continue
+            last = s.rec.seq
+            if s.rec.seq >= seq:
+                return at
+            self.note(s.rec.seq, at)
+            at += step
+
+    cdef size_t start(self) noexcept:
+        return 0 if self.path is None else FILE_HEADER_BYTES
+
+    cdef size_t hop(self, size_t offset) noexcept:
+        """The offset itself, or the end of the quarantined range it lies in."""
+        if self.quarantined is not None:
+            for start, end in self.quarantined:
+                if start <= offset < end:
+                    return end
+        return offset
+
+    cdef object quarantine(self, size_t start, size_t end):
+        """Never read these bytes again; they stay in the file."""
+        if self.quarantined is None:
+            self.quarantined = []
+        if (start, end) not in self.quarantined:
+            self.quarantined.append((start, end))
+            self.quarantined.sort()
+
+    cdef object scan(self):
+        """Verify every record and build the index.
+
+        Sets size and next_seq to what is good and returns (cut, quarantined) byte counts:
+        `cut` bytes behind the last good record are to be cut by the caller.
+        """
+        cdef const char *base = self.map()
+        cdef size_t at = self.start(), size = self.size, step, again, bad = 0
+        cdef uint64_t expected = self.first_seq
+        cdef stored_t s
+        while at < size:
+            step = record_get(base + at, size - at, self.salt, True, &s)
+            if step and s.rec.seq >= expected:
+                self.note(s.rec.seq, at)
+                expected = s.rec.seq + 1
+                at += step
+                continue
+            again = resync(base, size, at + 8, self.salt, expected - 1)
+            if again == 0:
+                break
+            self.quarantine(at, again)
+            bad += again - at
+            at = again
+        if at > size:
+            at = size       # the padding of the last record may be missing
+        self.next_seq = expected
+        self.size = at
+        self.planned = (at + 7) & ~<size_t>7
+        self.ready = at
+        return size - at, bad

@@ -1,0 +1,38 @@
+# cython: language_level=3
+"""What all logs of one engine share."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from broker.core.jobs cimport Worker
+from broker.core.router cimport Router
+from broker.core.turn cimport Turn
+
+
+cdef class Shared:
+    cdef readonly Turn turn
+    cdef readonly Worker writer         # appends and journals
+    cdef readonly Worker syncer         # fdatasync, and closing what may be under sync
+    cdef readonly Worker loader         # cold reads
+    cdef readonly Router router         # live subscribers
+    cdef readonly object root           # str: folder of all logs; None = everything in memory
+    cdef public object report           # report(level, text, **fields): the engine's log lines
+    cdef public size_t segment_bytes    # a segment is closed above it
+    cdef public size_t append_bytes_max     # per log, waiting for the disk: above it publishers pause
+    cdef public size_t memory_bytes_max     # of one log in memory
+    cdef public size_t memory_segment_bytes # steps in which such a log grows
+    cdef public size_t load_bytes           # one cold read
+    cdef public size_t journal_bytes_min    # a shorter journal is not compacted
+    cdef public size_t reclaim_bytes        # an idle, fully acked segment above it is given back
+    cdef public size_t pump_bytes_max       # handed out per cursor and turn
+    cdef public int64_t retry_ns            # after a failed write, appends are refused for so long
+    cdef public uint32_t entries_max        # per cursor: in flight, deferred and to be given again
+    cdef public uint64_t window_max         # per cursor: records between ack floor and last ack
+    cdef public double settle_poll      # seconds between looks while a stopping engine settles
+    cdef public bint to_live, from_live     # the two crossings between logs and live subscribers
+    # counters for monitoring
+    cdef public uint64_t bytes_written, write_errors, sync_errors
+    cdef public uint64_t torn_bytes, quarantined_bytes, quarantined_ranges
+    cdef public uint64_t syncs
+    cdef public double sync_seconds
+    cdef readonly list sync_buckets     # counts by SYNC_BUCKETS
+
+    cdef void note_sync(self, int64_t took_ns) noexcept

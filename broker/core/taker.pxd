@@ -1,0 +1,11 @@
+# cython: language_level=3
+"""A consumer for Python code: a reader inside the process, and the tests."""
+from broker.core.cursor cimport Cursor, consumer_t
+from broker.core.seams cimport Sink
+
+
+cdef class Taker(Sink):
+    cdef consumer_t consumer
+    cdef readonly Cursor cursor
+    cdef public list records        # taken and not yet looked at: (seq, attempts, timestamp_ns, body)
+    cdef public bint full           # refuse deliveries until `drained`

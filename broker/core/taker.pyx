@@ -1,0 +1,63 @@
+# cython: language_level=3
+"""A consumer for Python code: records arrive in a list and are finished by seq."""
+cimport cython
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from broker.core.cursor cimport Cursor
+from broker.core.types cimport record_t
+
+
+@cython.no_gc_clear
+cdef class Taker(Sink):
+    def __dealloc__(self):
+        if self.consumer.sink != NULL:
+            self.cursor.leave(&self.consumer, True)
+
+    def __init__(self, Cursor cursor, uint32_t credit, double ack_wait=60.0,
+                 double ack_wait_max=900.0):
+        """Takes up to `credit` records of `cursor` at a time, for `ack_wait` seconds each."""
+        self.cursor = cursor
+        self.records = []
+        self.consumer.ack_wait_ns = <int64_t>(ack_wait * 1e9)
+        self.consumer.ack_wait_max_ns = <int64_t>(ack_wait_max * 1e9)
+        cursor.join(&self.consumer, self)
+        cursor.set_credit(&self.consumer, credit)
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        if self.full:
+            return 0
+        self.records.append((
+            rec.seq, rec.attempts, rec.timestamp_ns,
+            rec.data[rec.headers_len:rec.total_len]))
+        return 1
+
+    def set_credit(self, uint32_t credit):
+        """At most so many records in flight from now on."""
+        self.cursor.set_credit(&self.consumer, credit)
+
+    def drained(self):
+        """Take records again after `full`."""
+        self.full = False
+        self.cursor.ready(&self.consumer)
+
+    def finish(self, uint64_t seq):
+        """0, or why it is not possible: see ACK_* of the cursor."""
+        return self.cursor.finish(&self.consumer, seq)
+
+    def requeue(self, uint64_t seq, double delay=0):
+        """Give it back, not to be given again for `delay` seconds."""
+        return self.cursor.requeue(&self.consumer, seq, <int64_t>(delay * 1e9))
+
+    def touch(self, uint64_t seq):
+        """Begin its time in flight anew."""
+        return self.cursor.touch(&self.consumer, seq)
+
+    def leave(self, bint give_back=True):
+        """Take no more; what it holds goes back at once, or when its time is up."""
+        if self.consumer.sink != NULL:
+            self.cursor.leave(&self.consumer, give_back)
+
+    @property
+    def in_flight(self):
+        """Records it holds."""
+        return self.consumer.in_flight

@@ -1,0 +1,38 @@
+# cython: language_level=3
+"""Plain structs that cross module walls. Pointers are borrowed unless a field says who owns them."""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef extern from "core.h" nogil:
+    # Aborts in debug and sanitizer builds; absent from release.
+    void tw_assert(bint condition)
+
+    ctypedef struct span_t:
+        const char *ptr   # first byte; valid until the next feed unless its owner says otherwise
+        uint32_t len      # bytes
+
+    # One message on its way through the broker. All pointers are valid for the call only.
+    ctypedef struct record_t:
+        const char *subject     # subject_len bytes
+        const char *reply       # reply_len bytes; may be NULL when reply_len is 0
+        const char *data        # total_len bytes: headers, then body
+        const char *size_text   # decimal size as the publisher wrote it, or NULL
+        uint64_t seq            # place in its log, from 1; 0 = not from a log
+        int64_t timestamp_ns    # wall clock at publish
+        uint32_t total_len      # bytes of headers and body together
+        uint32_t headers_len    # bytes of headers, 0 = none
+        uint16_t subject_len
+        uint16_t reply_len
+        uint16_t attempts       # deliveries so far, this one included; 0 = live, not counted
+        uint8_t size_text_len
+        uint8_t flags           # REC_*
+
+    # Embedded first in everything that waits for a moment in time.
+    ctypedef struct heap_item_t:
+        int64_t due_ns     # monotonic clock
+        void *owner        # what to wake; borrowed
+        uint32_t pos       # place in the heap's array + 1; 0 = not in a heap
+        uint32_t tag       # free for the owner
+
+    # record_t.flags
+    enum:
+        REC_CRLF      # data is followed by CR LF in memory, so both can be copied at once

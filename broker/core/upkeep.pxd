@@ -1,0 +1,10 @@
+# cython: language_level=3
+"""What a log does beside appending and reading: dropping segments, closing files, giving space back."""
+from broker.core.log cimport Log
+from broker.core.segment cimport Segment
+
+cdef void trim(Log log) noexcept                # drop what every cursor is done with
+cdef void drop_segment(Log log, Segment segment) noexcept
+cdef void seal_written(Log log) noexcept
+cdef void seal(Log log, Segment segment) noexcept
+cdef void housekeep(Log log) noexcept           # once a second

@@ -1,0 +1,21 @@
+# cython: language_level=3
+"""The file calls of the engine. Each returns 0 or an errno; tests make the nth one fail."""
+from libc.stdint cimport int64_t
+
+cdef enum FileCall:
+    CALL_OPEN = 0
+    CALL_WRITE = 1
+    CALL_SYNC = 2
+    CALL_TRUNCATE = 3
+    CALL_RENAME = 4
+    CALL_UNLINK = 5
+    CALLS = 6
+
+cdef int vfs_open(const char *path, int flags, int *fd) noexcept nogil
+cdef int vfs_write(int fd, const char *data, size_t n, int64_t offset) noexcept nogil   # all of it
+cdef int vfs_sync(int fd) noexcept nogil                    # fdatasync
+cdef int vfs_sync_dir(const char *path) noexcept nogil
+cdef int vfs_truncate(int fd, int64_t size) noexcept nogil
+cdef int vfs_rename(const char *old, const char *new) noexcept nogil
+cdef int vfs_unlink(const char *path) noexcept nogil
+cdef void vfs_close(int fd) noexcept nogil

@@ -1,0 +1,173 @@
+"""Every error that a peer is told: name, text on the wire, whether the connection ends, and source.
+
+Clients match on these texts, so they are the originals' letter by letter. `{name}` marks a part
+that is filled in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class WireError:
+    """One error of one protocol."""
+
+    text: str
+    fatal: bool  # the connection is closed behind it
+    source: str  # where the original says so
+
+
+# --- NATS (nats-server 2.9.10) ------------------------------------------------------------------
+
+NATS_UNKNOWN_OPERATION: Final = WireError("Unknown Protocol Operation", True, "parser.go parse")
+NATS_CONTROL_LINE: Final = WireError("maximum control line exceeded", True, "errors.go")
+NATS_PAYLOAD: Final = WireError("Maximum Payload Violation", True, "client.go maxPayloadViolation")
+NATS_AUTHORIZATION: Final = WireError("Authorization Violation", True, "client.go authViolation")
+NATS_PROTOCOL_LEVEL: Final = WireError("invalid client protocol", True, "errors.go")
+NATS_RESPONDERS_NEED_HEADERS: Final = WireError(
+    "no responders requires headers support", True, "errors.go"
+)
+NATS_CONNECTIONS: Final = WireError("maximum connections exceeded", True, "errors.go")
+NATS_STALE: Final = WireError("Stale Connection", True, "client.go processPingTimer")
+NATS_SUBSCRIPTIONS: Final = WireError("maximum subscriptions exceeded", False, "errors.go")
+NATS_SUBJECT: Final = WireError("Invalid Subject", False, "client.go processSub")
+NATS_PUBLISH_SUBJECT: Final = WireError("Invalid Publish Subject", False, "client.go processPub")
+NATS_PUBLISH_DENIED: Final = WireError(
+    "Permissions Violation for Publish to {subject}", False, "client.go pubPermissionViolation"
+)
+NATS_REPLY_DENIED: Final = WireError(
+    "Permissions Violation for Publish with Reply of {subject}",
+    False,
+    "client.go replySubjectViolation",
+)
+NATS_QUEUE_DENIED: Final = WireError(
+    "Permissions Violation for Subscription to {subject} using queue {queue}",
+    False,
+    "client.go subPermissionViolation",
+)
+NATS_SUB_TOKENS: Final = WireError(
+    "Permissions Violation for Subscription to {subject}, too many tokens",
+    False,
+    "client.go maxTokensViolation",
+)
+
+# Why a NATS connection ended, as monitoring shows it (client.go ClosedState).
+NATS_CLOSED_CLIENT: Final = "Client Closed"
+NATS_CLOSED_PARSE: Final = "Parse Error"
+NATS_CLOSED_PROTOCOL: Final = "Protocol Violation"
+NATS_CLOSED_CONTROL_LINE: Final = "Maximum Control Line Exceeded"
+NATS_CLOSED_PAYLOAD: Final = "Maximum Message Payload Exceeded"
+NATS_CLOSED_AUTHENTICATION: Final = "Authentication Failure"
+NATS_CLOSED_PROTOCOL_LEVEL: Final = "Invalid Client Protocol"
+NATS_CLOSED_NO_HEADERS: Final = "No Responders Requires Headers"
+NATS_CLOSED_CONNECTIONS: Final = "Maximum Connections Exceeded"
+NATS_CLOSED_PENDING: Final = "Slow Consumer (Pending Bytes)"
+NATS_CLOSED_DEADLINE: Final = "Slow Consumer (Write Deadline)"
+NATS_CLOSED_STALE: Final = "Stale Connection"
+NATS_CLOSED_SHUTDOWN: Final = "Server Shutdown"
+
+
+def nats_line(error: WireError, **parts: str) -> bytes:
+    """The error as one line of the NATS protocol."""
+    return f"-ERR '{error.text.format(**parts) if parts else error.text}'\r\n".encode()
+
+
+# --- NSQ (nsqd 1.3.0) ---------------------------------------------------------------------------
+
+_V2 = "protocol_v2.go"
+
+NSQ_PROTOCOL: Final = WireError("E_BAD_PROTOCOL", True, "tcp.go Handle")
+NSQ_STATE: Final = WireError("E_INVALID cannot {command} in current state", True, _V2)
+NSQ_NO_HEARTBEATS: Final = WireError(
+    "E_INVALID cannot SUB with heartbeats disabled", True, f"{_V2} SUB"
+)
+NSQ_COMMAND: Final = WireError("E_INVALID invalid command {command}", True, f"{_V2} Exec")
+NSQ_PARAMETERS: Final = WireError(
+    "E_INVALID {command} insufficient number of parameters", True, f"{_V2} SUB PUB MPUB DPUB"
+)
+NSQ_PARAMS: Final = WireError(
+    "E_INVALID {command} insufficient number of params", True, f"{_V2} FIN REQ TOUCH"
+)
+NSQ_AUTH_PARAMETERS: Final = WireError(
+    "E_INVALID AUTH invalid number of parameters", True, f"{_V2} AUTH"
+)
+NSQ_AUTH_DISABLED: Final = WireError("E_AUTH_DISABLED AUTH disabled", True, f"{_V2} AUTH")
+NSQ_TOPIC: Final = WireError("E_BAD_TOPIC {command} topic name {name} is not valid", True, _V2)
+NSQ_MPUB_TOPIC: Final = WireError(
+    "E_BAD_TOPIC E_BAD_TOPIC MPUB topic name {name} is not valid", True, f"{_V2} MPUB"
+)
+NSQ_CHANNEL: Final = WireError(
+    "E_BAD_CHANNEL SUB channel name {name} is not valid", True, f"{_V2} SUB"
+)
+NSQ_MESSAGE_ID: Final = WireError("E_INVALID invalid message ID", True, f"{_V2} getMessageID")
+NSQ_COUNT: Final = WireError("E_INVALID RDY could not parse count {text}", True, f"{_V2} RDY")
+NSQ_COUNT_RANGE: Final = WireError(
+    "E_INVALID RDY count {number} out of range 0-{most}", True, f"{_V2} RDY"
+)
+NSQ_TIMEOUT: Final = WireError(
+    "E_INVALID {command} could not parse timeout {text}", True, f"{_V2} REQ DPUB"
+)
+NSQ_TIMEOUT_RANGE: Final = WireError(
+    "E_INVALID DPUB timeout {number} out of range 0-{most}", True, f"{_V2} DPUB"
+)
+NSQ_BODY_SIZE_UNREAD: Final = WireError(
+    "E_BAD_BODY {command} failed to read body size", True, f"{_V2} IDENTIFY AUTH MPUB"
+)
+NSQ_BODY_UNREAD: Final = WireError(
+    "E_BAD_BODY {command} failed to read body", True, f"{_V2} IDENTIFY AUTH"
+)
+NSQ_BODY_SIZE: Final = WireError(
+    "E_BAD_BODY {command} invalid body size {number}", True, f"{_V2} IDENTIFY AUTH MPUB"
+)
+NSQ_BODY_BIG: Final = WireError(
+    "E_BAD_BODY {command} body too big {number} > {most}", True, f"{_V2} IDENTIFY AUTH MPUB"
+)
+NSQ_MESSAGE_SIZE_UNREAD: Final = WireError(
+    "E_BAD_MESSAGE {command} failed to read message body size", True, f"{_V2} PUB DPUB"
+)
+NSQ_MESSAGE_UNREAD: Final = WireError(
+    "E_BAD_MESSAGE {command} failed to read message body", True, f"{_V2} PUB DPUB readMPUB"
+)
+NSQ_MESSAGE_SIZE: Final = WireError(
+    "E_BAD_MESSAGE {command} invalid message body size {number}", True, f"{_V2} PUB DPUB"
+)
+NSQ_MESSAGE_BIG: Final = WireError(
+    "E_BAD_MESSAGE {command} message too big {number} > {most}", True, f"{_V2} PUB DPUB readMPUB"
+)
+NSQ_MPUB_COUNT_UNREAD: Final = WireError(
+    "E_BAD_BODY MPUB failed to read message count", True, f"{_V2} readMPUB"
+)
+NSQ_MPUB_COUNT: Final = WireError(
+    "E_BAD_BODY MPUB invalid message count {number}", True, f"{_V2} readMPUB"
+)
+NSQ_MPUB_SIZE_UNREAD: Final = WireError(
+    "E_BAD_MESSAGE MPUB failed to read message({index}) body size", True, f"{_V2} readMPUB"
+)
+NSQ_MPUB_SIZE: Final = WireError(
+    "E_BAD_MESSAGE MPUB invalid message({index}) body size {number}", True, f"{_V2} readMPUB"
+)
+NSQ_IDENTIFY_JSON: Final = WireError(
+    "E_BAD_BODY IDENTIFY failed to decode JSON body", True, f"{_V2} IDENTIFY"
+)
+NSQ_IDENTIFY_VALUE: Final = WireError(
+    "E_BAD_BODY IDENTIFY {what} ({number}) is invalid", True, "client_v2.go Identify"
+)
+NSQ_SUB_FAILED: Final = WireError("E_SUB_FAILED SUB failed {cause}", True, f"{_V2} SUB")
+NSQ_CONSUMERS: Final = "consumers for {topic}:{channel} exceeds limit of {most}"  # channel.go
+NSQ_PUBLISH_FAILED: Final = WireError(
+    "E_{command}_FAILED {command} failed {cause}", True, f"{_V2} PUB MPUB DPUB"
+)
+NSQ_MESSAGE_FAILED: Final = WireError(
+    "E_{command}_FAILED {command} {id} failed {cause}", False, f"{_V2} FIN REQ TOUCH"
+)
+NSQ_NOT_IN_FLIGHT: Final = "ID not in flight"  # channel.go popInFlightMessage
+NSQ_NOT_OWNER: Final = "client does not own message"  # channel.go popInFlightMessage
+NSQ_EXITING: Final = "exiting"  # topic.go PutMessage
+
+
+def nsq_text(error: WireError, **parts: str | int) -> bytes:
+    """The payload of an error frame; bytes that are not UTF-8 come as surrogates and go as bytes."""
+    text = error.text.format(**parts) if parts else error.text
+    return text.encode("utf-8", "surrogateescape")

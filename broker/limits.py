@@ -1,0 +1,175 @@
+"""Every number of the broker: default, unit, where it comes from, and how it relates to the others.
+
+Times are nanoseconds, sizes are bytes, unless a name says otherwise. One section per part; the
+relations are asserted at the end of each, so a change that breaks one stops the broker at start.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- units -----------------------------------------------------------------------------------
+
+US: Final = 1_000
+MS: Final = 1_000 * US
+SECOND: Final = 1_000 * MS
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# --- the process -----------------------------------------------------------------------------
+
+# Allocations that survive a young collection before the next one. CPython's 700 fits programs that
+# make many small objects; ours makes few and long-lived ones, and a full collection stops the loop.
+GC_THRESHOLD: Final = (50_000, 20, 50)
+
+# Exit codes: 2 is what command lines use for wrong input, 128 + n what shells show for signal n.
+EXIT_OK: Final = 0
+EXIT_START_FAILED: Final = 1
+EXIT_STOP_FAILED: Final = 1  # something may not have been saved; the log says what
+EXIT_BAD_CONFIG: Final = 2
+EXIT_SIGNAL_BASE: Final = 128
+
+# --- configuration: anything -----------------------------------------------------------------
+
+DURATION_MAX: Final = 3650 * DAY  # ten years still fit 63 bits of nanoseconds with room to add
+COUNT_MAX: Final = 2**62  # counts are signed 64-bit in the engine; sums must not overflow
+CONNECTIONS_MAX: Final = 2**20  # Linux' default ceiling of open files per process (fs.nr_open)
+PORT_MAX: Final = 65_535
+
+# One message with headers must fit a 32-bit record length with room to spare.
+MESSAGE_SIZE_CEILING: Final = 256 * MIB
+
+assert 2 * DURATION_MAX < 2**63
+assert MESSAGE_SIZE_CEILING < 2**31
+
+# --- NATS door: defaults of nats-server (server/const.go) -------------------------------------
+
+NATS_PORT: Final = 4222
+NATS_MAX_CONTROL_LINE: Final = 4 * KIB  # argument bytes of one protocol line
+NATS_MAX_CONTROL_LINE_MIN: Final = 64  # an INBOX reply and a subject must fit
+NATS_MAX_CONTROL_LINE_MAX: Final = 1 * MIB
+NATS_MAX_PAYLOAD: Final = 1 * MIB  # headers and body of one message
+NATS_MAX_PENDING: Final = 64 * MIB  # bytes queued for one connection before it is too slow
+NATS_MAX_PENDING_MAX: Final = 4 * GIB
+NATS_MAX_CONNECTIONS: Final = 65_536
+NATS_MAX_SUBSCRIPTIONS: Final = 0  # per connection, 0 = no limit
+NATS_MAX_SUB_TOKENS: Final = 0  # tokens of one subscription's subject, 0 = no limit
+NATS_PING_INTERVAL: Final = 2 * MINUTE
+NATS_PING_MAX: Final = 2  # unanswered pings before the connection is stale
+NATS_PING_MAX_MAX: Final = 1_000
+NATS_WRITE_DEADLINE: Final = 10 * SECOND
+
+MONITOR_PORT: Final = 8222
+
+assert NATS_MAX_PAYLOAD <= NATS_MAX_PENDING
+assert NATS_MAX_CONTROL_LINE_MIN <= NATS_MAX_CONTROL_LINE <= NATS_MAX_CONTROL_LINE_MAX
+
+# --- NSQ door: defaults of nsqd 1.3 (nsqd/options.go) -----------------------------------------
+
+NSQ_PORT: Final = 4150
+NSQ_HTTP_PORT: Final = 4151
+NSQ_NODE_ID_MAX: Final = 1_023  # ten bits of a message id
+NSQ_MSG_TIMEOUT: Final = 60 * SECOND
+NSQ_MAX_MSG_TIMEOUT: Final = 15 * MINUTE
+NSQ_MAX_REQ_TIMEOUT: Final = 1 * HOUR
+NSQ_MAX_MSG_SIZE: Final = 1 * MIB
+NSQ_MAX_BODY_SIZE: Final = 5 * MIB  # of one command: all messages of an MPUB together
+NSQ_MAX_HEARTBEAT_INTERVAL: Final = 60 * SECOND
+NSQ_HEARTBEAT_INTERVAL_MIN: Final = 1 * SECOND  # what clients may ask for at least
+NSQ_MAX_RDY_COUNT: Final = 2_500
+NSQ_RDY_COUNT_CEILING: Final = 1_000_000
+NSQ_MAX_OUTPUT_BUFFER_SIZE: Final = 64 * KIB
+NSQ_OUTPUT_BUFFER_SIZE_MIN: Final = 64
+NSQ_OUTPUT_BUFFER_SIZE_CEILING: Final = 64 * MIB
+NSQ_MAX_OUTPUT_BUFFER_TIMEOUT: Final = 30 * SECOND
+NSQ_MIN_OUTPUT_BUFFER_TIMEOUT: Final = 25 * MS
+NSQ_OUTPUT_BUFFER_TIMEOUT: Final = 250 * MS
+NSQ_MAX_CHANNEL_CONSUMERS: Final = 0  # 0 = no limit
+NSQ_MAX_DEFLATE_LEVEL: Final = 6
+NSQ_DEFLATE_LEVEL_CEILING: Final = 9  # zlib
+
+assert NSQ_MSG_TIMEOUT <= NSQ_MAX_MSG_TIMEOUT
+assert NSQ_MAX_MSG_SIZE <= NSQ_MAX_BODY_SIZE
+assert NSQ_HEARTBEAT_INTERVAL_MIN <= NSQ_MAX_HEARTBEAT_INTERVAL
+assert NSQ_OUTPUT_BUFFER_SIZE_MIN <= NSQ_MAX_OUTPUT_BUFFER_SIZE <= NSQ_OUTPUT_BUFFER_SIZE_CEILING
+assert NSQ_MIN_OUTPUT_BUFFER_TIMEOUT <= NSQ_OUTPUT_BUFFER_TIMEOUT <= NSQ_MAX_OUTPUT_BUFFER_TIMEOUT
+
+# --- storage -----------------------------------------------------------------------------------
+
+STORAGE_SYNC_PERIOD: Final = 1 * SECOND  # what a power cut may cost a topic; kill -9 costs nothing
+STORAGE_SYNC_PERIOD_MIN: Final = 1 * MS
+STORAGE_SYNC_PERIOD_MAX: Final = 1 * HOUR
+STORAGE_SEGMENT_SIZE: Final = 64 * MIB  # retention drops whole segments
+STORAGE_SEGMENT_SIZE_MIN: Final = 4 * KIB
+STORAGE_SEGMENT_SIZE_MAX: Final = 1 * GIB
+STORAGE_APPEND_BUFFER_MAX: Final = 16 * MIB  # waiting for the disk, per log; then publishers pause
+STORAGE_APPEND_BUFFER_MIN: Final = 4 * KIB
+STORAGE_MEMORY_TOPIC_MAX: Final = 64 * MIB  # one #ephemeral topic
+
+assert STORAGE_APPEND_BUFFER_MAX >= NSQ_MAX_BODY_SIZE
+assert STORAGE_APPEND_BUFFER_MAX >= NATS_MAX_PAYLOAD
+assert STORAGE_MEMORY_TOPIC_MAX >= NSQ_MAX_MSG_SIZE
+
+# --- engine ------------------------------------------------------------------------------------
+
+MEMORY_SEGMENT_BYTES: Final = 1 * MIB  # steps in which an in-memory log grows and shrinks
+LOAD_BYTES: Final = 1 * MIB  # one read of what is not known to be in memory
+JOURNAL_BYTES_MIN: Final = 1 * MIB  # a cursor's journal below it is not compacted
+RECLAIM_BYTES: Final = 1 * MIB  # an idle, fully acked segment above it is given back
+PUMP_BYTES_MAX: Final = 1 * MIB  # handed out by one cursor before others have their turn
+APPEND_RETRY: Final = 1 * SECOND  # after a failed write, appends to that log fail for so long
+CURSOR_ENTRIES_MAX: Final = 2**24  # in flight, deferred, to be given again; 64 bytes each
+CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the newest; a bit each
+ROUTER_CACHE_SUBJECTS: Final = 8192  # answers kept; a power of two
+ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together
+SETTLE_POLL: Final = 5 * MS  # how often a stopping server looks whether the disk is done
+
+assert LOAD_BYTES <= STORAGE_SEGMENT_SIZE
+assert MEMORY_SEGMENT_BYTES <= STORAGE_MEMORY_TOPIC_MAX
+
+# --- loop and buffers -------------------------------------------------------------------------
+
+RECEIVE_BUFFER: Final = 64 * KIB  # one per loop; what one read takes at most
+CHUNK_SMALL: Final = 4 * KIB  # an answer or a few messages
+CHUNK_LARGE: Final = 128 * KIB  # takes what one read brings one peer; written while in the cache
+CHUNKS_POOLED_MAX: Final = 16 * MIB  # free chunks kept for reuse, per size
+ACCEPT_BACKLOG: Final = 4096  # connections the kernel keeps while the loop is busy
+CLOSE_GRACE: Final = 5 * SECOND  # what a closing door gives peers to take their last bytes
+
+assert CHUNK_SMALL < CHUNK_LARGE
+assert RECEIVE_BUFFER < CHUNK_LARGE
+
+# --- NATS ---------------------------------------------------------------------------------------
+
+NATS_VERSION: Final = "2.9.10"  # the nats-server whose behaviour this is; clients look at it
+NATS_FIRST_PING: Final = 2 * SECOND  # after CONNECT (firstClientPingInterval)
+NATS_FIRST_PING_JITTER: Final = 5  # and up to one part in so many later
+NATS_RTT_MAX_AGE: Final = 1 * HOUR  # an older round trip time is measured anew by a PING
+NATS_STALL_SHARE: Final = 2  # publishers wait while one part in so many of max_pending is queued
+NATS_STALL: Final = 100 * MS  # for so long at most, per read (stallClientMinDuration)
+NATS_RUN_MAX: Final = 512  # equal PUBs handed to one subscriber before the next has its turn
+NATS_RUN_BYTES: Final = 64 * KIB  # the same in bytes
+NATS_TEARDOWN: Final = 16_384  # subscriptions of a gone connection removed per turn
+
+# --- NSQ ----------------------------------------------------------------------------------------
+
+NSQ_VERSION: Final = "1.3.0"  # the nsqd whose behaviour this is; clients and tools look at it
+NSQ_HEARTBEAT_INTERVAL: Final = 30 * SECOND  # half of nsqd's client timeout
+NSQ_OUTPUT_BUFFER_SIZE: Final = 16 * KIB  # what IDENTIFY tells unless the client asked
+NSQ_MSG_TIMEOUT_MIN: Final = 1 * SECOND  # what clients may ask for at least
+NSQ_SAMPLE_RATE_MAX: Final = 99
+NSQ_DEFLATE_LEVEL: Final = 6  # what IDENTIFY tells unless the client asked
+# Publishes of one connection that wait for the disk; then it is not read until half are answered.
+NSQ_PROMISES_MAX: Final = 65_536
+NSQ_PROMISES_RESUME_DIVISOR: Final = 2
+NSQ_ANSWER_BYTES: Final = 96  # the longest answer that may have to wait behind publishes
+# Frames a connection may have waiting beside the largest message: they come while it is blocked.
+NSQ_OUTPUT_SLACK: Final = 8 * MIB
+
+assert NSQ_PROMISES_MAX * NSQ_ANSWER_BYTES <= NSQ_OUTPUT_SLACK
+assert NSQ_MSG_TIMEOUT_MIN <= NSQ_MSG_TIMEOUT

@@ -1,0 +1,112 @@
+"""Listening sockets, and what all connections of one loop share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from broker import limits
+from broker.core.inbuf import InBuf
+from broker.core.outbuf import ChunkPool
+from broker.core.turn import Turn
+from broker.net.conn import Conn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from broker.core.seams import Session
+
+_NS_PER_MS = 1_000_000
+
+
+class Runtime:
+    """The parts that every door on one loop uses together; made while that loop runs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.loop = loop or asyncio.get_running_loop()
+        self.turn = Turn(self.loop.call_soon, self._call_at_ns)
+        self.pool = ChunkPool(limits.CHUNK_SMALL, limits.CHUNK_LARGE, limits.CHUNKS_POOLED_MAX)
+        self.shared = InBuf(limits.RECEIVE_BUFFER)
+
+    def _call_at_ns(self, due_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        # the loop counts whole milliseconds: rounded up, so that it does not ring too early
+        wait_ms = -((time.monotonic_ns() - due_ns) // _NS_PER_MS)
+        return self.loop.call_later(max(wait_ms, 0) / 1000, callback)
+
+
+class Door(ABC):
+    """One listening socket with the connections that came through it."""
+
+    def __init__(self, runtime: Runtime, listen: tuple[str, int], out_limit: int) -> None:
+        """`out_limit`: bytes that may wait for one connection."""
+        self.runtime = runtime
+        self.listen = listen
+        self.out_limit = out_limit
+        self.conns: set[Conn] = set()
+        self.total_connections = 0
+        self._server: asyncio.Server | None = None
+        self._address: tuple[str, int] | None = None
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+
+    @abstractmethod
+    def new_session(self) -> Session:
+        """What a connection talks to."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens, or listened: the port is the real one."""
+        return self._address or self.listen
+
+    @property
+    def connections(self) -> int:
+        """Open now."""
+        return len(self.conns)
+
+    async def open(self) -> None:
+        """Listen; OSError when the address is taken or not ours."""
+        host, port = self.listen
+        self._server = await self.runtime.loop.create_server(
+            self._accept, host or None, port, reuse_address=True, backlog=limits.ACCEPT_BACKLOG
+        )
+        name: Any = self._server.sockets[0].getsockname()
+        self._address = (host, name[1])
+
+    def _accept(self) -> Conn:
+        rt = self.runtime
+        return Conn(self, self.new_session(), rt.shared, rt.turn, rt.pool, self.out_limit)
+
+    def joined(self, conn: Conn) -> None:
+        """A connection was accepted."""
+        self.total_connections += 1
+        self.conns.add(conn)
+        self._emptied.clear()
+
+    def left(self, conn: Conn) -> None:
+        """It is gone."""
+        self.conns.discard(conn)
+        if not self.conns:
+            self._emptied.set()
+
+    async def close(self) -> None:
+        """Stop accepting; connections stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def drain(self, grace_ns: int = limits.CLOSE_GRACE) -> None:
+        """Stop accepting, let each connection write what waits for it, end them all."""
+        await self.close()
+        self._end(self.conns, lambda conn: conn.close())
+        try:
+            await asyncio.wait_for(self._emptied.wait(), grace_ns / limits.SECOND)
+        except TimeoutError:
+            self._end(self.conns, lambda conn: conn.abort())
+            await self._emptied.wait()
+
+    @staticmethod
+    def _end(conns: Collection[Conn], act: Callable[[Conn], None]) -> None:
+        for conn in list(conns):
+            act(conn)

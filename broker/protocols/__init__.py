@@ -1,0 +1,1 @@
+"""Faces of the engine: one folder per protocol, and none imports another without need."""

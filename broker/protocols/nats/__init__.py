@@ -1,0 +1,1 @@
+"""NATS clients and the pages that NATS tools read."""

@@ -1,0 +1,191 @@
+"""The JSON ends of the NATS protocol: what INFO says and what CONNECT asks for.
+
+CONNECT is read the way Go reads it: names in any case, unknown ones ignored, null keeps what was,
+a wrong type refuses the whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import platform
+import sys
+from typing import Any, Final
+
+import orjson
+
+from broker.limits import NATS_VERSION
+
+_SERVER_KEY_PREFIX: Final = 13 << 3  # the first base32 letter becomes N
+_INT_BITS: Final = 63
+_NAMED_ESCAPES: Final = {
+    7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\",
+}  # fmt: skip
+
+# The names of CONNECT on the wire, and of what keeps them here.
+_BOOLS: Final = {
+    "verbose": "verbose",
+    "pedantic": "pedantic",
+    "echo": "echo",
+    "headers": "headers",
+    "no_responders": "no_responders",
+    "tls_required": "tls_required",
+    "new_account": "new_account",
+}
+_STRINGS: Final = {
+    "name": "name",
+    "lang": "lang",
+    "version": "version",
+    "account": "account",
+    "user": "user",
+    "pass": "password",
+    "auth_token": "token",
+    "nkey": "nkey",
+    "jwt": "jwt",
+    "sig": "signature",
+    "remote_account": "remote_account",
+}
+_OBJECTS: Final = frozenset({"import", "export"})  # of server links; only their type is looked at
+
+
+class ClientOptions:
+    """What a client asked for in all its CONNECTs so far."""
+
+    __slots__ = (
+        "account",
+        "echo",
+        "headers",
+        "jwt",
+        "lang",
+        "name",
+        "new_account",
+        "nkey",
+        "no_responders",
+        "password",
+        "pedantic",
+        "protocol",
+        "remote_account",
+        "signature",
+        "tls_required",
+        "token",
+        "user",
+        "verbose",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.verbose = self.pedantic = self.echo = True
+        self.headers = self.no_responders = self.tls_required = self.new_account = False
+        self.protocol = 0
+        for attribute in _STRINGS.values():
+            setattr(self, attribute, "")
+
+    def merge(self, raw: bytes) -> None:
+        """Take over the fields of one CONNECT; ValueError when it is not what Go would accept."""
+        fields = parse_object(raw)
+        for key, value in fields.items():
+            self._set(_fold(key), value)
+        self.lang = sys.intern(self.lang)  # the same few on thousands of connections
+        self.version = sys.intern(self.version)
+
+    def _set(self, key: str, value: object) -> None:
+        if value is None:
+            return
+        if key in _BOOLS:
+            if not isinstance(value, bool):
+                raise ValueError(f"{key}: not a boolean")
+            setattr(self, _BOOLS[key], value)
+        elif key in _STRINGS:
+            if not isinstance(value, str):
+                raise ValueError(f"{key}: not a string")
+            setattr(self, _STRINGS[key], value)
+        elif key == "protocol":
+            if type(value) is not int or value.bit_length() > _INT_BITS:
+                raise ValueError("protocol: not a number")
+            self.protocol = value
+        elif key in _OBJECTS and not isinstance(value, dict):
+            raise ValueError(f"{key}: not an object")
+
+
+def _fold(key: str) -> str:
+    """Lower case, with the two letters beyond ASCII that Go folds into it."""
+    return key.lower().replace("\u017f", "s")
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """A JSON object, or null for an empty one; ValueError otherwise."""
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        # Go replaces broken UTF-8 and lone surrogates where orjson gives up
+        try:
+            value = json.loads(raw.decode("utf-8", "replace"), parse_constant=_refuse)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
+
+
+def make_server_id(random: bytes | None = None) -> str:
+    """A name shaped like the public key of a server: N and 55 letters; nobody holds a secret."""
+    body = bytes([_SERVER_KEY_PREFIX]) + (random if random is not None else os.urandom(32))
+    return base64.b32encode(body + _crc16(body).to_bytes(2, "little")).decode()
+
+
+def _crc16(data: bytes) -> int:
+    """CRC-16/XMODEM, as nkeys end with."""
+    crc = 0
+    for byte in data:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = (crc << 1 ^ 0x1021) & 0xFFFF if crc & 0x8000 else crc << 1
+    return crc
+
+
+def info_head(
+    *, server_id: str, server_name: str, host: str, port: int, max_payload: int
+) -> bytes:
+    """An INFO line up to the two fields that differ from client to client."""
+    fields = {
+        "server_id": server_id,
+        "server_name": server_name or server_id,
+        "version": NATS_VERSION,
+        "proto": 1,
+        "go": f"none ({platform.python_implementation()} {platform.python_version()})",
+        "host": host,
+        "port": port,
+        "headers": True,
+        "max_payload": max_payload,
+    }
+    return b"INFO " + orjson.dumps(fields)[:-1]
+
+
+def info_line(head: bytes, client_id: int, client_ip: str) -> bytes:
+    """The INFO of one client. A blank before CRLF: clients have come to see it there."""
+    return b'%b,"client_id":%d,"client_ip":%b} \r\n' % (head, client_id, orjson.dumps(client_ip))
+
+
+def go_quote(raw: bytes) -> str:
+    """`raw` in double quotes as Go's %q writes it."""
+    out = []
+    for char in raw.decode("utf-8", "surrogateescape"):
+        code = ord(char)
+        if code in _NAMED_ESCAPES:
+            out.append(_NAMED_ESCAPES[code])
+        elif 0xDC80 <= code <= 0xDCFF:
+            out.append(f"\\x{code - 0xDC00:02x}")
+        elif code == 0x20 or (char.isprintable() and not char.isspace()):
+            out.append(char)
+        elif code < 0x80:
+            out.append(f"\\x{code:02x}")
+        else:
+            out.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return '"' + "".join(out) + '"'

@@ -1,0 +1,80 @@
+# cython: language_level=3
+"""One NATS connection as the broker sees it, and what all connections of a server share."""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from broker.core.outbuf cimport OutBuf
+from broker.core.router cimport Router, match_t, sub_t
+from broker.core.seams cimport Session
+from broker.core.turn cimport Turn
+from broker.core.types cimport record_t
+from broker.protocols.nats.subs cimport subs_t
+from broker.protocols.nats.wire cimport op_t, scan_t
+
+
+cdef class NatsFace:
+    cdef readonly Router router
+    cdef Turn turn
+    cdef readonly set sessions          # open ones
+    cdef public object info_head               # bytes: INFO up to the fields of one client
+    cdef uint64_t seed                  # of the sid tables
+    cdef uint64_t stamp                 # marks the sessions met while a match is looked through
+    cdef void *stalled                  # a NatsSession with much to send, met while delivering
+    cdef size_t stall_bytes             # how much that is
+    cdef uint32_t control_line_max, payload_max, run_max, teardown_max
+    cdef size_t run_bytes
+    cdef uint64_t subscriptions_max, tokens_max, connections_max    # 0 = no limit
+    cdef int64_t ping_interval_ns, first_ping_ns, write_deadline_ns, stall_ns, rtt_max_age_ns
+    cdef uint32_t ping_max, first_ping_jitter
+    cdef readonly uint64_t total_connections, slow_consumers, stale
+    cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes   # of closed sessions
+
+
+cdef class NatsSession(Session):
+    cdef NatsFace face
+    cdef readonly object link           # net.conn.Conn, from opened to closed
+    cdef OutBuf out
+    cdef subs_t subs
+    cdef scan_t state
+    cdef const char *input_end          # of the input being fed
+    cdef const match_t *memo            # the last answer of the router; good while
+    cdef uint64_t memo_changes          # ... Router.changes is this
+    cdef uint8_t memo_apart             # 1: no connection stands in it twice, 2: one may, 0: unknown
+    cdef uint64_t stamp                 # see NatsFace.stamp
+    cdef readonly uint64_t client_id
+    cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
+    cdef readonly int64_t start_ns      # wall clock
+    cdef readonly int64_t active_ns     # monotonic: last PUB, SUB or UNSUB
+    cdef readonly int64_t rtt_ns        # 0 = not known
+    cdef int64_t ping_due_ns            # when the ping timer fires
+    cdef int64_t pinged_ns              # when the client last sent PING
+    cdef int64_t rtt_start_ns           # when the last PING went out; 0 = never
+    cdef int64_t stall_due_ns           # input rests until then; 0 = it does not
+    cdef readonly uint32_t pings_out    # unanswered
+    cdef bint verbose, pedantic, echo, no_responders, gone
+    cdef sub_t **retired                # owned array of subs that had their last message
+    cdef uint32_t retired_size, retired_cap
+    cdef uint32_t sweep                 # where the removal of a gone session's subs stands
+    cdef list waiters                   # sessions that rest until this one has sent its bytes
+    cdef readonly object options        # ClientOptions, or None before CONNECT
+    cdef readonly str closed_because    # NATS_CLOSED_*, or None while open
+
+    cdef int walk(self, op_t *ops, uint32_t count) except -1
+    cdef const match_t *find(self, const char *subject, size_t n) except NULL
+    cdef int publish(self, op_t *op) except -1
+    cdef int publish_each(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1
+    cdef int publish_run(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1
+    cdef bint apart(self, const match_t *m) noexcept
+    cdef bint allowed(self, op_t *op) except *
+    cdef int no_one(self, op_t *op) except -1
+    cdef void deliver_run(self, sub_t *sub, record_t *rec, op_t *op, const char *limit) noexcept
+    cdef void counted(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept
+    cdef void retire(self, sub_t *sub) noexcept
+    cdef int subscribe(self, op_t *op) except -1
+    cdef void unsubscribe(self, op_t *op) noexcept
+    cdef void remove_sub(self, sub_t *sub) noexcept
+    cdef void remove_retired(self) noexcept
+    cdef void say(self, const char *line, size_t n) noexcept
+    cdef void ping_tick(self, int64_t now_ns) noexcept
+    cdef void set_timer(self) noexcept
+    cdef void stall(self) noexcept
+    cdef void wake_waiters(self) noexcept

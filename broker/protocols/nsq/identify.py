@@ -1,0 +1,237 @@
+"""IDENTIFY: what a client says of itself, what it asks for, and what it is granted.
+
+The body is read as Go's encoding/json reads it into a struct: keys match in any case, the last one
+wins, null leaves a field alone, unknown keys are ignored, a value of another type is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import orjson
+
+from broker import errors, limits
+from broker.errors import WireError, nsq_text
+
+
+class IdentifySettings(Protocol):
+    """The part of config.NsqConfig that is used here."""
+
+    @property
+    def msg_timeout_ns(self) -> int: ...
+    @property
+    def max_msg_timeout_ns(self) -> int: ...
+    @property
+    def max_heartbeat_interval_ns(self) -> int: ...
+    @property
+    def max_rdy_count(self) -> int: ...
+    @property
+    def max_output_buffer_size(self) -> int: ...
+    @property
+    def max_output_buffer_timeout_ns(self) -> int: ...
+    @property
+    def min_output_buffer_timeout_ns(self) -> int: ...
+    @property
+    def output_buffer_timeout_ns(self) -> int: ...
+    @property
+    def max_deflate_level(self) -> int: ...
+
+
+class Refused(Exception):  # noqa: N818 - it is an answer
+    """The connection ends with this payload."""
+
+    def __init__(self, error: WireError, **parts: str | int) -> None:
+        self.payload = nsq_text(error, **parts)
+        super().__init__(self.payload)
+
+
+_INT: Final = 63  # bits of a Go int, and of the two kinds of field that are smaller
+_INT32: Final = 31
+# Field of the struct -> bits of an integer, or the type.
+_FIELDS: Final[dict[str, int | type]] = {
+    "client_id": str,
+    "hostname": str,
+    "heartbeat_interval": _INT,
+    "output_buffer_size": _INT,
+    "output_buffer_timeout": _INT,
+    "feature_negotiation": bool,
+    "tls_v1": bool,
+    "deflate": bool,
+    "deflate_level": _INT,
+    "snappy": bool,
+    "sample_rate": _INT32,
+    "user_agent": str,
+    "msg_timeout": _INT,
+    "topology_region": str,
+    "topology_zone": str,
+}
+# Go folds these two onto ASCII letters when it compares keys.
+_FOLDED: Final = str.maketrans({"\u017f": "s", "\u212a": "k"})
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _parse(body: bytes) -> object:
+    """JSON by Go's rules: text that is not UTF-8, and lone surrogates, are replaced."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        value = json.loads(body.decode("utf-8", "replace"), parse_constant=_no_constant)
+        text = json.dumps(value, ensure_ascii=False)
+        return json.loads(text.encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        raise Refused(errors.NSQ_IDENTIFY_JSON) from None
+
+
+def _fits(value: object, kind: int | type) -> bool:
+    if isinstance(kind, type):
+        return isinstance(value, kind)
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and -(1 << kind) <= value < (1 << kind)
+    )
+
+
+def read_fields(body: bytes) -> dict[str, Any]:
+    """The fields that are set; Refused when the body is not such an object."""
+    document = _parse(body)
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise Refused(errors.NSQ_IDENTIFY_JSON)
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        name = key.translate(_FOLDED).lower()
+        kind = _FIELDS.get(name)
+        if kind is None or value is None:
+            continue
+        if not _fits(value, kind):
+            raise Refused(errors.NSQ_IDENTIFY_JSON)
+        found[name] = value
+    return found
+
+
+def _chosen(what: str, asked: int, default_ns: int, low_ns: int, high_ns: int) -> int:
+    """A time asked for in ms, in ns: 0 = the default, -1 = off, anything else within bounds."""
+    if asked == 0:
+        return default_ns
+    if asked == -1:
+        return 0
+    if not low_ns <= asked * limits.MS <= high_ns:
+        raise Refused(errors.NSQ_IDENTIFY_VALUE, what=what, number=asked)
+    return asked * limits.MS
+
+
+def _buffer_size(asked: int, current: int, config: IdentifySettings) -> int:
+    if asked == 0:
+        return current
+    if asked == -1:
+        return 1
+    if not limits.NSQ_OUTPUT_BUFFER_SIZE_MIN <= asked <= config.max_output_buffer_size:
+        raise Refused(errors.NSQ_IDENTIFY_VALUE, what="output buffer size", number=asked)
+    return asked
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One client after IDENTIFY, or as it is before."""
+
+    client_id: str
+    hostname: str
+    user_agent: str = ""
+    topology_region: str = ""
+    topology_zone: str = ""
+    negotiates: bool = False
+    heartbeat_interval_ns: int = limits.NSQ_HEARTBEAT_INTERVAL  # 0 = off
+    output_buffer_size: int = limits.NSQ_OUTPUT_BUFFER_SIZE
+    output_buffer_timeout_ns: int | None = None  # None: the server's
+    msg_timeout_ns: int | None = None  # None: the server's
+    sample_rate: int = 0  # 0 = everything
+    deflate_level: int = limits.NSQ_DEFLATE_LEVEL
+
+    @classmethod
+    def before(cls, address: str) -> Identity:
+        """What nsqd says of a client that did not introduce itself."""
+        return cls(client_id=address, hostname=address)
+
+    @classmethod
+    def read(cls, body: bytes, config: IdentifySettings, now: Identity) -> Identity:
+        """What a body makes of the client as it is `now`; Refused when it cannot be granted."""
+        asked = read_fields(body)
+        heartbeat_ns = _chosen(
+            "heartbeat interval",
+            asked.get("heartbeat_interval", 0),
+            now.heartbeat_interval_ns,
+            limits.NSQ_HEARTBEAT_INTERVAL_MIN,
+            config.max_heartbeat_interval_ns,
+        )
+        flush_ns = _chosen(
+            "output buffer timeout",
+            asked.get("output_buffer_timeout", 0),
+            now.flush_ns(config),
+            config.min_output_buffer_timeout_ns,
+            config.max_output_buffer_timeout_ns,
+        )
+        size = _buffer_size(asked.get("output_buffer_size", 0), now.output_buffer_size, config)
+        rate = asked.get("sample_rate", 0)
+        if not 0 <= rate <= limits.NSQ_SAMPLE_RATE_MAX:
+            raise Refused(errors.NSQ_IDENTIFY_VALUE, what="sample rate", number=rate)
+        wait = asked.get("msg_timeout", 0)
+        if wait and not (
+            limits.NSQ_MSG_TIMEOUT_MIN <= wait * limits.MS <= config.max_msg_timeout_ns
+        ):
+            raise Refused(errors.NSQ_IDENTIFY_VALUE, what="msg timeout", number=wait)
+        return cls(
+            client_id=asked.get("client_id", ""),
+            hostname=asked.get("hostname", ""),
+            user_agent=asked.get("user_agent", ""),
+            topology_region=asked.get("topology_region", ""),
+            topology_zone=asked.get("topology_zone", ""),
+            negotiates=asked.get("feature_negotiation", False),
+            heartbeat_interval_ns=heartbeat_ns,
+            output_buffer_size=size,
+            output_buffer_timeout_ns=0 if asked.get("output_buffer_size") == -1 else flush_ns,
+            msg_timeout_ns=wait * limits.MS if wait else now.wait_ns(config),
+            sample_rate=rate,
+        )
+
+    def flush_ns(self, config: IdentifySettings) -> int:
+        """Output buffer timeout in force, 0 = none."""
+        timeout = self.output_buffer_timeout_ns
+        return config.output_buffer_timeout_ns if timeout is None else timeout
+
+    def wait_ns(self, config: IdentifySettings) -> int:
+        """Message timeout in force."""
+        timeout = self.msg_timeout_ns
+        return config.msg_timeout_ns if timeout is None else timeout
+
+    def response(self, config: IdentifySettings) -> bytes:
+        """What IDENTIFY is answered with."""
+        if not self.negotiates:
+            return b"OK"
+        return orjson.dumps(
+            {
+                "max_rdy_count": config.max_rdy_count,
+                "version": limits.NSQ_VERSION,
+                "max_msg_timeout": config.max_msg_timeout_ns // limits.MS,
+                "msg_timeout": self.wait_ns(config) // limits.MS,
+                "tls_v1": False,
+                "deflate": False,
+                "deflate_level": min(self.deflate_level, config.max_deflate_level),
+                "max_deflate_level": config.max_deflate_level,
+                "snappy": False,
+                "sample_rate": self.sample_rate,
+                "auth_required": False,
+                "output_buffer_size": self.output_buffer_size,
+                "output_buffer_timeout": self.flush_ns(config) // limits.MS,
+                "topology_region": "",
+                "topology_zone": "",
+            }
+        )

@@ -1,0 +1,86 @@
+# cython: language_level=3
+"""One NSQ connection as the broker sees it, and what all connections of a door share."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from broker.core.cursor cimport Cursor, consumer_t
+from broker.core.engine cimport Engine
+from broker.core.log cimport Log
+from broker.core.outbuf cimport OutBuf
+from broker.core.seams cimport Session
+from broker.core.turn cimport Turn
+from broker.protocols.nsq.promises cimport Promises
+from broker.protocols.nsq.wire cimport op_t, scan_t
+
+# nsqd's numbers, which /stats shows.
+cdef enum State:
+    STATE_INIT = 0
+    STATE_SUBSCRIBED = 3
+    STATE_CLOSING = 4
+
+# Why a connection is not read.
+cdef enum Hold:
+    HOLD_NOTHING = 0
+    HOLD_OUTPUT = 1     # the peer does not take its answers
+    HOLD_PROMISES = 2   # too many publishes wait for the log
+    HOLD_ORDER = 4      # the next command must wait until every publish is answered
+
+
+cdef class NsqFace:
+    cdef readonly Engine engine
+    cdef readonly object config         # attributes of config.NsqConfig
+    cdef Turn turn
+    cdef readonly set sessions          # open ones
+    cdef int64_t message_max, body_max, ready_max       # bytes, bytes, count
+    cdef int64_t delay_max_ns, wait_ns, wait_max_ns     # REQ and DPUB; msg_timeout, its maximum
+    cdef uint32_t consumers_max         # per channel, 0 = no limit
+    cdef uint32_t promises_max
+    cdef bint give_back                 # what a gone client held is delivered again at once
+    cdef readonly uint64_t total_connections, slow_consumers
+    cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
+
+
+cdef class NsqSession(Session):
+    cdef NsqFace face
+    cdef readonly object link           # net.conn.Conn, from opened to closed
+    cdef OutBuf out
+    cdef scan_t scanner
+    cdef consumer_t consumer            # its place in `cursor`
+    cdef readonly Cursor cursor         # what it is subscribed to, or None
+    cdef Promises promises              # None before the first publish
+    cdef bint waiting                   # the log of the first promise will call settled()
+    cdef Log topic                      # where the last publish went; None = nowhere yet
+    cdef bytes topic_name               # its name
+    cdef uint64_t topic_count           # publishes to it that `published` does not count yet
+    cdef dict published                 # topic -> messages, or None
+    cdef State state
+    cdef bint greeted                   # the magic has come
+    cdef bint identified                # the first IDENTIFY counted for delivery
+    cdef bint draining                  # nothing more is read; goes when all is answered
+    cdef bint stalled                   # its log's disk is behind; the log resumes the link
+    cdef int hold                       # Hold, ored
+    cdef int64_t tick_ns                # period of heartbeats, 0 = none
+    cdef int64_t next_tick_ns           # monotonic
+    cdef int64_t silence_ns             # heartbeat interval as far as deadlines care, 0 = none
+    cdef int64_t spoke_ns               # monotonic: the last whole command
+    cdef int64_t touch_wait_ns          # how far TOUCH extends
+    cdef readonly int64_t start_ns      # wall clock
+    cdef readonly object identity       # identify.Identity
+
+    cdef Py_ssize_t greet(self, const char *data, Py_ssize_t n)
+    cdef int walk(self, op_t *ops, int found) except -1
+    cdef bint publish(self, op_t *op) except *
+    cdef bint publish_parts(self, op_t *op) except *
+    cdef bint refused(self, Log log, op_t *op) except *
+    cdef Log topic_log(self, const char *name, uint32_t n)
+    cdef Log find_topic(self, const char *name, uint32_t n)
+    cdef void answer_for(self, op_t *op, int code) except *
+    cdef void acknowledge(self, op_t *op) except *
+    cdef bint in_order(self) noexcept
+    cdef void rare(self, op_t *op) except *
+    cdef int wait_for_log(self) except -1
+    cdef int hold_for(self, int why) except -1
+    cdef int go_on(self) except -1
+    cdef bint full(self) except *
+    cdef void put_frame(self, bytes payload, uint32_t frame_type) noexcept
+    cdef int set_timer(self) except -1
+    cdef int tick(self, int64_t now_ns) except -1

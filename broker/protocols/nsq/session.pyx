@@ -1,0 +1,684 @@
+# cython: language_level=3
+"""NSQ sessions: commands in, responses and messages out.
+
+    PUB -> topic_log (memo) -> Log.append -> ticket -> Promises ... settled -> OK
+    FIN, REQ, TOUCH -> Cursor by seq         Cursor -> deliver -> a frame in the output
+
+Answers keep the order of their commands. A command that answers or closes, and is no publish,
+waits until the publishes before it are answered; FIN, REQ and TOUCH do not wait, because they
+answer only when they fail.
+"""
+import logging
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+
+from broker.core.cursor cimport ACK_NOT_OWNER, ACK_OK, Cursor
+from broker.core.engine cimport Engine
+from broker.core.log cimport Log
+from broker.core.outbuf cimport OutBuf, out_commit, out_put, out_reserve
+from broker.core.seams cimport Session
+from broker.core.segment cimport record_size
+from broker.core.turn cimport Turn
+from broker.core.types cimport record_t, tw_assert
+from broker.protocols.nsq.promises cimport (
+    PROMISES_BROKEN,
+    PROMISES_WAIT,
+    Promises,
+)
+from broker.protocols.nsq.refusal cimport command_of, refusal, unread
+from broker.protocols.nsq.wire cimport (
+    FRAME_BYTES,
+    FRAME_ERROR,
+    FRAME_RESPONSE,
+    MESSAGE_HEAD_BYTES,
+    OP_AUTH,
+    OP_CLS,
+    OP_DPUB,
+    OP_FIN,
+    OP_IDENTIFY,
+    OP_MPUB,
+    OP_NOP,
+    OP_PUB,
+    OP_RDY,
+    OP_REQ,
+    OP_SUB,
+    OP_TOUCH,
+    OP_UNKNOWN,
+    STAGE_LINE,
+    WRONG_LINE,
+    WRONG_SIZE,
+    name_is_ephemeral,
+    op_t,
+    put_frame_head,
+    put_message,
+    scan,
+    tw_load_be32,
+)
+
+from broker import errors, limits
+from broker.errors import nsq_text
+from broker.protocols.nsq.identify import Identity, Refused
+
+LOG = logging.getLogger('broker.nsq')
+
+cdef enum:
+    OPS_MAX = 128
+    MAGIC_BYTES = 4
+    MS = 1000000            # nanoseconds
+
+cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
+
+cdef const char *MAGIC = b'  V2'
+cdef bytes OK = b'OK'
+cdef bytes HEARTBEAT = b'_heartbeat_'
+cdef bytes CLOSE_WAIT = b'CLOSE_WAIT'
+
+
+cdef class NsqFace:
+    def __init__(self, Engine engine, Turn turn, config):
+        """`config` has the attributes of config.NsqConfig."""
+        self.engine = engine
+        self.turn = turn
+        self.config = config
+        self.sessions = set()
+        self.message_max = config.max_msg_size
+        self.body_max = config.max_body_size
+        self.ready_max = config.max_rdy_count
+        self.delay_max_ns = config.max_req_timeout_ns
+        self.wait_ns = config.msg_timeout_ns
+        self.wait_max_ns = config.max_msg_timeout_ns
+        self.consumers_max = config.max_channel_consumers
+        self.promises_max = limits.NSQ_PROMISES_MAX
+        self.give_back = config.requeue_on_close
+
+
+cdef class NsqSession(Session):
+    def __init__(self, NsqFace face):
+        self.face = face
+        self.scanner.message_max = face.message_max
+        self.scanner.body_max = face.body_max
+        self.scanner.delay_max_ns = face.delay_max_ns
+        self.scanner.ready_max = face.ready_max
+        self.scanner.greeting = True
+        self.consumer.ack_wait_ns = self.touch_wait_ns = face.wait_ns
+        self.consumer.ack_wait_max_ns = face.wait_max_ns
+        self.tick_ns = self.silence_ns = limits.NSQ_HEARTBEAT_INTERVAL
+
+    # --- the life of a connection
+
+    cdef void opened(self, object link) except *:
+        self.link = link
+        self.out = link.out
+        self.start_ns = self.face.turn.wall_ns
+        self.face.total_connections += 1
+        self.face.sessions.add(self)
+        peer = link.peer
+        self.identity = Identity.before(peer[0] if isinstance(peer, tuple) else str(peer))
+
+    cdef void closed(self) noexcept:
+        self.face.turn.disarm(self)
+        self.face.sessions.discard(self)
+        self.link = None
+        if self.cursor is not None:
+            self.cursor.leave(&self.consumer, self.face.give_back)
+            self.cursor = None
+        if self.promises is not None:
+            self.promises.clear()
+        self.topic = None
+
+    cdef bint ended(self) noexcept:
+        """The client will say no more; what it is owed is still given."""
+        cdef bytes payload
+        try:
+            payload = unread(&self.scanner) if self.greeted else None
+            if payload is not None:
+                self.answer(payload, FRAME_ERROR)
+            self.drain()
+        except Exception as problem:
+            self.give_up(problem)
+        return True
+
+    def drain(self):
+        """Read no more; close when every publish is answered."""
+        if self.draining or self.closing:
+            return
+        self.draining = True
+        if self.in_order():
+            self.link.close()
+        else:
+            self.link.pause()
+
+    def fatal(self, bytes payload):
+        """Answer with an error and close behind it."""
+        if not self.closing:
+            self.put_frame(payload, FRAME_ERROR)
+            if self.link is not None:
+                self.link.close()
+
+    # --- input
+
+    cdef Py_ssize_t feed(self, const char *data, Py_ssize_t n) except -1:
+        cdef op_t ops[OPS_MAX]
+        cdef Py_ssize_t pos = 0
+        cdef size_t used
+        cdef int found = 0
+        cdef int done
+        self.need = 0
+        self.stalled = False
+        if not self.greeted:
+            pos = self.greet(data, n)
+            if not self.greeted:
+                return pos
+        if self.promises is not None:
+            self.promises.open = False
+        while pos < n and not self.closing:
+            if self.draining or self.full():
+                return pos
+            used = scan(&self.scanner, data + pos, <size_t>(n - pos), ops, OPS_MAX, &found)
+            if found:
+                self.spoke_ns = self.face.turn.now_ns
+                done = self.walk(ops, found)
+                if done < found or self.stalled or self.hold:
+                    # What the scanner knew of the end is of no use: it comes again behind others.
+                    self.scanner.parts_end = 0
+                    self.scanner.stage = STAGE_LINE
+                    pos += <Py_ssize_t>ops[done - 1].end if done else 0
+                    break
+                pos += <Py_ssize_t>used
+            if self.scanner.kind or not used:
+                if self.scanner.kind == OP_MPUB and not self.closing:
+                    self.topic_log(self.scanner.topic, self.scanner.topic_len)
+                self.need = <Py_ssize_t>self.scanner.need
+                break
+        if self.promises is not None:
+            self.wait_for_log()
+        return pos
+
+    cdef Py_ssize_t greet(self, const char *data, Py_ssize_t n):
+        cdef int64_t now_ns = self.face.turn.now_ns
+        if n < MAGIC_BYTES:
+            return 0
+        if memcmp(data, MAGIC, MAGIC_BYTES) != 0:
+            self.fatal(nsq_text(errors.NSQ_PROTOCOL))
+            return n
+        self.greeted = True
+        self.spoke_ns = now_ns
+        self.next_tick_ns = now_ns + self.tick_ns
+        self.set_timer()
+        return MAGIC_BYTES
+
+    cdef int walk(self, op_t *ops, int found) except -1:
+        """Do the commands in turn; returns how many, fewer than `found` when some must wait."""
+        cdef int i
+        cdef int code
+        cdef op_t *op
+        for i in range(found):
+            op = ops + i
+            if op.wrong or op.kind >= OP_CLS:
+                if not self.in_order():
+                    self.hold_for(HOLD_ORDER)
+                    return i
+                self.rare(op)
+                if self.closing:
+                    return found
+            elif op.kind == OP_FIN and self.cursor is not None:
+                code = self.cursor.finish(&self.consumer, op.number)
+                if code != ACK_OK:
+                    self.answer_for(op, code)
+            elif op.kind == OP_PUB or op.kind == OP_DPUB or op.kind == OP_MPUB:
+                if not (self.publish(op) if op.kind != OP_MPUB else self.publish_parts(op)):
+                    return i
+                if self.topic.behind():
+                    self.stalled = True
+                    self.topic.stall(self.link)
+                    return i + 1
+                if self.promises.waiting >= self.face.promises_max:
+                    self.hold_for(HOLD_PROMISES)
+                    return i + 1
+            elif op.kind == OP_RDY and self.cursor is not None:
+                if self.state == STATE_SUBSCRIBED:
+                    self.cursor.set_credit(&self.consumer, <uint32_t>op.number)
+            elif op.kind != OP_NOP:
+                if self.cursor is not None:
+                    self.acknowledge(op)
+                elif not self.in_order():
+                    self.hold_for(HOLD_ORDER)
+                    return i
+                else:
+                    self.fatal(nsq_text(errors.NSQ_STATE, command=command_of(op.kind)))
+                    return found
+        return found
+
+    # --- publishing
+
+    cdef bint publish(self, op_t *op) except *:
+        """PUB and DPUB; False when it must wait or closed the connection."""
+        cdef record_t rec
+        cdef int64_t not_before_ns = 0
+        cdef uint64_t ticket = 0
+        cdef Log log = self.topic_log(op.name, op.name_len)
+        cdef NsqFace face = self.face
+        if log is None:
+            return self.refused(None, op)
+        rec.subject_len = rec.reply_len = 0
+        rec.subject = rec.reply = rec.size_text = NULL
+        rec.size_text_len = rec.flags = 0
+        rec.attempts = 0
+        rec.seq = 0
+        rec.timestamp_ns = face.turn.wall_ns
+        rec.headers_len = 0
+        rec.data = op.text
+        rec.total_len = op.text_len
+        if op.kind == OP_DPUB and op.delay:
+            not_before_ns = face.turn.wall_ns + <int64_t>(op.delay * <uint64_t>MS)
+        ticket = log.append(&rec, not_before_ns, 0)
+        if ticket == 0:
+            return self.refused(log, op)
+        face.in_msgs += 1
+        face.in_bytes += op.text_len
+        self.topic_count += 1
+        self.promises.publish(log, op.kind, ticket, ticket)
+        return True
+
+    cdef bint publish_parts(self, op_t *op) except *:
+        """MPUB: all of its messages in one batch of the log, or none."""
+        cdef record_t rec
+        cdef uint32_t i
+        cdef uint64_t ticket = 0
+        cdef uint64_t first = 0
+        cdef const char *p = op.text
+        cdef Log log = self.topic_log(op.name, op.name_len)
+        cdef NsqFace face = self.face
+        if log is None or not make_room(log, op):
+            return self.refused(log, op)
+        rec.subject_len = rec.reply_len = 0
+        rec.subject = rec.reply = rec.size_text = NULL
+        rec.size_text_len = rec.flags = 0
+        rec.attempts = 0
+        rec.seq = 0
+        rec.timestamp_ns = face.turn.wall_ns
+        rec.headers_len = 0
+        for i in range(op.index):
+            rec.total_len = tw_load_be32(p)
+            rec.data = p + 4
+            ticket = log.append(&rec, 0, 0)
+            if ticket == 0:
+                return self.refused(log, op)
+            if first == 0:
+                first = ticket
+            p += 4 + rec.total_len
+        face.in_msgs += op.index
+        face.in_bytes += op.text_len - 4 * <uint64_t>op.index
+        self.topic_count += op.index
+        self.promises.publish(log, OP_MPUB, first, ticket)
+        return True
+
+    cdef bint refused(self, Log log, op_t *op) except *:
+        """A publish that cannot be stored. It is tried again once it is the first in line."""
+        if not self.in_order():
+            self.hold_for(HOLD_ORDER)
+            return False
+        cause = errors.NSQ_EXITING if log is None else log.refusal
+        self.fatal(nsq_text(
+            errors.NSQ_PUBLISH_FAILED, command=command_of(op.kind), cause=cause))
+        return False
+
+    cdef Log topic_log(self, const char *name, uint32_t n):
+        """The log of a topic, made if need be; None when that is not possible now."""
+        if self.topic is not None and not self.topic.deleted and (
+                n == <uint32_t>len(self.topic_name)) and (
+                memcmp(name, <const char *>self.topic_name, n) == 0):
+            return self.topic
+        return self.find_topic(name, n)
+
+    cdef Log find_topic(self, const char *name, uint32_t n):
+        cdef bytes raw = name[:n]
+        cdef Log log = self.face.engine.find(name, n)
+        if log is None:
+            text = raw.decode('ascii')
+            try:
+                log = self.face.engine.open_log(text, ephemeral=name_is_ephemeral(name, n))
+            except OSError as problem:
+                LOG.error('topic %s cannot be made: %s', text, problem)
+                return None
+        self.count_published()
+        if self.promises is None:
+            self.promises = Promises()
+        self.topic = log
+        self.topic_name = raw
+        return log
+
+    def count_published(self):
+        """Messages published by topic, or None when there were none."""
+        if self.topic_count:
+            if self.published is None:
+                self.published = {}
+            name = self.topic_name.decode()
+            self.published[name] = self.published.get(name, 0) + self.topic_count
+            self.topic_count = 0
+        return self.published
+
+    # --- consuming
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef OutBuf out = self.out
+        cdef uint32_t body = rec.total_len - rec.headers_len
+        cdef char *p
+        if out.blocked or self.closing:
+            return 0
+        p = out_reserve(out, MESSAGE_HEAD_BYTES + body)
+        if p == NULL:
+            return 0
+        put_message(p, rec)
+        out_commit(out, MESSAGE_HEAD_BYTES + body)
+        self.face.out_msgs += 1
+        self.face.out_bytes += body
+        return 1
+
+    cdef void acknowledge(self, op_t *op) except *:
+        """REQ and TOUCH."""
+        cdef int64_t delay_ns, wait_ns
+        cdef int code
+        if op.kind == OP_REQ:
+            delay_ns = <int64_t>(op.delay * <uint64_t>MS)
+            delay_ns = max(<int64_t>0, min(delay_ns, self.face.delay_max_ns))
+            code = self.cursor.requeue(&self.consumer, op.number, delay_ns)
+        else:
+            tw_assert(op.kind == OP_TOUCH)
+            # A second IDENTIFY counts for TOUCH, not for what is sent.
+            wait_ns = self.consumer.ack_wait_ns
+            self.consumer.ack_wait_ns = self.touch_wait_ns
+            code = self.cursor.touch(&self.consumer, op.number)
+            self.consumer.ack_wait_ns = wait_ns
+        if code != ACK_OK:
+            self.answer_for(op, code)
+
+    cdef void answer_for(self, op_t *op, int code) except *:
+        """FIN, REQ or TOUCH of a message that this client does not hold."""
+        cause = errors.NSQ_NOT_OWNER if code == ACK_NOT_OWNER else errors.NSQ_NOT_IN_FLIGHT
+        payload = nsq_text(
+            errors.NSQ_MESSAGE_FAILED, command=command_of(op.kind), cause=cause,
+            id=op.name[:op.name_len].decode('utf-8', 'surrogateescape'))
+        self.answer(payload, FRAME_ERROR)
+
+    # --- everything else
+
+    cdef void rare(self, op_t *op) except *:
+        """Commands that answer or change what is legal, and whatever is wrong."""
+        if op.wrong == WRONG_LINE:
+            self.link.close()
+        elif op.kind == OP_UNKNOWN:
+            self.fatal(refusal(op, &self.scanner))
+        elif op.kind == OP_RDY and self.state == STATE_CLOSING:
+            pass
+        elif not self.legal(op.kind):
+            self.fatal(nsq_text(errors.NSQ_STATE, command=command_of(op.kind)))
+        elif op.kind == OP_SUB and self.silence_ns == 0:
+            self.fatal(nsq_text(errors.NSQ_NO_HEARTBEATS))
+        elif op.wrong:
+            if op.kind == OP_MPUB and op.wrong >= WRONG_SIZE:
+                self.topic_log(op.name, op.name_len)    # nsqd makes it before it reads the body
+            self.fatal(refusal(op, &self.scanner))
+        elif op.kind == OP_SUB:
+            self.subscribe(op.name[:op.name_len].decode(), op.text[:op.text_len].decode())
+        elif op.kind == OP_IDENTIFY:
+            self.identify(op.text[:op.text_len])
+        elif op.kind == OP_AUTH:
+            self.fatal(nsq_text(errors.NSQ_AUTH_DISABLED))
+        else:
+            tw_assert(op.kind == OP_CLS)
+            self.state = STATE_CLOSING
+            self.cursor.set_credit(&self.consumer, 0)
+            self.put_frame(CLOSE_WAIT, FRAME_RESPONSE)
+
+    def legal(self, int kind):
+        """Whether the state allows the command; publishes and NOP always are."""
+        if kind == OP_IDENTIFY or kind == OP_AUTH or kind == OP_SUB:
+            return self.state == STATE_INIT
+        if kind == OP_CLS or kind == OP_RDY:
+            return self.state == STATE_SUBSCRIBED
+        if kind == OP_FIN or kind == OP_REQ or kind == OP_TOUCH:
+            return self.state != STATE_INIT
+        return True
+
+    def subscribe(self, str topic, str channel):
+        """SUB: makes topic and channel if need be."""
+        cdef Cursor cursor
+        cdef Log log
+        cdef NsqFace face = self.face
+        try:
+            log = face.engine.log(topic)
+            if log is None:
+                log = face.engine.open_log(topic, ephemeral=topic.endswith('#ephemeral'))
+            cursor = log.cursors.get(channel)
+            if cursor is None:
+                cursor = log.open_cursor(channel, ephemeral=channel.endswith('#ephemeral'))
+        except OSError as problem:
+            LOG.error('channel %s of %s cannot be made: %s', channel, topic, problem)
+            self.fatal(nsq_text(errors.NSQ_SUB_FAILED, cause=problem.strerror or str(problem)))
+            return
+        if face.consumers_max and cursor.consumers >= face.consumers_max:
+            self.fatal(nsq_text(errors.NSQ_SUB_FAILED, cause=errors.NSQ_CONSUMERS.format(
+                topic=topic, channel=channel, most=face.consumers_max)))
+            return
+        cursor.join(&self.consumer, self)
+        self.cursor = cursor
+        self.state = STATE_SUBSCRIBED
+        self.scanner.greeting = False
+        self.put_frame(OK, FRAME_RESPONSE)
+
+    def identify(self, bytes body):
+        """IDENTIFY: once for delivery, and again for the rest."""
+        try:
+            self.identity = identity = Identity.read(body, self.face.config, self.identity)
+        except Refused as problem:
+            self.fatal(problem.payload)
+            return
+        now_ns = self.face.turn.now_ns
+        wait_ns = identity.wait_ns(self.face.config)
+        self.silence_ns = identity.heartbeat_interval_ns
+        self.touch_wait_ns = wait_ns
+        if not self.identified:
+            self.identified = True
+            self.tick_ns = identity.heartbeat_interval_ns
+            self.next_tick_ns = now_ns + self.tick_ns
+            self.consumer.ack_wait_ns = wait_ns
+            self.consumer.sample = identity.sample_rate
+        self.set_timer()
+        self.put_frame(identity.response(self.face.config), FRAME_RESPONSE)
+
+    # --- output
+
+    def answer(self, bytes payload, uint32_t frame_type):
+        """Put a frame behind the answers that are still due."""
+        cdef char head[FRAME_BYTES]
+        if self.in_order():
+            self.put_frame(payload, frame_type)
+        else:
+            put_frame_head(head, <uint32_t>len(payload), frame_type)
+            self.promises.frame(head[:FRAME_BYTES] + payload)
+
+    cdef void put_frame(self, bytes payload, uint32_t frame_type) noexcept:
+        cdef size_t n = <size_t>len(payload)
+        cdef char *p = out_reserve(self.out, FRAME_BYTES + n)
+        if p == NULL:
+            self.drop()
+            return
+        put_frame_head(p, <uint32_t>n, frame_type)
+        out_commit(self.out, FRAME_BYTES)
+        out_put(self.out, payload, n)
+
+    def drop(self):
+        """The peer does not read what it asked for: close at once."""
+        if self.link is not None:
+            self.face.slow_consumers += 1
+            LOG.warning('client %s does not read: closed', self.link.peer)
+            self.link.abort()
+
+    # --- waiting
+
+    cdef bint in_order(self) noexcept:
+        """Every publish so far is answered."""
+        return self.promises is None or self.promises.size == 0
+
+    cdef bint full(self) except *:
+        """Something of this connection has reached its limit: it is not read for now."""
+        if self.out.blocked:
+            self.hold |= HOLD_OUTPUT
+        if self.promises is not None and self.promises.waiting >= self.face.promises_max:
+            self.hold |= HOLD_PROMISES
+        if self.hold or self.draining:
+            self.link.pause()       # again: the log may have resumed it for its own reason
+            return True
+        return False
+
+    cdef int hold_for(self, int why) except -1:
+        self.hold |= why
+        self.link.pause()
+        return 0
+
+    cdef int go_on(self) except -1:
+        """Read again if what was waited for has come."""
+        if not self.out.blocked:
+            self.hold &= ~HOLD_OUTPUT
+        if self.promises is None or self.promises.waiting <= (
+                self.face.promises_max // limits.NSQ_PROMISES_RESUME_DIVISOR):
+            self.hold &= ~HOLD_PROMISES
+        if self.in_order():
+            self.hold &= ~HOLD_ORDER
+            if self.draining and not self.closing:
+                self.link.close()
+        if not self.hold and not self.stalled and not self.draining and not self.closing:
+            self.spoke_ns = self.face.turn.now_ns       # it was we who did not listen
+            self.link.resume()
+        return 0
+
+    cdef int wait_for_log(self) except -1:
+        """Give the answers that are due; be called again when the next one may be."""
+        cdef int found
+        if self.waiting or self.promises.size == 0:
+            return 0
+        found = self.promises.release(self.out)
+        if found == PROMISES_WAIT:
+            self.waiting = True
+            self.promises.log().wait(self)
+        elif found == PROMISES_BROKEN:
+            self.fatal(nsq_text(
+                errors.NSQ_PUBLISH_FAILED, command=command_of(self.promises.broken_kind),
+                cause=self.promises.broken_cause))
+        return 0
+
+    cdef void settled(self) noexcept:
+        self.waiting = False
+        if self.link is None or self.closing:
+            return
+        try:
+            self.wait_for_log()
+            if self.out.overflow:
+                self.drop()
+            elif self.hold or self.draining:
+                self.go_on()
+        except Exception as problem:
+            self.give_up(problem)
+
+    cdef void writable(self) noexcept:
+        if self.cursor is not None:
+            self.cursor.ready(&self.consumer)
+        if not self.hold:
+            return
+        try:
+            self.go_on()
+        except Exception as problem:
+            self.give_up(problem)
+
+    def give_up(self, problem):
+        """A mistake of ours: it costs this connection, and it is told."""
+        LOG.error('connection dropped after an internal error', exc_info=problem)
+        if self.link is not None:
+            self.link.abort()
+
+    # --- time
+
+    cdef int set_timer(self) except -1:
+        """Ring for the next heartbeat or the end of patience, whichever comes first."""
+        cdef int64_t due_ns = NEVER
+        if self.closing:
+            due_ns = self.face.turn.now_ns + (self.silence_ns or limits.NSQ_HEARTBEAT_INTERVAL)
+        else:
+            if self.tick_ns:
+                due_ns = self.next_tick_ns
+            if self.silence_ns:
+                due_ns = min(due_ns, self.spoke_ns + 2 * self.silence_ns)
+        if due_ns == NEVER:
+            self.face.turn.disarm(self)
+        else:
+            self.face.turn.arm(self, due_ns)
+        return 0
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        if self.link is None:
+            return
+        try:
+            if self.out.blocked and self.silence_ns and (
+                    now_ns - self.out.blocked_ns >= self.silence_ns):
+                self.drop()
+                return
+            if not self.closing:
+                self.tick(now_ns)
+            self.set_timer()
+        except Exception as problem:
+            self.give_up(problem)
+
+    cdef int tick(self, int64_t now_ns) except -1:
+        """A heartbeat is due, or the client has been silent for too long."""
+        cdef bytes payload
+        if self.stalled and self.link not in self.topic.stalled:
+            self.stalled = False
+        if self.hold or self.stalled:
+            self.spoke_ns = now_ns
+        if self.tick_ns and now_ns >= self.next_tick_ns:
+            self.next_tick_ns += self.tick_ns
+            if self.next_tick_ns <= now_ns:
+                self.next_tick_ns = now_ns + self.tick_ns
+            self.put_frame(HEARTBEAT, FRAME_RESPONSE)
+        if self.silence_ns and now_ns >= self.spoke_ns + 2 * self.silence_ns:
+            payload = unread(&self.scanner)
+            if payload is None:
+                self.link.close()
+            else:
+                self.fatal(payload)
+        return 0
+
+    # --- for monitoring
+
+    def disconnect(self):
+        """End the connection without a word (its channel was deleted)."""
+        if self.link is not None:
+            self.link.close()
+
+    def numbers(self):
+        """(state, ready, in flight, delivered, finished, requeued)."""
+        return (
+            <int>self.state, self.consumer.credit, self.consumer.in_flight,
+            self.consumer.delivered, self.consumer.acked, self.consumer.requeued)
+
+
+cdef bint make_room(Log log, op_t *op) noexcept:
+    """Have the log take all records of an MPUB into one batch; False when it cannot now."""
+    cdef const char *p = op.text
+    cdef size_t total = 0
+    cdef uint32_t i, size
+    if log.deleted or log.refused_until_ns > log.shared.turn.now_ns:
+        return False
+    for i in range(op.index):
+        size = tw_load_be32(p)
+        total += record_size(0, 0, size)
+        p += 4 + size
+    if log.batch is not None and log.batch.segment.planned + total <= log.batch.segment.cap:
+        return True
+    try:
+        return log.open_batch(total) is not None
+    except (OSError, MemoryError) as problem:
+        log.refuse(problem)
+        return False

@@ -1,0 +1,80 @@
+"""What the broker counts, as plain values: filled by the server, read by monitoring and metrics.
+
+Names that end in _count, and everything said to be "since start", only ever grow. Nothing here is
+shared with the running broker: a snapshot is a copy that a reader may keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class DoorStats:
+    """One listening socket and everyone who came through it."""
+
+    name: str  # nats, nsq, nsq_http, monitor
+    connections: int = 0  # open now
+    total_connections: int = 0  # since start
+    in_msgs: int = 0  # messages received from clients, since start
+    out_msgs: int = 0  # messages sent to clients, since start
+    in_bytes: int = 0  # bytes of those messages: headers and body, no protocol lines
+    out_bytes: int = 0
+    slow_consumers: int = 0  # connections closed because they did not read, since start
+
+
+@dataclass(slots=True)
+class ChannelStats:
+    """One NSQ channel: a place in its topic's log."""
+
+    name: str
+    depth: int = 0  # messages waiting; neither in flight nor deferred
+    in_flight: int = 0  # sent, not yet finished
+    deferred: int = 0  # not due yet
+    message_count: int = 0  # messages that reached the channel, since start
+    requeue_count: int = 0  # REQ, since start
+    timeout_count: int = 0  # deliveries that expired, since start
+    consumers: int = 0  # connections subscribed now
+    paused: bool = False
+
+
+@dataclass(slots=True)
+class TopicStats:
+    """One topic: a log with its readers."""
+
+    name: str
+    depth: int = 0  # messages that no channel has taken over yet
+    message_count: int = 0  # messages published, since start
+    message_bytes: int = 0  # bytes of their bodies, since start
+    channels: list[ChannelStats] = field(default_factory=list)
+    paused: bool = False
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Observations by size; `counts` has one entry more than `bounds`, for what exceeds them."""
+
+    bounds: tuple[float, ...] = ()  # upper bounds in seconds, ascending
+    counts: list[int] = field(default_factory=list)  # observations of each bucket alone
+    total: float = 0.0  # sum of all observations, seconds
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """The store below all doors."""
+
+    sync_seconds: Histogram = field(default_factory=Histogram)  # one observation per fdatasync
+    log_bytes_written: int = 0  # since start
+    write_errors: int = 0  # failed writes and syncs, since start
+    quarantined_ranges: int = 0  # stretches of records passed over because they do not read
+    torn_bytes_cut: int = 0  # bytes cut from the ends of logs by recovery, since start
+
+
+@dataclass(slots=True)
+class Stats:
+    """Everything at one moment."""
+
+    doors: list[DoorStats] = field(default_factory=list)
+    topics: list[TopicStats] = field(default_factory=list)
+    engine: EngineStats = field(default_factory=EngineStats)
+    subscriptions: int = 0  # NATS subscriptions held now

@@ -1,0 +1,133 @@
+"""Fixtures every test may use: a shared server, servers of one's own, names nobody else has.
+
+TWINWIRE_TEST_TARGET=original runs the same tests against nats-server and nsqd.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds nothing: `harness` is here
+
+from harness import Broker, Originals, Server, running_servers
+from harness.golden import UNIQ_LENGTH
+from harness.servers import TARGET_ORIGINAL, Config
+
+LOG_SHOWN_CHARS = 8_000
+_NUMBERS = itertools.count()
+_MARKS = pytest.StashKey[dict[int, list[int]]]()
+
+StartBroker = Callable[..., Server]
+BrokerFor = Callable[[Config], Server]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "only_ours: says something the originals do not do")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not TARGET_ORIGINAL:
+        return
+    missing = Originals.missing()
+    for item in items:
+        if item.get_closest_marker("only_ours"):
+            item.add_marker(pytest.mark.skip(reason="only ours does this"))
+        elif missing:
+            item.add_marker(pytest.mark.skip(reason=f"not on PATH: {', '.join(missing)}"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_MARKS] = {id(server): server.log_marks() for server in running_servers()}
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Show what the servers said during a test that failed."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    if not report.failed:
+        return
+    marks = item.stash.get(_MARKS, {})
+    for server in running_servers():
+        if log := server.log_since(marks.get(id(server))):
+            report.sections.append((f"server {server.folder.name}", log[-LOG_SHOWN_CHARS:]))
+
+
+def _make(folder: Path, config: Config | str | None = None, data: Path | None = None) -> Server:
+    if not TARGET_ORIGINAL:
+        return Broker(folder, config, data)
+    if isinstance(config, str):
+        pytest.skip("a config file in our own words")
+    return Originals(folder, config, data)
+
+
+@pytest.fixture(scope="session")
+def broker_for(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerFor]:
+    """A running server with the given config, shared by all who ask for the same."""
+    servers: dict[str, Server] = {}
+
+    def get(config: Config) -> Server:
+        key = json.dumps(config, sort_keys=True)
+        if key not in servers:
+            servers[key] = _make(tmp_path_factory.mktemp("shared"), config)
+            servers[key].start()
+        return servers[key]
+
+    yield get
+    for server in servers.values():
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def shared_broker(broker_for: BrokerFor) -> Server:
+    return broker_for({})
+
+
+@pytest.fixture
+def broker(shared_broker: Server) -> Server:
+    """The shared server with default settings; a crash is told by the test it happened in."""
+    shared_broker.check_alive()
+    return shared_broker
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """Start servers of one's own; they end with the test."""
+    servers: list[Server] = []
+
+    def start(config: Config | str | None = None, data: Path | None = None) -> Server:
+        server = _make(tmp_path / f"server{len(servers)}", config, data)
+        servers.append(server)
+        return server.start()
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def make_name() -> str:
+    """A name of eight characters, legal everywhere, never used before in this run."""
+    run = os.getpid() % 36**3
+    return f"u{_base36(run):0>3}{_base36(next(_NUMBERS)):0>4}"[:UNIQ_LENGTH]
+
+
+@pytest.fixture
+def uniq() -> str:
+    return make_name()
+
+
+def _base36(number: int) -> str:
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    text = ""
+    while number:
+        number, digit = divmod(number, 36)
+        text = digits[digit] + text
+    return text

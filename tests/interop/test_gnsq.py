@@ -1,0 +1,105 @@
+"""The gevent NSQ client, for a third opinion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gevent.queue
+import gnsq
+import pytest
+from gnsq.errors import NSQBadTopic, NSQRequeueMessage
+from harness import Server
+
+WAIT_S = 15.0
+
+
+@pytest.fixture
+def producer(broker: Server) -> Iterator[Any]:
+    client = gnsq.Producer([str(broker.nsq)])
+    client.start()
+    yield client
+    client.close()
+    client.join(timeout=WAIT_S)
+
+
+def _raw(server: Server, **options: Any) -> Any:
+    client = gnsq.NsqdTCPClient(*server.nsq, **options)
+    client.connect()
+    client.identify()
+    return client
+
+
+def test_producer_and_consumer(broker: Server, producer: Any, uniq: str) -> None:
+    producer.publish(uniq, b"one")
+    producer.multipublish(uniq, [b"two", b"three"])
+    got: gevent.queue.Queue[bytes] = gevent.queue.Queue()
+    consumer = gnsq.Consumer(uniq, "ch", [str(broker.nsq)], max_in_flight=5)
+
+    @consumer.on_message.connect  # type: ignore[misc, unused-ignore]
+    def take(_: Any, message: Any) -> None:
+        got.put(message.body)
+
+    consumer.start(block=False)
+    bodies = [got.get(timeout=WAIT_S) for _ in range(3)]
+    consumer.close()
+    consumer.join(timeout=WAIT_S)
+    assert bodies == [b"one", b"two", b"three"]
+
+
+def test_a_handler_that_asks_for_a_requeue(broker: Server, producer: Any, uniq: str) -> None:
+    producer.publish(uniq, b"again")
+    attempts: gevent.queue.Queue[int] = gevent.queue.Queue()
+
+    def take(_: Any, message: Any) -> None:
+        attempts.put(message.attempts)
+        if message.attempts < 3:
+            raise NSQRequeueMessage
+
+    consumer = gnsq.Consumer(
+        uniq, "ch", [str(broker.nsq)], message_handler=take, max_backoff_duration=0
+    )
+    consumer.start(block=False)
+    assert [attempts.get(timeout=WAIT_S) for _ in range(3)] == [1, 2, 3]
+    consumer.close()
+    consumer.join(timeout=WAIT_S)
+
+
+def test_deferred(broker: Server, producer: Any, uniq: str) -> None:
+    producer.publish(uniq, b"later", defer=300)
+    producer.publish(uniq, b"now")
+    got: gevent.queue.Queue[bytes] = gevent.queue.Queue()
+
+    def take(_: Any, message: Any) -> None:
+        got.put(message.body)
+
+    consumer = gnsq.Consumer(uniq, "ch", [str(broker.nsq)], message_handler=take)
+    consumer.start(block=False)
+    assert [got.get(timeout=WAIT_S) for _ in range(2)] == [b"now", b"later"]
+    consumer.close()
+    consumer.join(timeout=WAIT_S)
+
+
+def test_identify_tells_the_limits(broker: Server) -> None:
+    client = _raw(broker)
+    assert client.server_version == "1.3.0"
+    assert client.max_ready_count == 2500
+    client.close_stream()
+
+
+def test_a_bad_topic_is_told(broker: Server) -> None:
+    client = _raw(broker)
+    client.publish("not*valid", b"x")
+    _, error = client.read_response()
+    assert isinstance(error, NSQBadTopic)
+    client.close_stream()
+
+
+def test_http_client(broker: Server, uniq: str) -> None:
+    client = gnsq.NsqdHTTPClient(*broker.nsq_http)
+    assert client.ping() == b"OK"
+    assert client.publish(uniq, b"one") == b"OK"
+    assert client.multipublish(uniq, [b"two", b"three"]) == b"OK"
+    assert client.info()["version"] == "1.3.0"
+    topics = client.stats(topic=uniq)["topics"]
+    assert [(t["topic_name"], t["depth"]) for t in topics] == [(uniq, 3)]

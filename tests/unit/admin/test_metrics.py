@@ -1,0 +1,117 @@
+"""/metrics: every counter of a snapshot, under its name, in both formats."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from broker import __version__
+from broker.admin.metrics import render
+from broker.stats import (
+    ChannelStats,
+    DoorStats,
+    EngineStats,
+    Histogram,
+    Stats,
+    TopicStats,
+)
+
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+
+
+@pytest.fixture
+def stats() -> Stats:
+    return Stats(
+        doors=[DoorStats("nats", 1, 2, 3, 4, 5, 6, 7), DoorStats("nsq", 11)],
+        topics=[
+            TopicStats("a", 1, 2, 3, [ChannelStats("x", 4, 5, 6, 7, 8, 9, 10, paused=True)]),
+            TopicStats('odd"\n\\name'),
+        ],
+        engine=EngineStats(Histogram((0.001, 0.01), [3, 2, 1], 0.5), 12, 13, 14, 15),
+        subscriptions=16,
+    )
+
+
+def samples(page: bytes, parse) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse(page.decode())
+        for sample in family.samples
+    }
+
+
+def value(found, name: str, **labels: str) -> float:
+    return found[f"twinwire_{name}", frozenset(labels.items())]
+
+
+@pytest.mark.parametrize(("accept", "parse"), [("", parse_text), (OPEN_METRICS, parse_open)])
+def test_counters_appear_under_their_names(stats: Stats, accept: str, parse) -> None:
+    page, content_type = render(stats, accept)
+    assert content_type.startswith(accept.partition(";")[0] or "text/plain")
+    found = samples(page, parse)
+
+    assert value(found, "info", version=__version__) == 1
+    assert value(found, "connections", door="nats") == 1
+    assert value(found, "connections_accepted_total", door="nats") == 2
+    assert value(found, "messages_received_total", door="nats") == 3
+    assert value(found, "messages_sent_total", door="nats") == 4
+    assert value(found, "received_bytes_total", door="nats") == 5
+    assert value(found, "sent_bytes_total", door="nats") == 6
+    assert value(found, "slow_consumers_total", door="nats") == 7
+    assert value(found, "connections", door="nsq") == 11
+    assert value(found, "subscriptions") == 16
+    assert value(found, "topic_depth_messages", topic="a") == 1
+    assert value(found, "topic_messages_total", topic="a") == 2
+    assert value(found, "topic_bytes_total", topic="a") == 3
+    assert value(found, "topic_depth_messages", topic='odd"\n\\name') == 0
+    channel = {"topic": "a", "channel": "x"}
+    assert value(found, "channel_depth_messages", **channel) == 4
+    assert value(found, "channel_in_flight_messages", **channel) == 5
+    assert value(found, "channel_deferred_messages", **channel) == 6
+    assert value(found, "channel_messages_total", **channel) == 7
+    assert value(found, "channel_requeues_total", **channel) == 8
+    assert value(found, "channel_timeouts_total", **channel) == 9
+    assert value(found, "channel_consumers", **channel) == 10
+    assert value(found, "channel_paused", **channel) == 1
+    assert value(found, "log_written_bytes_total") == 12
+    assert value(found, "log_write_errors_total") == 13
+    assert value(found, "log_quarantined_ranges_total") == 14
+    assert value(found, "log_torn_bytes_total") == 15
+
+
+@pytest.mark.parametrize(("accept", "parse"), [("", parse_text), (OPEN_METRICS, parse_open)])
+def test_histogram_is_cumulative(stats: Stats, accept: str, parse) -> None:
+    found = samples(render(stats, accept)[0], parse)
+    buckets = [value(found, "log_sync_seconds_bucket", le=le) for le in ("0.001", "0.01", "+Inf")]
+    assert buckets == [3, 5, 6]
+    assert value(found, "log_sync_seconds_count") == 6
+    assert value(found, "log_sync_seconds_sum") == 0.5
+
+
+def test_an_empty_broker_has_a_page() -> None:
+    found = samples(render(Stats())[0], parse_text)
+    assert value(found, "log_sync_seconds_count") == 0
+    assert any(name == "process_resident_memory_bytes" for name, _ in found)
+
+
+def test_every_number_of_the_snapshot_is_on_the_page() -> None:
+    """Numbers nobody else uses are written into all fields; each must come out."""
+    numbers = iter(range(1_001, 2_000))
+
+    def filled(kind: type, **rest: object) -> object:
+        ints = (f.name for f in dataclasses.fields(kind) if f.type == "int")
+        return kind(**{name: next(numbers) for name in ints}, **rest)
+
+    channel = filled(ChannelStats, name="c")
+    stats = Stats(
+        doors=[filled(DoorStats, name="d")],
+        topics=[filled(TopicStats, name="t", channels=[channel])],
+        engine=filled(EngineStats),
+        subscriptions=next(numbers),
+    )
+    last = next(numbers)
+    shown = {int(v) for v in samples(render(stats)[0], parse_text).values() if 1_000 < v < last}
+    assert shown >= set(range(1_001, last))

@@ -1,0 +1,160 @@
+"""The command line, and the life of a process under signals, with a server that does nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from broker import __version__
+from broker.cli import Commands, main
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# What broker.server offers to `serve`; the first argument says how it behaves.
+PROGRAM = """
+import asyncio, sys, types
+behaviour = sys.argv.pop(1)
+
+class Server:
+    def __init__(self, config):
+        self.ports = {}
+    async def start(self):
+        if behaviour == "taken":
+            raise OSError(98, "address already in use")
+        self.ports = {"nats": ("127.0.0.1", 4222), "nsq": ("::1", 4150, 0, 0)}
+    async def stop(self):
+        if behaviour == "stuck":
+            print("draining", flush=True)
+            await asyncio.Event().wait()
+        if behaviour == "failing":
+            raise RuntimeError("no space left")
+
+module = types.ModuleType("broker.server")
+module.Server = Server
+sys.modules["broker.server"] = module
+from broker.cli import main
+main(prog_name="twinwire")
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running = []
+
+    def start(behaviour: str, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, behaviour, "serve", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(process: subprocess.Popen[str], word: str) -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if word in line:
+            return line
+    raise AssertionError(f"ended without saying {word}")
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(main, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"twinwire {__version__}\n")
+
+
+def test_help_lists_commands_that_exist() -> None:
+    output = CliRunner().invoke(main, ["--help"]).output
+    for name in Commands.known:
+        assert name in output
+        assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0, name
+
+
+def test_unknown_command() -> None:
+    assert CliRunner().invoke(main, ["sevre"]).exit_code == 2
+
+
+def test_check_config(tmp_path: Path) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text("[nats]\nping_max = 0\n")
+    result = CliRunner().invoke(main, ["check-config", "-c", str(file)])
+    assert result.exit_code == 2
+    assert result.output == f"{file}:2: nats.ping_max: must be between 1 and 1000, got 0\n"
+    file.write_text("")
+    result = CliRunner().invoke(main, ["check-config", "-c", str(file)])
+    assert (result.exit_code, result.output) == (0, f"{file}: ok\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ready_line_ports_file_and_a_quiet_end(start: Start, tmp_path: Path, number: int) -> None:
+    ports = tmp_path / "ports.json"
+    ports.write_text("old")
+    process = start("well", "--data", str(tmp_path), "--ports-file", str(ports))
+    line = wait_for(process, "ready")
+    expected = f"twinwire {__version__} ready nats=127.0.0.1:4222 nsq=[::1]:4150"
+    assert line.endswith(f" INFO serve: {expected} data={tmp_path} pid={process.pid}\n")
+    assert json.loads(ports.read_text()) == {"nats": "127.0.0.1:4222", "nsq": "[::1]:4150"}
+    assert [path.name for path in tmp_path.iterdir()] == ["ports.json"]
+    process.send_signal(number)
+    assert process.wait() == 0
+
+
+def test_json_log(start: Start, tmp_path: Path) -> None:
+    process = start("well", "--log-format", "json")
+    line = json.loads(wait_for(process, "ready"))
+    assert line["nats"] == "127.0.0.1:4222"
+    assert line["pid"] == process.pid
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_second_signal_ends_at_once(start: Start, number: int, code: int) -> None:
+    process = start("stuck")
+    wait_for(process, "ready")
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "draining\n"
+    process.send_signal(number)
+    assert process.wait() == code
+
+
+def test_a_failed_start_is_one_line(start: Start, tmp_path: Path) -> None:
+    ports = tmp_path / "ports.json"
+    process = start("taken", "--ports-file", str(ports))
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    (line,) = errors.splitlines()
+    assert line.endswith("ERROR serve: cannot start: [Errno 98] address already in use")
+    assert not ports.exists()
+
+
+def test_a_failed_stop_is_told(start: Start) -> None:
+    process = start("failing")
+    wait_for(process, "ready")
+    process.terminate()
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "no space left" in errors
+
+
+def test_wrong_configuration_is_exit_code_two(start: Start) -> None:
+    process = start("well", "--nats", "nowhere", "--log-level", "loud")
+    _, errors = process.communicate()
+    assert process.returncode == 2
+    assert len(errors.splitlines()) == 2

@@ -1,0 +1,215 @@
+"""The load generator against toys always, and against the original servers when they are there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from broker.cli.bench import bench
+from broker.client import defaults
+from broker.client.loadgen import LoadError
+from broker.client.scenarios import (
+    NatsFlowPlan,
+    NatsRequestPlan,
+    NsqFlowPlan,
+    run_nats_flow,
+    run_nats_request,
+    run_nsq_flow,
+)
+
+Address = tuple[str, int]
+
+
+@pytest.mark.parametrize(("pubs", "subs", "subjects"), [(1, 0, 1), (3, 2, 1), (2, 3, 5)])
+def test_nats_subscribers_receive_everything(
+    nats: Address, uniq: str, pubs: int, subs: int, subjects: int
+) -> None:
+    plan = NatsFlowPlan(
+        address=nats, msgs=1000, pubs=pubs, subs=subs, subjects=subjects, subject=uniq
+    )
+    result = run_nats_flow(plan)
+    assert result.published.msgs == 1000
+    assert result.msgs == 1000 * (subs or 1)
+    assert result.bytes == result.msgs * plan.size
+    assert (result.delivered is None) == (subs == 0)
+
+
+def test_nats_publishers_wait_for_the_slowest_subscriber(nats: Address, uniq: str) -> None:
+    plan = NatsFlowPlan(address=nats, msgs=500, subs=2, size=300, ahead_bytes=1000, subject=uniq)
+    assert run_nats_flow(plan).msgs == 1000
+
+
+def test_nats_queue_group_shares(originals: dict[str, Address], uniq: str) -> None:
+    if not originals:
+        pytest.skip("nats-server not on PATH")
+    plan = NatsFlowPlan(
+        address=originals["nats"], msgs=3000, subs=3, pubs=2, group="g", subject=uniq
+    )
+    assert run_nats_flow(plan).msgs == 3000
+
+
+def test_nats_timed_run_ends_with_whole_messages(nats: Address, uniq: str) -> None:
+    seen: list[tuple[int, int]] = []
+    plan = NatsFlowPlan(address=nats, seconds=0.3, subs=1, size=5000, subject=uniq)
+    result = run_nats_flow(plan, lambda published, received: seen.append((published, received)))
+    assert result.published.msgs == result.msgs > 0
+    assert seen == sorted(seen)
+    assert seen
+
+
+def test_pings_are_answered_between_messages(toys: SimpleNamespace) -> None:
+    toy = toys.Nats()
+    with toys.Server(toy.serve) as address:
+        # Larger than a socket buffer: publishers are stopped inside of messages.
+        run_nats_flow(NatsFlowPlan(address=address, msgs=300, pubs=2, subs=1, size=200_000))
+        assert toy.pongs > 0
+
+
+@pytest.mark.parametrize("in_flight", [1, 7])
+@pytest.mark.parametrize("spin", [False, True])
+def test_nats_request_reply(nats: Address, uniq: str, in_flight: int, spin: bool) -> None:
+    result = run_nats_request(
+        NatsRequestPlan(address=nats, msgs=200, in_flight=in_flight, spin=spin, subject=uniq)
+    )
+    assert result.msgs == 200
+    assert result.latency_us is not None
+    assert list(result.latency_us) == ["p50", "p90", "p99", "p99.9", "max"]
+    assert 0 < result.latency_us["p50"] <= result.latency_us["p99"] <= result.latency_us["max"]
+
+
+@pytest.mark.parametrize(("batch", "pubs", "subs"), [(1, 1, 1), (1, 3, 2), (20, 2, 2), (20, 1, 0)])
+def test_nsq_everything_is_received_and_finished(
+    nsq: Address, uniq: str, batch: int, pubs: int, subs: int
+) -> None:
+    plan = NsqFlowPlan(
+        address=nsq, msgs=1000, batch=batch, pubs=pubs, subs=subs, window=5, rdy=50, topic=uniq
+    )
+    result = run_nsq_flow(plan)
+    assert result.published.msgs == result.msgs == 1000
+    assert result.redelivered == 0
+
+
+def test_nsq_fins_are_taken_before_the_run_is_over(toys: SimpleNamespace) -> None:
+    toy = toys.Nsq("repeat")
+    with toys.Server(toy.serve) as address:
+        result = run_nsq_flow(NsqFlowPlan(address=address, msgs=300, rdy=10))
+        assert result.msgs == 300
+        assert result.redelivered > 0
+        assert toy.fins == 300 + result.redelivered
+        assert not toy.in_flight
+        assert toy.outstanding_max <= 10
+        assert toy.nops > 0
+
+
+def test_nsq_rounds_up_to_whole_batches(nsq: Address, uniq: str) -> None:
+    assert run_nsq_flow(NsqFlowPlan(address=nsq, msgs=101, batch=10, topic=uniq)).msgs == 110
+
+
+def test_nsq_timed_run(nsq: Address, uniq: str) -> None:
+    result = run_nsq_flow(NsqFlowPlan(address=nsq, seconds=0.2, batch=4, size=3000, topic=uniq))
+    assert result.published.msgs == result.msgs > 0
+
+
+def test_nsq_fixed_rate_measures_delivery(nsq: Address, uniq: str) -> None:
+    plan = NsqFlowPlan(address=nsq, msgs=100, rate=1000, pubs=2, topic=uniq, size=8)
+    result = run_nsq_flow(plan)
+    assert result.msgs == 100
+    assert result.published.seconds >= 0.099
+    assert result.latency_us is not None
+    assert result.latency_us["p50"] > 0
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize(
+    ("breakage", "reason"),
+    [
+        ("error", "refused publisher 1: -ERR 'Slow down'"),
+        ("close", "closed the connection of publisher 1"),
+        ("garbage", "unexpected answer to publisher 1"),
+        ("twice", "subscriber 1 received more messages"),
+    ],
+)
+def test_nats_run_says_why_it_failed(toys: SimpleNamespace, breakage: str, reason: str) -> None:
+    with (
+        toys.Server(toys.Nats(breakage).serve) as address,
+        pytest.raises(LoadError, match=reason),
+    ):
+        run_nats_flow(NatsFlowPlan(address=address, msgs=500, subs=1))
+
+
+def test_nsq_run_says_why_it_failed(toys: SimpleNamespace) -> None:
+    with (
+        toys.Server(toys.Nsq("error").serve) as address,
+        pytest.raises(LoadError, match="refused publisher 1: E_BAD_TOPIC no such luck"),
+    ):
+        run_nsq_flow(NsqFlowPlan(address=address, msgs=10))
+
+
+def test_a_run_that_does_not_move_is_given_up(
+    toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "STALL_SECONDS", 0.3)
+    with (
+        toys.Server(toys.Nats("silence").serve) as address,
+        pytest.raises(LoadError, match=r"nothing moved .*10 messages sent, 0 received"),
+    ):
+        run_nats_flow(NatsFlowPlan(address=address, msgs=10, subs=1))
+
+
+def test_wrong_door_and_closed_port_are_told(toys: SimpleNamespace) -> None:
+    async def nats_door(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"INFO {}\r\n")
+        await reader.read()
+
+    with toys.Server(nats_door) as address, pytest.raises(LoadError, match="does not speak NSQ"):
+        run_nsq_flow(NsqFlowPlan(address=address, msgs=10))
+    with pytest.raises(LoadError, match="cannot connect"):
+        run_nats_flow(NatsFlowPlan(address=address, msgs=10))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nats", "pub"], ["nats", "pubsub", "--subs", "2"], ["nats", "request"]],
+    ids=lambda arguments: arguments[1],
+)
+def test_command_prints_json_for_nats(nats: Address, arguments: list[str]) -> None:
+    found = run_command([*arguments, "--msgs", "100", "--json"], nats)
+    assert found["scenario"] == " ".join(arguments[:2])
+    assert found["msgs"] == 100 * (2 if "--subs" in arguments else 1)
+    assert found["seconds"] > 0
+    assert found["msgs_per_second"] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nsq", "pub", "--batch", "10"], ["nsq", "pubfin", "--subs", "2", "--rdy", "9"]],
+    ids=lambda arguments: arguments[1],
+)
+def test_command_prints_json_for_nsq(nsq: Address, arguments: list[str]) -> None:
+    found = run_command([*arguments, "--msgs", "100", "--size", "10", "--json"], nsq)
+    assert found["scenario"] == " ".join(arguments[:2])
+    assert (found["msgs"], found["bytes"]) == (100, 1000)
+
+
+def run_command(arguments: list[str], address: Address) -> dict[str, Any]:
+    done = CliRunner().invoke(bench, [*arguments, "--server", "{}:{}".format(*address)])
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_command_fails_plainly(toys: SimpleNamespace) -> None:
+    with toys.Server(toys.Nats("error").serve) as (host, port):
+        done = CliRunner().invoke(bench, ["nats", "pub", "--server", f"{host}:{port}"])
+    assert done.exit_code == 1
+    assert "-ERR 'Slow down'" in done.output
+    assert CliRunner().invoke(bench, ["nats", "pub", "--server", "nowhere"]).exit_code == 2
+    refused = ["nsq", "pubfin", "--rate", "5", "--batch", "2"]
+    assert CliRunner().invoke(bench, refused).exit_code == 2
