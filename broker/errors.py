@@ -171,3 +171,33 @@ def nsq_text(error: WireError, **parts: str | int) -> bytes:
     """The payload of an error frame; bytes that are not UTF-8 come as surrogates and go as bytes."""
     text = error.text.format(**parts) if parts else error.text
     return text.encode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpError:
+    """One error of nsqd's HTTP API; the body is `{"message": code}`."""
+
+    status: int
+    code: str
+
+
+# --- NSQ HTTP (nsqd http.go, http_api) ----------------------------------------------------------
+
+NSQ_HTTP_NOT_FOUND: Final = HttpError(404, "NOT_FOUND")
+NSQ_HTTP_METHOD: Final = HttpError(405, "METHOD_NOT_ALLOWED")
+NSQ_HTTP_REQUEST: Final = HttpError(400, "INVALID_REQUEST")
+NSQ_HTTP_INTERNAL: Final = HttpError(500, "INTERNAL_ERROR")
+NSQ_HTTP_EXITING: Final = HttpError(503, "EXITING")
+NSQ_HTTP_BIG: Final = HttpError(413, "MSG_TOO_BIG")
+NSQ_HTTP_BODY_BIG: Final = HttpError(413, "BODY_TOO_BIG")
+NSQ_HTTP_BAD_BODY: Final = HttpError(413, "BAD_BODY")
+NSQ_HTTP_BAD_MESSAGE: Final = HttpError(413, "BAD_MESSAGE")
+NSQ_HTTP_EMPTY: Final = HttpError(400, "MSG_EMPTY")
+NSQ_HTTP_DEFER: Final = HttpError(400, "INVALID_DEFER")
+NSQ_HTTP_NO_TOPIC: Final = HttpError(400, "MISSING_ARG_TOPIC")
+NSQ_HTTP_TOPIC: Final = HttpError(400, "INVALID_TOPIC")
+NSQ_HTTP_ARG_TOPIC: Final = HttpError(400, "INVALID_ARG_TOPIC")
+NSQ_HTTP_NO_CHANNEL: Final = HttpError(400, "MISSING_ARG_CHANNEL")
+NSQ_HTTP_ARG_CHANNEL: Final = HttpError(400, "INVALID_ARG_CHANNEL")
+NSQ_HTTP_UNKNOWN_TOPIC: Final = HttpError(404, "TOPIC_NOT_FOUND")
+NSQ_HTTP_UNKNOWN_CHANNEL: Final = HttpError(404, "CHANNEL_NOT_FOUND")

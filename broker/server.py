@@ -19,8 +19,8 @@ from broker.logs import fields
 from broker.net.listener import Runtime
 from broker.protocols.nats import monitor
 from broker.protocols.nats.door import NatsDoor
+from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
-from broker.protocols.nsq.http import make_app as make_nsq_app
 
 if TYPE_CHECKING:
     from broker.config import Address, Config
@@ -69,18 +69,21 @@ class Server:
             engine_limits(config),
             self._policy_for,
             report,
+            self._retention_for,
         )
         self._engine.open(runtime.loop)
         for problem in self._engine.problems:
             log.warning("recovered: %s", problem)
         if config.nats.listen is not None:
-            door = NatsDoor(config.nats, runtime, self._router, config.server.name)
-            await self._open("nats", door)
+            nats = NatsDoor(config.nats, runtime, self._router, config.server.name)
+            await self._open("nats", nats)
         if config.nsq.listen is not None:
-            await self._open("nsq", NsqDoor(config.nsq, runtime, self._engine))
-        if config.nsq.http is not None:
-            nsq = self.doors.get("nsq")
-            await self._serve("nsq_http", config.nsq.http, make_nsq_app(config.nsq, self._engine, nsq, self.ports))
+            nsq = NsqDoor(config.nsq, runtime, self._engine)
+            await self._open("nsq", nsq)
+            if config.nsq.http is not None:
+                api = NsqApi(nsq, self.health)
+                await self._serve("nsq_http", config.nsq.http, api.app())
+                api.http_port = self.ports["nsq_http"][1]
         if config.monitor.listen is not None:
             pages = monitor.make_app(self, {"/metrics": metrics_page(self)})
             await self._serve("monitor", config.monitor.listen, pages)
@@ -126,6 +129,12 @@ class Server:
         sync = self.config.storage.for_topic(name).sync
         assert sync is not None
         return sync.period_ns / limits.SECOND if sync.mode == "period" else sync.mode
+
+    def _retention_for(self, name: str) -> tuple[int, int, int] | None:
+        """What a log may keep: nanoseconds, bytes, records; None = until every reader is done."""
+        topic = self.config.storage.for_topic(name)
+        kept = (topic.max_age_ns, topic.max_bytes, topic.max_msgs)
+        return kept if any(kept) else None
 
     # --- what the monitoring pages ask for
 

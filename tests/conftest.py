@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds nothing: `harness` is here
 
-from harness import Broker, Originals, Server, running_servers
+from harness import Broker, Originals, Server, ServerError, running_servers
 from harness.golden import UNIQ_LENGTH
 from harness.servers import TARGET_ORIGINAL, Config
 
@@ -73,12 +73,19 @@ def _make(folder: Path, config: Config | str | None = None, data: Path | None = 
 def broker_for(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerFor]:
     """A running server with the given config, shared by all who ask for the same."""
     servers: dict[str, Server] = {}
+    failed: dict[str, ServerError] = {}
 
     def get(config: Config) -> Server:
         key = json.dumps(config, sort_keys=True)
+        if key in failed:
+            raise failed[key]  # once is enough: hundreds of tests may ask
         if key not in servers:
-            servers[key] = _make(tmp_path_factory.mktemp("shared"), config)
-            servers[key].start()
+            server = _make(tmp_path_factory.mktemp("shared"), config)
+            try:
+                servers[key] = server.start()
+            except ServerError as error:
+                failed[key] = error
+                raise
         return servers[key]
 
     yield get

@@ -10,6 +10,7 @@ cdef class Engine:
     cdef dict by_bytes              # name (bytes) -> Log
     cdef readonly list problems     # what recovery found wrong, in words
     cdef object policy_for          # policy_for(name) -> 'always', 'none' or seconds
+    cdef object retention_for
     cdef object loop
     cdef object timer
 

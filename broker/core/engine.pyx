@@ -21,14 +21,17 @@ TRASH = '.deleted'
 
 
 cdef class Engine:
-    def __init__(self, Turn turn, Router router, root, limits, policy_for, report):
+    def __init__(self, Turn turn, Router router, root, limits, policy_for, report,
+                 retention_for=None):
         """`root`: the folder of the logs, None = all in memory. `limits`: see Shared.
 
         `policy_for(name)` says when appends to a log are synced: 'always', 'none' or a period
-        in seconds. `report(level, text, **fields)` writes a log line.
+        in seconds; `retention_for(name)` what it may keep: (age ns, bytes, records) with 0 for
+        any, or None to keep what is not acked. `report(level, text, **fields)` writes a log line.
         """
         self.shared = Shared(turn, router, root, report, limits)
         self.policy_for = policy_for
+        self.retention_for = retention_for or keep_all
         self.logs = {}
         self.by_bytes = {}
         self.problems = []
@@ -45,7 +48,8 @@ cdef class Engine:
                 if name.startswith(TRASH):
                     remove_later(path)
                 elif os.path.isdir(path):
-                    log = open_log(self.shared, path, self.policy_for, self.problems)
+                    log = open_log(
+                        self.shared, path, self.policy_for, self.retention_for, self.problems)
                     if log is not None:
                         self.adopt(log)
         self.timer = loop.call_later(1.0, self.keep_house)
@@ -74,6 +78,7 @@ cdef class Engine:
             os.makedirs(folder, exist_ok=True)
         self.shared.turn.tick()
         log = Log(self.shared, name, folder, os.urandom(16), self.policy_for(name), ephemeral)
+        log.retention = self.retention_for(name)
         try:
             log.save()
         except OSError:
@@ -141,6 +146,11 @@ cdef class Engine:
             if self.loop is not None:
                 self.loop.remove_reader(worker.event_fd)
             worker.close()
+
+
+def keep_all(name):
+    """No limits."""
+    return None
 
 
 def remove_later(path):

@@ -142,11 +142,11 @@ cdef class Inflight:
             raise MemoryError
         slabs[self.slabs_size] = slab
         first = 0 if self.slabs_size else 1
-        for i in range(SLAB_ENTRIES - 1, first - 1, -1):
+        i = SLAB_ENTRIES
+        while i > first:        # unsigned: a range down to 0 would not run
+            i -= 1
             slab[i].next = self.free_first
             self.free_first = self.slabs_size * SLAB_ENTRIES + i
-            if i == 0:
-                break
         self.slabs_size += 1
         return 0
 

@@ -65,6 +65,7 @@ cdef class Log(JobOwner):
     cdef readonly uint64_t dropped_live         # from live publishers that could not be stored
     cdef uint64_t trim_at               # a segment can go when every cursor has passed it
     cdef uint64_t idle_mark             # next_seq at the last housekeeping
+    cdef public object retention        # (max age ns, max bytes, max records), 0 = any; None = none
     cdef public object on_unused        # called with the name when an in-memory log lost its last cursor
 
     # Appends one record; an empty subject means the log's own name. Returns its ticket, or 0

@@ -278,6 +278,7 @@ cdef class Log(JobOwner):
         segment.size = segment.ready = batch.offset + batch.len
         segment.next_seq = batch.next_seq
         segment.dirty = True
+        segment.changed_ns = self.shared.turn.wall_ns
         self.waiting_bytes -= batch.len
         self.written_ticket = batch.last_ticket
         self.visible = batch.next_seq

@@ -29,7 +29,7 @@ from broker.core.journal import read_journal
 from broker.core.segment import check_header
 
 
-def open_log(Shared shared, folder, policy_for, list problems):
+def open_log(Shared shared, folder, policy_for, retention_for, list problems):
     """The log in `folder`; None when there is none in it. What was wrong goes to `problems`."""
     cdef Log log
     paths = segment_paths(folder)
@@ -40,6 +40,7 @@ def open_log(Shared shared, folder, policy_for, list problems):
         meta = meta_from(paths, folder)
     name = meta['name']
     log = Log(shared, name, folder, bytes.fromhex(meta['log_id']), policy_for(name))
+    log.retention = retention_for(name)
     log.created_ns = meta['created_ns']
     log.paused = meta['paused']
     open_segments(log, paths, problems)
@@ -90,6 +91,7 @@ cdef object open_segments(Log log, list paths, list problems):
         segment.known_to_folder = True
         segment.size = segment.planned = <size_t>os.path.getsize(path)
         segment.cap = max(log.shared.segment_bytes, segment.size)
+        segment.changed_ns = os.stat(path).st_mtime_ns
         check_file(segment, path, position == len(paths) - 1, problems)
         if before is not None:
             before.next_seq = first_seq

@@ -64,6 +64,7 @@ cdef class Segment:
     cdef int users                      # cursors that stand or load here
     cdef readonly bint active           # still written to
     cdef bint dirty                     # written to since its last sync began
+    cdef int64_t changed_ns             # wall clock of the last write
     cdef bint known_to_folder           # the folder was synced since the file was made
     cdef readonly list quarantined      # (from, to) byte ranges that do not read; None = none
     cdef uint64_t *index_seq            # sparse: the first record at or behind each step

@@ -2,7 +2,7 @@
 """What a log does beside appending and reading: dropping segments, closing files, giving space back."""
 import os
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from broker.core.cursor cimport Cursor
 from broker.core.jobs cimport JOB_CLOSE, JOB_UNLINK, copy_path, job_t
@@ -19,18 +19,53 @@ cdef void trim(Log log) noexcept:
         keep = min(keep, cursor.acks.floor)
     while len(log.segments) > 1:
         segment = log.segments[0]
-        if segment.next_seq > keep or segment.size != segment.planned:
+        if segment.next_seq > keep or not drop_first(log, segment):
             break
-        for cursor in log.cursors.values():
-            if cursor.segment is segment:
-                cursor.move_to(None, 0)
-        if segment.users:
-            break       # a cold read is under way there
-        log.segments.pop(0)
-        drop_segment(log, segment)
     segment = log.segments[0] if log.segments else None
     log.trim_at = segment.next_seq if segment is not None and not segment.active else (
         <uint64_t>-1)
+
+
+cdef bint drop_first(Log log, Segment segment) noexcept:
+    """Drop the oldest segment unless it is still being written or loaded."""
+    cdef Cursor cursor
+    if segment.active or segment.size != segment.planned:
+        return False
+    for cursor in log.cursors.values():
+        if cursor.segment is segment:
+            cursor.move_to(None, 0)
+    if segment.users:
+        return False        # a cold read is under way there
+    log.segments.pop(0)
+    drop_segment(log, segment)
+    return True
+
+
+cdef void enforce(Log log) noexcept:
+    """Keep to the limits of age, bytes and count, whole segments at a time, acked or not."""
+    cdef Cursor cursor
+    cdef Segment segment
+    cdef int64_t age_ns
+    cdef uint64_t bytes_max, count_max, total = log.disk_bytes
+    cdef int64_t now_ns = log.shared.turn.wall_ns
+    age_ns, bytes_max, count_max = log.retention
+    if age_ns and log.active is not None and log.active.next_seq > log.active.first_seq and (
+            log.waiting_bytes == 0 and log.active.changed_ns + age_ns < now_ns):
+        log.new_segment(log.next_seq, 0)
+    while len(log.segments) > 1:
+        segment = log.segments[0]
+        if not ((bytes_max and total > bytes_max)
+                or (count_max and log.visible - segment.next_seq >= count_max)
+                or (age_ns and segment.changed_ns + age_ns < now_ns)):
+            break
+        total -= segment.size
+        if not drop_first(log, segment):
+            break
+        segment = log.segments[0]
+        log.frontier = max(log.frontier, segment.first_seq)
+        for cursor in log.cursors.values():
+            cursor.skip_to(segment.first_seq)
+    trim(log)
 
 
 cdef void drop_segment(Log log, Segment segment) noexcept:
@@ -80,6 +115,8 @@ cdef void housekeep(Log log) noexcept:
             if cursor.journal is not None:
                 cursor.journal.sync()
     seal_written(log)
+    if log.retention is not None:
+        enforce(log)
     for segment in log.segments:
         if segment.users == 0 and not segment.active and segment.path is not None:
             segment.unmap()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 from typing import Any, NamedTuple
@@ -31,7 +32,8 @@ def request(
     connection = http.client.HTTPConnection(*address, timeout=TIMEOUT_S)
     try:
         target = f"{path}?{urlencode(query)}" if query else path
-        connection.request(method, target, body)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.request(method, target, body)  # refused before all of it was read
         response = connection.getresponse()
         headers = {key.lower(): value for key, value in response.getheaders()}
         return Answer(response.status, headers, response.read())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import NamedTuple
 
@@ -99,10 +101,8 @@ class RawPeer:
     def send(self, data: bytes) -> None:
         """Write all of it; a server that already hung up is left for the next read to find."""
         self.socket.settimeout(self.deadline_s)
-        try:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
-            pass
 
     def half_close(self) -> None:
         """Tell the server that nothing more will be sent; answers still arrive."""
@@ -215,7 +215,7 @@ class RawPeer:
         self.send(line.encode() + b"\n" + (sized(body) if body is not None else b""))
 
 
-def nats_peer(address: Address, connect: dict[str, object] | None = None) -> RawPeer:
+def nats_peer(address: Address, connect: Mapping[str, object] | None = None) -> RawPeer:
     """A NATS connection past its handshake; quiet (not verbose) unless told otherwise."""
     peer = RawPeer(address, skips_pings=True)
     peer.read_until(b"\r\n")
@@ -227,7 +227,7 @@ def nats_peer(address: Address, connect: dict[str, object] | None = None) -> Raw
     return peer
 
 
-def nsq_peer(address: Address, identify: dict[str, object] | None = None) -> RawPeer:
+def nsq_peer(address: Address, identify: Mapping[str, object] | None = None) -> RawPeer:
     """An NSQ connection past its magic, and identified if asked."""
     peer = RawPeer(address)
     peer.send(NSQ_MAGIC)

@@ -29,7 +29,9 @@ class ReplayError(AssertionError):
 class Player:
     """One run of one scenario."""
 
-    def __init__(self, scenario: Scenario, server: Server, uniq: bytes, feed: str = "whole") -> None:
+    def __init__(
+        self, scenario: Scenario, server: Server, uniq: bytes, feed: str = "whole"
+    ) -> None:
         self.scenario = scenario
         self.server = server
         self.feed = feed

@@ -108,7 +108,9 @@ class _Process:
 class Server(ABC):
     """What tests need of a server: four addresses, signals, restart on the same ports."""
 
-    def __init__(self, folder: Path, config: Config | None = None, data: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, config: Config | None = None, data: Path | None = None
+    ) -> None:
         self.folder = folder
         self.config: Config = config or {}
         self.data = data or folder / "data"
@@ -267,7 +269,9 @@ class Broker(Server):
 class Originals(Server):
     """nats-server and nsqd side by side, so the same tests prove themselves against them."""
 
-    def __init__(self, folder: Path, config: Config | None = None, data: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, config: Config | None = None, data: Path | None = None
+    ) -> None:
         super().__init__(folder, config, data)
         self._nats_process = _Process(folder / "nats-server.log")
         self._nsq_process = _Process(folder / "nsqd.log")

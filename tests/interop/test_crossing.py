@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import nats
@@ -149,17 +150,12 @@ async def test_nothing_comes_round_again(broker: Server, uniq: str) -> None:
     await client.close()
 
 
-async def test_a_topic_is_no_responder(broker: Server, uniq: str) -> None:
-    """A request answered by nobody: the topic keeps it, the requester may still be told.
-
-    What must hold is that the topic got the request exactly once.
-    """
+async def test_a_request_reaches_a_topic_once(broker: Server, uniq: str) -> None:
+    """Whether a topic counts as a responder is not said here; that it got the request is."""
     with _consumer(broker, uniq) as consumer:
         client = await _nats(broker)
-        try:
+        with contextlib.suppress(nats.errors.NoRespondersError, nats.errors.TimeoutError):
             await client.request(uniq, b"ask", timeout=0.2)
-        except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
-            pass
         assert consumer.read_frame().body == b"ask"
         await client.close()
     assert nsq_topic(broker.nsq_http, uniq)["message_count"] == 1

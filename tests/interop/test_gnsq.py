@@ -8,7 +8,7 @@ from typing import Any
 import gevent.queue
 import gnsq
 import pytest
-from gnsq.errors import NSQBadTopic, NSQRequeueMessage
+from gnsq.errors import NSQFinishFailed, NSQInvalid, NSQRequeueMessage
 from harness import Server
 
 WAIT_S = 15.0
@@ -26,7 +26,6 @@ def producer(broker: Server) -> Iterator[Any]:
 def _raw(server: Server, **options: Any) -> Any:
     client = gnsq.NsqdTCPClient(*server.nsq, **options)
     client.connect()
-    client.identify()
     return client
 
 
@@ -81,17 +80,23 @@ def test_deferred(broker: Server, producer: Any, uniq: str) -> None:
 
 
 def test_identify_tells_the_limits(broker: Server) -> None:
-    client = _raw(broker)
-    assert client.server_version == "1.3.0"
-    assert client.max_ready_count == 2500
+    client = _raw(broker, sample_rate=42)
+    answer = client.identify()
+    assert (answer["version"], answer["max_rdy_count"]) == ("1.3.0", 2500)
+    assert (answer["sample_rate"], answer["auth_required"]) == (42, False)
     client.close_stream()
 
 
-def test_a_bad_topic_is_told(broker: Server) -> None:
+def test_an_error_is_told_by_its_class(broker: Server, uniq: str) -> None:
     client = _raw(broker)
-    client.publish("not*valid", b"x")
-    _, error = client.read_response()
-    assert isinstance(error, NSQBadTopic)
+    client.identify()
+    client.subscribe(uniq, "ch")
+    client.finish("0123456789abcdef")
+    responses = [client.read_response()[1] for _ in range(2)]
+    assert responses[0] == b"OK"
+    assert isinstance(responses[1], NSQFinishFailed)
+    client.ready(5000)
+    assert isinstance(client.read_response()[1], NSQInvalid)
     client.close_stream()
 
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import Originals, PeerError, Server
 from harness.golden import Scenario, Step, Transcript, escape, read_transcript
-from harness.peer import NSQ_MAGIC, Frame, RawPeer, pack_frame
+from harness.peer import Frame, RawPeer, pack_frame
 from harness.replay import BARRIER, Player, ReplayError
 
 SILENCE_S = {"nats": 0.12, "nsq": 0.3}
@@ -182,9 +182,9 @@ def _rewrite(transcript: Transcript, recorded: dict[str, list[tuple[int, str]]])
         for line, text in recorded[scenario.name]:
             add.setdefault(line, []).append(text)
     lines: list[str] = []
-    for number, line in enumerate(transcript.lines, 1):
+    for number, old in enumerate(transcript.lines, 1):
         if number not in drop:
-            lines.append(line)
+            lines.append(old)
         lines += add.get(number, [])
     return lines
 

@@ -169,8 +169,9 @@ def test_trap_13_identify_without_names_blanks_them(broker: Server, uniq: str) -
     with nsq_peer(broker.nsq) as plain:
         plain.command(f"SUB {uniq} a")
         plain.expect_frame("response", b"OK")
-        with _subscribe(broker, uniq, "b", client_id=None), _subscribe(
-            broker, uniq, "c", client_id="me", hostname="here", user_agent="test/1"
+        with (
+            _subscribe(broker, uniq, "b", client_id=None),
+            _subscribe(broker, uniq, "c", client_id="me", hostname="here", user_agent="test/1"),
         ):
             clients = {
                 name: nsq_channel(broker.nsq_http, uniq, name)["clients"][0] for name in "abc"
@@ -206,7 +207,9 @@ def test_trap_10_which_failures_make_a_topic(broker: Server, uniq: str) -> None:
         assert peer.read_frame().kind == "error"
     answer = request(broker.nsq_http, "POST", "/pub", b"x", topic=f"{uniq}.http", defer="soon")
     assert (answer.status, answer.json) == (400, {"message": "INVALID_DEFER"})
-    made = {name for name in ("pub", "mpub", "http") if nsq_topic(broker.nsq_http, f"{uniq}.{name}")}
+    made = {
+        name for name in ("pub", "mpub", "http") if nsq_topic(broker.nsq_http, f"{uniq}.{name}")
+    }
     assert made == {"mpub", "http"}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from broker.net.listener import Door
+from broker.protocols.nats.face import NatsFace
 from broker.protocols.nats.options import info_head, make_server_id
-from broker.protocols.nats.session import NatsFace, NatsSession
+from broker.protocols.nats.session import NatsSession
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,32 +1,14 @@
 # cython: language_level=3
-"""One NATS connection as the broker sees it, and what all connections of a server share."""
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+"""One NATS connection as the broker sees it."""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from broker.core.outbuf cimport OutBuf
-from broker.core.router cimport Router, match_t, sub_t
+from broker.core.router cimport match_t, sub_t
 from broker.core.seams cimport Session
-from broker.core.turn cimport Turn
 from broker.core.types cimport record_t
+from broker.protocols.nats.face cimport NatsFace
 from broker.protocols.nats.subs cimport subs_t
 from broker.protocols.nats.wire cimport op_t, scan_t
-
-
-cdef class NatsFace:
-    cdef readonly Router router
-    cdef Turn turn
-    cdef readonly set sessions          # open ones
-    cdef public object info_head               # bytes: INFO up to the fields of one client
-    cdef uint64_t seed                  # of the sid tables
-    cdef uint64_t stamp                 # marks the sessions met while a match is looked through
-    cdef void *stalled                  # a NatsSession with much to send, met while delivering
-    cdef size_t stall_bytes             # how much that is
-    cdef uint32_t control_line_max, payload_max, run_max, teardown_max
-    cdef size_t run_bytes
-    cdef uint64_t subscriptions_max, tokens_max, connections_max    # 0 = no limit
-    cdef int64_t ping_interval_ns, first_ping_ns, write_deadline_ns, stall_ns, rtt_max_age_ns
-    cdef uint32_t ping_max, first_ping_jitter
-    cdef readonly uint64_t total_connections, slow_consumers, stale
-    cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes   # of closed sessions
 
 
 cdef class NatsSession(Session):
@@ -51,8 +33,6 @@ cdef class NatsSession(Session):
     cdef int64_t stall_due_ns           # input rests until then; 0 = it does not
     cdef readonly uint32_t pings_out    # unanswered
     cdef bint verbose, pedantic, echo, no_responders, gone
-    cdef sub_t **retired                # owned array of subs that had their last message
-    cdef uint32_t retired_size, retired_cap
     cdef uint32_t sweep                 # where the removal of a gone session's subs stands
     cdef list waiters                   # sessions that rest until this one has sent its bytes
     cdef readonly object options        # ClientOptions, or None before CONNECT
@@ -68,7 +48,6 @@ cdef class NatsSession(Session):
     cdef int no_one(self, op_t *op) except -1
     cdef void deliver_run(self, sub_t *sub, record_t *rec, op_t *op, const char *limit) noexcept
     cdef void counted(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept
-    cdef void retire(self, sub_t *sub) noexcept
     cdef int subscribe(self, op_t *op) except -1
     cdef void unsubscribe(self, op_t *op) noexcept
     cdef void remove_sub(self, sub_t *sub) noexcept

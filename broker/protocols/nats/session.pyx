@@ -9,29 +9,28 @@ next subscriber does: its head is written once, and nobody can tell, as long as 
 stands in the match twice.
 """
 import logging
-import os
 import random
 
 from cpython.object cimport PyObject, PyTypeObject
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcmp, memcpy
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
 
-from broker import errors, limits
-from broker.core.outbuf cimport OutBuf, out_commit, out_put, out_reserve, out_waiting
+from broker import errors
+from broker.core.outbuf cimport OutBuf, out_commit, out_put, out_reserve
 from broker.core.router cimport (
-    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, Router, match_t, sub_t,
-    subject_shape)
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, Router, match_t, sub_t, subject_shape)
 from broker.core.seams cimport Session, Sink
-from broker.core.turn cimport PHASE_STORE, Turn
+from broker.core.turn cimport PHASE_STORE
 from broker.core.types cimport REC_CRLF, record_t
+from broker.protocols.nats.face cimport NatsFace
 from broker.protocols.nats.options import ClientOptions, go_quote, info_line, parse_object
 from broker.protocols.nats.subs cimport (
-    sid_hash, subs_any, subs_drop, subs_find, subs_free, subs_put, subs_t)
+    sid_hash, subs_any, subs_drop, subs_find, subs_free, subs_put, subs_retire, subs_unretire)
 from broker.protocols.nats.wire cimport (
-    OP_CONNECT, OP_ERROR, OP_INFO, OP_OK, OP_PEER_ERROR, OP_PING, OP_PONG, OP_PUB, OP_SUB,
-    OP_UNSUB, OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_SILENT, SCAN_UNKNOWN, SIZES_MAX,
-    TW_SLACK, head_bytes, join_sizes, op_t, put_head, scan, scan_t, tw_put_run)
+    OP_CONNECT, OP_ERROR, OP_INFO, OP_PEER_ERROR, OP_PING, OP_PONG, OP_PUB, OP_SUB, OP_UNSUB,
+    OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_UNKNOWN, SIZES_MAX, TW_SLACK, count_tokens,
+    head_bytes, join_sizes, no_responders_bytes, op_t, put_head, put_no_responders,
+    reserved_reply, reserved_subject, scan, tw_put_run)
 
 LOG = logging.getLogger('broker.nats')
 
@@ -41,50 +40,9 @@ cdef extern from "Python.h":
 cdef const char *OK = b'+OK\r\n'
 cdef const char *PING = b'PING\r\n'
 cdef const char *PONG = b'PONG\r\n'
-cdef const char *NO_RESPONDERS = b' 16 16\r\nNATS/1.0 503\r\n\r\n\r\n'
-
 cdef enum:
     OK_LEN = 5
     PING_LEN = 6
-    NO_RESPONDERS_LEN = 26
-
-
-cdef class NatsFace:
-    def __init__(self, Router router, Turn turn, config, bytes info_head):
-        """`config` has the attributes of config.NatsConfig; `info_head` is options.info_head()."""
-        self.router = router
-        self.turn = turn
-        self.sessions = set()
-        self.info_head = info_head
-        self.seed = int.from_bytes(os.urandom(8), 'little')
-        self.stall_bytes = config.max_pending // limits.NATS_STALL_SHARE
-        self.control_line_max = config.max_control_line
-        self.payload_max = config.max_payload
-        self.run_max = limits.NATS_RUN_MAX
-        self.run_bytes = limits.NATS_RUN_BYTES
-        self.teardown_max = limits.NATS_TEARDOWN
-        self.subscriptions_max = config.max_subscriptions
-        self.tokens_max = config.max_sub_tokens
-        self.connections_max = config.max_connections
-        self.ping_interval_ns = config.ping_interval_ns
-        self.first_ping_ns = min(config.ping_interval_ns, limits.NATS_FIRST_PING)
-        self.first_ping_jitter = limits.NATS_FIRST_PING_JITTER
-        self.ping_max = config.ping_max
-        self.rtt_max_age_ns = limits.NATS_RTT_MAX_AGE
-        self.write_deadline_ns = config.write_deadline_ns
-        self.stall_ns = limits.NATS_STALL
-
-    def traffic(self):
-        """Messages and bytes since start: (in_msgs, in_bytes, out_msgs, out_bytes)."""
-        cdef uint64_t in_msgs = self.gone_in_msgs, in_bytes = self.gone_in_bytes
-        cdef uint64_t out_msgs = self.gone_out_msgs, out_bytes = self.gone_out_bytes
-        cdef NatsSession session
-        for session in self.sessions:
-            in_msgs += session.in_msgs
-            in_bytes += session.in_bytes
-            out_msgs += session.out_msgs
-            out_bytes += session.out_bytes
-        return in_msgs, in_bytes, out_msgs, out_bytes
 
 
 cdef class NatsSession(Session):
@@ -97,7 +55,6 @@ cdef class NatsSession(Session):
 
     def __dealloc__(self):
         subs_free(&self.subs)
-        free(self.retired)
 
     # --- the life of a connection
 
@@ -142,7 +99,6 @@ cdef class NatsSession(Session):
         if not self.gone:
             self.remove_retired()
             return
-        self.retired_size = 0       # they are in the table as well
         while left:
             sub = subs_any(&self.subs, &self.sweep)
             if sub == NULL:
@@ -158,12 +114,14 @@ cdef class NatsSession(Session):
             return
         self.closed_because = why
         if error is not None:
-            self.tell(errors.nats_line(error))
+            self.tell(error)
         if not self.closing:
             self.link.close()
 
-    def tell(self, bytes line):
-        """Put one line into the output."""
+    def tell(self, error, **parts):
+        """Put an error into the output; `parts` are the names it speaks of, as they came."""
+        quoted = {name: go_quote(text) for name, text in parts.items()}
+        cdef bytes line = errors.nats_line(error, **quoted)
         self.say(line, <size_t>len(line))
 
     cdef void say(self, const char *line, size_t n) noexcept:
@@ -196,6 +154,11 @@ cdef class NatsSession(Session):
         self.need = self.state.need
         if self.face.stalled != NULL:
             self.stall()
+        if self.face.turn.pressed is not None:
+            log = self.face.turn.pressed
+            self.face.turn.pressed = None
+            if not self.closing:
+                log.stall(self.link)
         return <Py_ssize_t>used
 
     cdef int walk(self, op_t *ops, uint32_t count) except -1:
@@ -257,8 +220,7 @@ cdef class NatsSession(Session):
         try:
             options.merge(raw)
         except ValueError:
-            self.end(None, errors.NATS_CLOSED_PARSE)
-            return
+            return self.end(None, errors.NATS_CLOSED_PARSE)
         self.echo = options.echo
         self.verbose = options.verbose
         self.pedantic = options.pedantic
@@ -311,12 +273,11 @@ cdef class NatsSession(Session):
         if op.headers_len:
             rec.size_text = sizes
             rec.size_text_len = <uint8_t>join_sizes(sizes, op.text, op.text_len)
-        if self.verbose or self.pedantic or op.reply_len or op.subject[0] == c'_':
-            return self.publish_each(op, &rec, m, skip)
-        if m.size == 0:
-            return 0
-        if op.count > 1 and m.groups == 0 and self.apart(m):
-            return self.publish_run(op, &rec, m, skip)
+        if not (self.verbose or self.pedantic or op.reply_len or op.subject[0] == c'_'):
+            if m.size == 0:
+                return 0
+            if op.count > 1 and m.groups == 0 and self.apart(m):
+                return self.publish_run(op, &rec, m, skip)
         return self.publish_each(op, &rec, m, skip)
 
     cdef int publish_each(self, op_t *op, record_t *rec, const match_t *m,
@@ -360,8 +321,8 @@ cdef class NatsSession(Session):
         cdef NatsSession session
         if self.memo_apart:
             return self.memo_apart == 1
-        self.face.stamp += 1
         self.memo_apart = 2
+        self.face.stamp += 1
         for i in range(m.plain):
             if Py_TYPE(<PyObject *>m.subs[i].sink) != <PyTypeObject *>NatsSession:
                 foreign += 1
@@ -377,19 +338,13 @@ cdef class NatsSession(Session):
 
     cdef bint allowed(self, op_t *op) except *:
         """Say what must be said before a message goes out; False when it must not."""
-        cdef bint ours = op.reply_len and (
-            begins(op.reply, op.reply_len, b'_R_.', 4)
-            or (op.reply_len > 8 and begins(op.reply, op.reply_len, b'$JS.ACK.', 8))
-            or (op.reply_len > 5 and begins(op.reply, op.reply_len, b'_GR_.', 5)))
         if self.pedantic and subject_shape(op.subject, op.subject_len):
-            self.tell(errors.nats_line(errors.NATS_PUBLISH_SUBJECT))
-        if op.subject_len > 5 and begins(op.subject, op.subject_len, b'_GR_.', 5):
-            self.tell(errors.nats_line(
-                errors.NATS_PUBLISH_DENIED, subject=go_quote(op.subject[:op.subject_len])))
+            self.tell(errors.NATS_PUBLISH_SUBJECT)
+        if reserved_subject(op.subject, op.subject_len):
+            self.tell(errors.NATS_PUBLISH_DENIED, subject=op.subject[:op.subject_len])
             return False
-        if ours:
-            self.tell(errors.nats_line(
-                errors.NATS_REPLY_DENIED, subject=go_quote(op.reply[:op.reply_len])))
+        if reserved_reply(op.reply, op.reply_len):
+            self.tell(errors.NATS_REPLY_DENIED, subject=op.reply[:op.reply_len])
             return False
         if self.verbose:
             self.say(OK, OK_LEN)
@@ -401,24 +356,17 @@ cdef class NatsSession(Session):
         cdef uint32_t i
         cdef sub_t *sub
         cdef char *p
-        cdef size_t n
+        cdef char *end
         for i in range(m.plain):
             sub = m.subs[i]
             if sub.sink != <void *>self or sub.retired:
                 continue
-            n = 5 + <size_t>op.reply_len + 1 + sub.sid_len + NO_RESPONDERS_LEN
-            p = out_reserve(self.out, n)
+            p = out_reserve(self.out, no_responders_bytes(op.reply_len, sub.sid_len))
             if p == NULL:
                 self.drop_slow(errors.NATS_CLOSED_PENDING)
                 return 0
-            memcpy(p, b'HMSG ', 5)
-            p += 5
-            memcpy(p, op.reply, op.reply_len)
-            p += op.reply_len
-            p[0] = c' '
-            memcpy(p + 1, sub.sid, sub.sid_len)
-            memcpy(p + 1 + sub.sid_len, NO_RESPONDERS, NO_RESPONDERS_LEN)
-            out_commit(self.out, n)
+            end = put_no_responders(p, op.reply, op.reply_len, sub.sid, sub.sid_len)
+            out_commit(self.out, <size_t>(end - p))
             return 0
         return 0
 
@@ -494,7 +442,9 @@ cdef class NatsSession(Session):
         self.out_bytes += nbytes
         sub.delivered += messages
         if sub.max and sub.delivered >= sub.max:
-            self.retire(sub)
+            # it goes when no message is on its way any more
+            subs_retire(&self.subs, sub)
+            self.face.turn.add(PHASE_STORE, self)
         if self.out.full_bytes > self.face.stall_bytes:
             self.face.stalled = <void *>self
 
@@ -506,17 +456,15 @@ cdef class NatsSession(Session):
         cdef sub_t *sub
         self.active_ns = face.turn.now_ns
         if op.code and op.reply_len == 5 and memcmp(op.reply, b'_sys_', 5) == 0:
-            self.tell(errors.nats_line(
-                errors.NATS_QUEUE_DENIED, subject=go_quote(op.subject[:op.subject_len]),
-                queue=go_quote(op.reply[:op.reply_len])))
+            self.tell(errors.NATS_QUEUE_DENIED, subject=op.subject[:op.subject_len],
+                      queue=op.reply[:op.reply_len])
             return 0
         if face.tokens_max and count_tokens(op.subject, op.subject_len) > face.tokens_max:
-            self.tell(errors.nats_line(
-                errors.NATS_SUB_TOKENS, subject=go_quote(op.subject[:op.subject_len])))
+            self.tell(errors.NATS_SUB_TOKENS, subject=op.subject[:op.subject_len])
             return 0
         if face.subscriptions_max and (
-                self.subs.size - self.retired_size >= face.subscriptions_max):
-            self.tell(errors.nats_line(errors.NATS_SUBSCRIPTIONS))
+                self.subs.size - self.subs.retired_size >= face.subscriptions_max):
+            self.tell(errors.NATS_SUBSCRIPTIONS)
             return 0
         sub = subs_find(&self.subs, hash, op.text, op.text_len)
         if sub != NULL and sub.retired:
@@ -525,7 +473,7 @@ cdef class NatsSession(Session):
         if sub == NULL:
             if subject_shape(op.subject, op.subject_len) & (
                     SUBJECT_EMPTY_TOKEN | SUBJECT_TAIL_INSIDE):
-                self.tell(errors.nats_line(errors.NATS_SUBJECT))
+                self.tell(errors.NATS_SUBJECT)
                 return 0
             sub = face.router.add(self, op.subject, op.subject_len, op.reply, op.reply_len,
                                   op.text, op.text_len)
@@ -555,29 +503,11 @@ cdef class NatsSession(Session):
         subs_drop(&self.subs, sub)
         self.face.router.remove(sub)
 
-    cdef void retire(self, sub_t *sub) noexcept:
-        """It had its last message; it goes when no message is on its way any more."""
-        cdef sub_t **grown
-        cdef uint32_t cap
-        sub.retired = 1
-        if self.retired_size == self.retired_cap:
-            cap = max(4, 2 * self.retired_cap)
-            grown = <sub_t **>realloc(self.retired, cap * sizeof(void *))
-            if grown == NULL:
-                return      # then it goes with the connection
-            self.retired = grown
-            self.retired_cap = cap
-        self.retired[self.retired_size] = sub
-        self.retired_size += 1
-        self.face.turn.add(PHASE_STORE, self)
-
     cdef void remove_retired(self) noexcept:
-        cdef uint32_t i
-        for i in range(self.retired_size):
-            self.remove_sub(self.retired[i])
-        self.retired_size = self.retired_cap = 0
-        free(self.retired)
-        self.retired = NULL
+        cdef sub_t *sub = subs_unretire(&self.subs)
+        while sub != NULL:
+            self.remove_sub(sub)
+            sub = subs_unretire(&self.subs)
 
     # --- time
 
@@ -663,21 +593,9 @@ cdef class NatsSession(Session):
 
     @property
     def subscriptions(self):
-        return self.subs.size - self.retired_size
+        return self.subs.size - self.subs.retired_size
 
     @property
     def pending_bytes(self):
         return 0 if self.link is None else self.link.pending_bytes
 
-
-cdef inline bint begins(const char *text, size_t n, const char *with_, size_t m) noexcept nogil:
-    return n >= m and memcmp(text, with_, m) == 0
-
-
-cdef uint64_t count_tokens(const char *subject, size_t n) noexcept nogil:
-    cdef uint64_t tokens = 1
-    cdef size_t i
-    for i in range(n):
-        if subject[i] == c'.':
-            tokens += 1
-    return tokens

@@ -7,11 +7,16 @@ from broker.core.router cimport sub_t
 ctypedef struct subs_t:
     sub_t **slots       # owned array of borrowed subs, mask + 1 long; NULL while empty
     uint32_t mask
-    uint32_t size
+    uint32_t size           # the retired ones included
+    sub_t **retired         # owned array of subs that had their last message
+    uint32_t retired_size
+    uint32_t retired_cap
 
 cdef uint32_t sid_hash(uint64_t seed, const char *sid, size_t n) noexcept nogil
 cdef sub_t *subs_find(subs_t *t, uint32_t hash, const char *sid, size_t n) noexcept nogil
 cdef int subs_put(subs_t *t, sub_t *sub) except -1          # sub.hash is set, its sid is not there
 cdef void subs_drop(subs_t *t, sub_t *sub) noexcept nogil   # it is there
 cdef sub_t *subs_any(subs_t *t, uint32_t *cursor) noexcept nogil    # NULL when empty
+cdef void subs_retire(subs_t *t, sub_t *sub) noexcept nogil         # it is there
+cdef sub_t *subs_unretire(subs_t *t) noexcept nogil                 # NULL when there is none
 cdef void subs_free(subs_t *t) noexcept nogil

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Linear probing with the gap closed on removal, so a table never fills with marks."""
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp
 
 from broker.core.router cimport sub_t
@@ -81,7 +81,9 @@ cdef void subs_drop(subs_t *t, sub_t *sub) noexcept nogil:
     t.slots[i] = NULL
     t.size -= 1
     if t.size == 0:
-        subs_free(t)
+        free(t.slots)
+        t.slots = NULL
+        t.mask = 0
 
 
 cdef sub_t *subs_any(subs_t *t, uint32_t *cursor) noexcept nogil:
@@ -96,8 +98,36 @@ cdef sub_t *subs_any(subs_t *t, uint32_t *cursor) noexcept nogil:
     return t.slots[i]
 
 
+cdef void subs_retire(subs_t *t, sub_t *sub) noexcept nogil:
+    """It takes no more messages, and waits to be removed."""
+    cdef sub_t **grown
+    cdef uint32_t cap
+    sub.retired = 1
+    if t.retired_size == t.retired_cap:
+        cap = max(4, 2 * t.retired_cap)
+        grown = <sub_t **>realloc(t.retired, cap * sizeof(void *))
+        if grown == NULL:
+            return      # then it goes with the connection
+        t.retired = grown
+        t.retired_cap = cap
+    t.retired[t.retired_size] = sub
+    t.retired_size += 1
+
+
+cdef sub_t *subs_unretire(subs_t *t) noexcept nogil:
+    """One of those that wait, no longer in the list; drop it before anything else is retired."""
+    if t.retired_size == 0:
+        free(t.retired)
+        t.retired = NULL
+        t.retired_cap = 0
+        return NULL
+    t.retired_size -= 1
+    return t.retired[t.retired_size]
+
+
 cdef void subs_free(subs_t *t) noexcept nogil:
     free(t.slots)
+    free(t.retired)
     t.slots = NULL
-    t.mask = 0
-    t.size = 0
+    t.retired = NULL
+    t.mask = t.size = t.retired_size = t.retired_cap = 0

@@ -1,6 +1,6 @@
 # cython: language_level=3
 """The NATS client protocol as bytes: operations out of input, messages into output."""
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from broker.core.types cimport record_t
 
@@ -68,3 +68,9 @@ cdef size_t join_sizes(char *dst, const char *text, size_t n) noexcept nogil
 cdef size_t head_bytes(const record_t *rec, size_t sid_len) noexcept nogil
 cdef char *put_head(char *p, const record_t *rec, const char *sid, size_t sid_len,
                     bint headers) noexcept nogil
+cdef size_t no_responders_bytes(size_t reply_len, size_t sid_len) noexcept nogil
+cdef char *put_no_responders(char *p, const char *reply, size_t reply_len, const char *sid,
+                             size_t sid_len) noexcept nogil
+cdef bint reserved_subject(const char *subject, size_t n) noexcept nogil
+cdef bint reserved_reply(const char *reply, size_t n) noexcept nogil
+cdef uint64_t count_tokens(const char *subject, size_t n) noexcept nogil

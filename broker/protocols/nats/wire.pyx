@@ -10,8 +10,8 @@ Names in any case; blanks are runs of space and tab; CR is optional at the end o
 required after a payload. A wrong byte is an error as soon as it is there, not at the end of its
 line. The first byte behind the blanks belongs to the argument, even if it is an LF.
 """
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
-from libc.string cimport memchr, memcpy, memset
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 from broker.core.types cimport record_t
 
@@ -19,7 +19,10 @@ cdef extern from "wire.h" nogil:
     uint32_t tw_run(const char *p, const char *end, const char *line, size_t line_len,
                     size_t stride, uint32_t at_most)
 
+cdef const char *NO_RESPONDERS = b' 16 16\r\nNATS/1.0 503\r\n\r\n\r\n'
+
 cdef enum:
+    NO_RESPONDERS_LEN = 26
     TOKENS_MAX = 5          # one more than any operation takes
     DIGITS_MAX = 9
     BLANKS_KEPT = 64        # behind a name at the end of the input; more are used up
@@ -361,6 +364,45 @@ cdef char *put_head(char *p, const record_t *rec, const char *sid, size_t sid_le
     p[0] = c'\r'
     p[1] = c'\n'
     return p + 2
+
+
+cdef size_t no_responders_bytes(size_t reply_len, size_t sid_len) noexcept nogil:
+    return 5 + reply_len + 1 + sid_len + NO_RESPONDERS_LEN
+
+
+cdef char *put_no_responders(char *p, const char *reply, size_t reply_len, const char *sid,
+                             size_t sid_len) noexcept nogil:
+    """The status that answers a request which nobody took."""
+    memcpy(p, b'HMSG ', 5)
+    p += 5
+    memcpy(p, reply, reply_len)
+    p += reply_len
+    p[0] = c' '
+    memcpy(p + 1, sid, sid_len)
+    p += 1 + sid_len
+    memcpy(p, NO_RESPONDERS, NO_RESPONDERS_LEN)
+    return p + NO_RESPONDERS_LEN
+
+
+cdef bint reserved_subject(const char *subject, size_t n) noexcept nogil:
+    """Is it one that only servers publish to?"""
+    return n > 5 and memcmp(subject, b'_GR_.', 5) == 0
+
+
+cdef bint reserved_reply(const char *reply, size_t n) noexcept nogil:
+    """Is it one that only servers ask with?"""
+    return ((n >= 4 and memcmp(reply, b'_R_.', 4) == 0)
+            or (n > 8 and memcmp(reply, b'$JS.ACK.', 8) == 0)
+            or reserved_subject(reply, n))
+
+
+cdef uint64_t count_tokens(const char *subject, size_t n) noexcept nogil:
+    cdef uint64_t tokens = 1
+    cdef size_t i
+    for i in range(n):
+        if subject[i] == c'.':
+            tokens += 1
+    return tokens
 
 
 def scan_bytes(data, *, uint32_t control_line_max=4096, uint32_t payload_max=1 << 20,

@@ -92,6 +92,11 @@ cdef class NsqFace:
         self.promises_max = limits.NSQ_PROMISES_MAX
         self.give_back = config.requeue_on_close
 
+    def count_in(self, uint64_t messages, uint64_t nbytes):
+        """Messages that came to the same topics another way."""
+        self.in_msgs += messages
+        self.in_bytes += nbytes
+
 
 cdef class NsqSession(Session):
     def __init__(self, NsqFace face):
@@ -656,6 +661,14 @@ cdef class NsqSession(Session):
         """End the connection without a word (its channel was deleted)."""
         if self.link is not None:
             self.link.close()
+
+    @property
+    def remote_address(self):
+        """host:port of the peer."""
+        peer = None if self.link is None else self.link.peer
+        if not isinstance(peer, tuple):
+            return str(peer or '')
+        return f'[{peer[0]}]:{peer[1]}' if ':' in peer[0] else f'{peer[0]}:{peer[1]}'
 
     def numbers(self):
         """(state, ready, in flight, delivered, finished, requeued)."""

@@ -1,0 +1,20 @@
+from broker.core.router import Router
+from broker.core.seams import Sink
+
+class Ear(Sink):
+    heard: list[tuple[bytes, bytes, bytes, bytes]]
+    deaf: bool
+    def __init__(self, router: Router) -> None: ...
+    def subscribe(self, sid: bytes, subject: bytes, queue: bytes = b"") -> None: ...
+    def unsubscribe(self, sid: bytes) -> None: ...
+    def close(self) -> None: ...
+
+def publish(
+    router: Router,
+    subject: bytes,
+    data: bytes = b"",
+    *,
+    reply: bytes = b"",
+    skip: Sink | None = None,
+) -> int: ...
+def shape(subject: bytes) -> int: ...

@@ -1,0 +1,292 @@
+"""nsqd's HTTP API: publish, topics and channels, what there is."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from broker import errors, limits
+from broker.protocols.nsq import stats
+from broker.protocols.nsq.http import ApiError, Route, make_app, read_body
+from broker.protocols.nsq.wire import is_ephemeral, is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from aiohttp import web
+
+    from broker.core.cursor import Cursor
+    from broker.core.log import Log
+    from broker.errors import HttpError
+    from broker.protocols.nsq.door import NsqDoor
+    from broker.protocols.nsq.http import Answer, Query
+
+_GO_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+def _named(name: str) -> bool:
+    return is_name(name.encode("utf-8", "surrogateescape"))
+
+
+def _wrapped(number: int) -> int:
+    """As a signed 64-bit integer, like Go's time.Duration after a multiplication."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _parts(body: bytes, message_max: int, body_max: int) -> list[bytes]:
+    """[count]{[len][bytes]}: an MPUB without its total size; what follows is ignored."""
+    if len(body) < 4:
+        raise ApiError(errors.NSQ_HTTP_BAD_BODY)
+    count = int.from_bytes(body[:4], "big", signed=True)
+    if not 0 < count <= (body_max - 4) // 5:
+        raise ApiError(errors.NSQ_HTTP_BAD_BODY)
+    found, at = [], 4
+    for _ in range(count):
+        size = int.from_bytes(body[at : at + 4], "big", signed=True)
+        part = body[at + 4 : at + 4 + max(size, 0)]
+        if not 0 < size <= message_max or len(part) < size:
+            raise ApiError(errors.NSQ_HTTP_BAD_MESSAGE)
+        found.append(part)
+        at += 4 + size
+    return found
+
+
+class NsqApi:
+    """The handlers; one per door."""
+
+    def __init__(self, door: NsqDoor, health: Callable[[], str | None]) -> None:
+        """`health()` says what is wrong, or None."""
+        self.door = door
+        self.engine = door.engine
+        self.config = door.config
+        self.health = health
+        self.hostname = socket.gethostname()
+        self.http_port = 0  # set once it is known
+        self.start_ns = time.time_ns()
+
+    def app(self) -> web.Application:
+        """The application that serves all of it."""
+        routes = {
+            "/ping": {"GET": Route(self.ping, versioned=False)},
+            "/info": {"GET": Route(self.info)},
+            "/stats": {"GET": Route(self.stats)},
+            "/pub": {"POST": Route(self.pub)},
+            "/mpub": {"POST": Route(self.mpub)},
+            "/topic/create": {"POST": Route(self.topic_create)},
+            "/topic/delete": {"POST": Route(self.topic_delete)},
+            "/topic/empty": {"POST": Route(self.topic_empty)},
+            "/topic/pause": {"POST": Route(self.topic_pause)},
+            "/topic/unpause": {"POST": Route(self.topic_unpause)},
+            "/channel/create": {"POST": Route(self.channel_create)},
+            "/channel/delete": {"POST": Route(self.channel_delete)},
+            "/channel/empty": {"POST": Route(self.channel_empty)},
+            "/channel/pause": {"POST": Route(self.channel_pause)},
+            "/channel/unpause": {"POST": Route(self.channel_unpause)},
+        }
+        return make_app(routes, self.config.max_body_size + 1)
+
+    # --- what there is
+
+    async def ping(self, _request: web.Request, _query: Query) -> Answer:
+        """Whether all is well."""
+        problem = self.health()
+        if problem is None:
+            return "OK"
+        raise ApiError(errors.NSQ_HTTP_INTERNAL, text=f"NOK - {problem}")
+
+    async def info(self, _request: web.Request, _query: Query) -> Answer:
+        """Who this is."""
+        config = self.config
+        return {
+            "version": limits.NSQ_VERSION,
+            "broadcast_address": config.broadcast_address or self.hostname,
+            "hostname": self.hostname,
+            "http_port": self.http_port,
+            "tcp_port": self.door.address[1],
+            "start_time": self.start_ns // limits.SECOND,
+            "max_heartbeat_interval": config.max_heartbeat_interval_ns,
+            "max_output_buffer_size": config.max_output_buffer_size,
+            "max_output_buffer_timeout": config.max_output_buffer_timeout_ns,
+            "max_deflate_level": config.max_deflate_level,
+            "topology_zone": "",
+            "topology_region": "",
+        }
+
+    async def stats(self, _request: web.Request, query: Query) -> Answer:
+        """Topics, channels, clients."""
+        topic, channel = query.get("topic") or "", query.get("channel") or ""
+        include_clients = query.flag("include_clients", True)
+        memory = stats.memory() if query.flag("include_mem", True) else None
+        sessions = self.door.sessions
+        topics = stats.topic_pages(
+            self.engine, sessions, topic, channel, include_clients=include_clients
+        )
+        producers = stats.producer_pages(sessions, topic) if include_clients else None
+        problem = self.health()
+        health = "OK" if problem is None else f"NOK - {problem}"
+        if query.get("format") != "json":
+            return stats.text_page(topics, producers, memory, health, self.start_ns)
+        page: dict[str, object] = {
+            "version": limits.NSQ_VERSION,
+            "health": health,
+            "start_time": self.start_ns // limits.SECOND,
+            "topics": topics,
+        }
+        if memory is not None:
+            page["memory"] = memory
+        return {**page, "producers": producers}
+
+    # --- publish
+
+    async def pub(self, request: web.Request, query: Query) -> Answer:
+        """The body is one message."""
+        body = await read_body(request, self.config.max_msg_size, errors.NSQ_HTTP_BIG)
+        if not body:
+            raise ApiError(errors.NSQ_HTTP_EMPTY)
+        log = self._make_topic(query)
+        delay_ns = self._delay_ns(query)
+        await self._publish(log, [body], time.time_ns() + delay_ns if delay_ns else 0)
+        return "OK"
+
+    async def mpub(self, request: web.Request, query: Query) -> Answer:
+        """The body is one message per line, or an MPUB in binary."""
+        config = self.config
+        if (request.content_length or 0) > config.max_body_size:
+            raise ApiError(errors.NSQ_HTTP_BODY_BIG, close=True)
+        log = self._make_topic(query)
+        body = await read_body(request, config.max_body_size, errors.NSQ_HTTP_BODY_BIG)
+        if query.get("binary") is not None and query.flag("binary", True):
+            parts = _parts(body, config.max_msg_size, config.max_body_size)
+        else:
+            parts = [line for line in body.split(b"\n") if line]
+            if any(len(line) > config.max_msg_size for line in parts):
+                raise ApiError(errors.NSQ_HTTP_BIG)
+        await self._publish(log, parts, 0)
+        return "OK"
+
+    def _delay_ns(self, query: Query) -> int:
+        text = query.get("defer")
+        if text is None:
+            return 0
+        if not _GO_INT.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
+            raise ApiError(errors.NSQ_HTTP_DEFER)
+        delay_ns = _wrapped(int(text) * limits.MS)
+        if not 0 <= delay_ns <= self.config.max_req_timeout_ns:
+            raise ApiError(errors.NSQ_HTTP_DEFER)
+        return delay_ns
+
+    async def _publish(self, log: Log, bodies: list[bytes], not_before_ns: int) -> None:
+        try:
+            await log.publish(bodies, not_before_ns)
+        except OSError as problem:
+            raise ApiError(errors.NSQ_HTTP_EXITING) from problem
+        self.door.count_published(bodies)
+
+    # --- topics
+
+    def _topic_name(self, query: Query) -> str:
+        name = query.get("topic")
+        if name is None:
+            raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
+        return name
+
+    def _make_topic(self, query: Query) -> Log:
+        name = self._topic_name(query)
+        if not _named(name):
+            raise ApiError(errors.NSQ_HTTP_TOPIC)
+        return self.engine.open_log(name, ephemeral=is_ephemeral(name.encode()))
+
+    def _topic(self, query: Query) -> Log:
+        log = self.engine.log(self._topic_name(query))
+        if log is None:
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_TOPIC)
+        return log
+
+    async def topic_create(self, _request: web.Request, query: Query) -> Answer:
+        """Make it if need be."""
+        self._make_topic(query)
+        return None
+
+    async def topic_delete(self, _request: web.Request, query: Query) -> Answer:
+        """Forget it with its channels; their consumers are cut off."""
+        log = self._topic(query)
+        self._cut_off(list(log.cursors.values()), lambda: self.engine.delete_log(log.name))
+        return None
+
+    async def topic_empty(self, _request: web.Request, query: Query) -> Answer:
+        """Drop what no channel has yet."""
+        if not _named(self._topic_name(query)):
+            raise ApiError(errors.NSQ_HTTP_TOPIC)
+        self._topic(query).empty()
+        return None
+
+    async def topic_pause(self, _request: web.Request, query: Query) -> Answer:
+        """Give nothing to channels until unpause."""
+        self._topic(query).pause()
+        return None
+
+    async def topic_unpause(self, _request: web.Request, query: Query) -> Answer:
+        """Give to channels again."""
+        self._topic(query).unpause()
+        return None
+
+    # --- channels
+
+    def _channel_args(self, query: Query) -> tuple[Log, str]:
+        for name, missing, invalid in (
+            ("topic", errors.NSQ_HTTP_NO_TOPIC, errors.NSQ_HTTP_ARG_TOPIC),
+            ("channel", errors.NSQ_HTTP_NO_CHANNEL, errors.NSQ_HTTP_ARG_CHANNEL),
+        ):
+            value = query.get(name)
+            _require(value is not None, missing)
+            _require(_named(value or ""), invalid)
+        return self._topic(query), query.get("channel") or ""
+
+    def _channel(self, query: Query) -> Cursor:
+        log, name = self._channel_args(query)
+        cursor = log.cursors.get(name)
+        if cursor is None:
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
+        return cursor
+
+    async def channel_create(self, _request: web.Request, query: Query) -> Answer:
+        """Make it if need be; the topic must be there."""
+        log, name = self._channel_args(query)
+        log.open_cursor(name, ephemeral=is_ephemeral(name.encode()))
+        return None
+
+    async def channel_delete(self, _request: web.Request, query: Query) -> Answer:
+        """Forget it; its consumers are cut off."""
+        cursor = self._channel(query)
+        self._cut_off([cursor], lambda: cursor.log.delete_cursor(cursor.name))
+        return None
+
+    async def channel_empty(self, _request: web.Request, query: Query) -> Answer:
+        """Drop everything: waiting, deferred, in flight."""
+        self._channel(query).empty()
+        return None
+
+    async def channel_pause(self, _request: web.Request, query: Query) -> Answer:
+        """Give nothing to consumers until unpause."""
+        self._channel(query).pause()
+        return None
+
+    async def channel_unpause(self, _request: web.Request, query: Query) -> Answer:
+        """Give to consumers again."""
+        self._channel(query).unpause()
+        return None
+
+    def _cut_off(self, cursors: Iterable[Cursor], delete: Callable[[], object]) -> None:
+        """Delete cursors, then end the connections that were subscribed to them."""
+        gone = set(cursors)
+        found = [s for s in self.door.sessions if s.cursor in gone]
+        delete()
+        for session in found:
+            session.disconnect()
+
+
+def _require(condition: bool, error: HttpError) -> None:
+    if not condition:
+        raise ApiError(error)
