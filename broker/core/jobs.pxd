@@ -53,4 +53,6 @@ cdef class Worker:
     cdef void submit(self, job_t *job) noexcept
 
 
+cdef int64_t monotonic_ns() noexcept nogil
+
 cdef char *copy_path(bytes path) except NULL

@@ -160,7 +160,7 @@ cdef char *copy_path(bytes path) except NULL:
     return copy
 
 
-cdef inline int64_t monotonic_ns() noexcept nogil:
+cdef int64_t monotonic_ns() noexcept nogil:
     cdef timespec ts
     clock_gettime(CLOCK_MONOTONIC, &ts)
     return <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec

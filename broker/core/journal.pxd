@@ -5,7 +5,8 @@
 """
 from libc.stdint cimport uint64_t
 
-from broker.core.jobs cimport JobKind, JobOwner, Worker, job_t
+from broker.core.jobs cimport JobKind, JobOwner, job_t
+from broker.core.shared cimport Shared
 
 cdef enum JournalOp:
     OP_ACK = 1          # varint seq, varint count: these are done with
@@ -16,7 +17,7 @@ cdef enum JournalOp:
 
 
 cdef class Journal(JobOwner):
-    cdef Worker writer, syncer
+    cdef Shared shared
     cdef readonly object path           # str
     cdef int fd
     cdef int old_fd                     # being replaced, -1 = none
@@ -32,7 +33,6 @@ cdef class Journal(JobOwner):
     cdef bint adopted                   # the file is there and good up to file_bytes
     cdef bint closed
     cdef readonly int last_error
-    cdef readonly size_t compact_min    # bytes; a shorter file is never compacted
 
     cdef void ack(self, uint64_t seq) noexcept
     cdef void op(self, JournalOp kind, uint64_t a, uint64_t b, uint64_t c, int arity) noexcept
@@ -43,6 +43,8 @@ cdef class Journal(JobOwner):
     cdef int room(self, size_t n) except -1
     cdef void put_varint(self, uint64_t v) noexcept
     cdef void end_run(self) noexcept
+    cdef void seal_block(self) noexcept
+    cdef void wrote(self, int error) noexcept
     cdef job_t *seal(self, JobKind kind) except NULL
     cdef void release(self) noexcept
     cdef void close_later(self, int fd) noexcept

@@ -17,11 +17,10 @@ from broker.core.jobs cimport (
     JOB_SYNC,
     JOB_WRITE,
     JobKind,
-    JobOwner,
-    Worker,
     copy_path,
     job_t,
 )
+from broker.core.shared cimport Shared
 from broker.core.vfs cimport vfs_close, vfs_open, vfs_truncate
 
 cdef extern from "core.h" nogil:
@@ -46,12 +45,10 @@ cdef class Journal(JobOwner):
         self.fd = -1
         self.old_fd = -1
 
-    def __init__(self, Worker writer, Worker syncer, path, size_t compact_min):
+    def __init__(self, Shared shared, path):
         """A journal at `path`; nothing is opened before the first rewrite."""
-        self.writer = writer
-        self.syncer = syncer
+        self.shared = shared
         self.path = path
-        self.compact_min = compact_min
 
     def __dealloc__(self):
         free(self.data)
@@ -108,13 +105,17 @@ cdef class Journal(JobOwner):
     cdef bint pending(self) noexcept:
         return self.len > 0 or self.run_count > 0
 
-    cdef job_t *seal(self, JobKind kind) except NULL:
-        """Finish the block and give it to a job, which owns its memory from then on."""
-        cdef job_t *job = self.writer.job(kind, self)
+    cdef void seal_block(self) noexcept:
+        """Finish the block: no run open, length and sum in place."""
         self.end_run()
         tw_store_u32(self.data, <uint32_t>(self.len - BLOCK_HEADER_BYTES))
         tw_store_u32(self.data + 4, tw_crc32c(
             0, self.data + BLOCK_HEADER_BYTES, self.len - BLOCK_HEADER_BYTES))
+
+    cdef job_t *seal(self, JobKind kind) except NULL:
+        """Finish the block and give it to a job, which owns its memory from then on."""
+        cdef job_t *job = self.shared.writer.job(kind, self)
+        self.seal_block()
         job.fd = self.fd
         job.data = self.data
         job.len = self.len
@@ -125,14 +126,24 @@ cdef class Journal(JobOwner):
 
     cdef void flush(self) noexcept:
         cdef job_t *job
+        cdef int error
         if self.replacing or self.last_error or self.closed or not self.pending():
             return
         if self.fd < 0 and not self.reopen():
             return
+        self.end_run()
+        if self.shared.may_inline(self.len):
+            self.seal_block()
+            error = self.shared.write_inline(
+                self.fd, self.data, self.len, <int64_t>self.file_bytes)
+            self.file_bytes += self.len
+            self.len = 0
+            self.wrote(error)
+            return
         job = self.seal(JOB_WRITE)
         job.offset = <int64_t>self.file_bytes
         self.file_bytes += job.len
-        self.writer.submit(job)
+        self.shared.writer.submit(job)
 
     def adopt(self, size_t file_bytes):
         """The file exists and is good up to file_bytes: go on behind that."""
@@ -156,7 +167,7 @@ cdef class Journal(JobOwner):
             return False
         if self.last_error or (self.fd < 0 and not self.adopted):
             return True
-        return self.file_bytes > self.compact_min and self.file_bytes > 4 * self.snapshot_bytes
+        return self.file_bytes > self.shared.journal_bytes_min and self.file_bytes > 4 * self.snapshot_bytes
 
     cdef object rewrite(self):
         """Begin a new file beside the old one; OSError when it cannot be made."""
@@ -189,7 +200,7 @@ cdef class Journal(JobOwner):
         self.file_bytes = self.snapshot_bytes = job.len
         self.replacing = True
         self.last_error = 0
-        self.writer.submit(job)
+        self.shared.writer.submit(job)
 
     cdef void finished(self, job_t *job) noexcept:
         if job.kind == <int>JOB_SYNC:
@@ -198,13 +209,7 @@ cdef class Journal(JobOwner):
             return
         free(job.data)
         self.under_way -= 1
-        if job.error:
-            # what is lost here is in memory: a whole new file follows, once that works
-            self.last_error = job.error
-            self.len = 0
-            self.run_count = 0
-        else:
-            self.unsynced = True
+        self.wrote(job.error)
         if job.kind == <int>JOB_REPLACE:
             self.replacing = False
             if self.old_fd >= 0:
@@ -214,6 +219,15 @@ cdef class Journal(JobOwner):
         if self.closed and self.under_way == 0:
             self.release()
 
+    cdef void wrote(self, int error) noexcept:
+        if error:
+            # what is lost here is in memory: a whole new file follows, once that works
+            self.last_error = error
+            self.len = 0
+            self.run_count = 0
+        else:
+            self.unsynced = True
+
     cdef void release(self) noexcept:
         if self.fd >= 0:
             self.close_later(self.fd)
@@ -221,9 +235,9 @@ cdef class Journal(JobOwner):
 
     cdef void close_later(self, int fd) noexcept:
         """Close behind every sync that was asked for: a number must not be reused under one."""
-        cdef job_t *job = self.syncer.job(JOB_CLOSE, None)
+        cdef job_t *job = self.shared.syncer.job(JOB_CLOSE, None)
         job.fd = fd
-        self.syncer.submit(job)
+        self.shared.syncer.submit(job)
 
     cdef void sync(self) noexcept:
         """Bring what was written onto the disk, some time soon."""
@@ -231,9 +245,9 @@ cdef class Journal(JobOwner):
         if self.fd < 0 or self.closed or not self.unsynced:
             return
         self.unsynced = False
-        job = self.syncer.job(JOB_SYNC, self)
+        job = self.shared.syncer.job(JOB_SYNC, self)
         job.fd = self.fd
-        self.syncer.submit(job)
+        self.shared.syncer.submit(job)
 
     def close(self):
         """Write what is pending and close the file once that is done."""

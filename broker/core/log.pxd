@@ -85,6 +85,7 @@ cdef class Log(JobOwner):
     cdef Batch open_batch(self, size_t size)
     cdef Segment new_segment(self, uint64_t first_seq, size_t record_bytes)
     cdef void submit(self) noexcept
+    cdef void completed(self, Batch batch, int error) noexcept
     cdef void written(self, Batch batch) noexcept
     cdef void store_in_memory(self, Batch batch) noexcept
     cdef void fail(self, int error) noexcept

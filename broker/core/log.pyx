@@ -230,6 +230,10 @@ cdef class Log(JobOwner):
         if self.folder is None:
             self.store_in_memory(batch)
             return
+        if self.shared.may_inline(batch.len):
+            self.completed(batch, self.shared.write_inline(
+                batch.segment.fd, batch.data, batch.len, <int64_t>batch.offset))
+            return
         self.writing = batch
         job = self.shared.writer.job(JOB_WRITE, self)
         job.fd = batch.segment.fd
@@ -257,8 +261,12 @@ cdef class Log(JobOwner):
             self.waiting_bytes = 0
             self.abandon()
             return
-        if job.error:
-            self.fail(job.error)
+        self.completed(batch, job.error)
+
+    cdef void completed(self, Batch batch, int error) noexcept:
+        """The batch has been written, or that failed."""
+        if error:
+            self.fail(error)
             return
         self.shared.bytes_written += batch.len
         self.last_error = 0
@@ -522,9 +530,7 @@ cdef class Log(JobOwner):
             return None
         folder = os.path.join(self.folder, CURSORS)
         os.makedirs(folder, exist_ok=True)
-        return Journal(self.shared.writer, self.shared.syncer,
-                       os.path.join(folder, escape(name) + CURSOR_SUFFIX),
-                       self.shared.journal_bytes_min)
+        return Journal(self.shared, os.path.join(folder, escape(name) + CURSOR_SUFFIX))
 
     def delete_cursor(self, str name):
         """Forget a cursor; the last one of an in-memory log takes the log with it."""

@@ -23,6 +23,14 @@ cdef class Shared:
     cdef public size_t journal_bytes_min    # a shorter journal is not compacted
     cdef public size_t reclaim_bytes        # an idle, fully acked segment above it is given back
     cdef public size_t pump_bytes_max       # handed out per cursor and turn
+    # Short writes are done on the loop while that is fast: see write_inline.
+    cdef public size_t inline_bytes         # a longer write always goes to the writer; 0 = all do
+    cdef public int64_t inline_stall_ns     # one that took longer sends the next ones to the writer
+    cdef public int64_t inline_pause_ns     # for so long, and twice as long each time
+    cdef public int64_t inline_pause_max_ns
+    cdef int64_t inline_pause           # the pause in force
+    cdef int64_t inline_after_ns        # monotonic; not before
+    cdef readonly uint64_t inline_writes, inline_stalls
     cdef public int64_t retry_ns            # after a failed write, appends are refused for so long
     cdef public uint32_t entries_max        # per cursor: in flight, deferred and to be given again
     cdef public uint64_t window_max         # per cursor: records between ack floor and last ack
@@ -35,4 +43,6 @@ cdef class Shared:
     cdef public double sync_seconds
     cdef readonly list sync_buckets     # counts by SYNC_BUCKETS
 
+    cdef bint may_inline(self, size_t n) noexcept
+    cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept
     cdef void note_sync(self, int64_t took_ns) noexcept

@@ -2,9 +2,10 @@
 """What all logs of one engine share: the turn, the workers, the limits, the counters."""
 from libc.stdint cimport int64_t
 
-from broker.core.jobs cimport Worker
+from broker.core.jobs cimport Worker, monotonic_ns
 from broker.core.router cimport Router
 from broker.core.turn cimport Turn
+from broker.core.vfs cimport vfs_truncate, vfs_write
 
 # Upper bounds of the sync latency histogram, in seconds.
 SYNC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -23,6 +24,33 @@ cdef class Shared:
         self.syncer = Worker('log-syncer')
         self.loader = Worker('log-loader')
         self.sync_buckets = [0] * (len(SYNC_BUCKETS) + 1)
+
+    cdef bint may_inline(self, size_t n) noexcept:
+        """A short write may be done here and now: the writer is idle and writes have been quick."""
+        return (n <= self.inline_bytes and self.writer.submitted == self.writer.reaped
+                and self.turn.now_ns >= self.inline_after_ns)
+
+    cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept:
+        """Write without leaving the loop; 0 or an errno, as the writer would say.
+
+        Handing a write to the thread and hearing of its end costs two wake-ups, several times
+        what a short write into the page cache takes. But when the kernel makes writers wait for
+        the disk, the loop must not be among them: one slow write, and the thread takes over.
+        """
+        cdef int64_t before = monotonic_ns(), took
+        cdef int error = vfs_write(fd, data, n, offset)
+        if error:
+            vfs_truncate(fd, offset)    # what got in must not look like a record later
+        took = monotonic_ns() - before
+        self.inline_writes += 1
+        if took > self.inline_stall_ns:
+            self.inline_stalls += 1
+            if before > self.inline_after_ns + 4 * self.inline_pause or self.inline_pause == 0:
+                self.inline_pause = self.inline_pause_ns
+            else:
+                self.inline_pause = min(2 * self.inline_pause, self.inline_pause_max_ns)
+            self.inline_after_ns = before + took + self.inline_pause
+        return error
 
     cdef void note_sync(self, int64_t took_ns) noexcept:
         cdef double seconds = took_ns / 1e9

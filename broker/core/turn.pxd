@@ -6,8 +6,8 @@ from broker.core.heap cimport heap_t
 from broker.core.seams cimport Task
 
 cdef enum Phase:
-    PHASE_PUMP = 0      # cursors hand out what became readable
-    PHASE_STORE = 1     # logs and journals hand their bytes to the writer
+    PHASE_STORE = 0     # logs write what was appended, or hand it to the writer
+    PHASE_PUMP = 1      # cursors hand out what can be read, and write what they must remember
     PHASE_FLUSH = 2     # connections write what was put into their output
     PHASES = 3
 

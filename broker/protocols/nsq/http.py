@@ -43,25 +43,36 @@ class ApiError(Exception):
 
 
 class Query:
-    """The arguments of a request, as Go's url.ParseQuery reads them; the first value counts."""
+    """The arguments of a request, as Go's url.ParseQuery reads them; the first value counts.
+
+    They are read when the first one is asked for: some requests fail before that.
+    """
 
     def __init__(self, raw: str) -> None:
-        self._values: dict[str, str] = {}
-        for pair in raw.encode("utf-8", "surrogateescape").split(b"&"):
-            if b";" in pair or _PERCENT.search(pair):
-                raise ApiError(errors.NSQ_HTTP_REQUEST)
-            if pair:
-                key, _, value = pair.partition(b"=")
-                self._values.setdefault(_unquote(key), _unquote(value))
+        self._raw = raw
+        self._values: dict[str, str] | None = None
 
     def get(self, name: str) -> str | None:
         """The value, or None when there is no such argument."""
+        if self._values is None:
+            self._values = _parse(self._raw)
         return self._values.get(name)
 
     def flag(self, name: str, default: bool) -> bool:
         """true, 1, false or 0; anything else is the default."""
         flags = {"true": True, "1": True, "false": False, "0": False}
-        return flags.get(self._values.get(name, ""), default)
+        return flags.get(self.get(name) or "", default)
+
+
+def _parse(raw: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for pair in raw.encode("utf-8", "surrogateescape").split(b"&"):
+        if b";" in pair or _PERCENT.search(pair):
+            raise ApiError(errors.NSQ_HTTP_REQUEST)
+        if pair:
+            key, _, value = pair.partition(b"=")
+            values.setdefault(_unquote(key), _unquote(value))
+    return values
 
 
 def _unquote(text: bytes) -> str:

@@ -1,0 +1,114 @@
+"""The JSON of INFO and CONNECT."""
+
+from __future__ import annotations
+
+import base64
+
+import orjson
+import pytest
+
+from broker.protocols.nats.options import (
+    ClientOptions,
+    go_quote,
+    info_head,
+    info_line,
+    make_server_id,
+    parse_object,
+)
+
+
+def merged(*raw: bytes) -> ClientOptions:
+    options = ClientOptions()
+    for one in raw:
+        options.merge(one)
+    return options
+
+
+def test_what_is_on_by_itself() -> None:
+    options = merged(b"{}")
+    assert (options.verbose, options.pedantic, options.echo) == (True, True, True)
+    assert (options.headers, options.no_responders, options.protocol) == (False, False, 0)
+
+
+def test_names_in_any_case_and_unknown_ones() -> None:
+    options = merged(b'{"VERBOSE":false,"Name":"n","PA\xc5\xbf\xc5\xbf":"p","new":[{"x":1}]}')
+    assert options.verbose is False
+    assert (options.name, options.password) == ("n", "p")
+
+
+def test_later_ones_add_to_earlier_ones() -> None:
+    options = merged(b'{"echo":false,"name":"n","protocol":1}', b'{"name":null,"protocol":0}')
+    assert (options.echo, options.name, options.protocol) == (False, "n", 0)
+
+
+@pytest.mark.parametrize("raw", [b"null", b" {} ", b'{"name":"\xff"}', b'{"name":"\\ud800"}'])
+def test_accepted(raw: bytes) -> None:
+    merged(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"[]",
+        b"1",
+        b'"x"',
+        b"{",
+        b"{} x",
+        b'{"verbose":1}',
+        b'{"verbose":"true"}',
+        b'{"name":1}',
+        b'{"protocol":1.0}',
+        b'{"protocol":"1"}',
+        b'{"protocol":true}',
+        b'{"protocol":99999999999999999999}',
+        b'{"import":1}',
+        b'{"a":NaN}',
+        b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}x",
+    ],
+)
+def test_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the text goes nowhere
+        merged(raw)
+
+
+def test_deep_nesting_is_no_crash() -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        parse_object(b'{"a":"\xff","b":' + b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("raw", "quoted"),
+    [
+        (b"foo", '"foo"'),
+        (b'a"b\\c', '"a\\"b\\\\c"'),
+        (b"\x00\x01\x7f\a\b\f\n\r\t\v", '"\\x00\\x01\\x7f\\a\\b\\f\\n\\r\\t\\v"'),
+        (b"\xff\xfe", '"\\xff\\xfe"'),
+        ("äö€".encode(), '"äö€"'),
+        ("\u00a0\u2028\U000e0001".encode(), '"\\u00a0\\u2028\\U000e0001"'),
+    ],
+)
+def test_go_quote(raw: bytes, quoted: str) -> None:
+    assert go_quote(raw) == quoted
+
+
+def test_info() -> None:
+    head = info_head(server_id="N1", server_name="", host="h", port=5, max_payload=9)
+    line = info_line(head, 7, "192.0.2.1")
+    assert line.startswith(b"INFO {")
+    assert line.endswith(b"} \r\n")
+    info = orjson.loads(line[5:])
+    assert (info["server_id"], info["server_name"], info["version"]) == ("N1", "N1", "2.9.10")
+    assert (info["client_id"], info["client_ip"], info["max_payload"]) == (7, "192.0.2.1", 9)
+    assert (info["proto"], info["headers"], info["host"], info["port"]) == (1, True, "h", 5)
+
+
+def test_server_id_is_shaped_like_a_key() -> None:
+    server_id = make_server_id()
+    assert len(server_id) == 56
+    assert server_id[0] == "N"
+    assert len(base64.b32decode(server_id)) == 35
+    assert make_server_id() != server_id
+    # one that nats-server made
+    original = "NDMGPD2HC6BAAUWMUAM2SAIM5T5YUTIHS7LWVQECNEX6WHYZFSSZCAHL"
+    assert make_server_id(base64.b32decode(original)[1:33]) == original
