@@ -168,7 +168,7 @@ NSQ_EXITING: Final = "exiting"  # topic.go PutMessage
 
 
 def nsq_text(error: WireError, **parts: str | int) -> bytes:
-    """The payload of an error frame; bytes that are not UTF-8 come as surrogates and go as bytes."""
+    """The payload of an error frame; surrogates of bytes that are not UTF-8 become those bytes."""
     text = error.text.format(**parts) if parts else error.text
     return text.encode("utf-8", "surrogateescape")
 

@@ -126,8 +126,8 @@ PUMP_BYTES_MAX: Final = 1 * MIB  # handed out by one cursor before others have t
 # benchmarks/README.md. One slower than INLINE_STALL sends writes to a thread for INLINE_PAUSE.
 INLINE_BYTES: Final = 128 * KIB
 INLINE_STALL: Final = 5 * MS
-INLINE_PAUSE: Final = 1 * SECOND
-INLINE_PAUSE_MAX: Final = 64 * SECOND
+INLINE_PAUSE: Final = 100 * MS
+INLINE_PAUSE_MAX: Final = 30 * SECOND
 APPEND_RETRY: Final = 1 * SECOND  # after a failed write, appends to that log fail for so long
 CURSOR_ENTRIES_MAX: Final = 2**24  # in flight, deferred, to be given again; 64 bytes each
 CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the newest; a bit each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from broker import limits
@@ -154,7 +155,7 @@ class FakePeer:
     def read(self, data: bytes, cuts: list[int] | None = None) -> None:
         """As `send`, but the turn goes on."""
         edges = sorted({0, len(data), *(cuts or [])})
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in pairwise(edges):
             at = start
             while at < end and not self.closed:
                 view = memoryview(self.conn.get_buffer(-1))
@@ -186,7 +187,10 @@ class FakeDoor:
     """What a connection reports to."""
 
     def __init__(
-        self, loop: FakeLoop, new_session: Callable[[], Any], out_limit: int = limits.NATS_MAX_PENDING
+        self,
+        loop: FakeLoop,
+        new_session: Callable[[], Any],
+        out_limit: int = limits.NATS_MAX_PENDING,
     ) -> None:
         self.loop = loop
         self.new_session = new_session

@@ -127,6 +127,19 @@ cdef class AckSet:
         """See runs."""
         return self.runs()
 
+    def set_floor(self, uint64_t floor):
+        """See reset."""
+        self.reset(floor)
+
+    def takes(self, uint64_t seq):
+        """See fits."""
+        return self.fits(seq)
+
+    @property
+    def word_count(self):
+        """Words of its bitmap."""
+        return self.mask + 1
+
 
 cdef extern from *:
     int __builtin_ctzll(unsigned long long x) nogil

@@ -393,7 +393,8 @@ cdef class Cursor(JobOwner):
                 e.segment = segment.id
                 e.offset = <uint32_t>(offset >> 3)
             if offset >= segment.size or not record_get(
-                    segment.map() + offset, segment.size - offset, segment.salt, True, s):
+                    segment.map() + offset, segment.size - offset, segment.salt,
+                    segment.path is not None, s):
                 return False
         except OSError as problem:
             self.shared.report('error', 'segment cannot be read', log=self.log.name,

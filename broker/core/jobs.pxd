@@ -11,6 +11,7 @@ from broker.core.seams cimport Task
 
 cdef enum JobKind:
     JOB_WRITE       # write data[0..len-1] at offset of fd; on error cut fd at offset
+                    # (tag WRITE_RECORDS: they are records whose sums are still to be set)
     JOB_SYNC        # fdatasync fd
     JOB_SYNC_DIR    # fsync the folder `path`
     JOB_REPLACE     # write data to fd (and sync, if tag), then rename path to path2
@@ -19,6 +20,9 @@ cdef enum JobKind:
     JOB_CLOSE       # close fd
     JOB_LOAD        # verify the records from offset until `tag` in len mapped bytes at data
     JOB_STOP
+
+cdef enum:
+    WRITE_RECORDS = 1
 
 cdef struct job_t:
     job_t *next
@@ -33,7 +37,7 @@ cdef struct job_t:
     int64_t took_ns         # run time
     size_t done             # LOAD: bytes found good
     size_t resync           # LOAD: where good records go on behind a bad one; 0 = nowhere
-    uint32_t salt           # LOAD: of the segment's checksums
+    uint32_t salt           # of the segment's checksums
     int kind
     int fd
     int error               # errno, 0 = done

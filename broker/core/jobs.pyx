@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport read, write
 
-from broker.core.segment cimport load_window
+from broker.core.segment cimport load_window, sum_records
 from broker.core.vfs cimport (
     vfs_close,
     vfs_rename,
@@ -201,6 +201,8 @@ cdef void run_jobs(sync_t *s, int event_fd) noexcept nogil:
 
 cdef void run_job(job_t *job) noexcept nogil:
     if job.kind == <int>JOB_WRITE:
+        if job.tag == WRITE_RECORDS:
+            sum_records(job.data, job.len, job.salt)
         job.error = vfs_write(job.fd, job.data, job.len, job.offset)
         if job.error:
             vfs_truncate(job.fd, job.offset)    # what got in must not look like a record later

@@ -23,6 +23,7 @@ from broker.core.jobs cimport (
     JOB_SYNC,
     JOB_SYNC_DIR,
     JOB_WRITE,
+    WRITE_RECORDS,
     copy_path,
     job_t,
 )
@@ -39,6 +40,7 @@ from broker.core.segment cimport (
     record_size,
     salt_of,
     stored_t,
+    sum_records,
 )
 from broker.core.shared cimport Shared
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
@@ -118,7 +120,7 @@ cdef class Log(JobOwner):
             return 0
         r.seq = self.next_seq
         r.timestamp_ns = self.shared.turn.wall_ns
-        record_put(batch.data + batch.len, self.salt, &r, not_before_ns, flags)
+        record_put(batch.data + batch.len, &r, not_before_ns, flags)
         batch.len += size
         batch.segment.planned += size
         self.waiting_bytes += size
@@ -184,7 +186,7 @@ cdef class Log(JobOwner):
         if before is not None:
             before.active = False
             before.next_seq = first_seq
-            if len(self.segments) > 3:
+            if len(self.segments) > 3 and self.folder is not None:
                 # by now the disk may have to be asked for it: cursors load it in the background
                 (<Segment>self.segments[len(self.segments) - 4]).ready = 0
             self.trim_at = min(self.trim_at, (<Segment>self.segments[0]).next_seq)
@@ -231,6 +233,7 @@ cdef class Log(JobOwner):
             self.store_in_memory(batch)
             return
         if self.shared.may_inline(batch.len):
+            sum_records(batch.data, batch.len, self.salt)
             self.completed(batch, self.shared.write_inline(
                 batch.segment.fd, batch.data, batch.len, <int64_t>batch.offset))
             return
@@ -240,6 +243,8 @@ cdef class Log(JobOwner):
         job.data = batch.data
         job.len = batch.len
         job.offset = <int64_t>batch.offset
+        job.tag = WRITE_RECORDS
+        job.salt = self.salt
         self.shared.writer.submit(job)
 
     cdef void store_in_memory(self, Batch batch) noexcept:
@@ -516,6 +521,7 @@ cdef class Log(JobOwner):
         if self.deleted:
             raise OSError(errno.ENOENT, 'log is deleted', self.name)
         cursor = Cursor(self, name, self.frontier, self.journal_for(name, ephemeral))
+        cursor.ephemeral = ephemeral    # without a journal it may still outlive its consumers
         self.cursors[name] = cursor
         if not self.paused:
             self.frontier = self.visible

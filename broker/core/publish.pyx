@@ -3,7 +3,7 @@
 import asyncio
 import errno
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from broker.core.log cimport Log
@@ -49,3 +49,24 @@ async def publish(Log log, list bodies, int64_t not_before_ns=0):
         await waiter.future
     if ticket and log.outcome(ticket) < 0:
         raise OSError(log.last_error or errno.EIO, log.refusal, log.name)
+
+
+def append(Log log, bytes body, *, bytes headers=b'', bytes reply=b'', bytes subject=b'',
+           int64_t not_before_ns=0, uint8_t flags=0):
+    """Append one record; its ticket, or 0 when it is refused."""
+    cdef record_t rec
+    cdef bytes data = headers + body
+    memset(&rec, 0, sizeof(rec))
+    rec.subject = subject
+    rec.subject_len = <uint16_t>len(subject)
+    rec.reply = reply
+    rec.reply_len = <uint16_t>len(reply)
+    rec.data = data
+    rec.headers_len = <uint32_t>len(headers)
+    rec.total_len = <uint32_t>len(data)
+    return log.append(&rec, not_before_ns, flags)
+
+
+def outcome(Log log, uint64_t ticket):
+    """1 = stored as the policy wants it, 0 = not yet, -1 = failed."""
+    return log.outcome(ticket)

@@ -464,8 +464,9 @@ cdef int collect(match_t *m, gather_t *g) noexcept nogil:
     if m.subs == NULL or m.ends == NULL:
         return -1
     for i in range(g.size):
-        memcpy(m.subs + at, g.nodes[i].subs, g.nodes[i].subs_size * sizeof(void *))
-        at += g.nodes[i].subs_size
+        if g.nodes[i].subs_size:
+            memcpy(m.subs + at, g.nodes[i].subs, g.nodes[i].subs_size * sizeof(void *))
+            at += g.nodes[i].subs_size
     m.plain = <uint32_t>at
     for i in range(g.size):
         for j in range(g.nodes[i].queues_size):

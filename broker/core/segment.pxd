@@ -34,9 +34,12 @@ cdef struct stored_t:
 cdef inline size_t record_size(size_t subject_len, size_t reply_len, size_t data_len) noexcept nogil:
     return (RECORD_HEADER_BYTES + subject_len + reply_len + data_len + 7) & ~<size_t>7
 
-# Writes one record at p (room for record_size bytes); seq and timestamp come from rec.
-cdef void record_put(char *p, uint32_t salt, const record_t *rec, int64_t not_before_ns,
+# Writes one record at p (room for record_size bytes); seq and timestamp come from rec. Its sum is
+# left to sum_records, so that whoever writes the batch can take the time for it.
+cdef void record_put(char *p, const record_t *rec, int64_t not_before_ns,
                      uint8_t flags) noexcept nogil
+# Sets the checksum of each record in p[0..n-1].
+cdef void sum_records(char *p, size_t n, uint32_t salt) noexcept nogil
 # Reads the record at p; 0 when it is not whole within `available` or (if check) its sum is wrong.
 cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint check,
                        stored_t *out) noexcept nogil

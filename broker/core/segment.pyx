@@ -78,7 +78,7 @@ def check_header(bytes head, path):
     return head[16:16 + LOG_ID_BYTES], tw_load_u64(p + 32)
 
 
-cdef void record_put(char *p, uint32_t salt, const record_t *rec, int64_t not_before_ns,
+cdef void record_put(char *p, const record_t *rec, int64_t not_before_ns,
                      uint8_t flags) noexcept nogil:
     cdef size_t length = (
         RECORD_HEADER_BYTES + <size_t>rec.subject_len + rec.reply_len + rec.total_len)
@@ -99,7 +99,15 @@ cdef void record_put(char *p, uint32_t salt, const record_t *rec, int64_t not_be
         memcpy(at, rec.reply, rec.reply_len)
         at += rec.reply_len
     memcpy(at, rec.data, rec.total_len)
-    tw_store_u32(p + 4, tw_crc32c(salt, p + 8, length - 8))
+
+
+cdef void sum_records(char *p, size_t n, uint32_t salt) noexcept nogil:
+    cdef char *end = p + n
+    cdef size_t length
+    while p < end:
+        length = tw_load_u32(p)
+        tw_store_u32(p + 4, tw_crc32c(salt, p + 8, length - 8))
+        p += (length + 7) & ~<size_t>7
 
 
 cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint check,

@@ -45,11 +45,13 @@ cdef class Shared:
         self.inline_writes += 1
         if took > self.inline_stall_ns:
             self.inline_stalls += 1
-            if before > self.inline_after_ns + 4 * self.inline_pause or self.inline_pause == 0:
+            if before > self.inline_after_ns + 16 * self.inline_pause or self.inline_pause == 0:
                 self.inline_pause = self.inline_pause_ns
             else:
                 self.inline_pause = min(2 * self.inline_pause, self.inline_pause_max_ns)
             self.inline_after_ns = before + took + self.inline_pause
+            self.report('debug', 'a write was slow: the writer thread takes over',
+                        seconds=took / 1e9, bytes=n, pause_seconds=self.inline_pause / 1e9)
         return error
 
     cdef void note_sync(self, int64_t took_ns) noexcept:

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """A consumer for Python code: records arrive in a list and are finished by seq."""
 cimport cython
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from broker.core.cursor cimport Cursor
 from broker.core.types cimport record_t
@@ -26,6 +26,10 @@ cdef class Taker(Sink):
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         if self.full:
             return 0
+        if self.heads is not None:
+            self.heads.append((
+                rec.subject[:rec.subject_len], rec.reply[:rec.reply_len],
+                rec.data[:rec.headers_len]))
         self.records.append((
             rec.seq, rec.attempts, rec.timestamp_ns,
             rec.data[rec.headers_len:rec.total_len]))
@@ -56,6 +60,15 @@ cdef class Taker(Sink):
         """Take no more; what it holds goes back at once, or when its time is up."""
         if self.consumer.sink != NULL:
             self.cursor.leave(&self.consumer, give_back)
+
+    def set_ack_wait(self, double ack_wait, double ack_wait_max=900.0):
+        """Seconds that records given or touched from now on may stay in flight."""
+        self.consumer.ack_wait_ns = <int64_t>(ack_wait * 1e9)
+        self.consumer.ack_wait_max_ns = <int64_t>(ack_wait_max * 1e9)
+
+    def set_sample(self, int percent):
+        """Take only so many of a hundred; the others count as acked."""
+        self.consumer.sample = <uint8_t>percent
 
     @property
     def in_flight(self):

@@ -14,6 +14,7 @@ import os
 import random
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ PIECES = [
 ]
 TOKENS = [
     b"\r\n", b"\n", b"\r", b" ", b"\t", b".", b"*", b">", b"0", b"9", b"999999999", b"1048577",
-    b"-1", b"PUB ", b"HPUB ", b"SUB ", b"UNSUB ", b"CONNECT ", b"\x00", b"\xff", b"{", b"}", b" " * 70,
+    b"-1", b"PUB ", b"HPUB ", b"SUB ", b"UNSUB ", b"CONNECT ", b"\x00", b"\xff", b"{", b"}",
+    b" " * 70,
 ]  # fmt: skip
 LENGTH_MAX = 20_000
 SETTINGS = {"max_control_line": 256, "max_payload": 10_000, "max_subscriptions": 20}
@@ -99,7 +101,7 @@ def scan_all(data: bytes, cuts: list[int], **rules: Any) -> list[tuple[Any, ...]
     ops: list[tuple[Any, ...]] = []
     rest, skipping, pending = b"", 0, 0
     edges = [0, *cuts, len(data)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         rest += data[start:end]
         used = 1
         while rest and used:
@@ -178,13 +180,17 @@ def fuzz(seconds: float, seed: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--seconds", type=float, default=float(os.environ.get("FUZZ_SECONDS", "10")))
+    parser.add_argument(
+        "--seconds", type=float, default=float(os.environ.get("FUZZ_SECONDS", "10"))
+    )
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("files", nargs="*", type=Path)
     options = parser.parse_args()
     if options.files:
         rng = random.Random(options.seed)
-        return int(not all(run(f.read_bytes(), cuts_of(rng, f.read_bytes())) for f in options.files))
+        return int(
+            not all(run(f.read_bytes(), cuts_of(rng, f.read_bytes())) for f in options.files)
+        )
     return int(fuzz(options.seconds, options.seed) > 0)
 
 

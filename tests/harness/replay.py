@@ -93,9 +93,9 @@ class Player:
     def _client(self, step: Step) -> None:
         peer = self.peer(step.conn)
         data = expand(step.text, self.names)
+        self.spoke_at = time.monotonic()  # before sending: what follows cannot be earlier
         for piece in self._pieces(data):
             peer.send(piece)
-        self.spoke_at = time.monotonic()
 
     def _pieces(self, data: bytes) -> list[bytes]:
         if self.feed == "bytes" and len(data) <= BYTEWISE_MAX:
@@ -117,12 +117,12 @@ class Player:
         return out
 
     def _half_close(self, step: Step) -> None:
-        self.peer(step.conn).half_close()
         self.spoke_at = time.monotonic()
+        self.peer(step.conn).half_close()
 
     def _hang_up(self, step: Step) -> None:
-        self.peer(step.conn).close()
         self.spoke_at = time.monotonic()
+        self.peer(step.conn).close()
 
     def _at_least(self, step: Step) -> None:
         passed = time.monotonic() - self.spoke_at

@@ -33,12 +33,11 @@ def test_producer_and_consumer(broker: Server, producer: Any, uniq: str) -> None
     producer.publish(uniq, b"one")
     producer.multipublish(uniq, [b"two", b"three"])
     got: gevent.queue.Queue[bytes] = gevent.queue.Queue()
-    consumer = gnsq.Consumer(uniq, "ch", [str(broker.nsq)], max_in_flight=5)
 
-    @consumer.on_message.connect  # type: ignore[misc, unused-ignore]
     def take(_: Any, message: Any) -> None:
         got.put(message.body)
 
+    consumer = gnsq.Consumer(uniq, "ch", [str(broker.nsq)], message_handler=take, max_in_flight=5)
     consumer.start(block=False)
     bodies = [got.get(timeout=WAIT_S) for _ in range(3)]
     consumer.close()

@@ -73,9 +73,7 @@ class RouterMachine(RuleBasedStateMachine):
     def publish(self, subject: bytes, skip: int | None) -> None:
         for ear in self.ears:
             ear.heard.clear()
-        taken = publish(
-            self.router, subject, b"x", skip=None if skip is None else self.ears[skip]
-        )
+        taken = publish(self.router, subject, b"x", skip=None if skip is None else self.ears[skip])
         heard = [(i, message[0]) for i, ear in enumerate(self.ears) for message in ear.heard]
         assert taken == len(heard)
         plain, groups = self.expected(subject, skip)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from broker.net.listener import Runtime
 
 
+ANY_HOST = "0.0.0.0"  # noqa: S104 - what INFO says, as the original does
+
+
 class NatsSettings(Protocol):
     """The part of config.NatsConfig that is used here."""
 
@@ -65,7 +68,7 @@ class NatsDoor(Door):
         self.face.info_head = info_head(
             server_id=self.server_id,
             server_name=self.server_name,
-            host=host or "0.0.0.0",
+            host=host or ANY_HOST,
             port=port,
             max_payload=self.config.max_payload,
         )

@@ -1,4 +1,4 @@
-from typing import Any, final
+from typing import Any
 
 from broker.core.router import Router
 from broker.core.turn import Turn

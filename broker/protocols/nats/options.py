@@ -78,8 +78,8 @@ class ClientOptions:
         self.verbose = self.pedantic = self.echo = True
         self.headers = self.no_responders = self.tls_required = self.new_account = False
         self.protocol = 0
-        for attribute in _STRINGS.values():
-            setattr(self, attribute, "")
+        self.name = self.lang = self.version = self.account = self.remote_account = ""
+        self.user = self.password = self.token = self.nkey = self.jwt = self.signature = ""
 
     def merge(self, raw: bytes) -> None:
         """Take over the fields of one CONNECT; ValueError when it is not what Go would accept."""
@@ -150,9 +150,7 @@ def _crc16(data: bytes) -> int:
     return crc
 
 
-def info_head(
-    *, server_id: str, server_name: str, host: str, port: int, max_payload: int
-) -> bytes:
+def info_head(*, server_id: str, server_name: str, host: str, port: int, max_payload: int) -> bytes:
     """An INFO line up to the two fields that differ from client to client."""
     fields = {
         "server_id": server_id,

@@ -20,7 +20,7 @@ cdef class NatsSession(Session):
     cdef const char *input_end          # of the input being fed
     cdef const match_t *memo            # the last answer of the router; good while
     cdef uint64_t memo_changes          # ... Router.changes is this
-    cdef uint8_t memo_apart             # 1: no connection stands in it twice, 2: one may, 0: unknown
+    cdef uint8_t memo_apart             # is no connection in it twice? 1 yes, 2 no, 0 unknown
     cdef uint64_t stamp                 # see NatsFace.stamp
     cdef readonly uint64_t client_id
     cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes

@@ -16,7 +16,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from broker import errors
-from broker.core.outbuf cimport OutBuf, out_commit, out_put, out_reserve
+from broker.core.outbuf cimport out_commit, out_put, out_reserve
 from broker.core.router cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, Router, match_t, sub_t, subject_shape)
 from broker.core.seams cimport Session, Sink
@@ -206,7 +206,7 @@ cdef class NatsSession(Session):
             self.end(None, errors.NATS_CLOSED_PARSE)
 
     def connect(self, bytes raw):
-        """CONNECT, the first or a later one. Credentials are looked at here once there are users."""
+        """CONNECT, the first or a later one; what it may do is decided here and nowhere else."""
         cdef NatsFace face = self.face
         cdef uint64_t jitter = <uint64_t>face.first_ping_ns // face.first_ping_jitter
         now_ns = face.turn.now_ns
@@ -598,4 +598,3 @@ cdef class NatsSession(Session):
     @property
     def pending_bytes(self):
         return 0 if self.link is None else self.link.pending_bytes
-

@@ -10,8 +10,8 @@
 typedef struct {
     const char *subject;   /* PUB SUB: subject_len bytes */
     const char *reply;     /* PUB: the reply subject; SUB: the queue name; reply_len bytes */
-    const char *data;      /* PUB: headers, then body, total_len bytes; CONNECT INFO: the argument */
-    const char *text;      /* PUB: the size digits; with headers "headers total"; SUB UNSUB: the sid */
+    const char *data;      /* PUB: headers, then body; CONNECT INFO: JSON; total_len bytes */
+    const char *text;      /* PUB: size digits, or "headers total"; SUB UNSUB: the sid */
     uint32_t total_len;
     uint32_t headers_len;
     uint32_t stride;       /* bytes from one payload of a run to the next */
@@ -61,7 +61,7 @@ static inline uint32_t tw_run(const char *p, const char *end, const char *line, 
 /* Copies n bytes in blocks of 16: reads and writes up to 15 bytes behind the end. */
 static inline void tw_copy_over(char *dst, const char *src, size_t n)
 {
-    struct { uint64_t a, b; } block;    /* by way of registers: what is read behind the end may be dst */
+    struct { uint64_t a, b; } block; /* src and dst may overlap behind the end */
     for (size_t i = 0; i < n; i += 16) {
         memcpy(&block, src + i, 16);
         memcpy(dst + i, &block, 16);

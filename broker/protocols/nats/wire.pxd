@@ -9,7 +9,7 @@ cdef extern from "wire.h" nogil:
     ctypedef struct op_t:
         const char *subject     # PUB SUB: subject_len bytes
         const char *reply       # PUB: the reply subject; SUB: the queue name; reply_len bytes
-        const char *data        # PUB: headers, then body, total_len bytes; CONNECT INFO: the argument
+        const char *data        # PUB: headers, then body, total_len bytes; CONNECT INFO: the JSON
         const char *text        # PUB: the size digits; with headers both; SUB UNSUB: the sid
         uint32_t total_len
         uint32_t headers_len

@@ -330,7 +330,7 @@ cdef size_t head_bytes(const record_t *rec, size_t sid_len) noexcept nogil:
 
 cdef char *put_head(char *p, const record_t *rec, const char *sid, size_t sid_len,
                     bint headers) noexcept nogil:
-    """`MSG subject sid [reply] size CRLF`, or HMSG when there are headers and the peer takes them."""
+    """`MSG subject sid [reply] size CRLF`, or HMSG with headers if the peer takes them."""
     cdef bint with_headers = headers and rec.headers_len
     if with_headers:
         p[0] = c'H'
@@ -407,7 +407,7 @@ cdef uint64_t count_tokens(const char *subject, size_t n) noexcept nogil:
 
 def scan_bytes(data, *, uint32_t control_line_max=4096, uint32_t payload_max=1 << 20,
                uint32_t run_max=512, bint headers=False, uint8_t skipping=0, uint8_t pending=0):
-    """Scan once and spell the operations out, runs unrolled: (ops, used, need, skipping, pending)."""
+    """Scan once, runs spelled out: (operations, used, need, skipping, pending)."""
     cdef bytes kept = bytes(data)
     cdef op_t ops[OPS_MAX]
     cdef op_t *op

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker import limits
 from broker.net.listener import Door
+from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.identify import IdentifySettings
-from broker.protocols.nsq.session import NsqFace, NsqSession
+from broker.protocols.nsq.session import NsqSession
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,9 +1,9 @@
 """What all of nsqd's HTTP APIs have in common: routes, redirects, queries, JSON errors.
 
-    exact path, right method      the handler; None = empty, str = plain text, dict = JSON
-    exact path, other method      405 with Allow (HEAD as well), OPTIONS 200
-    other case, surplus slashes   301 for GET, 307 for the rest, if the method is right
-    anything else                 404
+* exact path, right method: the handler; its None is an empty answer, str plain text, dict JSON
+* exact path, other method: 405 with Allow (HEAD as well), 200 for OPTIONS
+* other case, surplus slashes, right method: 301 for GET, 307 for the rest
+* anything else: 404
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Dispatcher:
         self.routes = routes
         self.folded = {path.lower(): path for path in routes}
 
-    async def __call__(self, request: web.Request) -> web.Response:
+    async def serve(self, request: web.Request) -> web.Response:
         path, _, query = request.raw_path.partition("?")
         methods = self.routes.get(path)
         if methods is None:
@@ -173,7 +173,7 @@ def make_app(routes: Routes, body_max: int) -> web.Application:
     """An application that serves these routes; handlers read bodies of up to `body_max` bytes."""
     app = web.Application(client_max_size=body_max)
     app.on_response_prepare.append(_plain_headers)
-    app.router.add_route("*", "/{path:.*}", _Dispatcher(routes))
+    app.router.add_route("*", "/{path:.*}", _Dispatcher(routes).serve)
     return app
 
 

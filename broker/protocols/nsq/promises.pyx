@@ -16,7 +16,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from broker.core.log cimport Log
-from broker.core.outbuf cimport OutBuf, out_commit, out_put, out_reserve
+from broker.core.outbuf cimport OutBuf, out_commit, out_reserve
 from broker.protocols.nsq.wire cimport OP_MPUB
 
 from broker import errors

@@ -5,7 +5,6 @@ from libc.stdint cimport int64_t, uint32_t
 from broker.protocols.nsq.wire cimport (
     OP_AUTH,
     OP_DPUB,
-    OP_IDENTIFY,
     OP_MPUB,
     OP_PUB,
     OP_RDY,

@@ -1,13 +1,12 @@
 # cython: language_level=3
-"""One NSQ connection as the broker sees it, and what all connections of a door share."""
+"""One NSQ connection as the broker sees it."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.core.cursor cimport Cursor, consumer_t
-from broker.core.engine cimport Engine
 from broker.core.log cimport Log
 from broker.core.outbuf cimport OutBuf
 from broker.core.seams cimport Session
-from broker.core.turn cimport Turn
+from broker.protocols.nsq.face cimport NsqFace
 from broker.protocols.nsq.promises cimport Promises
 from broker.protocols.nsq.wire cimport op_t, scan_t
 
@@ -23,20 +22,6 @@ cdef enum Hold:
     HOLD_OUTPUT = 1     # the peer does not take its answers
     HOLD_PROMISES = 2   # too many publishes wait for the log
     HOLD_ORDER = 4      # the next command must wait until every publish is answered
-
-
-cdef class NsqFace:
-    cdef readonly Engine engine
-    cdef readonly object config         # attributes of config.NsqConfig
-    cdef Turn turn
-    cdef readonly set sessions          # open ones
-    cdef int64_t message_max, body_max, ready_max       # bytes, bytes, count
-    cdef int64_t delay_max_ns, wait_ns, wait_max_ns     # REQ and DPUB; msg_timeout, its maximum
-    cdef uint32_t consumers_max         # per channel, 0 = no limit
-    cdef uint32_t promises_max
-    cdef bint give_back                 # what a gone client held is delivered again at once
-    cdef readonly uint64_t total_connections, slow_consumers
-    cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
 
 
 cdef class NsqSession(Session):

@@ -13,48 +13,18 @@ import logging
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from broker.core.cursor cimport ACK_NOT_OWNER, ACK_OK, Cursor
-from broker.core.engine cimport Engine
+from broker.core.cursor cimport ACK_NOT_OWNER, ACK_OK
 from broker.core.log cimport Log
 from broker.core.outbuf cimport OutBuf, out_commit, out_put, out_reserve
 from broker.core.seams cimport Session
-from broker.core.segment cimport record_size
-from broker.core.turn cimport Turn
 from broker.core.types cimport record_t, tw_assert
-from broker.protocols.nsq.promises cimport (
-    PROMISES_BROKEN,
-    PROMISES_WAIT,
-    Promises,
-)
+from broker.protocols.nsq.face cimport NsqFace, make_room
+from broker.protocols.nsq.promises cimport PROMISES_BROKEN, PROMISES_WAIT, Promises
 from broker.protocols.nsq.refusal cimport command_of, refusal, unread
 from broker.protocols.nsq.wire cimport (
-    FRAME_BYTES,
-    FRAME_ERROR,
-    FRAME_RESPONSE,
-    MESSAGE_HEAD_BYTES,
-    OP_AUTH,
-    OP_CLS,
-    OP_DPUB,
-    OP_FIN,
-    OP_IDENTIFY,
-    OP_MPUB,
-    OP_NOP,
-    OP_PUB,
-    OP_RDY,
-    OP_REQ,
-    OP_SUB,
-    OP_TOUCH,
-    OP_UNKNOWN,
-    STAGE_LINE,
-    WRONG_LINE,
-    WRONG_SIZE,
-    name_is_ephemeral,
-    op_t,
-    put_frame_head,
-    put_message,
-    scan,
-    tw_load_be32,
-)
+    FRAME_BYTES, FRAME_ERROR, FRAME_RESPONSE, MESSAGE_HEAD_BYTES, OP_AUTH, OP_CLS, OP_DPUB, OP_FIN,
+    OP_IDENTIFY, OP_MPUB, OP_NOP, OP_PUB, OP_RDY, OP_REQ, OP_SUB, OP_TOUCH, OP_UNKNOWN, STAGE_LINE,
+    WRONG_LINE, WRONG_SIZE, op_t, put_frame_head, put_message, scan, tw_load_be32)
 
 from broker import errors, limits
 from broker.errors import nsq_text
@@ -73,29 +43,6 @@ cdef const char *MAGIC = b'  V2'
 cdef bytes OK = b'OK'
 cdef bytes HEARTBEAT = b'_heartbeat_'
 cdef bytes CLOSE_WAIT = b'CLOSE_WAIT'
-
-
-cdef class NsqFace:
-    def __init__(self, Engine engine, Turn turn, config):
-        """`config` has the attributes of config.NsqConfig."""
-        self.engine = engine
-        self.turn = turn
-        self.config = config
-        self.sessions = set()
-        self.message_max = config.max_msg_size
-        self.body_max = config.max_body_size
-        self.ready_max = config.max_rdy_count
-        self.delay_max_ns = config.max_req_timeout_ns
-        self.wait_ns = config.msg_timeout_ns
-        self.wait_max_ns = config.max_msg_timeout_ns
-        self.consumers_max = config.max_channel_consumers
-        self.promises_max = limits.NSQ_PROMISES_MAX
-        self.give_back = config.requeue_on_close
-
-    def count_in(self, uint64_t messages, uint64_t nbytes):
-        """Messages that came to the same topics another way."""
-        self.in_msgs += messages
-        self.in_bytes += nbytes
 
 
 cdef class NsqSession(Session):
@@ -289,7 +236,7 @@ cdef class NsqSession(Session):
     cdef bint publish_parts(self, op_t *op) except *:
         """MPUB: all of its messages in one batch of the log, or none."""
         cdef record_t rec
-        cdef uint32_t i
+        cdef uint32_t _i
         cdef uint64_t ticket = 0
         cdef uint64_t first = 0
         cdef const char *p = op.text
@@ -304,7 +251,7 @@ cdef class NsqSession(Session):
         rec.seq = 0
         rec.timestamp_ns = face.turn.wall_ns
         rec.headers_len = 0
-        for i in range(op.index):
+        for _i in range(op.index):
             rec.total_len = tw_load_be32(p)
             rec.data = p + 4
             ticket = log.append(&rec, 0, 0)
@@ -338,20 +285,14 @@ cdef class NsqSession(Session):
         return self.find_topic(name, n)
 
     cdef Log find_topic(self, const char *name, uint32_t n):
-        cdef bytes raw = name[:n]
-        cdef Log log = self.face.engine.find(name, n)
+        cdef Log log = self.face.topic(name, n)
         if log is None:
-            text = raw.decode('ascii')
-            try:
-                log = self.face.engine.open_log(text, ephemeral=name_is_ephemeral(name, n))
-            except OSError as problem:
-                LOG.error('topic %s cannot be made: %s', text, problem)
-                return None
+            return None
         self.count_published()
         if self.promises is None:
             self.promises = Promises()
         self.topic = log
-        self.topic_name = raw
+        self.topic_name = name[:n]
         return log
 
     def count_published(self):
@@ -449,26 +390,12 @@ cdef class NsqSession(Session):
 
     def subscribe(self, str topic, str channel):
         """SUB: makes topic and channel if need be."""
-        cdef Cursor cursor
-        cdef Log log
-        cdef NsqFace face = self.face
         try:
-            log = face.engine.log(topic)
-            if log is None:
-                log = face.engine.open_log(topic, ephemeral=topic.endswith('#ephemeral'))
-            cursor = log.cursors.get(channel)
-            if cursor is None:
-                cursor = log.open_cursor(channel, ephemeral=channel.endswith('#ephemeral'))
-        except OSError as problem:
-            LOG.error('channel %s of %s cannot be made: %s', channel, topic, problem)
-            self.fatal(nsq_text(errors.NSQ_SUB_FAILED, cause=problem.strerror or str(problem)))
+            self.cursor = self.face.channel(topic, channel)
+        except Refused as problem:
+            self.fatal(problem.payload)
             return
-        if face.consumers_max and cursor.consumers >= face.consumers_max:
-            self.fatal(nsq_text(errors.NSQ_SUB_FAILED, cause=errors.NSQ_CONSUMERS.format(
-                topic=topic, channel=channel, most=face.consumers_max)))
-            return
-        cursor.join(&self.consumer, self)
-        self.cursor = cursor
+        self.cursor.join(&self.consumer, self)
         self.state = STATE_SUBSCRIBED
         self.scanner.greeting = False
         self.put_frame(OK, FRAME_RESPONSE)
@@ -547,8 +474,7 @@ cdef class NsqSession(Session):
         """Read again if what was waited for has come."""
         if not self.out.blocked:
             self.hold &= ~HOLD_OUTPUT
-        if self.promises is None or self.promises.waiting <= (
-                self.face.promises_max // limits.NSQ_PROMISES_RESUME_DIVISOR):
+        if self.promises is None or self.promises.waiting <= self.face.promises_resume:
             self.hold &= ~HOLD_PROMISES
         if self.in_order():
             self.hold &= ~HOLD_ORDER
@@ -675,23 +601,3 @@ cdef class NsqSession(Session):
         return (
             <int>self.state, self.consumer.credit, self.consumer.in_flight,
             self.consumer.delivered, self.consumer.acked, self.consumer.requeued)
-
-
-cdef bint make_room(Log log, op_t *op) noexcept:
-    """Have the log take all records of an MPUB into one batch; False when it cannot now."""
-    cdef const char *p = op.text
-    cdef size_t total = 0
-    cdef uint32_t i, size
-    if log.deleted or log.refused_until_ns > log.shared.turn.now_ns:
-        return False
-    for i in range(op.index):
-        size = tw_load_be32(p)
-        total += record_size(0, 0, size)
-        p += 4 + size
-    if log.batch is not None and log.batch.segment.planned + total <= log.batch.segment.cap:
-        return True
-    try:
-        return log.open_batch(total) is not None
-    except (OSError, MemoryError) as problem:
-        log.refuse(problem)
-        return False

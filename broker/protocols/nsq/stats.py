@@ -142,7 +142,10 @@ def topic_pages(
         pages.append(
             _topic_page(
                 log,
-                [_channel_page(c, clients.get(c, []) if include_clients else None) for c in cursors],
+                [
+                    _channel_page(c, clients.get(c, []) if include_clients else None)
+                    for c in cursors
+                ],
             )
         )
     return pages

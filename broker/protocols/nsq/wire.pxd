@@ -52,10 +52,10 @@ cdef enum:
     LINE_MAX = 16384        # nsqd's read buffer: a longer line never ends for it
     NAME_MAX = 64
     ID_BYTES = 16
-    FIN_BYTES = 21          # "FIN ", id, LF
+    FIN_BYTES = 21          # FIN, a space, id, LF
     COUNT_BYTES = 4
     PART_BYTES_MIN = 5      # of one message in an MPUB: its size and one byte
-    MEMO_BYTES = 72         # "PUB ", a name, LF
+    MEMO_BYTES = 72         # PUB, a space, a name, LF
     FRAME_BYTES = 8         # size and type
     MESSAGE_HEAD_BYTES = 34 # frame head, timestamp, attempts, id
     FRAME_RESPONSE = 0
@@ -65,8 +65,9 @@ cdef enum:
 # One command with its body. Pointers lie in the scanned bytes.
 cdef struct op_t:
     const char *name    # topic (SUB PUB MPUB DPUB), id (FIN REQ TOUCH), unknown: the command
-    const char *text    # body (PUB DPUB IDENTIFY AUTH); MPUB: first message's size; SUB: channel;
-                        # WRONG_NUMBER: the text that is none
+    # Body (PUB DPUB IDENTIFY AUTH), first message's size (MPUB), channel (SUB); WRONG_NUMBER: the
+    # text that is none.
+    const char *text
     size_t end          # offset behind the command in the scanned bytes
     uint64_t number     # FIN REQ TOUCH: seq, 0 = no id of ours; RDY: count; wrong sizes, signed
     uint64_t delay      # REQ, DPUB: milliseconds as written, modulo 2**64
@@ -91,6 +92,7 @@ cdef struct scan_t:
     const char *topic       # of an unfinished MPUB; valid until the scanned bytes go
     uint32_t topic_len
     uint32_t memo_len       # 0 = none
+    uint32_t memo_name_len  # of the topic in it
     char memo[MEMO_BYTES]   # last good PUB line, LF included
 
 # Fills up to cap ops and returns the bytes they take; stops behind a wrong one and behind one

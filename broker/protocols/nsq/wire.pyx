@@ -302,6 +302,7 @@ cdef size_t scan_line(scan_t *s, op_t *op, const char *p, size_t n) noexcept nog
         if op.kind == OP_PUB and head <= MEMO_BYTES:
             memcpy(s.memo, p, head)
             s.memo_len = <uint32_t>head
+            s.memo_name_len = op.name_len
         return take_body(s, op, p, n, head, s.message_max)
     elif op.kind == OP_IDENTIFY or op.kind == OP_AUTH:
         if not s.greeting:
@@ -321,7 +322,10 @@ cdef inline size_t take_memo(scan_t *s, op_t *op, const char *p, size_t n) noexc
     op.kind = OP_PUB
     op.wrong = WRONG_NOTHING
     op.name = p + 4
-    op.name_len = s.memo_len - (6 if s.memo[s.memo_len - 2] == CR else 5)
+    op.name_len = s.memo_name_len
+    op.text = NULL
+    op.text_len = op.index = 0
+    op.number = op.delay = 0
     return take_body(s, op, p, n, s.memo_len, s.message_max)
 
 
@@ -347,6 +351,9 @@ cdef size_t scan(scan_t *s, const char *data, size_t n, op_t *ops, int cap,
                 op.wrong = WRONG_NOTHING
                 op.name = p + 4
                 op.name_len = ID_BYTES
+                op.text = NULL
+                op.text_len = op.index = 0
+                op.delay = 0
                 used = FIN_BYTES
         if used:
             pass

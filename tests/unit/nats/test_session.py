@@ -200,7 +200,7 @@ def test_limits_of_subscriptions() -> None:
     refused = b"-ERR 'maximum subscriptions exceeded'\r\n"
     assert peer.talk(b"SUB a.b.c 1\r\nSUB b 2\r\nSUB c 3\r\nSUB b 2\r\n") == refused * 2
     assert peer.talk(b"UNSUB 1\r\nSUB c 3\r\nPING\r\n") == b"PONG\r\n"
-    text = b'-ERR \'Permissions Violation for Subscription to "a.b.c.d", too many tokens\'\r\n'
+    text = b"-ERR 'Permissions Violation for Subscription to \"a.b.c.d\", too many tokens'\r\n"
     assert peer.talk(b"SUB a.b.c.d 4\r\n") == text
 
 
@@ -330,9 +330,7 @@ def test_a_peer_that_reads_in_time_is_kept(nats: FakeNats) -> None:
     slow.transport.read_all()
     nats.loop.advance(limits.NATS_WRITE_DEADLINE)
     assert not slow.closed
-    assert slow.take().replace(b"PING\r\n", b"") == messages(
-        b"a", b"1", [b"x"] * 3 + [b"y"] * 3
-    )
+    assert slow.take().replace(b"PING\r\n", b"") == messages(b"a", b"1", [b"x"] * 3 + [b"y"] * 3)
 
 
 def test_a_closing_peer_that_does_not_read_goes_at_the_deadline(nats: FakeNats) -> None:

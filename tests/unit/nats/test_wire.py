@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ def scan_cut(data: bytes, cuts: list[int], **rules: Any) -> list[tuple[Any, ...]
     rest = b""
     skipping = pending = 0
     edges = [0, *sorted(cuts), len(data)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         rest += data[start:end]
         while rest:
             found, used, need, skipping, pending = scan_bytes(

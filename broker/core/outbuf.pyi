@@ -1,0 +1,14 @@
+from broker.core.seams import Task
+from broker.core.turn import Turn
+
+class ChunkPool:
+    small_bytes: int
+    large_bytes: int
+    pooled_max: int
+    def __init__(self, small_bytes: int, large_bytes: int, pooled_max: int) -> None: ...
+
+class OutBuf:
+    limit: int
+    overflow: bool
+    def __init__(self, owner: Task, turn: Turn, pool: ChunkPool, limit: int) -> None: ...
+    def put_bytes(self, data: bytes) -> int: ...

@@ -1,0 +1,17 @@
+from collections.abc import Callable
+from typing import Protocol
+
+class _Handle(Protocol):
+    def cancel(self) -> object: ...
+
+class Turn:
+    now_ns: int
+    wall_ns: int
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_at_ns: Callable[[int, Callable[[], None]], _Handle],
+    ) -> None: ...
+    def end(self) -> None: ...
+    def ring(self) -> None: ...
+    def hold_clock(self, now_ns: int, wall_ns: int) -> None: ...

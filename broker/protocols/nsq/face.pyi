@@ -1,0 +1,16 @@
+from broker.core.engine import Engine
+from broker.core.turn import Turn
+from broker.protocols.nsq.session import NsqSession
+
+class NsqFace:
+    sessions: set[NsqSession]
+    total_connections: int
+    slow_consumers: int
+    in_msgs: int
+    in_bytes: int
+    out_msgs: int
+    out_bytes: int
+    engine: Engine
+    config: object
+    def __init__(self, engine: Engine, turn: Turn, config: object) -> None: ...
+    def count_in(self, messages: int, nbytes: int) -> None: ...
