@@ -159,7 +159,7 @@ NATS_RTT_MAX_AGE: Final = 1 * HOUR  # an older round trip time is measured anew 
 NATS_STALL_SHARE: Final = 2  # publishers wait while one part in so many of max_pending is queued
 NATS_STALL: Final = 100 * MS  # for so long at most, per read (stallClientMinDuration)
 NATS_RUN_MAX: Final = 512  # equal PUBs handed to one subscriber before the next has its turn
-NATS_RUN_BYTES: Final = 64 * KIB  # the same in bytes
+NATS_RUN_BYTES: Final = 64 * KIB  # room asked for at once while a run is written
 NATS_TEARDOWN: Final = 16_384  # subscriptions of a gone connection removed per turn
 
 # --- NSQ ----------------------------------------------------------------------------------------

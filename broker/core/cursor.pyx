@@ -27,7 +27,7 @@ from broker.core.jobs cimport JOB_LOAD, job_t
 from broker.core.journal cimport OP_ENTRY, OP_FLOOR, OP_NEXT, OP_PAUSE, Journal
 from broker.core.log cimport Log
 from broker.core.seams cimport Sink
-from broker.core.segment cimport Segment, record_get, stored_t
+from broker.core.segment cimport Segment, record_get, resync, stored_t
 from broker.core.state cimport snapshot
 from broker.core.turn cimport PHASE_PUMP
 from broker.core.types cimport heap_item_t
@@ -165,16 +165,20 @@ cdef class Cursor(JobOwner):
         if delay_ns <= 0:
             self.again(e, True)
             return ACK_OK
-        e.state = ENTRY_DEFERRED
-        e.timer.due_ns = self.shared.turn.now_ns + delay_ns
-        heap_push(&self.inflight.due, &e.timer)
-        self.inflight.deferred += 1
+        self.put_off(e, delay_ns)
         if self.journal is not None:
             self.journal.op(
                 OP_ENTRY, seq, e.attempts, <uint64_t>(self.shared.turn.wall_ns + delay_ns), 3)
-        self.rearm()
         self.wake()
         return ACK_OK
+
+    cdef void put_off(self, entry_t *e, int64_t wait_ns) noexcept:
+        """Defer an entry that is in no list."""
+        e.state = ENTRY_DEFERRED
+        e.timer.due_ns = self.shared.turn.now_ns + wait_ns
+        heap_push(&self.inflight.due, &e.timer)
+        self.inflight.deferred += 1
+        self.rearm()
 
     cdef int touch(self, consumer_t *c, uint64_t seq) noexcept:
         cdef int code
@@ -183,6 +187,7 @@ cdef class Cursor(JobOwner):
             return code
         heap_update(&self.inflight.due, &e.timer, min(
             self.shared.turn.now_ns + c.ack_wait_ns, e.mark + c.ack_wait_max_ns))
+        self.rearm()        # the new deadline may be the earlier one
         return ACK_OK
 
     cdef void unlink(self, entry_t *e) noexcept:
@@ -233,14 +238,10 @@ cdef class Cursor(JobOwner):
                 not self.acks.fits(s.rec.seq)):
             return      # it will be found when it is read
         e = self.inflight.make(s.rec.seq)
-        e.state = ENTRY_DEFERRED
-        e.timer.due_ns = self.shared.turn.now_ns + wait_ns
-        heap_push(&self.inflight.due, &e.timer)
-        self.inflight.deferred += 1
+        self.put_off(e, wait_ns)
         self.ahead += 1
         if self.journal is not None:
             self.journal.op(OP_ENTRY, e.seq, 0, <uint64_t>s.not_before_ns, 3)
-        self.rearm()
         self.wake()
 
     # --- giving
@@ -273,9 +274,9 @@ cdef class Cursor(JobOwner):
                     inflight.at(inflight.again_first).mark > <int64_t>self.next_seq):
                 is_fresh = self.fresh(&s)
             if is_fresh:
+                given += s.size
                 if not self.give_fresh(c, &s):
                     continue
-                given += s.size
             elif inflight.again_first:
                 given += 256
                 if not self.give_again(c):
@@ -307,23 +308,30 @@ cdef class Cursor(JobOwner):
                     self.loaded < self.segment.size
                     and self.loaded - self.offset < self.shared.load_bytes // 4):
                 self.load(self.loaded)      # ahead of need
+            if self.segment.quarantined is not None:
+                hopped = self.segment.hop(self.offset)
+                if hopped != self.offset:
+                    self.offset = hopped
+                    continue
             base = self.segment.base
             size = record_get(
                 base + self.offset, self.segment.size - self.offset, self.segment.salt, False, s)
-            if size == 0 or s.rec.seq < self.next_seq:
-                hopped = self.segment.hop(self.offset + size)
-                if hopped == self.offset:
-                    self.quarantine(self.segment, self.offset, self.segment.size)
-                self.offset = hopped
+            if size == 0:
+                hopped = resync(base, self.segment.size, self.offset + 8, self.segment.salt,
+                                self.next_seq - 1)
+                self.quarantine(self.segment, self.offset, hopped or self.segment.size)
+                continue
+            if s.rec.seq < self.next_seq:
+                self.offset += size
                 continue
             if s.rec.seq > self.next_seq:
-                self.skip_to(s.rec.seq)     # what lay between could not be read
-            if s.not_before_ns:
+                self.missing(s.rec.seq)
+            if s.not_before_ns or self.ahead:
                 if self.acks.has(s.rec.seq) or self.inflight.find(s.rec.seq) != NULL:
                     self.ahead -= 1
                     self.passed(size)
                     continue
-                if s.not_before_ns > self.shared.turn.wall_ns:
+                if s.not_before_ns > self.shared.turn.wall_ns:     # 0 never is
                     self.defer(s, self.offset)
                     self.ahead -= 1
                     self.passed(size)
@@ -361,9 +369,16 @@ cdef class Cursor(JobOwner):
         """Give the oldest record of the `again` queue; True when it is with c now."""
         cdef entry_t *e = self.inflight.at(self.inflight.again_first)
         cdef stored_t s
-        if not self.read_entry(e, &s):
+        cdef int found = self.read_entry(e, &s)
+        if found <= 0:
             self.inflight.pop_again()
-            self.done_with(e.seq)       # its bytes do not read any more; they stay in the file
+            if found < 0:
+                self.put_off(e, self.shared.retry_ns)
+                return False
+            # its bytes do not read any more; they stay in the file
+            self.shared.report('error', 'a record does not read and is passed over',
+                               log=self.log.name, cursor=self.name, seq=e.seq)
+            self.done_with(e.seq)
             self.inflight.free_entry(e)
             return False
         s.rec.attempts = e.attempts + 1 if e.attempts < ATTEMPTS_MAX else ATTEMPTS_MAX
@@ -378,8 +393,11 @@ cdef class Cursor(JobOwner):
             self.journal.op(OP_ENTRY, e.seq, e.attempts, 0, 3)
         return True
 
-    cdef bint read_entry(self, entry_t *e, stored_t *s) noexcept:
-        """Read the record of an entry from its segment, looking up where it is if need be."""
+    cdef int read_entry(self, entry_t *e, stored_t *s) noexcept:
+        """Read the record of an entry from its segment, looking up where it is if need be.
+
+        1 = it is there, 0 = it is lost, -1 = its file cannot be opened now.
+        """
         cdef Segment segment = None
         cdef size_t offset = <size_t>e.offset << 3
         try:
@@ -388,18 +406,17 @@ cdef class Cursor(JobOwner):
             if segment is None:
                 segment = self.log.segment_of(e.seq)
                 if segment is None:
-                    return False
-                offset = segment.locate(e.seq)
+                    return 0
+                offset = self.find_in(segment, e.seq)
                 e.segment = segment.id
                 e.offset = <uint32_t>(offset >> 3)
             if offset >= segment.size or not record_get(
                     segment.map() + offset, segment.size - offset, segment.salt,
                     segment.path is not None, s):
-                return False
+                return 0
         except OSError as problem:
-            self.shared.report('error', 'segment cannot be read', log=self.log.name,
-                               reason=str(problem))
-            return False
+            self.cannot_read(problem)
+            return -1
         if s.rec.subject_len == 0:
             s.rec.subject = <const char *>self.log.subject
             s.rec.subject_len = <uint16_t>len(self.log.subject)
@@ -430,11 +447,18 @@ cdef class Cursor(JobOwner):
     cdef void skip_to(self, uint64_t seq) noexcept:
         """Records from next_seq up to seq do not exist any more: count them as acked."""
         while self.next_seq < seq:
-            if self.inflight.find(self.next_seq) == NULL:
-                self.done_with(self.next_seq)
-            else:
+            if self.acks.has(self.next_seq) or self.inflight.find(self.next_seq) != NULL:
                 self.ahead -= 1
+            else:
+                self.done_with(self.next_seq)
             self.next_seq += 1
+
+    cdef void missing(self, uint64_t seq) noexcept:
+        """The next record to be read is `seq`: pass over those before it, and say so."""
+        if self.segment is None or self.segment.quarantined is None:    # else it has been said
+            self.shared.report('error', 'records are missing and are passed over',
+                               log=self.log.name, first=self.next_seq, count=seq - self.next_seq)
+        self.skip_to(seq)
 
     # --- where to read
 
@@ -452,16 +476,32 @@ cdef class Cursor(JobOwner):
                     offset = segment.hop(self.offset)
                 if offset >= segment.size:
                     # nothing left here although the segment should hold next_seq: it is damaged
-                    self.skip_to(min(segment.next_seq, self.log.frontier))
+                    self.missing(min(segment.next_seq, self.log.frontier))
                     return self.next_seq < self.log.frontier
             else:
-                offset = segment.locate(self.next_seq)
+                offset = self.find_in(segment, self.next_seq)
         except OSError as problem:
-            self.shared.report('error', 'segment cannot be read', log=self.log.name,
-                               reason=str(problem))
+            self.cannot_read(problem)
             return False
         self.move_to(segment, offset)
         return True
+
+    cdef size_t find_in(self, Segment segment, uint64_t seq) except? 0:
+        """As segment.locate; damage found on the way is told."""
+        cdef object known = segment.quarantined and list(segment.quarantined) or []
+        cdef size_t offset = segment.locate(seq)
+        for found in segment.quarantined or ():
+            if found not in known:
+                self.tell_damage(segment, found[0], found[1])
+        return offset
+
+    def cannot_read(self, problem):
+        """A segment cannot be opened or mapped now: say so and try again later."""
+        cdef int64_t retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
+        self.shared.report('error', 'segment cannot be read', log=self.log.name,
+                           reason=str(problem))
+        if self.timer.pos == 0 or retry_ns < self.timer.due_ns:
+            self.shared.turn.arm(self, retry_ns)
 
     cdef void move_to(self, Segment segment, size_t offset) noexcept:
         cdef Segment before = self.segment
@@ -510,7 +550,11 @@ cdef class Cursor(JobOwner):
 
     def quarantine(self, Segment segment, size_t start, size_t end):
         """Pass over a range of bytes from now on, and say so."""
-        segment.quarantine(start, end)
+        if segment.quarantine(start, end):
+            self.tell_damage(segment, start, end)
+
+    def tell_damage(self, Segment segment, size_t start, size_t end):
+        """A range of bytes turned out not to read."""
         self.shared.quarantined_ranges += 1
         self.shared.quarantined_bytes += end - start
         self.shared.report('error', 'records do not read and are passed over', log=self.log.name,
@@ -535,6 +579,8 @@ cdef class Cursor(JobOwner):
                 self.inflight.deferred -= 1
                 self.again(e, False)
         self.rearm()
+        if self.ring != NULL:
+            self.wake()     # a segment that could not be read may be readable now
 
     cdef void rearm(self) noexcept:
         """Have `expired` called when the earliest deadline comes."""
@@ -548,6 +594,7 @@ cdef class Cursor(JobOwner):
         cdef Journal journal = self.journal
         if journal is None:
             return
+        self.log.touch()
         if self.next_seq != self.journalled_next:
             self.journalled_next = self.next_seq
             journal.op(OP_NEXT, self.next_seq, 0, 0, 1)
@@ -611,21 +658,26 @@ cdef class Cursor(JobOwner):
     def close(self, bint delete=False):
         """Stop; with `delete` also forget everything, and tell the consumers."""
         cdef consumer_t *c = self.all
+        cdef consumer_t *following
         self.deleted = True
         self.shared.turn.disarm(self)
         while c != NULL:
+            following = c.all_next
             self.leave_ring(c)
             c.first = c.last = c.in_flight = 0
             if delete:
                 (<Sink>c.sink).dropped(c)
-            c = c.all_next
+            c = following
         self.move_to(None, 0)
-        if self.journal is not None:
-            if not delete:
-                self.flush_journal()
+        if self.journal is not None and not delete:
+            self.flush_journal()
+        self.inflight.clear()       # its entries point to consumers that go their own ways now
+        if self.journal is None:
+            return
+        if delete:
+            self.journal.discard()
+        else:
             self.journal.close()
-            if delete and os.path.exists(self.journal.path):
-                os.unlink(self.journal.path)
 
     @property
     def depth(self):

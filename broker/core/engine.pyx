@@ -59,6 +59,7 @@ cdef class Engine:
         self.logs[log.name] = log
         self.by_bytes[log.subject] = log
         log.on_unused = self.delete_log
+        log.touch()
 
     cdef Log find(self, const char *name, size_t n):
         return self.by_bytes.get(PyBytes_FromStringAndSize(name, <Py_ssize_t>n))
@@ -93,6 +94,7 @@ cdef class Engine:
         if log is None:
             return
         del self.by_bytes[log.subject]
+        self.shared.touched.discard(log)
         log.close(True)
         if log.folder is not None:
             trash = os.path.join(self.shared.root, f'{TRASH}-{log.log_id.hex()}')
@@ -103,7 +105,7 @@ cdef class Engine:
         """Every second: periodic syncs, files to close, space to give back."""
         cdef Log log
         self.shared.turn.tick()
-        for log in list(self.logs.values()):
+        for log in list(self.shared.touched):
             housekeep(log)
         self.timer = self.loop.call_later(1.0, self.keep_house)
 
@@ -133,11 +135,10 @@ cdef class Engine:
         await self.settle()
         for log in self.logs.values():
             log.close()
+            log.abandon()
         for worker in self.shared.workers:
             worker.stop()
             worker.reap()
-        for log in self.logs.values():
-            log.abandon()
         self.finish_workers()
 
     def finish_workers(self):

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -18,10 +19,18 @@ META = "meta.json"
 CURSORS = "cursors"
 CURSOR_SUFFIX = ".cur"
 SEGMENT_SUFFIX = ".seg"
+NEW_SUFFIX = ".new"  # not finished; removed at start
+UNREADABLE_SUFFIX = ".unreadable"  # put aside; kept
+SEQ_MAX = 1 << 62
+DROPPED = b".dropped"  # ends the name of a segment that is about to be removed
 
 
 class MetaError(Exception):
-    """The metadata of a log does not read, or is of a version this build does not know."""
+    """The metadata of a log is of a version this build does not know, or beyond repair."""
+
+
+class GarbledMetaError(MetaError):
+    """The metadata of a log does not read."""
 
 
 def escape(name: str) -> str:
@@ -52,9 +61,22 @@ def load_meta(folder: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except orjson.JSONDecodeError as problem:
-        raise MetaError(f"{path}: {problem}") from None
+        raise GarbledMetaError(f"{path}: {problem}") from None
     version = meta.get("version") if isinstance(meta, dict) else None
-    if version != META_VERSION:
+    if isinstance(version, int) and version != META_VERSION:
         raise MetaError(f"{path}: metadata version {version}; this build reads {META_VERSION}")
-    assert isinstance(meta, dict)
+    if not isinstance(meta, dict) or version != META_VERSION or not _complete(meta):
+        raise GarbledMetaError(f"{path}: this is no metadata")
     return meta
+
+
+def _complete(meta: dict[str, Any]) -> bool:
+    frontier, log_id = meta.get("frontier"), meta.get("log_id")
+    return (
+        isinstance(meta.get("name"), str)
+        and isinstance(log_id, str)
+        and re.fullmatch("[0-9a-f]{32}", log_id) is not None
+        and isinstance(meta.get("created_ns"), int)
+        and isinstance(meta.get("paused"), bool)
+        and (frontier is None or (isinstance(frontier, int) and 0 < frontier < SEQ_MAX))
+    )

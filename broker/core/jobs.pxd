@@ -13,7 +13,7 @@ cdef enum JobKind:
     JOB_WRITE       # write data[0..len-1] at offset of fd; on error cut fd at offset
                     # (tag WRITE_RECORDS: they are records whose sums are still to be set)
     JOB_SYNC        # fdatasync fd
-    JOB_SYNC_DIR    # fsync the folder `path`
+    JOB_SYNC_PATH   # fsync the file or folder `path`
     JOB_REPLACE     # write data to fd (and sync, if tag), then rename path to path2
     JOB_RENAME      # rename path to path2
     JOB_UNLINK      # unlink path

@@ -15,7 +15,7 @@ from broker.core.vfs cimport (
     vfs_close,
     vfs_rename,
     vfs_sync,
-    vfs_sync_dir,
+    vfs_sync_path,
     vfs_truncate,
     vfs_unlink,
     vfs_write,
@@ -208,8 +208,8 @@ cdef void run_job(job_t *job) noexcept nogil:
             vfs_truncate(job.fd, job.offset)    # what got in must not look like a record later
     elif job.kind == <int>JOB_SYNC:
         job.error = vfs_sync(job.fd)
-    elif job.kind == <int>JOB_SYNC_DIR:
-        job.error = vfs_sync_dir(job.path)
+    elif job.kind == <int>JOB_SYNC_PATH:
+        job.error = vfs_sync_path(job.path)
     elif job.kind == <int>JOB_REPLACE:
         job.error = vfs_write(job.fd, job.data, job.len, 0)
         if not job.error and job.tag:

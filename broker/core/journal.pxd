@@ -19,6 +19,7 @@ cdef enum JournalOp:
 cdef class Journal(JobOwner):
     cdef Shared shared
     cdef readonly object path           # str
+    cdef object new_path                # where a new file is made; nobody else uses it
     cdef int fd
     cdef int old_fd                     # being replaced, -1 = none
     cdef char *data                     # the block of this turn, owned

@@ -6,7 +6,8 @@ the disk allows, because everything it should hold is in memory anyway.
 """
 import os
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.errno cimport ENOENT
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 from posix.fcntl cimport O_CREAT, O_RDWR, O_TRUNC
@@ -15,15 +16,19 @@ from broker.core.jobs cimport (
     JOB_CLOSE,
     JOB_REPLACE,
     JOB_SYNC,
+    JOB_UNLINK,
     JOB_WRITE,
     JobKind,
     copy_path,
     job_t,
 )
 from broker.core.shared cimport Shared
-from broker.core.vfs cimport vfs_close, vfs_open, vfs_truncate
+from broker.core.vfs cimport vfs_close, vfs_open, vfs_truncate, vfs_unlink
+
+from broker.core.segment import FormatError
 
 cdef extern from "core.h" nogil:
+    uint16_t tw_load_u16(const void *p)
     uint32_t tw_load_u32(const void *p)
     void tw_store_u32(void *p, uint32_t v)
 
@@ -35,7 +40,11 @@ cdef enum:
     BLOCK_HEADER_BYTES = 8
     OP_BYTES_MAX = 31       # a kind and three varints
 
-cdef bytes MAGIC = b'TWINCUR\0\x01\0\0\0\0\0\0\0'
+    FORMAT_VERSION = 1
+
+# A name, the version as u16, six zeros.
+cdef bytes NAME = b'TWINCUR\0'
+cdef bytes MAGIC = NAME + bytes([FORMAT_VERSION, 0, 0, 0, 0, 0, 0, 0])
 
 tw_crc_init()
 
@@ -49,10 +58,13 @@ cdef class Journal(JobOwner):
         """A journal at `path`; nothing is opened before the first rewrite."""
         self.shared = shared
         self.path = path
+        # a journal of the same name may come while jobs of this one are under way
+        self.new_path = f'{path}.{id(self):x}.new'
 
     def __dealloc__(self):
         free(self.data)
         vfs_close(self.fd)
+        vfs_close(self.old_fd)
 
     cdef int room(self, size_t n) except -1:
         cdef char *grown
@@ -77,6 +89,8 @@ cdef class Journal(JobOwner):
         self.len += 1
 
     cdef void op(self, JournalOp kind, uint64_t a, uint64_t b, uint64_t c, int arity) noexcept:
+        if self.last_error or self.closed:
+            return      # a snapshot will say it
         if self.run_count:
             self.end_run()
         self.room(OP_BYTES_MAX)
@@ -89,6 +103,8 @@ cdef class Journal(JobOwner):
             self.put_varint(c)
 
     cdef void ack(self, uint64_t seq) noexcept:
+        if self.last_error or self.closed:
+            return
         if self.run_count and seq == self.run_first + self.run_count:
             self.run_count += 1
             return
@@ -167,15 +183,17 @@ cdef class Journal(JobOwner):
             return False
         if self.last_error or (self.fd < 0 and not self.adopted):
             return True
-        return self.file_bytes > self.shared.journal_bytes_min and self.file_bytes > 4 * self.snapshot_bytes
+        return (self.file_bytes > self.shared.journal_bytes_min
+                and self.file_bytes > 4 * self.snapshot_bytes)
 
     cdef object rewrite(self):
         """Begin a new file beside the old one; OSError when it cannot be made."""
         cdef int fd = -1, error
-        error = vfs_open(os.fsencode(self.path + '.new'), O_RDWR | O_CREAT | O_TRUNC, &fd)
+        error = vfs_open(os.fsencode(self.new_path), O_RDWR | O_CREAT | O_TRUNC, &fd)
         if error:
             self.last_error = error
             raise OSError(error, os.strerror(error), self.path)
+        self.last_error = 0
         self.old_fd = self.fd
         self.fd = fd
         self.len = 0
@@ -192,14 +210,13 @@ cdef class Journal(JobOwner):
         memmove(job.data + head, job.data, job.len)
         memcpy(job.data, <const char *>MAGIC, head)
         job.len += head
-        job.path = copy_path(os.fsencode(self.path + '.new'))
+        job.path = copy_path(os.fsencode(self.new_path))
         job.path2 = copy_path(os.fsencode(self.path))
         # a file that replaces another must be on the disk first
         job.tag = self.old_fd >= 0 or self.adopted
         self.adopted = False
         self.file_bytes = self.snapshot_bytes = job.len
         self.replacing = True
-        self.last_error = 0
         self.shared.writer.submit(job)
 
     cdef void finished(self, job_t *job) noexcept:
@@ -257,9 +274,29 @@ cdef class Journal(JobOwner):
             if self.under_way == 0:
                 self.release()
 
+    def discard(self):
+        """Forget the journal and its file, also a file that is still being put in place."""
+        cdef job_t *job
+        cdef int error
+        self.closed = True
+        self.len = 0
+        self.run_count = 0
+        if self.under_way:
+            job = self.shared.writer.job(JOB_UNLINK, None)
+            job.path = copy_path(os.fsencode(self.path))
+            self.shared.writer.submit(job)
+        else:
+            self.release()
+        error = vfs_unlink(os.fsencode(self.path))
+        if error and error != ENOENT:
+            raise OSError(error, os.strerror(error), self.path)
+
 
 def read_journal(path):
-    """The operations [(kind, a, b, c), ...] of a journal file, its good bytes and its unreadable ones."""
+    """The operations [(kind, a, b, c), ...] of a journal, its good bytes and its unreadable ones.
+
+    FormatError when it is of a version this build does not know.
+    """
     cdef const char *p
     cdef size_t at, size, length
     cdef list ops = []
@@ -267,12 +304,18 @@ def read_journal(path):
     with open(path, 'rb') as file:
         data = file.read()
     size = <size_t>len(data)
-    if data[:len(MAGIC)] != MAGIC:
-        return ops, 0, size
     p = data
+    if data[:len(MAGIC)] != MAGIC:
+        if size >= <size_t>len(MAGIC) and data[:len(NAME)] == NAME:
+            raise FormatError(
+                f'{path}: journal format version {tw_load_u16(p + len(NAME))}; '
+                f'this build reads {FORMAT_VERSION}')
+        return ops, 0, size
     at = <size_t>len(MAGIC)
     while at + BLOCK_HEADER_BYTES <= size:
         length = tw_load_u32(p + at)
+        if length == 0:
+            break       # zeros behind the end
         if at + BLOCK_HEADER_BYTES + length > size:
             break
         if tw_load_u32(p + at + 4) != tw_crc32c(0, p + at + BLOCK_HEADER_BYTES, length):
@@ -284,7 +327,8 @@ def read_journal(path):
 
 
 cdef bint read_block(const char *p, size_t n, list ops):
-    """Append the operations of one block; False when they make no sense."""
+    """Append the operations of one block; False, and none of them, when they make no sense."""
+    cdef list found = []
     cdef size_t at = 0
     cdef uint64_t v[3]
     cdef int kind, arity, i, shift
@@ -303,12 +347,13 @@ cdef bint read_block(const char *p, size_t n, list ops):
         for i in range(arity):
             shift = 0
             while True:
-                if at >= n or shift > 63:
+                if at >= n or (shift == 63 and p[at] & 0xFE):
                     return False
                 v[i] |= <uint64_t>(p[at] & 0x7F) << shift
                 at += 1
                 if not p[at - 1] & 0x80:
                     break
                 shift += 7
-        ops.append((kind, v[0], v[1], v[2]))
+        found.append((kind, v[0], v[1], v[2]))
+    ops.extend(found)
     return True

@@ -64,7 +64,9 @@ cdef class Log(JobOwner):
     cdef readonly uint64_t message_bytes
     cdef readonly uint64_t dropped_live         # from live publishers that could not be stored
     cdef uint64_t trim_at               # a segment can go when every cursor has passed it
-    cdef uint64_t idle_mark             # next_seq at the last housekeeping
+    cdef uint64_t idle_mark             # next_seq at the last housekeeping; 0 = touched since
+    cdef bint noticed                   # in shared.touched
+    cdef bint known_to_root             # metadata and folder entry are on the disk, or asked for
     cdef public object retention        # (max age ns, max bytes, max records), 0 = any; None = none
     cdef public object on_unused        # called with the name when an in-memory log lost its last cursor
 
@@ -90,7 +92,9 @@ cdef class Log(JobOwner):
     cdef void store_in_memory(self, Batch batch) noexcept
     cdef void fail(self, int error) noexcept
     cdef void publish_batch(self, Batch batch) noexcept
+    cdef void touch(self) noexcept
     cdef void sync(self) noexcept
+    cdef void sync_path(self, path) noexcept
     cdef void synced(self, job_t *job) noexcept
     cdef void settle(self) noexcept
     cdef void forget_failures(self) noexcept

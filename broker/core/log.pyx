@@ -21,7 +21,7 @@ from broker.core.binding cimport Binding, bind
 from broker.core.cursor cimport Cursor
 from broker.core.jobs cimport (
     JOB_SYNC,
-    JOB_SYNC_DIR,
+    JOB_SYNC_PATH,
     JOB_WRITE,
     WRITE_RECORDS,
     copy_path,
@@ -48,7 +48,7 @@ from broker.core.types cimport record_t
 from broker.core.upkeep cimport drop_segment, seal, seal_written, trim
 from broker.core.vfs cimport vfs_open, vfs_write
 
-from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, save_meta
+from broker.core.files import CURSOR_SUFFIX, CURSORS, META, escape, save_meta
 from broker.core.publish import publish
 from broker.core.segment import file_header
 
@@ -291,6 +291,7 @@ cdef class Log(JobOwner):
         segment.size = segment.ready = batch.offset + batch.len
         segment.next_seq = batch.next_seq
         segment.dirty = True
+        self.touch()
         segment.changed_ns = self.shared.turn.wall_ns
         self.waiting_bytes -= batch.len
         self.written_ticket = batch.last_ticket
@@ -391,10 +392,20 @@ cdef class Log(JobOwner):
             self.shared.syncer.submit(job)
             if not segment.known_to_folder:
                 segment.known_to_folder = True
-                job = self.shared.syncer.job(JOB_SYNC_DIR, self)
-                job.path = copy_path(os.fsencode(self.folder))
-                self.sync_jobs += 1
-                self.shared.syncer.submit(job)
+                self.sync_path(self.folder)
+        if not self.known_to_root:
+            # after these a power cut cannot take the log away from under its records
+            self.known_to_root = True
+            self.sync_path(os.path.join(self.folder, META))
+            self.sync_path(self.folder)
+            self.sync_path(self.shared.root)
+
+    cdef void sync_path(self, path) noexcept:
+        """Bring a file or a folder as such onto the disk, as part of this sync."""
+        cdef job_t *job = self.shared.syncer.job(JOB_SYNC_PATH, self)
+        job.path = copy_path(os.fsencode(path))
+        self.sync_jobs += 1
+        self.shared.syncer.submit(job)
 
     cdef void synced(self, job_t *job) noexcept:
         cdef Segment segment
@@ -448,6 +459,13 @@ cdef class Log(JobOwner):
             self.waiters = []
             for session in waiters:
                 session.settled()
+
+    cdef void touch(self) noexcept:
+        """Something changed: the housekeeping has to look."""
+        self.idle_mark = 0
+        if not self.noticed:
+            self.noticed = True
+            self.shared.touched.add(self)
 
     cdef void wait(self, Session session) noexcept:
         """Call session.settled() once when settled_ticket moves next."""
@@ -546,7 +564,10 @@ cdef class Log(JobOwner):
         cursor.close(True)
         trim(self)
         if not self.cursors:
-            self.save()         # the backlog belongs to the log again from here on
+            try:
+                self.save()     # the backlog belongs to the log again from here on
+            except OSError as problem:
+                self.refuse(problem)
             if self.ephemeral and self.on_unused is not None:
                 self.on_unused(self.name)
 
@@ -584,6 +605,7 @@ cdef class Log(JobOwner):
             'paused': self.paused,
             'frontier': None if follows else self.frontier,
         })
+        self.known_to_root = False
 
     def close(self, bint delete=False):
         """Stop. With `delete` the cursors go, and the engine removes the folder."""

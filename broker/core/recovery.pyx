@@ -20,7 +20,11 @@ from broker.core.vfs cimport vfs_open, vfs_truncate
 from broker.core.files import (
     CURSOR_SUFFIX,
     CURSORS,
+    DROPPED,
+    NEW_SUFFIX,
     SEGMENT_SUFFIX,
+    UNREADABLE_SUFFIX,
+    GarbledMetaError,
     MetaError,
     load_meta,
     unescape,
@@ -33,11 +37,9 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
     """The log in `folder`; None when there is none in it. What was wrong goes to `problems`."""
     cdef Log log
     paths = segment_paths(folder)
-    meta = load_meta(folder)
+    meta = read_meta(folder, paths, problems)
     if meta is None:
-        if not paths:
-            return None
-        meta = meta_from(paths, folder)
+        return None
     name = meta['name']
     log = Log(shared, name, folder, bytes.fromhex(meta['log_id']), policy_for(name))
     log.retention = retention_for(name)
@@ -45,7 +47,7 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
     log.paused = meta['paused']
     open_segments(log, paths, problems)
     open_cursors(log, problems)
-    if meta['frontier'] is None and log.cursors and not log.paused:
+    if log.cursors and not log.paused:
         log.frontier = log.visible
     elif meta['frontier'] is not None:
         log.frontier = min(max(meta['frontier'], log.first_seq), log.visible)
@@ -56,10 +58,26 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
     return log
 
 
+def read_meta(folder, list paths, list problems):
+    """The log's metadata; made from its segments if it is lost, None if there are none either."""
+    try:
+        meta = load_meta(folder)
+    except GarbledMetaError as problem:
+        problems.append(str(problem))
+        meta = None
+    if meta is None and paths:
+        problems.append(f'{folder}: metadata is made anew')
+        meta = meta_from(paths, folder)
+    return meta
+
+
 def segment_paths(folder):
     """The segment files of a folder with their first seqs, oldest first."""
     found = []
     for name in os.listdir(folder):
+        if name.endswith(os.fsdecode(DROPPED)):
+            os.unlink(os.path.join(folder, name))
+            continue
         stem, dot = os.path.splitext(name)
         if dot == SEGMENT_SUFFIX and stem.isdigit():
             found.append((int(stem), os.path.join(folder, name)))
@@ -162,19 +180,26 @@ cdef object open_cursors(Log log, list problems):
         return
     for file_name in sorted(names):
         path = os.path.join(folder, file_name)
-        if not file_name.endswith(CURSOR_SUFFIX):
+        if file_name.endswith(NEW_SUFFIX):
             os.unlink(path)         # a snapshot that was not finished
+        if not file_name.endswith(CURSOR_SUFFIX):
             continue
         name = unescape(file_name[:-len(CURSOR_SUFFIX)])
         ops, good, unread = read_journal(path)
         if unread:
             problems.append(f'{path}: {unread} bytes at the end do not read')
         cursor = Cursor(log, name, log.first_seq, log.journal_for(name, False))
-        restore(cursor, ops)
+        try:
+            end = max(end, restore(cursor, ops))
+        except OverflowError:
+            problems.append(f'{path}: the journal makes no sense, its records are given again')
+            cursor = Cursor(log, name, log.first_seq, log.journal_for(name, False))
+            good = 0
         if good:
             cursor.journal.adopt(good)
+        elif os.path.getsize(path):
+            os.replace(path, path + UNREADABLE_SUFFIX)
         log.cursors[name] = cursor
-        end = max(end, cursor.next_seq, cursor.acks.top)
     if end > log.visible:
         # cursors know of records the file has lost: their seqs must not be used again
         problems.append(f'{log.folder}: records {log.visible} to {end - 1} are missing')

@@ -59,7 +59,8 @@ cdef class Segment:
     cdef readonly bytes path            # None for a segment in memory
     cdef readonly size_t size           # bytes readers may read
     cdef readonly size_t planned        # bytes including those not yet written
-    cdef size_t cap                     # most bytes it may get
+    cdef size_t cap                     # most bytes it may get; lowered when it may get no more
+    cdef size_t mapped                  # bytes of the mapping
     cdef int fd                         # -1 when not open for writing
     cdef char *base                     # mapping or memory; NULL when not mapped
     cdef uint32_t salt
@@ -83,5 +84,5 @@ cdef class Segment:
     cdef size_t locate(self, uint64_t seq) except? 0
     cdef size_t start(self) noexcept
     cdef size_t hop(self, size_t offset) noexcept
-    cdef object quarantine(self, size_t start, size_t end)
+    cdef bint quarantine(self, size_t start, size_t end)
     cdef object scan(self)

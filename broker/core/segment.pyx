@@ -216,7 +216,7 @@ cdef class Segment:
             self.index_next = self.index_offset[self.index_size - 1] + INDEX_STEP_BYTES
         else:
             self.index_next = 0
-        self.planned = offset
+        self.planned = (offset + 7) & ~<size_t>7      # the last record's padding may be missing
 
     cdef const char *map(self) except NULL:
         """Where byte 0 of the file is to be read; stays until unmap."""
@@ -233,7 +233,8 @@ cdef class Segment:
             error = vfs_open(self.path, O_RDONLY, &fd)
             if error:
                 raise OSError(error, os.strerror(error), os.fsdecode(self.path))
-        base = mmap(NULL, self.cap, PROT_READ, MAP_SHARED, fd, 0)
+        self.mapped = self.cap
+        base = mmap(NULL, self.mapped, PROT_READ, MAP_SHARED, fd, 0)
         error = errno
         if fd != self.fd:
             vfs_close(fd)
@@ -248,7 +249,7 @@ cdef class Segment:
         if self.path is None:
             free(self.base)
         else:
-            munmap(self.base, self.cap)
+            munmap(self.base, self.mapped)
         self.base = NULL
 
     cdef size_t locate(self, uint64_t seq) except? 0:
@@ -269,7 +270,8 @@ cdef class Segment:
             at = self.hop(at)
             if at >= self.size:
                 return self.size
-            step = record_get(base + at, self.size - at, self.salt, False, &s)
+            # what a disk may have changed is verified: a wrong length leads astray
+            step = record_get(base + at, self.size - at, self.salt, at >= self.ready, &s)
             if step == 0:
                 self.quarantine(
                     at, resync(base, self.size, at + 8, self.salt, last - 1) or self.size)
@@ -291,13 +293,15 @@ cdef class Segment:
                     return end
         return offset
 
-    cdef object quarantine(self, size_t start, size_t end):
-        """Never read these bytes again; they stay in the file."""
+    cdef bint quarantine(self, size_t start, size_t end):
+        """Never read these bytes again; they stay in the file. True when that is news."""
         if self.quarantined is None:
             self.quarantined = []
-        if (start, end) not in self.quarantined:
-            self.quarantined.append((start, end))
-            self.quarantined.sort()
+        if (start, end) in self.quarantined:
+            return False
+        self.quarantined.append((start, end))
+        self.quarantined.sort()
+        return True
 
     cdef object scan(self):
         """Verify every record and build the index.

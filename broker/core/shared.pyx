@@ -20,6 +20,7 @@ cdef class Shared:
         self.report = report
         for name, value in limits.items():
             setattr(self, name, value)
+        self.touched = set()
         self.writer = Worker('log-writer')
         self.syncer = Worker('log-syncer')
         self.loader = Worker('log-loader')

@@ -7,6 +7,8 @@ from broker.core.heap cimport heap_push
 from broker.core.inflight cimport ENTRY_DEFERRED, SLAB_ENTRIES, Inflight, entry_t
 from broker.core.journal cimport OP_ACK, OP_ENTRY, OP_FLOOR, OP_NEXT, OP_PAUSE, Journal
 
+from broker.core.files import SEQ_MAX
+
 
 cdef object snapshot(Cursor cursor):
     """Write the whole state as a new journal; OSError when no file can be made."""
@@ -33,11 +35,17 @@ cdef object snapshot(Cursor cursor):
 
 
 cdef object restore(Cursor cursor, list ops):
-    """Take over what a journal says; what was in flight when it ended is given again."""
+    """Take over what a journal says; what was in flight when it ended is given again.
+
+    Returns the seq behind the highest one it knows of; OverflowError when it says what cannot be.
+    """
     cdef dict entries = {}
     cdef uint64_t seq, at, first, count, stop
     cdef uint64_t next_seq = cursor.next_seq
+    cdef uint64_t window = cursor.shared.window_max
     for kind, a, b, c in ops:
+        if a >= SEQ_MAX or (kind == <int>OP_ACK and b > window):
+            raise OverflowError('no such seq')
         if kind == <int>OP_FLOOR:
             cursor.acks.reset(a)
             next_seq = a
@@ -48,12 +56,15 @@ cdef object restore(Cursor cursor, list ops):
             stop = a + b
             for seq in range(<uint64_t>a, stop):
                 cursor.acks.add(seq)
-                entries.pop(seq, None)
+                if entries:
+                    entries.pop(seq, None)
         elif kind == <int>OP_ENTRY:
             entries[a] = (b, c)
         else:
             cursor.paused = bool(a)
     next_seq = max(next_seq, cursor.acks.floor)
+    if next_seq - cursor.acks.floor > window + 64:      # the last word of the bitmap may be full
+        raise OverflowError('no such seq')
     at = cursor.acks.floor
     for first, count in [*cursor.acks.runs(), (next_seq, 0)]:
         # looked at, but neither acked nor mentioned: it was in flight for the first time
@@ -69,6 +80,7 @@ cdef object restore(Cursor cursor, list ops):
             attempts, due_wall_ns = entries[seq]
             remember(cursor, seq, attempts, due_wall_ns)
     cursor.rearm()
+    return max(next_seq, cursor.acks.top, max(entries, default=0) + 1)
 
 
 cdef object remember(Cursor cursor, uint64_t seq, uint16_t attempts, int64_t due_wall_ns):

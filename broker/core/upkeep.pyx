@@ -9,6 +9,8 @@ from broker.core.jobs cimport JOB_CLOSE, JOB_UNLINK, copy_path, job_t
 from broker.core.log cimport SYNC_NONE, Log
 from broker.core.segment cimport Segment
 
+from broker.core.files import DROPPED
+
 
 cdef void trim(Log log) noexcept:
     """Drop the segments that every cursor is done with."""
@@ -75,10 +77,19 @@ cdef void drop_segment(Log log, Segment segment) noexcept:
         return
     seal(log, segment)
     if segment.quarantined:
+        # what does not read is not deleted
         os.rename(segment.path, segment.path + b'.quarantined')
         return
+    # Under a name of its own: by the time the worker comes to it, a log made anew may have a file
+    # of the old name.
+    dropped = segment.path + b'.' + log.log_id.hex().encode() + DROPPED
+    try:
+        os.rename(segment.path, dropped)
+    except OSError as problem:
+        log.shared.report('error', 'segment cannot be dropped', log=log.name, reason=str(problem))
+        return
     job = log.shared.syncer.job(JOB_UNLINK, None)
-    job.path = copy_path(segment.path)
+    job.path = copy_path(dropped)
     log.shared.syncer.submit(job)
 
 
@@ -123,6 +134,10 @@ cdef void housekeep(Log log) noexcept:
     if (log.idle_mark == log.next_seq and log.active is not None and log.cursors
             and log.active.size > log.shared.reclaim_bytes and log.waiting_bytes == 0):
         reclaim(log)
+    if (log.idle_mark == log.next_seq and log.retention is None and not log.unsynced
+            and log.waiting_bytes == 0):
+        log.noticed = False
+        log.shared.touched.discard(log)     # until something happens to it again
     log.idle_mark = log.next_seq
 
 

@@ -14,7 +14,7 @@ cdef enum FileCall:
 cdef int vfs_open(const char *path, int flags, int *fd) noexcept nogil
 cdef int vfs_write(int fd, const char *data, size_t n, int64_t offset) noexcept nogil   # all of it
 cdef int vfs_sync(int fd) noexcept nogil                    # fdatasync
-cdef int vfs_sync_dir(const char *path) noexcept nogil
+cdef int vfs_sync_path(const char *path) noexcept nogil
 cdef int vfs_truncate(int fd, int64_t size) noexcept nogil
 cdef int vfs_rename(const char *old, const char *new) noexcept nogil
 cdef int vfs_unlink(const char *path) noexcept nogil

@@ -3,7 +3,7 @@
 from libc.errno cimport EINTR, EIO, errno
 from libc.stdint cimport int64_t
 from libc.stdio cimport rename
-from posix.fcntl cimport O_CLOEXEC, O_DIRECTORY, O_RDONLY, open as c_open
+from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as c_open
 from posix.unistd cimport close, fdatasync, fsync, ftruncate, unlink
 
 cdef extern from "<unistd.h>" nogil:
@@ -50,6 +50,11 @@ def fail(int kind, int error, long after=0, long times=1, long partial=0):
     tw_faults[kind].times = times
 
 
+def unfired(int kind):
+    """How many times call `kind` is still to fail."""
+    return max(0, tw_faults[kind].times)
+
+
 def heal():
     """Take all faults back."""
     cdef int kind
@@ -94,12 +99,12 @@ cdef int vfs_sync(int fd) noexcept nogil:
     return errno if fdatasync(fd) < 0 else 0
 
 
-cdef int vfs_sync_dir(const char *path) noexcept nogil:
+cdef int vfs_sync_path(const char *path) noexcept nogil:
     cdef int fault = tw_fault_check(CALL_SYNC, NULL)
     cdef int fd, error
     if fault:
         return fault
-    fd = c_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    fd = c_open(path, O_RDONLY | O_CLOEXEC)
     if fd < 0:
         return errno
     error = errno if fsync(fd) < 0 else 0

@@ -61,8 +61,8 @@ PIECES = [
 ]
 TOKENS = [
     b"\n", b"\r", b" ", b"\0", b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\xff", b"\x7f\xff\xff\xff",
-    b"\xff", b"\x80\0\0\0", b"#ephemeral", b"PUB ", b"MPUB ", b"DPUB ", b"FIN ", b"RDY ", b"SUB ", b"-1",
-    b"99999999999999999999", b"a" * 70, b"null", b"{", b'"',
+    b"\xff", b"\x80\0\0\0", b"#ephemeral", b"PUB ", b"MPUB ", b"DPUB ", b"FIN ", b"RDY ",
+    b"SUB ", b"-1", b"99999999999999999999", b"a" * 70, b"null", b"{", b'"',
 ]  # fmt: skip
 LENGTH_MAX = 20_000
 LINE_LONG = 16_500

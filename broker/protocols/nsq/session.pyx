@@ -213,13 +213,7 @@ cdef class NsqSession(Session):
         cdef NsqFace face = self.face
         if log is None:
             return self.refused(None, op)
-        rec.subject_len = rec.reply_len = 0
-        rec.subject = rec.reply = rec.size_text = NULL
-        rec.size_text_len = rec.flags = 0
-        rec.attempts = 0
-        rec.seq = 0
-        rec.timestamp_ns = face.turn.wall_ns
-        rec.headers_len = 0
+        fresh_record(&rec)
         rec.data = op.text
         rec.total_len = op.text_len
         if op.kind == OP_DPUB and op.delay:
@@ -244,13 +238,7 @@ cdef class NsqSession(Session):
         cdef NsqFace face = self.face
         if log is None or not make_room(log, op):
             return self.refused(log, op)
-        rec.subject_len = rec.reply_len = 0
-        rec.subject = rec.reply = rec.size_text = NULL
-        rec.size_text_len = rec.flags = 0
-        rec.attempts = 0
-        rec.seq = 0
-        rec.timestamp_ns = face.turn.wall_ns
-        rec.headers_len = 0
+        fresh_record(&rec)
         for _i in range(op.index):
             rec.total_len = tw_load_be32(p)
             rec.data = p + 4
@@ -601,3 +589,12 @@ cdef class NsqSession(Session):
         return (
             <int>self.state, self.consumer.credit, self.consumer.in_flight,
             self.consumer.delivered, self.consumer.acked, self.consumer.requeued)
+
+
+cdef inline void fresh_record(record_t *rec) noexcept:
+    """A record of a body alone; the log gives it its seq and time."""
+    rec.subject = rec.reply = rec.size_text = NULL
+    rec.subject_len = rec.reply_len = rec.attempts = 0
+    rec.size_text_len = rec.flags = 0
+    rec.seq = rec.headers_len = 0
+    rec.timestamp_ns = 0

@@ -57,7 +57,7 @@ cdef enum:
     PART_BYTES_MIN = 5      # of one message in an MPUB: its size and one byte
     MEMO_BYTES = 72         # PUB, a space, a name, LF
     FRAME_BYTES = 8         # size and type
-    MESSAGE_HEAD_BYTES = 34 # frame head, timestamp, attempts, id
+    MESSAGE_HEAD_BYTES = 34  # frame head, timestamp, attempts, id
     FRAME_RESPONSE = 0
     FRAME_ERROR = 1
     FRAME_MESSAGE = 2
@@ -65,9 +65,7 @@ cdef enum:
 # One command with its body. Pointers lie in the scanned bytes.
 cdef struct op_t:
     const char *name    # topic (SUB PUB MPUB DPUB), id (FIN REQ TOUCH), unknown: the command
-    # Body (PUB DPUB IDENTIFY AUTH), first message's size (MPUB), channel (SUB); WRONG_NUMBER: the
-    # text that is none.
-    const char *text
+    const char *text    # body; MPUB: the first size; SUB: channel; WRONG_NUMBER: what is no number
     size_t end          # offset behind the command in the scanned bytes
     uint64_t number     # FIN REQ TOUCH: seq, 0 = no id of ours; RDY: count; wrong sizes, signed
     uint64_t delay      # REQ, DPUB: milliseconds as written, modulo 2**64
