@@ -73,18 +73,18 @@ def _make(folder: Path, config: Config | str | None = None, data: Path | None = 
 def broker_for(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerFor]:
     """A running server with the given config, shared by all who ask for the same."""
     servers: dict[str, Server] = {}
-    failed: dict[str, ServerError] = {}
+    failed: set[str] = set()
 
     def get(config: Config) -> Server:
         key = json.dumps(config, sort_keys=True)
         if key in failed:
-            raise failed[key]  # once is enough: hundreds of tests may ask
+            raise ServerError(f"no server with {key}: it did not start for an earlier test")
         if key not in servers:
             server = _make(tmp_path_factory.mktemp("shared"), config)
             try:
                 servers[key] = server.start()
-            except ServerError as error:
-                failed[key] = error
+            except ServerError:
+                failed.add(key)  # not again for each of hundreds of tests
                 raise
         return servers[key]
 

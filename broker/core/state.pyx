@@ -63,7 +63,7 @@ cdef object restore(Cursor cursor, list ops):
         else:
             cursor.paused = bool(a)
     next_seq = max(next_seq, cursor.acks.floor)
-    if next_seq - cursor.acks.floor > window + 64:      # the last word of the bitmap may be full
+    if next_seq - cursor.acks.floor > window + 128:     # whole words of the bitmap
         raise OverflowError('no such seq')
     at = cursor.acks.floor
     for first, count in [*cursor.acks.runs(), (next_seq, 0)]:
