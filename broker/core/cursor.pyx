@@ -656,18 +656,14 @@ cdef class Cursor(JobOwner):
                 self.ahead += 1
 
     def close(self, bint delete=False):
-        """Stop; with `delete` also forget everything, and tell the consumers."""
+        """Stop, and with `delete` forget everything; whoever does that ends its consumers."""
         cdef consumer_t *c = self.all
-        cdef consumer_t *following
         self.deleted = True
         self.shared.turn.disarm(self)
         while c != NULL:
-            following = c.all_next
             self.leave_ring(c)
             c.first = c.last = c.in_flight = 0
-            if delete:
-                (<Sink>c.sink).dropped(c)
-            c = following
+            c = c.all_next
         self.move_to(None, 0)
         if self.journal is not None and not delete:
             self.flush_journal()

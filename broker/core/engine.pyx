@@ -8,7 +8,7 @@ import threading
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from broker.core.jobs cimport Worker
-from broker.core.log cimport Log
+from broker.core.log cimport SYNC_NONE, Log
 from broker.core.router cimport Router
 from broker.core.shared cimport Shared
 from broker.core.turn cimport Turn
@@ -132,6 +132,8 @@ cdef class Engine:
         await self.settle()
         for log in self.logs.values():
             housekeep(log)
+            if log.sync_policy != SYNC_NONE:
+                log.sync()
         await self.settle()
         for log in self.logs.values():
             log.close()

@@ -73,6 +73,8 @@ cdef class Log(JobOwner):
     # Appends one record; an empty subject means the log's own name. Returns its ticket, or 0
     # when it is refused (see refusal). `wait` until outcome(ticket) is not 0.
     cdef uint64_t append(self, const record_t *rec, int64_t not_before_ns, uint8_t flags) noexcept
+    # Room for records of `size` bytes together (see record_size) in one batch: all or nothing.
+    cdef bint reserve(self, size_t size) noexcept
     cdef void wait(self, Session session) noexcept
     # 1 = in the file (and synced, if that is the policy), 0 = not yet, -1 = it failed
     cdef inline int outcome(self, uint64_t ticket) noexcept:
@@ -90,14 +92,12 @@ cdef class Log(JobOwner):
     cdef void completed(self, Batch batch, int error) noexcept
     cdef void written(self, Batch batch) noexcept
     cdef void store_in_memory(self, Batch batch) noexcept
-    cdef void fail(self, int error) noexcept
     cdef void publish_batch(self, Batch batch) noexcept
     cdef void touch(self) noexcept
     cdef void sync(self) noexcept
     cdef void sync_path(self, path) noexcept
     cdef void synced(self, job_t *job) noexcept
     cdef void settle(self) noexcept
-    cdef void forget_failures(self) noexcept
     cdef void abandon(self) noexcept
     cdef void unstall(self) noexcept
     cdef void wake_cursors(self) noexcept

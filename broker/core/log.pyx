@@ -28,6 +28,7 @@ from broker.core.jobs cimport (
     job_t,
 )
 from broker.core.journal cimport Journal
+from broker.core.mishap cimport note_failure, refuse, sync_failed, write_failed
 from broker.core.router cimport match_t
 from broker.core.seams cimport Session
 from broker.core.segment cimport (
@@ -45,7 +46,7 @@ from broker.core.segment cimport (
 from broker.core.shared cimport Shared
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
 from broker.core.types cimport record_t
-from broker.core.upkeep cimport drop_segment, seal, seal_written, trim
+from broker.core.upkeep cimport seal, seal_written, trim
 from broker.core.vfs cimport vfs_open, vfs_write
 
 from broker.core.files import CURSOR_SUFFIX, CURSORS, META, escape, save_meta
@@ -54,7 +55,6 @@ from broker.core.segment import file_header
 
 cdef enum:
     BATCH_BYTES_KEPT = 1 << 22      # a larger buffer is not kept for the next batch
-    FAILURES_KEPT = 64              # ranges of failed tickets remembered
 
 
 cdef class Log(JobOwner):
@@ -94,29 +94,22 @@ cdef class Log(JobOwner):
         cdef record_t r = rec[0]
         cdef size_t size
         cdef Batch batch = self.batch
-        if self.deleted or r.headers_len > HEADERS_LEN_MAX:
+        if r.headers_len > HEADERS_LEN_MAX:
             return 0
-        if self.refused_until_ns:
-            if self.shared.turn.now_ns < self.refused_until_ns:
-                return 0
-            self.refused_until_ns = 0
         if r.subject_len == <size_t>len(self.subject) and (
                 memcmp(r.subject, <const char *>self.subject, r.subject_len) == 0):
             r.subject_len = 0
         size = record_size(r.subject_len, r.reply_len, r.total_len)
-        if batch is None or batch.segment.planned + size > batch.segment.cap:
-            try:
-                batch = self.open_batch(size)
-            except (OSError, MemoryError) as problem:
-                self.refuse(problem)
+        if batch is None or self.refused_until_ns or (
+                batch.segment.planned + size > batch.segment.cap):
+            if not self.reserve(size):
                 return 0
-            if batch is None:
-                return 0
+            batch = self.batch
         try:
             batch.room(size)
             batch.segment.note(self.next_seq, batch.segment.planned)
         except MemoryError as problem:
-            self.refuse(problem)
+            refuse(self, problem)
             return 0
         r.seq = self.next_seq
         r.timestamp_ns = self.shared.turn.wall_ns
@@ -137,15 +130,35 @@ cdef class Log(JobOwner):
             self.shared.turn.add(PHASE_STORE, self)
         return self.ticket
 
+    cdef bint reserve(self, size_t size) noexcept:
+        """See that records of `size` bytes together go into one batch; False when they cannot."""
+        if self.deleted:
+            return False
+        if self.refused_until_ns:
+            if self.shared.turn.now_ns < self.refused_until_ns:
+                return False
+            self.refused_until_ns = 0
+        if self.batch is not None and (
+                self.batch.segment.planned + size <= self.batch.segment.cap):
+            return True
+        try:
+            return self.open_batch(size) is not None
+        except (OSError, MemoryError) as problem:
+            refuse(self, problem)
+            return False
+
     cdef Batch open_batch(self, size_t size):
         """A batch whose segment has room for `size` more bytes; None when the log is full."""
         cdef Batch batch
         cdef Segment segment = self.active
-        if self.ephemeral and self.memory_bytes() + size > self.shared.memory_bytes_max:
+        if self.folder is None and self.memory_bytes() + size > self.shared.memory_bytes_max:
             self.last_error = errno.ENOBUFS
             return None
         if segment is None or segment.planned + size > segment.cap:
-            segment = self.new_segment(self.next_seq, size)
+            if segment is not None and segment.planned == segment.start():
+                segment.widen(segment.planned + size)   # empty: a new one would have its name
+            else:
+                segment = self.new_segment(self.next_seq, size)
         if self.batch is not None:
             self.full_batches.append(self.batch)
         batch = self.spare
@@ -196,14 +209,6 @@ cdef class Log(JobOwner):
         """Bytes an in-memory log holds."""
         return sum(s.planned for s in self.segments)
 
-    def refuse(self, problem):
-        """Appends fail from now until a retry is due; says so once."""
-        if not self.last_error:
-            self.shared.report('error', 'log refuses appends', log=self.name, reason=str(problem))
-        self.last_error = getattr(problem, 'errno', None) or errno.ENOMEM
-        self.refused_until_ns = self.shared.turn.now_ns + self.shared.retry_ns
-        self.shared.write_errors += 1
-
     @property
     def refusal(self):
         """Why the last append was refused, in words."""
@@ -249,6 +254,7 @@ cdef class Log(JobOwner):
 
     cdef void store_in_memory(self, Batch batch) noexcept:
         memcpy(<char *>batch.segment.map() + batch.offset, batch.data, batch.len)
+        self.last_error = 0
         self.written(batch)
         self.synced_ticket = self.written_ticket
         self.settle()
@@ -271,7 +277,7 @@ cdef class Log(JobOwner):
     cdef void completed(self, Batch batch, int error) noexcept:
         """The batch has been written, or that failed."""
         if error:
-            self.fail(error)
+            write_failed(self, error)
             return
         self.shared.bytes_written += batch.len
         self.last_error = 0
@@ -281,6 +287,8 @@ cdef class Log(JobOwner):
             self.sync()
         else:
             self.settle()
+            if self.sync_policy == SYNC_PERIOD and self.timer.pos == 0:
+                self.shared.turn.arm(self, self.shared.turn.now_ns + self.sync_period_ns)
         self.submit()
         self.unstall()
 
@@ -288,7 +296,9 @@ cdef class Log(JobOwner):
         """The batch is where it belongs: let everybody see it."""
         cdef Segment segment = batch.segment
         cdef uint64_t count = batch.next_seq - batch.first_seq
-        segment.size = segment.ready = batch.offset + batch.len
+        segment.size = batch.offset + batch.len
+        if segment.ready or segment.path is None:   # else it is to be verified
+            segment.ready = segment.size
         segment.next_seq = batch.next_seq
         segment.dirty = True
         self.touch()
@@ -333,39 +343,6 @@ cdef class Log(JobOwner):
                     return      # nobody but this log itself wants the subject
             self.shared.router.route(m, &s.rec, <void *>self.binding)
 
-    cdef void fail(self, int error) noexcept:
-        """A write failed: nothing that is not in the file will get there."""
-        cdef Batch batch
-        cdef Batch writing = None
-        cdef Segment segment
-        cdef uint64_t first = self.visible
-        for segment in self.segments:
-            segment.forget_from(max(segment.size, segment.start()))
-        while len(self.segments) > 1 and self.active.first_seq > first:
-            drop_segment(self, self.segments.pop())
-            self.active = self.segments[len(self.segments) - 1]
-        self.active.active = True
-        self.active.next_seq = first
-        self.full_batches.clear()
-        self.batch = None
-        self.waiting_bytes = 0
-        self.next_seq = first
-        if self.failures is None:
-            self.failures = []
-        self.failures.append((self.written_ticket + 1, self.ticket, error))
-        self.forget_failures()
-        self.written_ticket = self.ticket
-        self.refuse(OSError(error, os.strerror(error)))
-        if self.sync_jobs == 0:
-            self.synced_ticket = self.ticket
-        self.settle()
-        self.unstall()
-
-    cdef void forget_failures(self) noexcept:
-        """Keep the last ones only: who waited for older ones has been told."""
-        while len(self.failures) > FAILURES_KEPT:
-            self.failures.pop(0)
-
     cdef int outcome_among_failures(self, uint64_t ticket) noexcept:
         for first, last, _ in self.failures:
             if first <= ticket <= last:
@@ -400,6 +377,12 @@ cdef class Log(JobOwner):
             self.sync_path(self.folder)
             self.sync_path(self.shared.root)
 
+    cdef void expired(self, int64_t now_ns) noexcept:
+        """The period is over."""
+        if self.sync_jobs and self.unsynced:
+            self.shared.turn.arm(self, now_ns + self.sync_period_ns)
+        self.sync()
+
     cdef void sync_path(self, path) noexcept:
         """Bring a file or a folder as such onto the disk, as part of this sync."""
         cdef job_t *job = self.shared.syncer.job(JOB_SYNC_PATH, self)
@@ -414,36 +397,17 @@ cdef class Log(JobOwner):
             self.sync_error = job.error
         elif job.kind == <int>JOB_SYNC:
             self.shared.note_sync(job.took_ns)
-        if self.sync_jobs:
+        if self.sync_jobs or self.deleted:
             return
         seal_written(self)
         if self.sync_error:
-            self.sync_failed(self.sync_error)
+            sync_failed(self, self.sync_error)
         else:
             # with nothing written since, what lies behind the sync has failed: answer for it too
             self.synced_ticket = self.syncing_ticket if self.unsynced else self.written_ticket
             self.settle()
         if self.unsynced and self.sync_policy == SYNC_ALWAYS:
             self.sync()
-
-    def sync_failed(self, error):
-        """The kernel may have dropped what it could not write: fail it, and use the file no more."""
-        self.shared.sync_errors += 1
-        self.last_error = error
-        self.shared.report('error', 'sync failed: the segment is closed and will be verified',
-                           log=self.name, segment=self.active.first_seq, reason=os.strerror(error))
-        if self.sync_policy == SYNC_ALWAYS and self.written_ticket > self.synced_ticket:
-            if self.failures is None:
-                self.failures = []
-            self.failures.append((self.synced_ticket + 1, self.written_ticket, error))
-            self.forget_failures()
-        self.synced_ticket = self.written_ticket
-        if self.writing is None and self.batch is None and not self.full_batches:
-            try:
-                self.new_segment(self.next_seq, 0)
-            except OSError as problem:
-                self.refuse(problem)
-        self.settle()
 
     cdef void settle(self) noexcept:
         """Move settled_ticket and tell who waits for it."""
@@ -567,7 +531,7 @@ cdef class Log(JobOwner):
             try:
                 self.save()     # the backlog belongs to the log again from here on
             except OSError as problem:
-                self.refuse(problem)
+                refuse(self, problem)
             if self.ephemeral and self.on_unused is not None:
                 self.on_unused(self.name)
 
@@ -611,8 +575,13 @@ cdef class Log(JobOwner):
         """Stop. With `delete` the cursors go, and the engine removes the folder."""
         cdef Cursor cursor
         if not delete:
-            self.save()
+            try:
+                self.save()
+            except OSError as problem:
+                self.shared.report('error', 'metadata cannot be saved', log=self.name,
+                                   reason=str(problem))
         self.deleted = True
+        self.shared.turn.disarm(self)
         if self.binding is not None:
             (<Binding>self.binding).cut()
             self.binding = None
@@ -629,9 +598,7 @@ cdef class Log(JobOwner):
         self.batch = None
         self.full_batches.clear()
         if self.settled_ticket < self.ticket:
-            if self.failures is None:
-                self.failures = []
-            self.failures.append((self.settled_ticket + 1, self.ticket, errno.ENOENT))
+            note_failure(self, self.settled_ticket + 1, self.ticket, errno.ENOENT)
             self.written_ticket = self.synced_ticket = self.ticket
             self.settle()
         self.waiting_bytes = 0

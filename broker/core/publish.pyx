@@ -2,12 +2,14 @@
 """Publishing from Python code: append, then wait until the log answers for it."""
 import asyncio
 import errno
+import os
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from broker.core.log cimport Log
 from broker.core.seams cimport Session
+from broker.core.segment cimport record_size
 from broker.core.types cimport record_t
 
 
@@ -31,14 +33,17 @@ async def publish(Log log, list bodies, int64_t not_before_ns=0):
     """Append bodies as one run; returns when they are settled. OSError when they are not stored."""
     cdef record_t rec
     cdef bytes body
-    cdef uint64_t ticket = 0
+    cdef uint64_t ticket = 0, first = 0
     cdef Waiter waiter
     log.shared.turn.tick()
     memset(&rec, 0, sizeof(rec))
+    if bodies and not log.reserve(sum([record_size(0, 0, <size_t>len(body)) for body in bodies])):
+        raise OSError(log.last_error or errno.EINVAL, log.refusal, log.name)
     for body in bodies:
         rec.data = <const char *>body
         rec.total_len = <uint32_t>len(body)
         ticket = log.append(&rec, not_before_ns, 0)
+        first = first or ticket
         if ticket == 0:
             raise OSError(log.last_error or errno.EINVAL, log.refusal, log.name)
     if ticket and log.outcome(ticket) == 0:
@@ -47,8 +52,10 @@ async def publish(Log log, list bodies, int64_t not_before_ns=0):
         waiter.ticket = ticket
         log.wait(waiter)
         await waiter.future
-    if ticket and log.outcome(ticket) < 0:
-        raise OSError(log.last_error or errno.EIO, log.refusal, log.name)
+    if ticket and log.failures is not None:
+        for failed_first, failed_last, error in log.failures:
+            if failed_first <= ticket and first <= failed_last:
+                raise OSError(error, os.strerror(error), log.name)
 
 
 def append(Log log, bytes body, *, bytes headers=b'', bytes reply=b'', bytes subject=b'',

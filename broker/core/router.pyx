@@ -232,6 +232,7 @@ cdef class Router:
             self.changes += 1
         if self.cached_refs > self.cached_refs_max:
             self.clear_cache()
+            m = ways        # a set is filled from its first way on: a gap ends a search
         m.subject_hash = h
         self.fill(m, subject, n)
         self.cached_refs += m.size

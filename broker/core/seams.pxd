@@ -17,8 +17,6 @@ cdef class Sink(Task):
     # Takes one message for `ctx` (a sub_t of the router, a consumer_t of a cursor).
     # Returns 1 when it was taken, 0 when this sink cannot (closing, own echo, full).
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept
-    # What `ctx` stood for has been deleted; the sink still has to let go of it.
-    cdef void dropped(self, void *ctx) noexcept
 
 
 cdef class Session(Sink):

@@ -81,6 +81,7 @@ cdef class Segment:
     cdef void forget_from(self, size_t offset) noexcept
     cdef const char *map(self) except NULL
     cdef void unmap(self) noexcept
+    cdef int widen(self, size_t cap) except -1
     cdef size_t locate(self, uint64_t seq) except? 0
     cdef size_t start(self) noexcept
     cdef size_t hop(self, size_t offset) noexcept

@@ -252,6 +252,15 @@ cdef class Segment:
             munmap(self.base, self.mapped)
         self.base = NULL
 
+    cdef int widen(self, size_t cap) except -1:
+        """Let an empty segment get more; who stands at its beginning stays there."""
+        cdef bint mapped = self.base != NULL
+        self.unmap()
+        self.cap = cap
+        if mapped:
+            self.map()
+        return 0
+
     cdef size_t locate(self, uint64_t seq) except? 0:
         """Offset of the first record whose seq is >= seq; `size` when there is none."""
         cdef size_t low = 0, high = self.index_size, middle, at, step

@@ -7,7 +7,9 @@ from libc.stdint cimport int64_t, uint64_t
 from broker.core.cursor cimport Cursor
 from broker.core.jobs cimport JOB_CLOSE, JOB_UNLINK, copy_path, job_t
 from broker.core.log cimport SYNC_NONE, Log
+from broker.core.mishap cimport refuse
 from broker.core.segment cimport Segment
+from broker.core.vfs cimport vfs_rename
 
 from broker.core.files import DROPPED
 
@@ -72,21 +74,20 @@ cdef void enforce(Log log) noexcept:
 
 cdef void drop_segment(Log log, Segment segment) noexcept:
     cdef job_t *job
+    cdef int error
     segment.unmap()
     if segment.path is None:
         return
     seal(log, segment)
-    if segment.quarantined:
-        # what does not read is not deleted
-        os.rename(segment.path, segment.path + b'.quarantined')
-        return
     # Under a name of its own: by the time the worker comes to it, a log made anew may have a file
-    # of the old name.
-    dropped = segment.path + b'.' + log.log_id.hex().encode() + DROPPED
-    try:
-        os.rename(segment.path, dropped)
-    except OSError as problem:
-        log.shared.report('error', 'segment cannot be dropped', log=log.name, reason=str(problem))
+    # of the old name. What does not read is not deleted.
+    dropped = segment.path + (
+        b'.quarantined' if segment.quarantined else b'.' + log.log_id.hex().encode() + DROPPED)
+    error = vfs_rename(segment.path, dropped)
+    if error:
+        log.shared.report('error', 'segment cannot be dropped', log=log.name,
+                          segment=segment.first_seq, reason=os.strerror(error))
+    if error or segment.quarantined:
         return
     job = log.shared.syncer.job(JOB_UNLINK, None)
     job.path = copy_path(dropped)
@@ -117,15 +118,19 @@ cdef void seal(Log log, Segment segment) noexcept:
 
 
 cdef void housekeep(Log log) noexcept:
-    """Once in a while: sync by period, give back files and mappings nobody needs."""
+    """Once a second: sync journals, give back files and mappings nobody needs."""
     cdef Cursor cursor
     cdef Segment segment
-    if log.sync_policy != SYNC_NONE:
-        log.sync()
-        for cursor in log.cursors.values():
-            if cursor.journal is not None:
-                cursor.journal.sync()
+    for cursor in log.cursors.values():
+        if cursor.journal is None:
+            continue
+        if cursor.journal.last_error:
+            log.touch()
+            cursor.wake()       # it may be possible now to write it anew
+        elif log.sync_policy != SYNC_NONE:
+            cursor.journal.sync()
     seal_written(log)
+    trim(log)
     if log.retention is not None:
         enforce(log)
     for segment in log.segments:
@@ -150,6 +155,6 @@ cdef void reclaim(Log log) noexcept:
     try:
         log.new_segment(log.next_seq, 0)
     except OSError as problem:
-        log.refuse(problem)
+        refuse(log, problem)
         return
     trim(log)

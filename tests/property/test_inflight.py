@@ -10,7 +10,7 @@ from broker.core.inflight import Inflight
 
 SLAB = 1024
 # Seqs of one bucket and its neighbours, of a run, and far apart.
-SEQS = st.integers(1, 40) | st.integers(1, 4000) | st.integers(1, 2**63).map(lambda n: n * 2 + 1)
+SEQS = st.integers(1, 40) | st.integers(1, 4000) | st.integers(1, 2**62).map(lambda n: n * 2 + 1)
 
 
 class InflightMachine(RuleBasedStateMachine):

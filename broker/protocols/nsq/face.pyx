@@ -73,17 +73,9 @@ cdef bint make_room(Log log, const op_t *op) noexcept:
     cdef size_t total = 0
     cdef uint32_t size
     cdef uint32_t left = op.index
-    if log.deleted or log.refused_until_ns > log.shared.turn.now_ns:
-        return False
     while left:
         size = tw_load_be32(p)
         total += record_size(0, 0, size)
         p += 4 + size
         left -= 1
-    if log.batch is not None and log.batch.segment.planned + total <= log.batch.segment.cap:
-        return True
-    try:
-        return log.open_batch(total) is not None
-    except (OSError, MemoryError) as problem:
-        log.refuse(problem)
-        return False
+    return log.reserve(total)
