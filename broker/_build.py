@@ -7,7 +7,8 @@ TWINWIRE_BUILD chooses the mode, and each mode keeps its objects in a folder of 
 
     release   what users run
     debug     no optimiser, asserts of Cython and of C
-    asan      as debug, with the address and undefined-behaviour sanitizers
+    asan      as debug, with the address and undefined-behaviour sanitizers, and a call to
+              __sanitizer_cov_trace_pc in every block: tests/fuzz/coverage.c has it
     cov       line tracing, so that coverage can see Cython
 
 This module is loaded by path while the package is not installed yet: it imports nothing of it.
@@ -54,6 +55,7 @@ _COMMON = ("-std=c11", "-Wall", "-Wno-unused-function", "-fvisibility=hidden")
 _CHECKED = (("boundscheck", True), ("initializedcheck", True))
 _DEBUG_MACROS = (("TWINWIRE_DEBUG", "1"),)
 _SANITIZE = "-fsanitize=address,undefined"
+_COVER = "-fsanitize-coverage=trace-pc"
 
 MODES = {
     "release": Mode(
@@ -62,7 +64,7 @@ MODES = {
     ),
     "debug": Mode((*_COMMON, "-O0", "-g", "-UNDEBUG"), macros=_DEBUG_MACROS, directives=_CHECKED),
     "asan": Mode(
-        (*_COMMON, "-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", _SANITIZE),
+        (*_COMMON, "-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", _SANITIZE, _COVER),
         (_SANITIZE,),
         _DEBUG_MACROS,
         _CHECKED,

@@ -8,6 +8,7 @@ A file is options, then scenarios. Every line says one thing:
     raw                            the connections start bare: no magic sent, no INFO skipped
     feed whole                     only these ways of feeding (whole bytes cut joined trailing)
     original whole                 only so the original keeps to it; we do in every way
+    differs                        we do it otherwise: see docs/differences.md
     once                           the clock matters: fed whole, and not rewritten by the recorder
     C: bytes                       the client sends; C2: is the second connection, C: the first
     S: bytes                       the server answers exactly this
@@ -75,6 +76,7 @@ class Scenario:
     original_feeds: tuple[str, ...] = FEEDS
     raw: bool = False
     once: bool = False
+    differs: bool = False
 
     @property
     def identity(self) -> str:
@@ -82,6 +84,8 @@ class Scenario:
 
     def ways(self, *, original: bool) -> list[str]:
         """How this scenario can be fed."""
+        if self.differs and not original:
+            return []
         if self.once:
             return ["whole"]
         ways = [f for f in self.feeds if not original or f in self.original_feeds]
@@ -139,6 +143,8 @@ def _read_line(transcript: Transcript, line: str, number: int) -> None:
     scenario = transcript.scenarios[-1]
     if line == "raw":
         scenario.raw = True
+    elif line == "differs":
+        scenario.differs = True
     elif line == "once":
         scenario.once = True
     elif line.startswith("feed "):
