@@ -32,4 +32,4 @@ cdef class Batch:
         self.offset = segment.planned
         self.first_seq = self.next_seq = first_seq
         self.payload = 0
-        self.unrouted = self.delayed = 0
+        self.unrouted = self.delayed = self.foreign = 0

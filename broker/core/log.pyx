@@ -126,6 +126,8 @@ cdef class Log(JobOwner):
             batch.unrouted += 1
         if not_before_ns:
             batch.delayed += 1
+        if r.subject_len:
+            batch.foreign += 1
         if not self.queued:
             self.shared.turn.add(PHASE_STORE, self)
         return self.ticket
@@ -339,7 +341,8 @@ cdef class Log(JobOwner):
             if m == NULL or self.shared.router.changes != changes or s.rec.subject != own:
                 m = self.shared.router.match(s.rec.subject, s.rec.subject_len)
                 changes = self.shared.router.changes
-                if m.size == (1 if self.binding is not None else 0) and not batch.delayed:
+                if m.size == (1 if self.binding is not None else 0) and (
+                        not batch.delayed and not batch.foreign):
                     return      # nobody but this log itself wants the subject
             self.shared.router.route(m, &s.rec, <void *>self.binding)
 
