@@ -38,5 +38,5 @@ cdef Binding bind(Log log):
     binding = Binding()
     binding.log = log
     binding.sub = log.shared.router.add(
-        binding, <const char *>name, <size_t>len(name), NULL, 0, NULL, 0)
+        binding, <const char *>name, <size_t>len(name), NULL, 0, b'', 0)
     return binding

@@ -57,8 +57,13 @@ def publish(topic: str, body: bytes) -> bytes:
     return b"PUB %s\n%s%s" % (topic.encode(), len(body).to_bytes(4, "big"), body)
 
 
-async def publish_until_killed(server: Server, topic: str, first: int, acked: set[int]) -> int:
-    """Numbered messages, a window of them on the way; returns the number behind the last sent."""
+async def publish_until_killed(
+    server: Server, topic: str, first: int, acked: set[int], enough: tuple[int, asyncio.Event]
+) -> int:
+    """Numbered messages, a window of them on the way; returns the number behind the last sent.
+
+    The event of `enough` is set when that many more have been answered.
+    """
     link = await Link.open(server)
     sent = answered = first
     try:
@@ -69,6 +74,8 @@ async def publish_until_killed(server: Server, topic: str, first: int, acked: se
             await link.ok()
             acked.add(answered)
             answered += 1
+            if answered - first == enough[0]:
+                enough[1].set()
     except (OSError, asyncio.IncompleteReadError):
         return sent
 
@@ -136,11 +143,12 @@ async def test_what_was_promised_survives(start_broker: StartBroker, uniq: str, 
     done: set[int] = set()
     sent = 0
     for _ in range(ROUNDS):
-        publisher = asyncio.create_task(publish_until_killed(server, uniq, sent, acked))
+        enough = asyncio.Event()
+        publisher = asyncio.create_task(
+            publish_until_killed(server, uniq, sent, acked, (rng.randrange(50, 3000), enough))
+        )
         consumer = asyncio.create_task(consume_until_killed(server, uniq, seen, done))
-        before = len(acked)
-        while len(acked) < before + rng.randrange(50, 3000):
-            await asyncio.sleep(0.001)
+        await enough.wait()
         server.kill()
         sent = await publisher
         await consumer
