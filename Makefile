@@ -7,13 +7,16 @@ PY := $(BIN)/python
 TESTS ?= tests
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
+FUZZ_SECONDS_IN_TEST ?= 15
+FUZZ_ARGS ?= --keep --seed $(shell date +%s)
 
 SOURCES := $(shell find broker -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 # Compiled modules that have a stub.
 STUBBED := $(shell find broker -name '*.pyx' | while read -r f; do \
 	test -f "$${f%x}i" && echo "$${f%.pyx}" | tr / .; done)
 ASAN_TREE := build/asan/tree
-ASAN_TESTS := $(wildcard tests/unit tests/wire tests/fuzz)
+COVERAGE := build/asan/coverage.so
+ASAN_TESTS := $(wildcard tests/unit tests/property tests/wire tests/fuzz)
 FAST := not slow and not spark and not browser
 
 .DEFAULT_GOAL := help
@@ -38,8 +41,11 @@ $(VENV)/.built: $(VENV)/.installed broker/_build.py $(SOURCES)
 run: $(VENV)/.built  ## start the broker: ./data, loopback, ports 4222 8222 4150 4151
 	$(BIN)/twinwire serve
 
+# With all tests goes a short run of the fuzzer, which compiles everything once more, for it.
 test: $(VENV)/.built  ## the test suite without the slow, Spark and browser ones
 	$(PY) -m pytest -q -m '$(FAST)' $(PYTEST_ARGS) $(TESTS)
+	$(if $(filter tests,$(TESTS)),$(MAKE) --no-print-directory fuzz \
+	    FUZZ_SECONDS=$(FUZZ_SECONDS_IN_TEST) FUZZ_ARGS=)
 
 lint: $(VENV)/.installed  ## ruff, cython-lint, codespell
 	$(BIN)/ruff check .
@@ -60,7 +66,7 @@ debug: $(VENV)/.installed  ## compile in place with asserts and without optimise
 	rm -f $(VENV)/.built
 
 # A second tree, so that the modules in place stay what they are. Its objects survive in build/.
-asan-tree: $(VENV)/.installed
+asan-tree: $(VENV)/.installed $(COVERAGE)
 	mkdir -p $(ASAN_TREE)
 	rm -rf $(addprefix $(ASAN_TREE)/,broker tests conf benchmarks)
 	tar -c --exclude='*.so' --exclude=__pycache__ \
@@ -68,20 +74,25 @@ asan-tree: $(VENV)/.installed
 	    | tar -x -C $(ASAN_TREE)
 	cd $(ASAN_TREE) && TWINWIRE_BUILD=asan $(CURDIR)/$(PY) -m broker._build
 
-# CPython keeps some memory until exit and aiohttp's modules are not built for it: leaks are not
-# reported, everything else ends the test run.
-ASAN_ENV = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-	PYTHONMALLOC=malloc \
-	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
-	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+# The modules of that tree call into it at each block.
+$(COVERAGE): tests/fuzz/coverage.c
+	mkdir -p $(@D)
+	gcc -O2 -Wall -Wextra -shared -fPIC -ftls-model=initial-exec $< -o $@
 
-asan: asan-tree  ## unit, wire and fuzz tests on a build with the address sanitizer
+# CPython keeps some memory until exit and aiohttp's modules are not built for it: leaks are not
+# reported (the fuzzer looks for them itself), everything else ends the test run.
+ASAN_ENV = PYTHONMALLOC=malloc UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:disable_coredump=1 \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) \
+	    $(CURDIR)/$(COVERAGE)"
+
+asan: asan-tree  ## unit, property, wire and fuzz tests on a build with the address sanitizer
 	cd $(ASAN_TREE) && $(ASAN_ENV) $(CURDIR)/$(PY) -m pytest -q -m '$(FAST)' -o timeout=300 \
 	    $(PYTEST_ARGS) $(ASAN_TESTS)
 
 fuzz: asan-tree  ## fuzz the parsers and the recovery for FUZZ_SECONDS (default 600)
-	cd $(ASAN_TREE) && $(ASAN_ENV) FUZZ_SECONDS=$(FUZZ_SECONDS) $(CURDIR)/$(PY) -m pytest -q -s \
-	    -o timeout=0 $(PYTEST_ARGS) tests/fuzz
+	cd $(ASAN_TREE) && $(ASAN_ENV) $(CURDIR)/$(PY) tests/fuzz --seconds $(FUZZ_SECONDS) \
+	    --out $(CURDIR)/build/fuzz $(FUZZ_ARGS)
 
 bench: $(VENV)/.built  ## compare with the original servers found on PATH
 	$(PY) benchmarks/compare.py

@@ -19,6 +19,29 @@ class WireError:
     source: str  # where the original says so
 
 
+_NAMED_ESCAPES: Final = {
+    7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\",
+}  # fmt: skip
+
+
+def go_quote(raw: bytes) -> str:
+    """`raw` in double quotes as Go's %q writes it."""
+    out = []
+    for char in raw.decode("utf-8", "surrogateescape"):
+        code = ord(char)
+        if code in _NAMED_ESCAPES:
+            out.append(_NAMED_ESCAPES[code])
+        elif 0xDC80 <= code <= 0xDCFF:
+            out.append(f"\\x{code - 0xDC00:02x}")
+        elif code == 0x20 or (char.isprintable() and not char.isspace()):
+            out.append(char)
+        elif code < 0x80:
+            out.append(f"\\x{code:02x}")
+        else:
+            out.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return '"' + "".join(out) + '"'
+
+
 # --- NATS (nats-server 2.9.10) ------------------------------------------------------------------
 
 NATS_UNKNOWN_OPERATION: Final = WireError("Unknown Protocol Operation", True, "parser.go parse")

@@ -50,7 +50,7 @@ class Server:
         return self._engine
 
     async def start(self) -> None:
-        """Take the data folder, recover it, open every door. OSError and the like when it cannot."""
+        """Take the data folder, recover it, open every door. OSError and the like if it cannot."""
         try:
             await self._start()
         except BaseException:

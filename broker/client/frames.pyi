@@ -1,3 +1,5 @@
+"""What a load generator has to see in a server's bytes, and the bytes it sends over and over."""
+
 from typing import Self, final
 
 @final

@@ -1,3 +1,5 @@
+"""Latency counts: 128 steps for each doubling, so a percentile is at most 0.8 % too high."""
+
 from typing import final
 
 @final

@@ -1,3 +1,5 @@
+"""The load generator's loop: non-blocking connections, one epoll, one thread, no GIL."""
+
 import socket
 
 from typing_extensions import disjoint_base

@@ -1,3 +1,5 @@
+"""NATS loads: publish to many subscribers, and request/reply."""
+
 from typing import final
 
 from broker.client.frames import Block

@@ -1,3 +1,5 @@
+"""NSQ loads: publish with a window of answers, receive and FIN."""
+
 from typing import final
 
 from broker.client.frames import Block

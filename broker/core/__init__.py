@@ -1,1 +1,4 @@
-"""The engine: buffers, router, log and cursor. It names no protocol, opens no socket, reads no clock but the turn's."""
+"""The engine: buffers, router, log and cursor.
+
+It names no protocol, opens no socket, reads no clock but the turn's.
+"""

@@ -82,15 +82,10 @@ cdef class Cursor(JobOwner):
     cdef void passed(self, size_t size) noexcept
     cdef void skip_to(self, uint64_t seq) noexcept
     cdef void missing(self, uint64_t seq) noexcept
-    cdef size_t find_in(self, Segment segment, uint64_t seq) except? 0
-    cdef bint locate(self) noexcept
-    cdef void move_to(self, Segment segment, size_t offset) noexcept
-    cdef void load(self, size_t start) noexcept
     cdef void done_with(self, uint64_t seq) noexcept
     cdef void again(self, entry_t *e, bint at_tail) noexcept
     cdef void rearm(self) noexcept
     cdef void flush_journal(self) noexcept
-    cdef int read_entry(self, entry_t *e, stored_t *s) noexcept
     cdef void put_off(self, entry_t *e, int64_t wait_ns) noexcept
     cdef void set_paused(self, bint paused) noexcept
     cdef void skip_range(self, uint64_t first, uint64_t behind) noexcept

@@ -23,9 +23,10 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from broker.core.acks cimport AckSet
 from broker.core.heap cimport heap_peek, heap_push, heap_remove, heap_update
 from broker.core.inflight cimport ENTRY_DEFERRED, ENTRY_SENT, Inflight, entry_t
-from broker.core.jobs cimport JOB_LOAD, job_t
+from broker.core.jobs cimport job_t
 from broker.core.journal cimport OP_ENTRY, OP_FLOOR, OP_NEXT, OP_PAUSE, Journal
 from broker.core.log cimport Log
+from broker.core.reading cimport load, loaded, locate, move_to, quarantine, read_entry
 from broker.core.seams cimport Sink
 from broker.core.segment cimport Segment, record_get, resync, stored_t
 from broker.core.state cimport snapshot
@@ -297,17 +298,17 @@ cdef class Cursor(JobOwner):
             if self.inflight.size >= self.shared.entries_max or not self.acks.fits(self.next_seq):
                 return False
             if self.segment is None or self.offset >= self.segment.size:
-                if not self.locate():
+                if not locate(self):
                     return False
                 continue
             if self.offset >= self.segment.ready and (
                     self.offset >= self.loaded or self.loaded == 0):
-                self.load(self.offset)
+                load(self, self.offset)
                 return False
             if self.segment.ready == 0 and self.loading is None and (
                     self.loaded < self.segment.size
                     and self.loaded - self.offset < self.shared.load_bytes // 4):
-                self.load(self.loaded)      # ahead of need
+                load(self, self.loaded)      # ahead of need
             if self.segment.quarantined is not None:
                 hopped = self.segment.hop(self.offset)
                 if hopped != self.offset:
@@ -319,13 +320,18 @@ cdef class Cursor(JobOwner):
             if size == 0:
                 hopped = resync(base, self.segment.size, self.offset + 8, self.segment.salt,
                                 self.next_seq - 1)
-                self.quarantine(self.segment, self.offset, hopped or self.segment.size)
+                quarantine(self, self.segment, self.offset, hopped or self.segment.size)
                 continue
             if s.rec.seq < self.next_seq:
                 self.offset += size
                 continue
+            if s.rec.seq >= self.segment.next_seq:
+                # whole, but not of this place: the file is not what its name says
+                quarantine(self, self.segment, self.offset, self.segment.size)
+                continue
             if s.rec.seq > self.next_seq:
                 self.missing(s.rec.seq)
+                continue        # with what was passed over the segment may be gone
             if s.not_before_ns or self.ahead:
                 if self.acks.has(s.rec.seq) or self.inflight.find(s.rec.seq) != NULL:
                     self.ahead -= 1
@@ -369,7 +375,7 @@ cdef class Cursor(JobOwner):
         """Give the oldest record of the `again` queue; True when it is with c now."""
         cdef entry_t *e = self.inflight.at(self.inflight.again_first)
         cdef stored_t s
-        cdef int found = self.read_entry(e, &s)
+        cdef int found = read_entry(self, e, &s)
         if found <= 0:
             self.inflight.pop_again()
             if found < 0:
@@ -392,35 +398,6 @@ cdef class Cursor(JobOwner):
         if self.journal is not None:
             self.journal.op(OP_ENTRY, e.seq, e.attempts, 0, 3)
         return True
-
-    cdef int read_entry(self, entry_t *e, stored_t *s) noexcept:
-        """Read the record of an entry from its segment, looking up where it is if need be.
-
-        1 = it is there, 0 = it is lost, -1 = its file cannot be opened now.
-        """
-        cdef Segment segment = None
-        cdef size_t offset = <size_t>e.offset << 3
-        try:
-            if e.segment:
-                segment = self.log.segment_by_id(e.segment)
-            if segment is None:
-                segment = self.log.segment_of(e.seq)
-                if segment is None:
-                    return 0
-                offset = self.find_in(segment, e.seq)
-                e.segment = segment.id
-                e.offset = <uint32_t>(offset >> 3)
-            if offset >= segment.size or not record_get(
-                    segment.map() + offset, segment.size - offset, segment.salt,
-                    segment.path is not None, s):
-                return 0
-        except OSError as problem:
-            self.cannot_read(problem)
-            return -1
-        if s.rec.subject_len == 0:
-            s.rec.subject = <const char *>self.log.subject
-            s.rec.subject_len = <uint16_t>len(self.log.subject)
-        return s.rec.seq == e.seq
 
     cdef void sent(self, consumer_t *c, entry_t *e) noexcept:
         """The record of e is with c now."""
@@ -460,105 +437,8 @@ cdef class Cursor(JobOwner):
                                log=self.log.name, first=self.next_seq, count=seq - self.next_seq)
         self.skip_to(seq)
 
-    # --- where to read
-
-    cdef bint locate(self) noexcept:
-        """Stand at the record next_seq, or the first one behind it; False when there is none."""
-        cdef Segment segment = self.log.segment_of(self.next_seq)
-        cdef size_t offset
-        if segment is None:
-            return False
-        try:
-            segment.map()
-            if segment is self.segment or self.next_seq <= segment.first_seq:
-                offset = segment.hop(segment.start())
-                if segment is self.segment:
-                    offset = segment.hop(self.offset)
-                if offset >= segment.size:
-                    # nothing left here although the segment should hold next_seq: it is damaged
-                    self.missing(min(segment.next_seq, self.log.frontier))
-                    return self.next_seq < self.log.frontier
-            else:
-                offset = self.find_in(segment, self.next_seq)
-        except OSError as problem:
-            self.cannot_read(problem)
-            return False
-        self.move_to(segment, offset)
-        return True
-
-    cdef size_t find_in(self, Segment segment, uint64_t seq) except? 0:
-        """As segment.locate; damage found on the way is told."""
-        cdef object known = segment.quarantined and list(segment.quarantined) or []
-        cdef size_t offset = segment.locate(seq)
-        for found in segment.quarantined or ():
-            if found not in known:
-                self.tell_damage(segment, found[0], found[1])
-        return offset
-
-    def cannot_read(self, problem):
-        """A segment cannot be opened or mapped now: say so and try again later."""
-        cdef int64_t retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
-        self.shared.report('error', 'segment cannot be read', log=self.log.name,
-                           reason=str(problem))
-        if self.timer.pos == 0 or retry_ns < self.timer.due_ns:
-            self.shared.turn.arm(self, retry_ns)
-
-    cdef void move_to(self, Segment segment, size_t offset) noexcept:
-        cdef Segment before = self.segment
-        if segment is not before:
-            if before is not None:
-                before.users -= 1
-                if before.users == 0 and not before.active and before.path is not None:
-                    before.unmap()
-            if segment is not None:
-                segment.users += 1
-            self.loaded = 0
-            self.segment = segment
-        self.offset = offset
-
-    cdef void load(self, size_t start) noexcept:
-        """Have a stretch of a cold segment read and verified; `run` goes on when it is there."""
-        cdef job_t *job
-        cdef Segment segment = self.segment
-        if self.loading is not None:
-            return
-        job = self.shared.loader.job(JOB_LOAD, self)
-        job.data = segment.base
-        job.len = segment.size
-        job.offset = <int64_t>start
-        job.tag = min(segment.size, start + self.shared.load_bytes)
-        job.salt = segment.salt
-        job.seq = self.next_seq - 1
-        self.loading = segment
-        segment.users += 1
-        self.shared.loader.submit(job)
-
     cdef void finished(self, job_t *job) noexcept:
-        cdef Segment segment = self.loading
-        cdef size_t end = job.done
-        self.loading = None
-        segment.users -= 1
-        if job.done < job.tag and job.done < segment.size:
-            end = job.resync if job.resync else segment.size
-            self.quarantine(segment, job.done, end)
-        if segment is self.segment:
-            self.loaded = end
-            self.offset = segment.hop(self.offset)
-        elif segment.users == 0 and not segment.active and segment.path is not None:
-            segment.unmap()
-        self.wake()
-
-    def quarantine(self, Segment segment, size_t start, size_t end):
-        """Pass over a range of bytes from now on, and say so."""
-        if segment.quarantine(start, end):
-            self.tell_damage(segment, start, end)
-
-    def tell_damage(self, Segment segment, size_t start, size_t end):
-        """A range of bytes turned out not to read."""
-        self.shared.quarantined_ranges += 1
-        self.shared.quarantined_bytes += end - start
-        self.shared.report('error', 'records do not read and are passed over', log=self.log.name,
-                           segment=segment.first_seq, offset=start, bytes=end - start)
+        loaded(self, job)
 
     # --- time
 
@@ -634,7 +514,7 @@ cdef class Cursor(JobOwner):
         self.acks.reset(self.log.frontier)
         self.next_seq = self.journalled_next = self.log.frontier
         self.ahead = 0
-        self.move_to(None, 0)
+        move_to(self, None, 0)
         if self.journal is not None:
             self.journal.op(OP_FLOOR, self.next_seq, 0, 0, 1)
         while c != NULL:
@@ -664,7 +544,7 @@ cdef class Cursor(JobOwner):
             self.leave_ring(c)
             c.first = c.last = c.in_flight = 0
             c = c.all_next
-        self.move_to(None, 0)
+        move_to(self, None, 0)
         if self.journal is not None and not delete:
             self.flush_journal()
         self.inflight.clear()       # its entries point to consumers that go their own ways now

@@ -1,6 +1,11 @@
+"""A subscriber in Python: what the router brings ends in a list."""
+
+from typing import final
+
 from broker.core.router import Router
 from broker.core.seams import Sink
 
+@final
 class Ear(Sink):
     heard: list[tuple[bytes, bytes, bytes, bytes]]
     deaf: bool

@@ -11,6 +11,7 @@ from broker.core.jobs cimport Worker
 from broker.core.log cimport SYNC_NONE, Log
 from broker.core.router cimport Router
 from broker.core.shared cimport Shared
+from broker.core.syncing cimport sync
 from broker.core.turn cimport Turn
 from broker.core.upkeep cimport housekeep
 
@@ -133,7 +134,7 @@ cdef class Engine:
         for log in self.logs.values():
             housekeep(log)
             if log.sync_policy != SYNC_NONE:
-                log.sync()
+                sync(log)
         await self.settle()
         for log in self.logs.values():
             log.close()

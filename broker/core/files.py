@@ -3,6 +3,8 @@
     <root>/<log name, escaped>/meta.json
                                <first seq>.seg
                                cursors/<cursor name, escaped>.cur
+
+Names are escaped because a topic may be called what no file can be.
 """
 
 from __future__ import annotations

@@ -94,9 +94,6 @@ cdef class Log(JobOwner):
     cdef void store_in_memory(self, Batch batch) noexcept
     cdef void publish_batch(self, Batch batch) noexcept
     cdef void touch(self) noexcept
-    cdef void sync(self) noexcept
-    cdef void sync_path(self, path) noexcept
-    cdef void synced(self, job_t *job) noexcept
     cdef void settle(self) noexcept
     cdef void abandon(self) noexcept
     cdef void unstall(self) noexcept

@@ -20,11 +20,8 @@ from broker.core.batch cimport Batch
 from broker.core.binding cimport Binding, bind
 from broker.core.cursor cimport Cursor
 from broker.core.jobs cimport (
-    JOB_SYNC,
-    JOB_SYNC_PATH,
     JOB_WRITE,
     WRITE_RECORDS,
-    copy_path,
     job_t,
 )
 from broker.core.journal cimport Journal
@@ -44,12 +41,13 @@ from broker.core.segment cimport (
     sum_records,
 )
 from broker.core.shared cimport Shared
+from broker.core.syncing cimport sync, synced
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
 from broker.core.types cimport record_t
 from broker.core.upkeep cimport seal, seal_written, trim
 from broker.core.vfs cimport vfs_open, vfs_write
 
-from broker.core.files import CURSOR_SUFFIX, CURSORS, META, escape, save_meta
+from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, save_meta
 from broker.core.publish import publish
 from broker.core.segment import file_header
 
@@ -267,7 +265,7 @@ cdef class Log(JobOwner):
     cdef void finished(self, job_t *job) noexcept:
         cdef Batch batch = self.writing
         if job.kind != <int>JOB_WRITE:
-            self.synced(job)
+            synced(self, job)
             return
         self.writing = None
         if self.deleted:
@@ -286,7 +284,7 @@ cdef class Log(JobOwner):
         self.written(batch)
         self.unsynced = True
         if self.sync_policy == SYNC_ALWAYS:
-            self.sync()
+            sync(self)
         else:
             self.settle()
             if self.sync_policy == SYNC_PERIOD and self.timer.pos == 0:
@@ -352,65 +350,11 @@ cdef class Log(JobOwner):
                 return -1
         return 1
 
-    cdef void sync(self) noexcept:
-        """Bring what is written onto the disk; callers that wait share one sync."""
-        cdef Segment segment
-        cdef job_t *job
-        if self.sync_jobs or not self.unsynced or self.folder is None or self.deleted:
-            return
-        self.unsynced = False
-        self.sync_error = 0
-        self.syncing_ticket = self.written_ticket
-        for segment in self.segments:
-            if segment.fd < 0 or not segment.dirty:
-                continue
-            segment.dirty = False
-            job = self.shared.syncer.job(JOB_SYNC, self)
-            job.fd = segment.fd
-            job.tag = segment.id
-            self.sync_jobs += 1
-            self.shared.syncer.submit(job)
-            if not segment.known_to_folder:
-                segment.known_to_folder = True
-                self.sync_path(self.folder)
-        if not self.known_to_root:
-            # after these a power cut cannot take the log away from under its records
-            self.known_to_root = True
-            self.sync_path(os.path.join(self.folder, META))
-            self.sync_path(self.folder)
-            self.sync_path(self.shared.root)
-
     cdef void expired(self, int64_t now_ns) noexcept:
-        """The period is over."""
+        """The period of syncing is over."""
         if self.sync_jobs and self.unsynced:
             self.shared.turn.arm(self, now_ns + self.sync_period_ns)
-        self.sync()
-
-    cdef void sync_path(self, path) noexcept:
-        """Bring a file or a folder as such onto the disk, as part of this sync."""
-        cdef job_t *job = self.shared.syncer.job(JOB_SYNC_PATH, self)
-        job.path = copy_path(os.fsencode(path))
-        self.sync_jobs += 1
-        self.shared.syncer.submit(job)
-
-    cdef void synced(self, job_t *job) noexcept:
-        cdef Segment segment
-        self.sync_jobs -= 1
-        if job.error:
-            self.sync_error = job.error
-        elif job.kind == <int>JOB_SYNC:
-            self.shared.note_sync(job.took_ns)
-        if self.sync_jobs or self.deleted:
-            return
-        seal_written(self)
-        if self.sync_error:
-            sync_failed(self, self.sync_error)
-        else:
-            # with nothing written since, what lies behind the sync has failed: answer for it too
-            self.synced_ticket = self.syncing_ticket if self.unsynced else self.written_ticket
-            self.settle()
-        if self.unsynced and self.sync_policy == SYNC_ALWAYS:
-            self.sync()
+        sync(self)
 
     cdef void settle(self) noexcept:
         """Move settled_ticket and tell who waits for it."""

@@ -1,12 +1,18 @@
+"""Bytes on their way out of one connection."""
+
+from typing import final
+
 from broker.core.seams import Task
 from broker.core.turn import Turn
 
+@final
 class ChunkPool:
     small_bytes: int
     large_bytes: int
     pooled_max: int
     def __init__(self, small_bytes: int, large_bytes: int, pooled_max: int) -> None: ...
 
+@final
 class OutBuf:
     limit: int
     overflow: bool

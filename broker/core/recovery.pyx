@@ -196,6 +196,7 @@ cdef object open_cursors(Log log, list problems):
             cursor = Cursor(log, name, log.first_seq, log.journal_for(name, False))
             good = 0
         if good:
+            keep_torn(path, good, unread)
             cursor.journal.adopt(good)
         elif os.path.getsize(path):
             os.replace(path, path + UNREADABLE_SUFFIX)

@@ -1,3 +1,8 @@
+"""Who wants a subject: a trie of tokens with `*` and `>`, and a bounded cache of answers."""
+
+from typing import Self, final
+
+@final
 class Router:
     changes: int
     size: int
@@ -5,5 +10,5 @@ class Router:
     removes: int
     matches: int
     cache_hits: int
-    def __init__(self, cache_subjects: int = 8192, cached_refs_max: int = ...) -> None: ...
+    def __new__(cls, cache_subjects: int = 8192, cached_refs_max: int = ...) -> Self: ...
     def snapshot(self) -> dict[str, int]: ...

@@ -324,7 +324,8 @@ cdef class Segment:
         cdef stored_t s
         while at < size:
             step = record_get(base + at, size - at, self.salt, True, &s)
-            if step and s.rec.seq >= expected:
+            if step and s.rec.seq >= expected and (
+                    s.rec.seq - expected <= size // RECORD_HEADER_BYTES):   # else a stray one
                 self.note(s.rec.seq, at)
                 expected = s.rec.seq + 1
                 at += step

@@ -63,7 +63,8 @@ cdef object restore(Cursor cursor, list ops):
         else:
             cursor.paused = bool(a)
     next_seq = max(next_seq, cursor.acks.floor)
-    if next_seq - cursor.acks.floor > window + 128:     # whole words of the bitmap
+    # whole words of the bitmap
+    if max(next_seq, <uint64_t>max(entries, default=0)) > cursor.acks.floor + window + 128:
         raise OverflowError('no such seq')
     at = cursor.acks.floor
     for first, count in [*cursor.acks.runs(), (next_seq, 0)]:

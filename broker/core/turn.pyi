@@ -1,9 +1,12 @@
+"""The end of a loop turn, and the timers: everything that is done once for many events."""
+
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, final
 
 class _Handle(Protocol):
     def cancel(self) -> object: ...
 
+@final
 class Turn:
     now_ns: int
     wall_ns: int

@@ -8,7 +8,9 @@ from broker.core.cursor cimport Cursor
 from broker.core.jobs cimport JOB_CLOSE, JOB_UNLINK, copy_path, job_t
 from broker.core.log cimport SYNC_NONE, Log
 from broker.core.mishap cimport refuse
+from broker.core.reading cimport move_to
 from broker.core.segment cimport Segment
+from broker.core.syncing cimport sync
 from broker.core.vfs cimport vfs_rename
 
 from broker.core.files import DROPPED
@@ -37,7 +39,7 @@ cdef bint drop_first(Log log, Segment segment) noexcept:
         return False
     for cursor in log.cursors.values():
         if cursor.segment is segment:
-            cursor.move_to(None, 0)
+            move_to(cursor, None, 0)
     if segment.users:
         return False        # a cold read is under way there
     log.segments.pop(0)

@@ -1,11 +1,14 @@
+"""One accepted connection: moves bytes between a uvloop transport and a session."""
+
 from asyncio import BaseTransport, BufferedProtocol
-from typing import Any
+from typing import Any, final
 
 from broker.core.inbuf import InBuf
 from broker.core.outbuf import ChunkPool, OutBuf
 from broker.core.seams import Session
 from broker.core.turn import Turn
 
+@final
 class Conn(BufferedProtocol):
     out: OutBuf
     door: Any

@@ -68,7 +68,7 @@ class EngineLoop(FakeLoop):
     def remove_reader(self, fd: int) -> None:
         self.readers.pop(fd, None)
 
-    def call_later(self, seconds: float, call: Callable[[], None]) -> object:
+    def call_later(self, seconds: float, call: Callable[[], None], /) -> Any:
         return self._call_at_ns(self.now_ns + int(seconds * 1e9), call)
 
     def serve(self, wait_ms: int) -> None:
@@ -178,7 +178,7 @@ class Rig:
     def crash(self, to: Path) -> None:
         """Keep in `to` what the files hold now, as after kill -9."""
         assert self.root is not None
-        shutil.copytree(self.root, to)
+        shutil.copytree(self.root, to, ignore=shutil.ignore_patterns(".deleted*"))
         self.abandon()
 
     def __enter__(self) -> Rig:

@@ -11,6 +11,8 @@ from broker.core.acks import AckSet
 
 WINDOW = 10_000
 WORDS_MIN = 64
+# Where the bitmap is full, to the bit and to the word.
+EDGES = [size + near for size in (4096, 8192) for near in (-65, -64, -63, -1, 0, 1, 63)]
 
 
 class AckMachine(RuleBasedStateMachine):
@@ -37,7 +39,7 @@ class AckMachine(RuleBasedStateMachine):
     def near(self, distance: int) -> None:
         self.add(self.floor + distance)
 
-    @rule(distance=st.integers(0, WINDOW - 64))
+    @rule(distance=st.integers(0, WINDOW - 64) | st.sampled_from(EDGES))
     def far(self, distance: int) -> None:
         self.add(self.floor + distance)
 

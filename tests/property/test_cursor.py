@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,12 @@ CONSUMERS = 3
 WAIT = 10.0
 WAIT_MAX = 25.0
 
-LOGGED, WAITING, SENT, DEFERRED, AGAIN, ACKED = "logged waiting sent deferred again acked".split()
+LOGGED = "logged"  # with the log itself: it is paused
+WAITING = "waiting"
+SENT = "sent"
+DEFERRED = "deferred"
+AGAIN = "again"
+ACKED = "acked"
 
 
 @dataclass
@@ -214,7 +217,7 @@ class CursorMachine(RuleBasedStateMachine):
         clock = (self.now, 0)
         if how == "close":
             self.rig.close()
-            os.rename(self.folder / str(self.generation - 1), root)
+            (self.folder / str(self.generation - 1)).rename(root)
         else:
             self.rig.crash(root)
         self.takers.clear()
@@ -299,9 +302,9 @@ class InlineMachine(CursorMachine):
 
 
 SETTINGS = settings(
-    max_examples=40,
+    max_examples=100,
     report_multiple_bugs=False,
-    stateful_step_count=40,
+    stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -1,9 +1,12 @@
-from typing import Any
+"""What all NATS connections of a server share: limits, counters, who is there."""
+
+from typing import Any, final
 
 from broker.core.router import Router
 from broker.core.turn import Turn
 from broker.protocols.nats.session import NatsSession
 
+@final
 class NatsFace:
     router: Router
     sessions: set[NatsSession]

@@ -19,9 +19,6 @@ from broker.limits import NATS_VERSION
 
 _SERVER_KEY_PREFIX: Final = 13 << 3  # the first base32 letter becomes N
 _INT_BITS: Final = 63
-_NAMED_ESCAPES: Final = {
-    7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\",
-}  # fmt: skip
 
 # The names of CONNECT on the wire, and of what keeps them here.
 _BOOLS: Final = {
@@ -169,21 +166,3 @@ def info_head(*, server_id: str, server_name: str, host: str, port: int, max_pay
 def info_line(head: bytes, client_id: int, client_ip: str) -> bytes:
     """The INFO of one client. A blank before CRLF: clients have come to see it there."""
     return b'%b,"client_id":%d,"client_ip":%b} \r\n' % (head, client_id, orjson.dumps(client_ip))
-
-
-def go_quote(raw: bytes) -> str:
-    """`raw` in double quotes as Go's %q writes it."""
-    out = []
-    for char in raw.decode("utf-8", "surrogateescape"):
-        code = ord(char)
-        if code in _NAMED_ESCAPES:
-            out.append(_NAMED_ESCAPES[code])
-        elif 0xDC80 <= code <= 0xDCFF:
-            out.append(f"\\x{code - 0xDC00:02x}")
-        elif code == 0x20 or (char.isprintable() and not char.isspace()):
-            out.append(char)
-        elif code < 0x80:
-            out.append(f"\\x{code:02x}")
-        else:
-            out.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
-    return '"' + "".join(out) + '"'

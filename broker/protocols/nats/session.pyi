@@ -1,9 +1,12 @@
-from typing import Any
+"""One NATS connection as the broker sees it."""
+
+from typing import Any, final
 
 from broker.core.seams import Session
 from broker.protocols.nats.face import NatsFace
 from broker.protocols.nats.options import ClientOptions
 
+@final
 class NatsSession(Session):
     link: Any
     client_id: int

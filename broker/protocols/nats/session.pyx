@@ -23,7 +23,7 @@ from broker.core.seams cimport Session, Sink
 from broker.core.turn cimport PHASE_STORE
 from broker.core.types cimport REC_CRLF, record_t
 from broker.protocols.nats.face cimport NatsFace
-from broker.protocols.nats.options import ClientOptions, go_quote, info_line, parse_object
+from broker.protocols.nats.options import ClientOptions, info_line, parse_object
 from broker.protocols.nats.subs cimport (
     sid_hash, subs_any, subs_drop, subs_find, subs_free, subs_put, subs_retire, subs_unretire)
 from broker.protocols.nats.wire cimport (
@@ -120,7 +120,7 @@ cdef class NatsSession(Session):
 
     def tell(self, error, **parts):
         """Put an error into the output; `parts` are the names it speaks of, as they came."""
-        quoted = {name: go_quote(text) for name, text in parts.items()}
+        quoted = {name: errors.go_quote(text) for name, text in parts.items()}
         cdef bytes line = errors.nats_line(error, **quoted)
         self.say(line, <size_t>len(line))
 

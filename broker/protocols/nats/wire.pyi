@@ -1,3 +1,5 @@
+"""The NATS client protocol as bytes: operations out of input, messages into output."""
+
 from typing import TypeAlias
 
 _Op: TypeAlias = tuple[str | int | bytes | None, ...]

@@ -1,7 +1,12 @@
+"""What all connections of one NSQ door share."""
+
+from typing import final
+
 from broker.core.engine import Engine
 from broker.core.turn import Turn
 from broker.protocols.nsq.session import NsqSession
 
+@final
 class NsqFace:
     sessions: set[NsqSession]
     total_connections: int

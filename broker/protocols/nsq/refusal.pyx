@@ -33,7 +33,7 @@ from broker.protocols.nsq.wire cimport (
 )
 
 from broker import errors
-from broker.errors import nsq_text
+from broker.errors import go_quote, nsq_text
 
 cdef enum:
     MS = 1000000        # nanoseconds
@@ -42,31 +42,10 @@ cdef enum:
 cdef tuple COMMANDS = (
     '', 'PUB', 'MPUB', 'DPUB', 'FIN', 'REQ', 'TOUCH', 'RDY', 'NOP', 'CLS', 'SUB', 'IDENTIFY',
     'AUTH', '')
-cdef dict NAMED_ESCAPES = {
-    7: '\\a', 8: '\\b', 9: '\\t', 10: '\\n', 11: '\\v', 12: '\\f', 13: '\\r', 34: '\\"',
-    92: '\\\\'}
 
 
 cdef str command_of(int kind):
     return COMMANDS[kind]
-
-
-def go_quote(bytes raw not None):
-    """Text in double quotes, as Go's %q writes it."""
-    out = []
-    for char in raw.decode('utf-8', 'surrogateescape'):
-        code = ord(char)
-        if code in NAMED_ESCAPES:
-            out.append(NAMED_ESCAPES[code])
-        elif 0xDC80 <= code <= 0xDCFF:
-            out.append(f'\\x{code - 0xDC00:02x}')
-        elif char == ' ' or (char.isprintable() and not char.isspace()):
-            out.append(char)
-        elif code < 0x80:
-            out.append(f'\\x{code:02x}')
-        else:
-            out.append(f'\\u{code:04x}' if code < 0x10000 else f'\\U{code:08x}')
-    return '"' + ''.join(out) + '"'
 
 
 cdef str raw_text(const char *text, uint32_t n):

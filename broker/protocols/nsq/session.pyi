@@ -1,8 +1,13 @@
+"""One NSQ connection as the broker sees it."""
+
+from typing import final
+
 from broker.core.cursor import Cursor
 from broker.core.seams import Session
 from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.identify import Identity
 
+@final
 class NsqSession(Session):
     cursor: Cursor | None
     identity: Identity

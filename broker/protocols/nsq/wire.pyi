@@ -1,5 +1,10 @@
-Op = tuple[int, int, bytes, bytes, int, int, int, int]
+"""The V2 grammar: commands out of bytes, frames into bytes. No state of a client, no clock."""
 
+from typing import TypeAlias, final
+
+_Op: TypeAlias = tuple[int, int, bytes, bytes, int, int, int, int]
+
+@final
 class Scanner:
     greeting: bool
     def __init__(
@@ -7,7 +12,7 @@ class Scanner:
     ) -> None: ...
     @property
     def unfinished(self) -> tuple[int, int, int, int]: ...
-    def scan(self, data: bytes) -> tuple[int, list[Op]]: ...
+    def scan(self, data: bytes) -> tuple[int, list[_Op]]: ...
 
 def message_id(seq: int) -> bytes: ...
 def message_seq(text: bytes) -> int: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from broker.core.taker import Taker
 
 
 def descriptors() -> int:
+    """Open files of this process, once deleted folders are gone."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and "rmtree" in thread.name:
+            thread.join(10)
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -155,8 +160,8 @@ def test_nothing_is_answered_before_it_is_synced(tmp_path: Path) -> None:
         assert shared.syncs == before + 1
 
 
-def test_a_period_syncs_once_per_period(tmp_path: Path) -> None:
-    with Rig(tmp_path, sync=2.5) as rig:
+def test_a_period_syncs_once_per_period(memory_path: Path) -> None:
+    with Rig(memory_path, sync=2.5) as rig:
         log = rig.log()
         syncs = []
         for _ in range(10):
@@ -348,6 +353,43 @@ def test_an_ephemeral_cursor_goes_with_its_last_consumer(tmp_path: Path) -> None
         assert log.cursors == {}
 
 
+@pytest.mark.parametrize("close", [False, True])
+def test_a_restart_keeps_delays_attempts_and_pauses(tmp_path: Path, close: bool) -> None:
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        taker = Taker(cursor, 10)
+        rig.publish(log, numbered(5))
+        rig.publish(log, [b"delayed"], not_before_ns=rig.turn.wall_ns + 40 * SECOND)
+        assert [taker.finish(1), taker.requeue(2, 20), taker.requeue(3)] == [0, 0, 0]
+        rig.advance(5)
+        assert [taker.requeue(3, 30), taker.requeue(4)] == [0, 0]
+        rig.settle()
+        cursor.pause()
+        assert [r[:2] for r in taker.records[-2:]] == [(3, 2), (4, 2)]
+        rig.settle()
+        if close:
+            rig.close()
+            (tmp_path / "a").rename(tmp_path / "b")
+        else:
+            rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b", clock=(rig.loop.now_ns, 0)) as rig:
+        cursor = rig.engine.log("t").cursors["c"]
+        assert cursor.paused
+        assert (cursor.depth, cursor.deferred_count, cursor.acks.floor) == (2, 3, 2)
+        taker = Taker(cursor, 10, ack_wait=1000, ack_wait_max=1000)
+        rig.settle()
+        assert taker.records == []
+        cursor.unpause()
+        seen = {}
+        for second in range(40):
+            for seq, attempts, *_ in taker.records:
+                seen[seq] = (second, attempts)
+            taker.records = []
+            rig.advance(1)
+        assert seen == {4: (1, 3), 5: (1, 2), 2: (15, 2), 3: (30, 3), 6: (35, 1)}
+
+
 # --- limits
 
 
@@ -502,7 +544,7 @@ def test_a_file_that_cannot_be_opened_now_loses_nothing(tmp_path: Path, delay: i
         assert any("cannot be read" in text for _, text, _ in rig.reports)
 
 
-def test_descriptors_are_given_back(tmp_path: Path) -> None:
+def test_descriptors_are_given_back(memory_path: Path) -> None:
     def once(root: Path) -> None:
         with Rig(root, segment_bytes=512, sync=1.0, reclaim_bytes=64) as rig:
             for name in ("a", "b", "c"):
@@ -517,15 +559,15 @@ def test_descriptors_are_given_back(tmp_path: Path) -> None:
             rig.engine.delete_log("b")
             rig.close()
 
-    once(tmp_path)
+    once(memory_path)
     before = descriptors()
     for _ in range(3):
-        once(tmp_path)
+        once(memory_path)
     assert descriptors() == before
 
 
-def test_few_descriptors_for_many_segments(tmp_path: Path) -> None:
-    with Rig(tmp_path, segment_bytes=512, sync="always") as rig:
+def test_few_descriptors_for_many_segments(memory_path: Path) -> None:
+    with Rig(memory_path, segment_bytes=512, sync="always") as rig:
         log = rig.log()
         log.open_cursor("c")
         before = descriptors()

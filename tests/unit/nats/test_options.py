@@ -9,7 +9,6 @@ import pytest
 
 from broker.protocols.nats.options import (
     ClientOptions,
-    go_quote,
     info_head,
     info_line,
     make_server_id,
@@ -75,21 +74,6 @@ def test_refused(raw: bytes) -> None:
 def test_deep_nesting_is_no_crash() -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         parse_object(b'{"a":"\xff","b":' + b"[" * 100_000)
-
-
-@pytest.mark.parametrize(
-    ("raw", "quoted"),
-    [
-        (b"foo", '"foo"'),
-        (b'a"b\\c', '"a\\"b\\\\c"'),
-        (b"\x00\x01\x7f\a\b\f\n\r\t\v", '"\\x00\\x01\\x7f\\a\\b\\f\\n\\r\\t\\v"'),
-        (b"\xff\xfe", '"\\xff\\xfe"'),
-        ("äö€".encode(), '"äö€"'),
-        ("\u00a0\u2028\U000e0001".encode(), '"\\u00a0\\u2028\\U000e0001"'),
-    ],
-)
-def test_go_quote(raw: bytes, quoted: str) -> None:
-    assert go_quote(raw) == quoted
 
 
 def test_info() -> None:

@@ -1,0 +1,6 @@
+"""One run of records on its way into a segment."""
+
+from typing import final
+
+@final
+class Batch: ...

@@ -1,0 +1,64 @@
+"""A log: segments in order, appended to at one end, trimmed at the other, read by cursors."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+from broker.core.cursor import Cursor
+from broker.core.jobs import JobOwner
+from broker.core.segment import Segment
+from broker.core.shared import Shared
+
+@final
+class Log(JobOwner):
+    shared: Shared
+    name: str
+    folder: str | None
+    ephemeral: bool
+    paused: bool
+    deleted: bool
+    log_id: bytes
+    created_ns: int
+    sync_period_ns: int
+    segments: list[Segment]
+    next_seq: int
+    visible: int
+    frontier: int
+    cursors: dict[str, Cursor]
+    waiting_bytes: int
+    unsynced: bool
+    last_error: int
+    stalled: list[Any]
+    message_count: int
+    message_bytes: int
+    dropped_live: int
+    retention: tuple[int, int, int] | None
+    on_unused: Callable[[str], object] | None
+    def __init__(
+        self,
+        shared: Shared,
+        name: str,
+        folder: str | None,
+        log_id: bytes,
+        policy: str | float,
+        ephemeral: bool = False,
+    ) -> None: ...
+    def set_policy(self, policy: str | float) -> None: ...
+    def memory_bytes(self) -> int: ...
+    def open_cursor(self, name: str, ephemeral: bool = False) -> Cursor: ...
+    def delete_cursor(self, name: str) -> None: ...
+    async def publish(self, bodies: list[bytes], not_before_ns: int = 0) -> None: ...
+    def pause(self) -> None: ...
+    def unpause(self) -> None: ...
+    def empty(self) -> None: ...
+    def save(self) -> None: ...
+    def close(self, delete: bool = False) -> None: ...
+    @property
+    def refusal(self) -> str: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def backend_depth(self) -> int: ...
+    @property
+    def first_seq(self) -> int: ...
+    @property
+    def disk_bytes(self) -> int: ...

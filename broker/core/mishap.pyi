@@ -1,0 +1,1 @@
+"""What a log does when the disk fails it; nothing here is for Python."""

@@ -1,0 +1,24 @@
+"""Publishing from Python code."""
+
+from asyncio import Future
+from typing import final
+
+from broker.core.log import Log
+from broker.core.seams import Session
+
+@final
+class Waiter(Session):
+    def __init__(self, future: Future[None]) -> None: ...
+
+async def publish(log: Log, bodies: list[bytes], not_before_ns: int = 0) -> None: ...
+def append(
+    log: Log,
+    body: bytes,
+    *,
+    headers: bytes = b"",
+    reply: bytes = b"",
+    subject: bytes = b"",
+    not_before_ns: int = 0,
+    flags: int = 0,
+) -> int: ...
+def outcome(log: Log, ticket: int) -> int: ...

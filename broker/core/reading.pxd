@@ -1,0 +1,16 @@
+# cython: language_level=3
+"""Where a cursor stands in the segments of its log, and getting there without a wait for a disk."""
+from broker.core.cursor cimport Cursor
+from broker.core.inflight cimport entry_t
+from broker.core.jobs cimport job_t
+from broker.core.segment cimport Segment, stored_t
+
+# The record of an entry: 1 = it is there, 0 = it is lost, -1 = its file cannot be opened now.
+cdef int read_entry(Cursor cursor, entry_t *e, stored_t *s) noexcept
+# Stand at the record next_seq, or the first one behind it; False when there is none.
+cdef bint locate(Cursor cursor) noexcept
+cdef void move_to(Cursor cursor, Segment segment, size_t offset) noexcept
+cdef void load(Cursor cursor, size_t start) noexcept        # in the background
+cdef void loaded(Cursor cursor, job_t *job) noexcept        # ... that is done
+# Pass over a range of bytes from now on, and say so.
+cdef void quarantine(Cursor cursor, Segment segment, size_t start, size_t end) noexcept

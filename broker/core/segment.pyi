@@ -1,0 +1,24 @@
+"""One file of a log."""
+
+from typing import final
+
+from typing_extensions import Buffer
+
+MAGIC: bytes
+
+class FormatError(Exception): ...
+
+@final
+class Segment:
+    first_seq: int
+    next_seq: int
+    id: int
+    path: bytes | None
+    size: int
+    planned: int
+    active: bool
+    quarantined: list[tuple[int, int]] | None
+
+def crc32c(data: Buffer, crc: int = 0) -> int: ...
+def file_header(log_id: bytes, first_seq: int, created_ns: int) -> bytes: ...
+def check_header(head: bytes, path: str | bytes) -> tuple[bytes, int] | None: ...

@@ -1,0 +1,1 @@
+"""What a log does beside appending and reading; nothing here is for Python."""

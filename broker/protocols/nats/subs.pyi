@@ -1,0 +1,1 @@
+"""The subscriptions of one connection by sid; nothing here is for Python."""
