@@ -46,6 +46,8 @@ cdef class Journal(JobOwner):
     cdef void end_run(self) noexcept
     cdef void seal_block(self) noexcept
     cdef void wrote(self, int error) noexcept
+    cdef job_t *hand_over(self, JobKind kind) except NULL
+    cdef void begin(self) noexcept
     cdef job_t *seal(self, JobKind kind) except NULL
     cdef void release(self) noexcept
     cdef void close_later(self, int fd) noexcept

@@ -23,7 +23,14 @@ from broker.core.jobs cimport (
     job_t,
 )
 from broker.core.shared cimport Shared
-from broker.core.vfs cimport vfs_close, vfs_open, vfs_truncate, vfs_unlink
+from broker.core.vfs cimport (
+    vfs_close,
+    vfs_open,
+    vfs_rename,
+    vfs_truncate,
+    vfs_unlink,
+    vfs_write,
+)
 
 from broker.core.segment import FormatError
 
@@ -130,8 +137,12 @@ cdef class Journal(JobOwner):
 
     cdef job_t *seal(self, JobKind kind) except NULL:
         """Finish the block and give it to a job, which owns its memory from then on."""
-        cdef job_t *job = self.shared.writer.job(kind, self)
         self.seal_block()
+        return self.hand_over(kind)
+
+    cdef job_t *hand_over(self, JobKind kind) except NULL:
+        """Give what is in `data` to a job, which owns the memory from then on."""
+        cdef job_t *job = self.shared.writer.job(kind, self)
         job.fd = self.fd
         job.data = self.data
         job.len = self.len
@@ -206,18 +217,34 @@ cdef class Journal(JobOwner):
         cdef size_t head = <size_t>len(MAGIC)
         self.end_run()
         self.room(head)
-        job = self.seal(JOB_REPLACE)
-        memmove(job.data + head, job.data, job.len)
-        memcpy(job.data, <const char *>MAGIC, head)
-        job.len += head
+        self.seal_block()
+        memmove(self.data + head, self.data, self.len)
+        memcpy(self.data, <const char *>MAGIC, head)
+        self.len += head
+        self.file_bytes = self.snapshot_bytes = self.len
+        if self.old_fd < 0 and not self.adopted:
+            self.begin()
+            return
+        job = self.hand_over(JOB_REPLACE)
         job.path = copy_path(os.fsencode(self.new_path))
         job.path2 = copy_path(os.fsencode(self.path))
-        # a file that replaces another must be on the disk first
-        job.tag = self.old_fd >= 0 or self.adopted
+        job.tag = 1         # what replaces a file must be on the disk first
         self.adopted = False
-        self.file_bytes = self.snapshot_bytes = job.len
         self.replacing = True
         self.shared.writer.submit(job)
+
+    cdef void begin(self) noexcept:
+        """The first file: it is short, and a cursor that was answered for must be found again."""
+        cdef int error = vfs_write(self.fd, self.data, self.len, 0)
+        if not error:
+            error = vfs_rename(os.fsencode(self.new_path), os.fsencode(self.path))
+        self.len = 0
+        if error:
+            vfs_close(self.fd)
+            self.fd = -1
+        else:
+            self.last_error = 0
+        self.wrote(error)
 
     cdef void finished(self, job_t *job) noexcept:
         if job.kind == <int>JOB_SYNC:

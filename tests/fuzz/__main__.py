@@ -29,6 +29,7 @@ from fuzz.watch import SANITIZED  # noqa: E402
 TARGETS = {
     "nats": ("nats_parser", "target", 1),
     "nsq": ("nsq_parser", "target", 1),
+    "records": ("recovery", "records_target", 1),
     "segment": ("recovery", "segment_target", 1),
     "journal": ("recovery", "journal_target", 1),
 }

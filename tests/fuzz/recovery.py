@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,7 +15,7 @@ from harness.engine import Rig, numbered, scratch, segment_files
 
 from broker.core.files import MetaError
 from broker.core.publish import append
-from broker.core.segment import FormatError, crc32c
+from broker.core.segment import FormatError, crc32c, locate_record, scan_records
 from broker.core.taker import Taker
 from fuzz.engine import Target
 
@@ -29,6 +30,7 @@ LIMITS: dict[str, Any] = {
     "inline_bytes": 1 << 16,  # quicker, and this thread is the one that is watched
 }
 CREDIT = 1 << 20
+TOKENS = [struct.pack("<I", length) for length in (40, 64, 90)] + [struct.pack("<Q", 3)]
 QUIET_TURNS = 3  # without a record: there are no more
 MORE = b"one more"
 
@@ -159,6 +161,26 @@ def listen(rig: Rig) -> Taker:
     return taker
 
 
+# --- the records alone
+
+
+def check_records(template: Template, data: bytes) -> None:
+    """The scanner finds nothing that is not there, and readers find what the scanner did."""
+    found, cut, bad = scan_records(data, template.log_id)
+    assert 0 <= cut <= len(data)
+    assert 0 <= bad <= len(data) - cut
+    known = set(template.records(bytes(FILE_HEADER) + data))
+    for seq, subject, *rest in found:
+        assert (seq, subject or b"t", *rest) in known, "invented"
+    seqs = [record[0] for record in found]
+    assert all(before < after for before, after in pairwise(seqs))
+    for seq in (0, 1, *seqs[:3], *seqs[-1:], 1 << 63):
+        at = locate_record(data, template.log_id, seq)
+        assert at is None or at >= seq
+        if not cut and not bad:
+            assert at == min((s for s in seqs if s >= seq), default=None)
+
+
 # --- one file of it is the input
 
 
@@ -207,19 +229,36 @@ def mend_journal(rng: random.Random, data: bytearray) -> None:
         at += BLOCK + length
 
 
+def mend_records(template: Template, rng: random.Random, data: bytearray) -> None:
+    """As mend_segment, for what stands behind the file header."""
+    padded = bytearray(1 + FILE_HEADER) + data
+    mend_segment(template, rng, padded)
+    data[:] = padded[1 + FILE_HEADER :]
+
+
+def records_target() -> Target:
+    """What `make fuzz` runs."""
+    template = Template()
+    return Target(
+        "records",
+        lambda data: check_records(template, data),
+        [b"", *(template.files[name][FILE_HEADER:] for name in template.segments)],
+        TOKENS,
+        length_max=4_000,
+        repair=lambda rng, data: mend_records(template, rng, data),
+    )
+
+
 def segment_target() -> Target:
     """What `make fuzz` runs."""
     template = Template()
-    repair: Callable[[random.Random, bytearray], None] = lambda rng, data: mend_segment(  # noqa: E731
-        template, rng, data
-    )
     return Target(
         "segment",
         lambda data: check(template, segment_files_of(template, data)),
         [bytes([kind]) + template.files[template.segments[kind & 3]] for kind in (0, 1, 2, 4, 5, 6)],
-        [struct.pack("<I", length) for length in (40, 64, 90)] + [struct.pack("<Q", 3)],
+        TOKENS,
         length_max=4_000,
-        repair=repair,
+        repair=lambda rng, data: mend_segment(template, rng, data),
         leaks=False,
     )
 

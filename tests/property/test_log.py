@@ -44,6 +44,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.rig.log()
         for name in self.done:
             self.log.open_cursor(name)
+        self.rig.settle()
 
     @rule(sizes=BODIES, head=st.binary(max_size=9), reply=st.sampled_from([b"", b"inbox.1"]))
     def publish(self, sizes: list[int], head: bytes, reply: bytes) -> None:

@@ -1,0 +1,1 @@
+"""Where a cursor stands in the segments of its log; nothing here is for Python."""

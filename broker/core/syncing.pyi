@@ -1,0 +1,1 @@
+"""Bringing what a log has written onto the disk; nothing here is for Python."""
