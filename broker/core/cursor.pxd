@@ -25,7 +25,7 @@ cdef struct consumer_t:
     consumer_t *all_next    # chain of all consumers of the cursor
     consumer_t *all_prev
     int64_t ack_wait_ns     # how long a record may stay in flight
-    int64_t ack_wait_max_ns # how long touches may stretch that
+    int64_t ack_wait_max_ns     # how long touches may stretch that
     uint32_t credit         # most records in flight
     uint32_t in_flight
     uint32_t first          # its entries in flight, oldest first; 0 = none
@@ -61,7 +61,8 @@ cdef class Cursor(JobOwner):
     cdef readonly uint64_t requeue_count, timeout_count
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept
-    cdef void leave(self, consumer_t *c, bint give_back) noexcept    # give_back: its records return at once
+    # give_back: its records return at once
+    cdef void leave(self, consumer_t *c, bint give_back) noexcept
     cdef void set_credit(self, consumer_t *c, uint32_t credit) noexcept
     cdef void ready(self, consumer_t *c) noexcept       # its output has drained
     cdef int finish(self, consumer_t *c, uint64_t seq) noexcept

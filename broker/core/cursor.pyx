@@ -28,7 +28,7 @@ from broker.core.journal cimport OP_ENTRY, OP_FLOOR, OP_NEXT, OP_PAUSE, Journal
 from broker.core.log cimport Log
 from broker.core.reading cimport load, loaded, locate, move_to, quarantine, read_entry
 from broker.core.seams cimport Sink
-from broker.core.segment cimport Segment, record_get, resync, stored_t
+from broker.core.segment cimport record_get, resync, stored_t
 from broker.core.state cimport snapshot
 from broker.core.turn cimport PHASE_PUMP
 from broker.core.types cimport heap_item_t

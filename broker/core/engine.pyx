@@ -7,7 +7,6 @@ import threading
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
-from broker.core.jobs cimport Worker
 from broker.core.log cimport SYNC_NONE, Log
 from broker.core.router cimport Router
 from broker.core.shared cimport Shared
@@ -38,7 +37,7 @@ cdef class Engine:
         self.problems = []
 
     def open(self, loop):
-        """Recover what the folder holds and start keeping house; OSError, FormatError, MetaError."""
+        """Recover what the folder holds, start keeping house; OSError, FormatError, MetaError."""
         self.loop = loop
         for worker in self.shared.workers:
             loop.add_reader(worker.event_fd, worker.reap)

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A 4-ary heap: deadlines mostly arrive in order, so a push is one comparison and a pop is shallow."""
+"""A 4-ary heap: deadlines mostly come in order: a push is one comparison, a pop is shallow."""
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport calloc, free, realloc
 
@@ -57,7 +57,8 @@ cdef int heap_push(heap_t *h, heap_item_t *item) except -1 nogil:
     cdef heap_item_t **grown
     tw_assert(item.pos == 0)
     if h.size == h.cap:
-        grown = <heap_item_t **>realloc(h.items, sizeof(void *) * max(16, 2 * <size_t>h.cap))
+        grown = <heap_item_t **>realloc(
+            h.items, sizeof(void *) * max(<size_t>16, 2 * <size_t>h.cap))
         if grown == NULL:
             with gil:
                 raise MemoryError

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Receive buffers: one per loop, lent to each connection in turn, and one for each oversize message."""
+"""Receive buffers: one per loop, lent to each connection in turn, and one per oversize message."""
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdlib cimport free, malloc, realloc
 

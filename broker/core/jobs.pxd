@@ -10,8 +10,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from broker.core.seams cimport Task
 
 cdef enum JobKind:
+    # With tag WRITE_RECORDS the data are records whose sums are still to be set.
     JOB_WRITE       # write data[0..len-1] at offset of fd; on error cut fd at offset
-                    # (tag WRITE_RECORDS: they are records whose sums are still to be set)
     JOB_SYNC        # fdatasync fd
     JOB_SYNC_PATH   # fsync the file or folder `path`
     JOB_REPLACE     # write data to fd (and sync, if tag), then rename path to path2

@@ -27,7 +27,7 @@ cdef class Journal(JobOwner):
     cdef bint replacing                 # a whole new file is under way
     cdef int under_way                  # jobs of the writer
     cdef readonly size_t file_bytes     # written and submitted
-    cdef readonly size_t snapshot_bytes # of which the snapshot
+    cdef readonly size_t snapshot_bytes     # of which the snapshot
     cdef uint64_t run_first             # acks not yet in the block: a run of seqs
     cdef uint64_t run_count
     cdef readonly bint unsynced

@@ -68,7 +68,7 @@ cdef class Log(JobOwner):
     cdef bint noticed                   # in shared.touched
     cdef bint known_to_root             # metadata and folder entry are on the disk, or asked for
     cdef public object retention        # (max age ns, max bytes, max records), 0 = any; None = none
-    cdef public object on_unused        # called with the name when an in-memory log lost its last cursor
+    cdef public object on_unused        # called with the name of an in-memory log without cursors
 
     # Appends one record; an empty subject means the log's own name. Returns its ticket, or 0
     # when it is refused (see refusal). `wait` until outcome(ticket) is not 0.

@@ -12,8 +12,7 @@ import errno
 import os
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDWR
 
 from broker.core.batch cimport Batch
@@ -25,7 +24,7 @@ from broker.core.jobs cimport (
     job_t,
 )
 from broker.core.journal cimport Journal
-from broker.core.mishap cimport note_failure, refuse, sync_failed, write_failed
+from broker.core.mishap cimport note_failure, refuse, write_failed
 from broker.core.router cimport match_t
 from broker.core.seams cimport Session
 from broker.core.segment cimport (
@@ -44,7 +43,7 @@ from broker.core.shared cimport Shared
 from broker.core.syncing cimport sync, synced
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
 from broker.core.types cimport record_t
-from broker.core.upkeep cimport seal, seal_written, trim
+from broker.core.upkeep cimport seal, trim
 from broker.core.vfs cimport vfs_open, vfs_write
 
 from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, save_meta
@@ -57,7 +56,7 @@ cdef enum:
 
 cdef class Log(JobOwner):
     def __init__(self, Shared shared, str name, folder, bytes log_id, policy, bint ephemeral=False):
-        """`policy`: 'always', 'none' or a period in seconds. Segments are added by whoever opens it."""
+        """`policy`: 'always', 'none' or a period in seconds. Who opens it adds the segments."""
         self.shared = shared
         self.name = name
         self.subject = name.encode()
@@ -556,7 +555,7 @@ cdef class Log(JobOwner):
         self.active = None
 
     async def publish(self, list bodies, int64_t not_before_ns=0):
-        """Append bodies as one run; returns when they are settled. OSError when they are not stored."""
+        """Append bodies as one run; returns when they are settled. OSError if not stored."""
         await publish(self, bodies, not_before_ns)
 
     @property

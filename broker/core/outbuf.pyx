@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Output buffers: plain memory while written, a frozen buffer object while the transport reads it."""
+"""Output buffers: plain memory while written, a frozen buffer object while it is being sent."""
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdlib cimport free, malloc
 
@@ -105,7 +105,7 @@ cdef class OutBuf:
         self.turn.add(PHASE_FLUSH, self.owner)
 
     cdef Chunk take(self):
-        """The oldest chunk that waits, now frozen, or None. Give it back to the pool once written."""
+        """The oldest waiting chunk, now frozen, or None. Give it back to the pool once written."""
         cdef Chunk chunk
         if self.full is not None:
             chunk = self.full.pop(0)

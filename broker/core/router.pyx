@@ -262,7 +262,7 @@ cdef class Router:
 
         Subscriptions of the sink `skip` are passed over (no echo, no loop).
         """
-        cdef uint32_t i, j, k, size, start, taken = 0
+        cdef uint32_t i, j, _k, size, start, taken = 0
         cdef sub_t *sub
         for i in range(m.plain):
             sub = m.subs[i]
@@ -276,7 +276,7 @@ cdef class Router:
             self.random ^= self.random >> 7
             self.random ^= self.random << 17
             j = <uint32_t>(((self.random >> 32) * size) >> 32)
-            for k in range(size):
+            for _k in range(size):
                 sub = m.subs[start + j]
                 if sub.sink != skip and not sub.retired and (<Sink>sub.sink).deliver(sub, rec):
                     taken += 1
@@ -288,7 +288,7 @@ cdef class Router:
     cdef node_t *child(self, node_t *parent, const char *token, size_t n,
                        bint make) except? NULL:
         """The child of parent for one token of a subscription, made if asked."""
-        cdef uint32_t h, i
+        cdef uint32_t i
         cdef node_t *node
         if n == 1 and token[0] == c'*':
             node = parent.star

@@ -31,7 +31,8 @@ cdef struct stored_t:
     uint32_t size           # bytes it takes in the file, padding included
     uint8_t flags           # STORED_*
 
-cdef inline size_t record_size(size_t subject_len, size_t reply_len, size_t data_len) noexcept nogil:
+cdef inline size_t record_size(
+        size_t subject_len, size_t reply_len, size_t data_len) noexcept nogil:
     return (RECORD_HEADER_BYTES + subject_len + reply_len + data_len + 7) & ~<size_t>7
 
 # Writes one record at p (room for record_size bytes); seq and timestamp come from rec. Its sum is

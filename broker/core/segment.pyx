@@ -65,7 +65,7 @@ def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns):
 
 
 def check_header(bytes head, path):
-    """The (log_id, first_seq) of a file header, None when it is damaged; FormatError for a version from elsewhere."""
+    """The (log_id, first_seq) of a file header, None when damaged; FormatError: unknown version."""
     cdef const char *p = head
     if len(head) < FILE_HEADER_BYTES or head[:8] != MAGIC:
         return None

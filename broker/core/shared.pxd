@@ -16,9 +16,9 @@ cdef class Shared:
     cdef readonly object root           # str: folder of all logs; None = everything in memory
     cdef public object report           # report(level, text, **fields): the engine's log lines
     cdef public size_t segment_bytes    # a segment is closed above it
-    cdef public size_t append_bytes_max     # per log, waiting for the disk: above it publishers pause
+    cdef public size_t append_bytes_max     # per log, waiting for the disk; more: publishers pause
     cdef public size_t memory_bytes_max     # of one log in memory
-    cdef public size_t memory_segment_bytes # steps in which such a log grows
+    cdef public size_t memory_segment_bytes     # steps in which such a log grows
     cdef public size_t load_bytes           # one cold read
     cdef public size_t journal_bytes_min    # a shorter journal is not compacted
     cdef public size_t reclaim_bytes        # an idle, fully acked segment above it is given back

@@ -24,7 +24,7 @@ cdef object snapshot(Cursor cursor):
     for first, count in cursor.acks.runs():
         journal.op(OP_ACK, first, count, 0, 2)
     for i in range(inflight.slabs_size):
-        for k in range(SLAB_ENTRIES):
+        for k in range(<uint32_t>SLAB_ENTRIES):
             e = &inflight.slabs[i][k]
             if e.state == ENTRY_DEFERRED:
                 journal.op(OP_ENTRY, e.seq, e.attempts, <uint64_t>(e.timer.due_ns + to_wall), 3)

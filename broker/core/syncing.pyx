@@ -50,7 +50,6 @@ cdef void sync_path(Log log, path) noexcept:
 
 cdef void synced(Log log, job_t *job) noexcept:
     """A job of the sync is done; with the last one, who waited for it is answered."""
-    cdef Segment segment
     log.sync_jobs -= 1
     if job.error:
         log.sync_error = job.error

@@ -7,6 +7,6 @@ from broker.core.seams cimport Sink
 cdef class Taker(Sink):
     cdef consumer_t consumer
     cdef readonly Cursor cursor
-    cdef public list records        # taken and not yet looked at: (seq, attempts, timestamp_ns, body)
+    cdef public list records        # taken, not yet looked at: (seq, attempts, timestamp_ns, body)
     cdef public list heads          # None, or (subject, reply, headers) of each record taken
     cdef public bint full           # refuse deliveries until `drained`

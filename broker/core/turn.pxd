@@ -26,8 +26,9 @@ cdef class Turn:
     cdef readonly int64_t now_ns        # monotonic, as of the last tick
     cdef readonly int64_t wall_ns       # wall clock, as of the last tick
     cdef int64_t frozen                 # a test holds the clock
-    cdef object pressed         # a log that fell behind its disk while a message was routed:
-                                # the publisher calls its stall(link) and resets this to None
+    # A log that fell behind its disk while a message was routed: the publisher calls its
+    # stall(link) and resets this to None.
+    cdef object pressed
 
     cdef void tick(self) noexcept
     cdef void add(self, Phase phase, Task task) noexcept

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Plain structs that cross module walls. Pointers are borrowed unless a field says who owns them."""
+"""Plain structs that cross module walls. Pointers are borrowed unless a field names an owner."""
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "core.h" nogil:
@@ -15,8 +15,9 @@ cdef extern from "core.h" nogil:
         const char *subject     # subject_len bytes
         const char *reply       # reply_len bytes; may be NULL when reply_len is 0
         const char *data        # total_len bytes: headers, then body
-        const char *size_text   # decimal size as the publisher wrote it, or NULL; with headers
-                                # two numbers and one space: `headers_len total_len`
+        # Decimal size as the publisher wrote it, or NULL; with headers two numbers and one space:
+        # `headers_len total_len`.
+        const char *size_text
         uint64_t seq            # place in its log, from 1; 0 = not from a log
         int64_t timestamp_ns    # wall clock at publish
         uint32_t total_len      # bytes of headers and body together

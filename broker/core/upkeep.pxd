@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What a log does beside appending and reading: dropping segments, closing files, giving space back."""
+"""What a log does beside appending and reading: drop segments, close files, give space back."""
 from broker.core.log cimport Log
 from broker.core.segment cimport Segment
 

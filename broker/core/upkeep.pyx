@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What a log does beside appending and reading: dropping segments, closing files, giving space back."""
+"""What a log does beside appending and reading: drop segments, close files, give space back."""
 import os
 
 from libc.stdint cimport int64_t, uint64_t
@@ -10,7 +10,6 @@ from broker.core.log cimport SYNC_NONE, Log
 from broker.core.mishap cimport refuse
 from broker.core.reading cimport move_to
 from broker.core.segment cimport Segment
-from broker.core.syncing cimport sync
 from broker.core.vfs cimport vfs_rename
 
 from broker.core.files import DROPPED
@@ -116,7 +115,6 @@ cdef void seal(Log log, Segment segment) noexcept:
     job.fd = segment.fd
     segment.fd = -1
     log.shared.syncer.submit(job)
-
 
 
 cdef void housekeep(Log log) noexcept:

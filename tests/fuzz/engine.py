@@ -218,10 +218,13 @@ class Fuzzer:
         for _ in range(runs):
             with suppress(Exception):  # it failed before, and has been kept
                 self.target.check(data)
+        self._ignored.clear()
 
     def _failed(self, data: bytes, problem: Exception) -> None:
         where = traceback.extract_tb(problem.__traceback__)
         place = f"{type(problem).__name__} {where[-1].filename}:{where[-1].lineno}" if where else ""
+        if not where or where[-1].filename == __file__:
+            place = str(problem)  # found here: the words tell one from another
         if place in self.failures:
             return
         kept = save(self.folder, "failed", data)

@@ -160,6 +160,26 @@ def test_nothing_is_answered_before_it_is_synced(tmp_path: Path) -> None:
         assert shared.syncs == before + 1
 
 
+def test_what_was_written_during_a_sync_waits_for_the_next(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        rig.publish(log, [b"first"])
+        before = rig.engine.shared.syncs
+        early = append(log, b"early")
+        rig.loop.run()
+        late = append(log, b"late")
+        rig.loop.run()
+        assert log.visible == log.next_seq == 4
+        while outcome(log, early) == 0:
+            assert outcome(log, late) == 0
+            rig.loop.serve(5_000)
+        assert rig.engine.shared.syncs == before + 1
+        assert outcome(log, late) == 0
+        rig.settle()
+        assert outcome(log, late) == 1
+        assert rig.engine.shared.syncs == before + 2
+
+
 def test_a_period_syncs_once_per_period(memory_path: Path) -> None:
     with Rig(memory_path, sync=2.5) as rig:
         log = rig.log()
