@@ -1,4 +1,4 @@
-/* Structs and leaf functions of the compiled core: sizes asserted, CRC-32C, little-endian access. */
+/* Structs and leaf functions of the core: sizes asserted, CRC-32C, little-endian access. */
 #ifndef TWINWIRE_CORE_H
 #define TWINWIRE_CORE_H
 

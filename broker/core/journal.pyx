@@ -16,7 +16,6 @@ from broker.core.jobs cimport (
     JOB_CLOSE,
     JOB_REPLACE,
     JOB_SYNC,
-    JOB_UNLINK,
     JOB_WRITE,
     JobKind,
     copy_path,
@@ -303,17 +302,15 @@ cdef class Journal(JobOwner):
 
     def discard(self):
         """Forget the journal and its file, also a file that is still being put in place."""
-        cdef job_t *job
         cdef int error
         self.closed = True
         self.len = 0
         self.run_count = 0
-        if self.under_way:
-            job = self.shared.writer.job(JOB_UNLINK, None)
-            job.path = copy_path(os.fsencode(self.path))
-            self.shared.writer.submit(job)
-        else:
+        if self.under_way == 0:
             self.release()
+        # Without it a rename that the writer has still to do fails. A later removal by the writer
+        # could meet the file of a cursor that was made anew.
+        vfs_unlink(os.fsencode(self.new_path))
         error = vfs_unlink(os.fsencode(self.path))
         if error and error != ENOENT:
             raise OSError(error, os.strerror(error), self.path)

@@ -371,6 +371,8 @@ def scan_records(bytes data, bytes log_id, uint64_t first_seq=1):
     while at < segment.size:
         at = segment.hop(at)
         step = record_get(segment.base + at, segment.size - at, segment.salt, False, &s)
+        if step == 0:
+            break       # the end does not read
         found.append((
             s.rec.seq, s.rec.subject[:s.rec.subject_len], s.rec.reply[:s.rec.reply_len],
             s.rec.data[:s.rec.headers_len], s.rec.data[s.rec.headers_len:s.rec.total_len]))

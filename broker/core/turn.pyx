@@ -19,7 +19,7 @@ cdef class Turn:
         self.tasks = [[] for _ in range(<int>PHASES)]
 
     def __init__(self, call_soon, call_at_ns):
-        """`call_soon(f)`: after the reads of a turn; `call_at_ns(due_ns, f)`: at a monotonic time."""
+        """`call_soon(f)`: after the reads of a turn; `call_at_ns(due_ns, f)`: a monotonic timer."""
         self.call_soon = call_soon
         self.call_at_ns = call_at_ns
         self.spare = []

@@ -137,7 +137,7 @@ class Mutator:
 
     def _swell(self, data: bytearray) -> None:
         at = self._place(data)
-        data[at:at] = self.rng.choice((b"a", b"0", b"\0", b" ")) * self.rng.choice((8, 64, 300, 2000))
+        data[at:at] = self.rng.choice((b"a", b"0", b"\0", b" ")) * self.rng.choice((8, 64, 999))
 
 
 class Fuzzer:
@@ -156,7 +156,7 @@ class Fuzzer:
         self._suspicions = 0
         self.map = Map()
         self._ignored: list[str] = []
-        sys.unraisablehook = lambda found: self._ignored.append(f"{found.object}: {found.exc_value!r}")
+        sys.unraisablehook = self._note_ignored
         self._current = os.open(folder / CURRENT, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     def close(self) -> None:
@@ -181,6 +181,9 @@ class Fuzzer:
         finally:
             signal.alarm(0)
         return self.map.end()
+
+    def _note_ignored(self, found: sys.UnraisableHookArgs) -> None:
+        self._ignored.append(f"{found.object}: {found.exc_value!r}")
 
     def _refuse_ignored(self) -> None:
         """What compiled code cannot raise, it prints; here it counts."""

@@ -6,23 +6,23 @@ from itertools import pairwise
 from typing import Any
 
 from fakes import FakeNats
-
-from broker.protocols.nats.wire import scan_bytes
 from fuzz.engine import Target, cuts_of
 from fuzz.peers import FencedPeer
 from fuzz.watch import fence_end
 from fuzz.wire_seeds import transcripts
+
+from broker.protocols.nats.wire import scan_bytes
 
 SEEDS = [
     b"PUB a 5\r\nhello\r\n" * 3,
     b"PUB a.b inbox 2\r\nhi\r\n",
     b"SUB inbox 4\r\nPUB nobody inbox 0\r\n\r\n",
     b"PUB a.* 1\r\nx\r\nPUB _GR_.a 1\r\nx\r\nPUB a _R_.b 1\r\nx\r\n",
-    b'CONNECT {"headers":true}\r\nHPUB a 12 14\r\nNATS/1.0\r\n\r\nhi\r\nHPUB a inbox 0 3\r\nabc\r\n',
+    b'CONNECT {"headers":true}\r\nHPUB a 12 14\r\nNATS/1.0\r\n\r\nhi\r\n',
+    b'CONNECT {"headers":true}\r\nSUB inbox 1\r\nHPUB a inbox 0 3\r\nabc\r\n',
     b"SUB a.> 2\r\nSUB * 3\r\nSUB a..b 5\r\nSUB a _sys_ 6\r\nUNSUB 3 2\r\nPUB a 1\r\nx\r\n",
     b"SUB a.b 3\r\nUNSUB 3 1\r\nPUB a.b 1\r\nx\r\nSUB a.b 3\r\nUNSUB 3\r\n",
-    b'CONNECT {"headers":true,"no_responders":true,"echo":true,"pedantic":false}\r\n'
-    b"SUB inbox 1\r\nPUB nobody inbox 0\r\n\r\n",
+    b'CONNECT {"headers":true,"no_responders":true}\r\nSUB i 1\r\nPUB nobody i 0\r\n\r\n',
     b'CONNECT {"verbose":false,"echo":false,"headers":false}\r\nSUB a 1\r\nPUB a 0\r\n\r\nPING\r\n',
     b"PING\r\nPONG\r\n+OK\r\n-ERR 'x'\r\nINFO {}\r\n",
 ]

@@ -8,12 +8,12 @@ import struct
 from typing import Any
 
 from fakes_nsq import OK, FakeNsq, frames_of, mpub, pub, sized
-
-from broker.protocols.nsq.wire import Scanner
 from fuzz.engine import Target, cuts_of
 from fuzz.peers import FencedNsqPeer
 from fuzz.watch import fence_end
 from fuzz.wire_seeds import transcripts
+
+from broker.protocols.nsq.wire import Scanner
 
 MAGIC = b"  V2"
 SEEDS = [
@@ -44,7 +44,7 @@ TOKENS = [
     b"FIN 0000000000000001\n", b"REQ 0000000000000001 0\n", b'"msg_timeout":', b'"client_id":"',
 ]  # fmt: skip
 LENGTH_MAX = 20_000  # a line may be too long only above 16 KiB
-SETTINGS = {"max_msg_size": 1_000, "max_body_size": 3_000, "max_rdy_count": 50}
+SETTINGS: dict[str, Any] = {"max_msg_size": 1_000, "max_body_size": 3_000, "max_rdy_count": 50}
 RULES = (1_000, 3_000, 3_600_000_000_000, 50)
 
 Op = tuple[Any, ...]
@@ -58,7 +58,7 @@ def scan_all(data: bytes, cuts: list[int]) -> list[Op]:
         ops: list[Op] = [()]
         while rest and ops:
             with fence_end(rest):
-                used, ops = state.scan(rest)  # type: ignore[assignment]
+                used, ops = state.scan(rest)
             assert used == (ops[-1][-1] if ops else 0) <= len(rest)
             found += [op[:-1] for op in ops]
             rest = rest[used:]

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 from fakes import FakePeer
 from fakes_nsq import NsqPeer
-
 from fuzz.watch import fence_behind
 
 

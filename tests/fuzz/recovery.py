@@ -1,4 +1,4 @@
-"""Segments and journals whose bytes are anything: nothing invented, nothing twice, no stuck log."""
+"""Segments and journals of any bytes: nothing invented, nothing twice, no stuck log."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from fuzz.engine import Target
 from harness.engine import Rig, numbered, scratch, segment_files
 
 from broker.core.files import MetaError
 from broker.core.publish import append
 from broker.core.segment import FormatError, crc32c, locate_record, scan_records
 from broker.core.taker import Taker
-from fuzz.engine import Target
 
 FILE_HEADER = 64
 RECORD = 40
@@ -103,7 +103,7 @@ def take_all(rig: Rig, taker: Taker) -> list[Record]:
     while quiet < QUIET_TURNS:
         rig.settle()
         records, taker.records = taker.records, []
-        heads, taker.heads = taker.heads, []
+        heads, taker.heads = taker.heads or [], []
         for (seq, _, _, body), (subject, reply, headers) in zip(records, heads, strict=True):
             found.append((seq, subject, reply, headers, body))
         quiet = 0 if records else quiet + 1
@@ -139,8 +139,7 @@ def check(template: Template, files: Files) -> None:
             done = [record[0] for record in found[::2]]
             for seq in done:
                 assert taker.finish(seq) == 0
-            log = rig.engine.log("t")
-            assert rig.publish(log, [MORE]) == [1], "the log takes no more"
+            assert rig.publish(rig.engine.log("t"), [MORE]) == [1], "the log takes no more"
             (more,) = take_all(rig, taker)
             assert more[4] == MORE
             assert all(record[0] < more[0] for record in found)
@@ -154,7 +153,8 @@ def check(template: Template, files: Files) -> None:
 
 
 def listen(rig: Rig) -> Taker:
-    cursor = rig.engine.log("t").open_cursor("c")
+    log: Any = rig.engine.log("t")
+    cursor = log.open_cursor("c")
     cursor.unpause()
     taker = Taker(cursor, CREDIT)
     taker.heads = []
@@ -255,7 +255,10 @@ def segment_target() -> Target:
     return Target(
         "segment",
         lambda data: check(template, segment_files_of(template, data)),
-        [bytes([kind]) + template.files[template.segments[kind & 3]] for kind in (0, 1, 2, 4, 5, 6)],
+        [
+            bytes([kind]) + template.files[template.segments[kind & 3]]
+            for kind in (0, 1, 2, 4, 5, 6)
+        ],
         TOKENS,
         length_max=4_000,
         repair=lambda rng, data: mend_segment(template, rng, data),

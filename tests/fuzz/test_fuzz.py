@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from fuzz import nats_parser, nsq_parser, planted, recovery
 from fuzz.engine import Fuzzer, Mutator, Target, corpus, cuts_of
 from fuzz.watch import SANITIZED, fence_end
@@ -58,7 +57,7 @@ def fuzz(target: Target, folder: Path, runs: int = 3000) -> Fuzzer:
 
 @pytest.mark.parametrize("made", [planted.wrong_target, planted.ignored_target])
 def test_a_wrong_answer_is_found_and_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: type[Target]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: Callable[[], Target]
 ) -> None:
     (path,) = fuzz(made(), tmp_path).failures.values()
     assert b"!" in path.read_bytes()

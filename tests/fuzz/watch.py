@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 MODULES = b"/broker/"
 BYTES_HEAD = sys.getsizeof(b"") - 1  # of a bytes object, before its first byte
@@ -48,13 +48,13 @@ def fence(address: int, size: int) -> Iterator[None]:
         _unpoison(start, length)
 
 
-def fence_behind(view: memoryview, used: int) -> contextmanager[None]:
+def fence_behind(view: memoryview, used: int) -> AbstractContextManager[None]:
     """Fence what follows the first `used` bytes of a writable buffer."""
     room = (ctypes.c_char * len(view)).from_buffer(view)
     return fence(ctypes.addressof(room) + used, len(view) - used)
 
 
-def fence_end(data: bytes) -> contextmanager[None]:
+def fence_end(data: bytes) -> AbstractContextManager[None]:
     """Fence the zero that Python puts behind bytes: scanners must not count on it."""
     # one byte or none: an object that everybody shares
     return fence(id(data) + BYTES_HEAD + len(data), 1 if len(data) > 1 else 0)

@@ -20,6 +20,7 @@ from broker.core import vfs
 from broker.core.engine import Engine
 from broker.core.publish import append, outcome
 from broker.core.router import Router
+from broker.core.taker import Taker
 
 WAIT_MS = 20_000
 SECOND = 10**9
@@ -225,3 +226,25 @@ def drain(rig: Rig, taker: Any, turns: int = 50) -> Sequence[bytes]:
         rig.settle()
         found += bodies_of(taker)
     return found
+
+
+def make_log(root: Path, bodies: list[bytes], **limits: Any) -> None:
+    """A log `t` with a cursor that has finished nothing."""
+    with Rig(root, **limits) as rig:
+        log = rig.log()
+        log.open_cursor("c")
+        assert rig.publish(log, bodies) == [1] * len(bodies)
+        rig.close()
+
+
+def read_log(root: Path, more: bytes | None = None, **limits: Any) -> tuple[list[bytes], Rig]:
+    """Open it, read all there is, append `more`, and close."""
+    with Rig(root, **limits) as rig:
+        log = rig.engine.log("t")
+        taker = Taker(log.open_cursor("c"), 1 << 30)
+        found = drain(rig, taker)
+        if more is not None:
+            assert rig.publish(log, [more]) == [1]
+            assert bodies_of(taker) == [more]
+        rig.close()
+    return list(found), rig

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 from harness.engine import SECOND, Rig, scratch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.core.taker import Taker
 
 CONSUMERS = 3
 WAIT = 10.0
 WAIT_MAX = 25.0
+
+Draw = Callable[[Any], Any]
 
 LOGGED = "logged"  # with the log itself: it is paused
 WAITING = "waiting"
@@ -60,6 +63,8 @@ class CursorMachine(RuleBasedStateMachine):
         self.paused = self.log_paused = False
         self.log = self.rig.log()
         self.cursor = self.log.open_cursor("c")
+        self.credit[0] = 40
+        self.takers[0] = Taker(self.cursor, 40, WAIT, WAIT_MAX)
         self.rig.settle()
 
     @property
@@ -69,10 +74,21 @@ class CursorMachine(RuleBasedStateMachine):
     def of(self, *states: str) -> list[int]:
         return [seq for seq, entry in self.model.items() if entry.state in states]
 
+    def held(self) -> list[int]:
+        return [seq for seq in self.of(SENT) if self.model[seq].owner is not None]
+
     # --- what happens
 
-    @rule(count=st.integers(1, 30), delay=st.sampled_from([0, 0, 0, 3, 12]))
-    def publish(self, count: int, delay: int) -> None:
+    @rule(data=st.data())
+    def act(self, data: st.DataObject) -> None:
+        """One rule for all, so that the weights are ours."""
+        actions = [name for name in ACTIONS if NEEDS.get(name, lambda _: True)(self)]
+        getattr(self, data.draw(st.sampled_from(actions)))(data.draw)
+        self.take()
+
+    def publish(self, draw: Draw) -> None:
+        count = draw(st.integers(1, 30))
+        delay = draw(st.sampled_from([0, 0, 0, 3, 12]))
         first = len(self.model) + 1
         bodies = [b"%d" % (first + i) + b"." * (i % 9) for i in range(count)]
         due = self.rig.turn.wall_ns + delay * SECOND if delay else 0
@@ -87,60 +103,41 @@ class CursorMachine(RuleBasedStateMachine):
             for seq in range(first, first + count):
                 entry = self.model[seq]
                 entry.state, entry.due = DEFERRED, entry.not_before
-        self.take()
 
-    @rule(who=st.integers(0, CONSUMERS - 1), credit=st.sampled_from([0, 1, 2, 7, 40]))
-    def set_credit(self, who: int, credit: int) -> None:
+    def set_credit(self, draw: Draw) -> None:
+        who = draw(st.integers(0, CONSUMERS - 1))
+        credit = draw(st.sampled_from([40, 7, 2, 1, 0]))
         if who in self.takers:
             self.takers[who].set_credit(credit)
         else:
             self.takers[who] = Taker(self.cursor, credit, WAIT, WAIT_MAX)
         self.credit[who] = credit
-        self.take()
 
-    @rule(data=st.data(), count=st.integers(1, 12))
-    def finish(self, data: st.DataObject, count: int) -> None:
-        held = self.of(SENT)
-        for _ in range(min(count, len(held))):
-            seq = data.draw(st.sampled_from(held))
-            held.remove(seq)
-            entry = self.model[seq]
-            if entry.owner is None:
-                continue
-            assert self.takers[entry.owner].finish(seq) == 0
+    def finish(self, draw: Draw) -> None:
+        for _ in range(draw(st.integers(1, 12))):
+            if not self.held():
+                break
+            entry, taker, seq = self.pick(draw)
+            assert taker.finish(seq) == 0
             entry.state = ACKED
-        self.take()
 
-    @rule(data=st.data(), delay=st.sampled_from([0, 0, 2, 11]))
-    def requeue(self, data: st.DataObject, delay: int) -> None:
-        held = [seq for seq in self.of(SENT) if self.model[seq].owner is not None]
-        if held:
-            seq = data.draw(st.sampled_from(held))
-            entry = self.model[seq]
-            assert entry.owner is not None
-            assert self.takers[entry.owner].requeue(seq, delay) == 0
-            entry.owner = None
-            entry.state = DEFERRED if delay else AGAIN
-            entry.due = self.now + delay * SECOND
-        self.take()
+    def requeue(self, draw: Draw) -> None:
+        entry, taker, seq = self.pick(draw)
+        delay = draw(st.sampled_from([0, 2, 11]))
+        assert taker.requeue(seq, delay) == 0
+        entry.owner = None
+        entry.state = DEFERRED if delay else AGAIN
+        entry.due = self.now + delay * SECOND
 
-    @rule(data=st.data())
-    def touch(self, data: st.DataObject) -> None:
-        held = [seq for seq in self.of(SENT) if self.model[seq].owner is not None]
-        if held:
-            seq = data.draw(st.sampled_from(held))
-            entry = self.model[seq]
-            assert entry.owner is not None
-            assert self.takers[entry.owner].touch(seq) == 0
-            entry.due = min(self.now + int(WAIT) * SECOND, entry.sent + int(WAIT_MAX) * SECOND)
-        self.take()
+    def touch(self, draw: Draw) -> None:
+        entry, taker, seq = self.pick(draw)
+        assert taker.touch(seq) == 0
+        entry.due = min(self.now + int(WAIT) * SECOND, entry.sent + int(WAIT_MAX) * SECOND)
 
-    @rule(data=st.data(), who=st.integers(0, CONSUMERS - 1))
-    def not_theirs(self, data: st.DataObject, who: int) -> None:
+    def not_theirs(self, draw: Draw) -> None:
         """Nobody can answer for a record that is not with them."""
-        if who not in self.takers or not self.model:
-            return
-        seq = data.draw(st.sampled_from(sorted(self.model)))
+        who = draw(st.sampled_from(sorted(self.takers)))
+        seq = draw(st.sampled_from(sorted(self.model)))
         entry = self.model[seq]
         if entry.state == SENT and entry.owner == who:
             return
@@ -148,10 +145,9 @@ class CursorMachine(RuleBasedStateMachine):
         taker = self.takers[who]
         assert (taker.finish(seq), taker.requeue(seq), taker.touch(seq)) == (code, code, code)
 
-    @rule(seconds=st.sampled_from([1, 2, 5, 10, 30]))
-    def pass_time(self, seconds: int) -> None:
+    def pass_time(self, draw: Draw) -> None:
         """From one moment at which something is due to the next."""
-        end = self.now + seconds * SECOND
+        end = self.now + draw(st.sampled_from([1, 2, 5, 8, 30])) * SECOND
         while self.now < end:
             due = [self.model[seq].due for seq in self.of(SENT, DEFERRED)]
             due += [self.model[seq].not_before for seq in self.of(WAITING)]
@@ -162,10 +158,9 @@ class CursorMachine(RuleBasedStateMachine):
         kept = self.log.segments
         assert len(kept) < 2 or kept[1].first_seq > min(self.cursor.acks.floor, self.log.frontier)
 
-    @rule(who=st.integers(0, CONSUMERS - 1), give_back=st.booleans())
-    def leave(self, who: int, give_back: bool) -> None:
-        if who not in self.takers:
-            return
+    def leave(self, draw: Draw) -> None:
+        who = draw(st.sampled_from(sorted(self.takers)))
+        give_back = draw(st.booleans())
         self.takers.pop(who).leave(give_back)
         del self.credit[who]
         for seq in self.of(SENT):
@@ -174,55 +169,49 @@ class CursorMachine(RuleBasedStateMachine):
                 entry.owner = None
                 if give_back:
                     entry.state = AGAIN
-        self.take()
 
-    @rule()
-    def pause(self) -> None:
-        self.paused = not self.paused
-        (self.cursor.pause if self.paused else self.cursor.unpause)()
-        self.take()
+    def pause(self, draw: Draw) -> None:
+        self.paused = True
+        self.cursor.pause()
 
-    @rule()
-    def pause_log(self) -> None:
-        self.log_paused = not self.log_paused
-        if self.log_paused:
-            self.log.pause()
-        else:
-            self.log.unpause()
-            for seq in self.of(LOGGED):
-                self.model[seq].state = WAITING
-        self.take()
+    def unpause(self, draw: Draw) -> None:
+        self.paused = False
+        self.cursor.unpause()
 
-    @precondition(lambda self: self.model)
-    @rule()
-    def empty(self) -> None:
+    def pause_log(self, draw: Draw) -> None:
+        self.log_paused = True
+        self.log.pause()
+
+    def unpause_log(self, draw: Draw) -> None:
+        self.log_paused = False
+        self.log.unpause()
+        for seq in self.of(LOGGED):
+            self.model[seq].state = WAITING
+
+    def empty(self, draw: Draw) -> None:
         self.cursor.empty()
         for entry in self.model.values():
             if entry.state != LOGGED:
                 entry.state, entry.owner = ACKED, None
-        self.take()
 
-    @precondition(lambda self: self.of(LOGGED))
-    @rule()
-    def empty_log(self) -> None:
+    def empty_log(self, draw: Draw) -> None:
         self.log.empty()
         for seq in self.of(LOGGED):
             self.model[seq].state = ACKED
-        self.take()
 
-    @rule(how=st.sampled_from(["close", "crash"]))
-    def restart(self, how: str) -> None:
+    def restart(self, draw: Draw) -> None:
+        """With the consumers, or without them."""
         self.generation += 1
         root = self.folder / str(self.generation)
-        clock = (self.now, 0)
-        if how == "close":
+        if draw(st.booleans()):
             self.rig.close()
             (self.folder / str(self.generation - 1)).rename(root)
         else:
             self.rig.crash(root)
         self.takers.clear()
-        self.credit.clear()
-        self.rig = Rig(root, clock=clock, **self.limits)
+        if draw(st.booleans()):
+            self.credit.clear()
+        self.rig = Rig(root, clock=(self.now, 0), **self.limits)
         assert not self.rig.engine.problems
         self.log = self.rig.engine.log("t")
         self.cursor = self.log.cursors["c"]
@@ -230,7 +219,15 @@ class CursorMachine(RuleBasedStateMachine):
             self.model[seq].state = AGAIN
             self.model[seq].owner = None
         self.expire()
-        self.take()
+        for who, credit in self.credit.items():
+            self.takers[who] = Taker(self.cursor, credit, WAIT, WAIT_MAX)
+
+    def pick(self, draw: Draw) -> tuple[Entry, Any, int]:
+        """A record with a consumer, and the consumer."""
+        seq = draw(st.sampled_from(self.held()))
+        entry = self.model[seq]
+        assert entry.owner is not None
+        return entry, self.takers[entry.owner], seq
 
     # --- what must be so
 
@@ -295,6 +292,27 @@ class CursorMachine(RuleBasedStateMachine):
             self.takers.clear()
             self.rig.abandon()
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# How often each is done; NEEDS says when it can be.
+ACTIONS = [
+    *["publish"] * 4, *["pass_time"] * 3, *["finish"] * 4, *["requeue"] * 3, *["touch"] * 2,
+    *["set_credit"] * 3, *["leave"] * 2, *["restart"] * 2, "not_theirs", "pause",
+    *["unpause"] * 4, "pause_log", *["unpause_log"] * 3, "empty", "empty_log",
+]  # fmt: skip
+NEEDS: dict[str, Callable[[CursorMachine], object]] = {
+    "finish": CursorMachine.held,
+    "requeue": CursorMachine.held,
+    "touch": CursorMachine.held,
+    "not_theirs": lambda m: m.model and m.takers,
+    "leave": lambda m: m.takers,
+    "pause": lambda m: not m.paused,
+    "unpause": lambda m: m.paused,
+    "pause_log": lambda m: not m.log_paused,
+    "unpause_log": lambda m: m.log_paused,
+    "empty": lambda m: m.model,
+    "empty_log": lambda m: m.of(LOGGED),
+}
 
 
 class InlineMachine(CursorMachine):

@@ -70,6 +70,20 @@ def test_live_publishes_are_stored_once(tmp_path: Path) -> None:
         assert (log.visible, log.message_count, len(ear.heard)) == (4, 3, 3)
 
 
+def test_what_came_live_and_what_did_not_in_one_write(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        ear = Ear(rig.router)
+        ear.subscribe(b"1", b"t")
+        log = rig.log("t")
+        taker = Taker(log.open_cursor("c"), 10)
+        append(log, b"stored")
+        publish_live(rig.router, b"t", b"live")
+        append(log, b"stored too")
+        rig.settle()
+        assert bodies_of(taker) == [b"stored", b"live", b"stored too"]
+        assert [m[3] for m in ear.heard] == [b"live", b"stored", b"stored too"]
+
+
 def test_each_crossing_can_be_switched_off(tmp_path: Path) -> None:
     with Rig(tmp_path, to_live=False, from_live=False) as rig:
         ear = Ear(rig.router)
@@ -239,6 +253,42 @@ def test_a_deleted_cursor_stays_away(tmp_path: Path, inline: int, again: bool) -
     with Rig(tmp_path / "b") as rig:
         assert list(rig.engine.log("t").cursors) == ["c"] * again
         assert rig.engine.problems == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_cursor_deleted_while_its_journal_is_replaced(tmp_path: Path, again: bool) -> None:
+    with Rig(tmp_path / "a", journal_bytes_min=1) as rig:
+        log = rig.log()
+        for _ in range(10):
+            cursor = log.open_cursor("c")
+            taker = Taker(cursor, 100)
+            rig.publish(log, numbered(60))
+            before = cursor.journal.snapshot_bytes
+            for seq, *_ in taker.records[1::2]:
+                taker.finish(seq)
+            rig.settle()
+            for seq, *_ in taker.records[::30]:
+                taker.finish(seq)
+            rig.loop.run()
+            assert cursor.journal.snapshot_bytes != before, "no snapshot was begun"
+            taker.leave()
+            log.delete_cursor("c")
+            if again:
+                break
+        if again:
+            cursor = log.open_cursor("c")
+            rig.publish(log, numbered(3))
+            taker = Taker(cursor, 1)
+            rig.settle()
+            assert len(finish_all(taker)) == 1
+        rig.settle()
+        rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b") as rig:
+        cursors = rig.engine.log("t").cursors
+        assert list(cursors) == ["c"] * again
+        assert not rig.engine.problems
+        if again:
+            assert (cursors["c"].depth, cursors["c"].acks.floor) == (2, 62)
 
 
 def test_a_log_deleted_and_made_anew(tmp_path: Path) -> None:

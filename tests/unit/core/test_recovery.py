@@ -1,8 +1,7 @@
-"""Opening logs whose files are not as they were left."""
+"""Opening logs whose segments are not as they were left."""
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import struct
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.engine import Rig, bodies_of, drain, flip, numbered, segment_files
+from harness.engine import Rig, bodies_of, flip, make_log, numbered, read_log, segment_files
 
-from broker.core.files import MetaError
-from broker.core.segment import FormatError, crc32c
+from broker.core.segment import FormatError
 from broker.core.taker import Taker
 
 HEADER = 64
@@ -24,28 +22,6 @@ def record_size(body: bytes) -> int:
     return -(-(RECORD + len(body)) // 8) * 8
 
 
-def make(root: Path, bodies: list[bytes], **limits: Any) -> None:
-    """A log `t` with a cursor that has finished nothing."""
-    with Rig(root, **limits) as rig:
-        log = rig.log()
-        log.open_cursor("c")
-        assert rig.publish(log, bodies) == [1] * len(bodies)
-        rig.close()
-
-
-def read(root: Path, more: bytes | None = None, **limits: Any) -> tuple[list[bytes], Rig]:
-    """Open it, read all there is, append `more`, and close."""
-    with Rig(root, **limits) as rig:
-        log = rig.engine.log("t")
-        taker = Taker(log.open_cursor("c"), 1 << 30)
-        found = drain(rig, taker)
-        if more is not None:
-            assert rig.publish(log, [more]) == [1]
-            assert bodies_of(taker) == [more]
-        rig.close()
-    return list(found), rig
-
-
 # --- the end of the last file
 
 
@@ -53,7 +29,7 @@ BODIES = numbered(5, size=21)
 
 
 def test_a_tail_torn_at_every_byte(tmp_path: Path) -> None:
-    make(tmp_path / "whole", BODIES)
+    make_log(tmp_path / "whole", BODIES)
     size = record_size(BODIES[-1])
     unpadded = RECORD + len(BODIES[-1])
     for kept in range(size):
@@ -63,7 +39,7 @@ def test_a_tail_torn_at_every_byte(tmp_path: Path) -> None:
         data = file.read_bytes()
         file.write_bytes(data[: len(data) - size + kept])
         left = BODIES if kept >= unpadded else BODIES[:-1]
-        found, rig = read(root, b"more")
+        found, rig = read_log(root, b"more")
         assert found == left, kept
         torn = kept if kept < unpadded else 0
         assert rig.engine.shared.torn_bytes == torn
@@ -71,44 +47,44 @@ def test_a_tail_torn_at_every_byte(tmp_path: Path) -> None:
         assert len(rig.engine.problems) == (torn > 0)
         copies = [p.read_bytes() for p in (root / "t").glob("*.torn-*")]
         assert b"".join(copies) == (data[len(data) - size :][:torn] if torn else b"")
-        found, rig = read(root)
+        found, rig = read_log(root)
         assert found == [*left, b"more"], kept
         assert rig.engine.problems == []
 
 
 def test_bytes_behind_the_last_record_are_cut_and_kept(tmp_path: Path) -> None:
-    make(tmp_path, BODIES)
+    make_log(tmp_path, BODIES)
     (file,) = segment_files(tmp_path)
     good = file.read_bytes()
     file.write_bytes(good + b"garbage" * 30)
-    found, rig = read(tmp_path, b"more")
+    found, rig = read_log(tmp_path, b"more")
     assert found == BODIES
     assert "torn tail of 210 bytes" in rig.engine.problems[0]
     (kept,) = (tmp_path / "t").glob("*.torn-*")
     assert kept.read_bytes() == b"garbage" * 30
-    assert read(tmp_path)[0] == [*BODIES, b"more"]
+    assert read_log(tmp_path)[0] == [*BODIES, b"more"]
 
 
 def test_zeros_behind_the_last_record_are_cut(tmp_path: Path) -> None:
     """As preallocation or a power cut leaves them."""
-    make(tmp_path, BODIES)
+    make_log(tmp_path, BODIES)
     (file,) = segment_files(tmp_path)
     file.write_bytes(file.read_bytes() + bytes(4096))
-    assert read(tmp_path, b"more")[0] == BODIES
+    assert read_log(tmp_path, b"more")[0] == BODIES
     assert not list((tmp_path / "t").glob("*.torn-*"))
-    assert read(tmp_path)[0] == [*BODIES, b"more"]
+    assert read_log(tmp_path)[0] == [*BODIES, b"more"]
 
 
 @pytest.mark.parametrize("left", [0, 1, 63])
 def test_a_last_file_without_a_whole_header(tmp_path: Path, left: int) -> None:
     bodies = numbered(30)
-    make(tmp_path, bodies, segment_bytes=512)
+    make_log(tmp_path, bodies, segment_bytes=512)
     *_, file = segment_files(tmp_path)
     first = int(file.stem)
     file.write_bytes(file.read_bytes()[:left])
-    found, _ = read(tmp_path, b"more", segment_bytes=512)
+    found, _ = read_log(tmp_path, b"more", segment_bytes=512)
     assert found == bodies[: first - 1]
-    assert read(tmp_path, segment_bytes=512)[0] == [*bodies[: first - 1], b"more"]
+    assert read_log(tmp_path, segment_bytes=512)[0] == [*bodies[: first - 1], b"more"]
 
 
 # --- bytes in the middle
@@ -117,7 +93,7 @@ def test_a_last_file_without_a_whole_header(tmp_path: Path, left: int) -> None:
 def check_flips(tmp_path: Path, limits: dict[str, Any], which: int, count: int) -> None:
     """Flip a bit of each byte of a middle record of file `which`; the others are served."""
     bodies = numbered(count, size=21)
-    make(tmp_path / "whole", bodies, **limits)
+    make_log(tmp_path / "whole", bodies, **limits)
     file = segment_files(tmp_path / "whole")[which]
     start = HEADER + 2 * record_size(bodies[0])
     lost = bodies[int(file.stem) - 1 + 2]
@@ -128,7 +104,7 @@ def check_flips(tmp_path: Path, limits: dict[str, Any], which: int, count: int) 
         damaged = root / "t" / file.name
         flip(damaged, start + offset, rng.randrange(8))
         before = damaged.read_bytes()
-        found, rig = read(root, b"more", **limits)
+        found, rig = read_log(root, b"more", **limits)
         padding = offset >= RECORD + len(lost)
         assert found == [b for b in bodies if padding or b != lost], offset
         said = [*rig.engine.problems, *(text for _, text, _ in rig.reports)]
@@ -136,7 +112,7 @@ def check_flips(tmp_path: Path, limits: dict[str, Any], which: int, count: int) 
         assert rig.engine.shared.quarantined_ranges == (not padding)
         assert rig.engine.shared.quarantined_bytes == (not padding) * record_size(lost)
         assert damaged.read_bytes()[: len(before)] == before
-        found, rig = read(root, **limits)
+        found, rig = read_log(root, **limits)
         assert found == [*(b for b in bodies if padding or b != lost), b"more"], offset
 
 
@@ -166,7 +142,7 @@ def test_a_record_given_again_out_of_a_file_with_damage(tmp_path: Path) -> None:
     size = record_size(bodies[0])
     flip(file, HEADER + size + 8, 5)  # the seq of the second record
     flip(file, HEADER + 4 * size, 2)  # the length of the fifth
-    found, rig = read(tmp_path / "b", **limits)
+    found, rig = read_log(tmp_path / "b", **limits)
     assert sorted(found) == sorted(set(bodies) - {bodies[1], bodies[4]})
     assert rig.reports
     assert rig.engine.shared.quarantined_ranges == 2
@@ -174,13 +150,13 @@ def test_a_record_given_again_out_of_a_file_with_damage(tmp_path: Path) -> None:
 
 def test_damage_in_two_places_and_a_torn_tail(tmp_path: Path) -> None:
     bodies = numbered(20)
-    make(tmp_path, bodies)
+    make_log(tmp_path, bodies)
     (file,) = segment_files(tmp_path)
     size = record_size(bodies[0])
     for number in (3, 4, 9):
         flip(file, HEADER + number * size + RECORD, 1)
     file.write_bytes(file.read_bytes()[:-10])
-    found, rig = read(tmp_path, b"more")
+    found, rig = read_log(tmp_path, b"more")
     assert found == [b for i, b in enumerate(bodies) if i not in (3, 4, 9, 19)]
     assert rig.engine.shared.quarantined_ranges == 2
     assert rig.engine.shared.torn_bytes == size - 10
@@ -191,11 +167,11 @@ def test_damage_in_two_places_and_a_torn_tail(tmp_path: Path) -> None:
 
 def test_a_truncated_old_file_is_told(tmp_path: Path) -> None:
     bodies = numbered(60)
-    make(tmp_path, bodies, segment_bytes=512)
+    make_log(tmp_path, bodies, segment_bytes=512)
     _, second, third, *_ = segment_files(tmp_path)
     second.write_bytes(second.read_bytes()[: HEADER + 3 * record_size(bodies[0]) + 5])
     lost = bodies[int(second.stem) - 1 + 3 : int(third.stem) - 1]
-    found, rig = read(tmp_path, b"more", segment_bytes=512)
+    found, rig = read_log(tmp_path, b"more", segment_bytes=512)
     assert found == [b for b in bodies if b not in lost]
     assert rig.reports, "records were lost and nobody heard of it"
 
@@ -203,7 +179,7 @@ def test_a_truncated_old_file_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "zeros", "stub"])
 def test_an_old_file_is_lost(tmp_path: Path, damage: str) -> None:
     bodies = numbered(60)
-    make(tmp_path, bodies, segment_bytes=512)
+    make_log(tmp_path, bodies, segment_bytes=512)
     first, second, third, *_ = segment_files(tmp_path)
     data = second.read_bytes()
     rng = random.Random(7)
@@ -219,26 +195,29 @@ def test_an_old_file_is_lost(tmp_path: Path, damage: str) -> None:
             }[damage]
         )
     lost = bodies[int(second.stem) - 1 : int(third.stem) - 1]
-    found, rig = read(tmp_path, b"more", segment_bytes=512)
+    found, rig = read_log(tmp_path, b"more", segment_bytes=512)
     assert found == [b for b in bodies if b not in lost]
     assert rig.reports or rig.engine.problems
-    assert read(tmp_path, segment_bytes=512)[0] == [*(b for b in bodies if b not in lost), b"more"]
+    assert read_log(tmp_path, segment_bytes=512)[0] == [
+        *(b for b in bodies if b not in lost),
+        b"more",
+    ]
     assert first.exists()
 
 
 def test_a_last_file_of_garbage(tmp_path: Path) -> None:
     bodies = numbered(60)
-    make(tmp_path, bodies, segment_bytes=512)
+    make_log(tmp_path, bodies, segment_bytes=512)
     *_, last = segment_files(tmp_path)
     garbage = random.Random(8).randbytes(400)
     last.write_bytes(garbage)
-    found, rig = read(tmp_path, b"more", segment_bytes=512)
+    found, rig = read_log(tmp_path, b"more", segment_bytes=512)
     left = bodies[: int(last.stem) - 1]
     assert found == left
     assert rig.engine.problems
     kept = b"".join(p.read_bytes() for p in (tmp_path / "t").iterdir() if p.is_file())
     assert garbage[HEADER:] in kept
-    assert read(tmp_path, segment_bytes=512)[0] == [*left, b"more"]
+    assert read_log(tmp_path, segment_bytes=512)[0] == [*left, b"more"]
 
 
 def test_the_only_file_is_missing_but_a_cursor_knows(tmp_path: Path) -> None:
@@ -254,14 +233,14 @@ def test_the_only_file_is_missing_but_a_cursor_knows(tmp_path: Path) -> None:
         rig.close()
     (file,) = segment_files(tmp_path)
     file.unlink()
-    found, rig = read(tmp_path, b"more")
+    found, rig = read_log(tmp_path, b"more")
     assert found == []
     assert "missing" in rig.engine.problems[0]
-    assert read(tmp_path)[0] == [b"more"]
+    assert read_log(tmp_path)[0] == [b"more"]
 
 
 def test_a_segment_of_another_version_is_refused(tmp_path: Path) -> None:
-    make(tmp_path, BODIES)
+    make_log(tmp_path, BODIES)
     (file,) = segment_files(tmp_path)
     data = bytearray(file.read_bytes())
     struct.pack_into("<H", data, 8, 9)
@@ -272,7 +251,7 @@ def test_a_segment_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
-    make(tmp_path, BODIES)
+    make_log(tmp_path, BODIES)
     (file,) = (tmp_path / "t" / "cursors").iterdir()
     data = bytearray(file.read_bytes())
     data[8] = 2
@@ -280,148 +259,6 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"\.cur: journal format version 2; this build reads 1"):
         Rig(tmp_path)
     assert file.read_bytes() == data
-
-
-# --- metadata
-
-
-def test_metadata_is_lost(tmp_path: Path) -> None:
-    make(tmp_path, BODIES)
-    (tmp_path / "t" / "meta.json").unlink()
-    assert read(tmp_path, b"more")[0] == BODIES
-    assert read(tmp_path)[0] == [*BODIES, b"more"]
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\0", b"[]", b"{}", b'{"version":1}', b"null"])
-def test_metadata_is_garbage(tmp_path: Path, content: bytes) -> None:
-    """What a power cut leaves of a small file must not keep the broker from starting."""
-    make(tmp_path, BODIES)
-    meta = tmp_path / "t" / "meta.json"
-    meta.write_bytes(content)
-    found, rig = read(tmp_path, b"more")
-    assert found == BODIES
-    assert "meta.json" in rig.engine.problems[0]
-    found, rig = read(tmp_path)
-    assert (found, rig.engine.problems) == ([*BODIES, b"more"], [])
-
-
-def test_metadata_of_another_version_is_refused(tmp_path: Path) -> None:
-    make(tmp_path, BODIES)
-    meta = tmp_path / "t" / "meta.json"
-    meta.write_text(json.dumps({**json.loads(meta.read_text()), "version": 7}))
-    with pytest.raises(MetaError, match="metadata version 7; this build reads 1"):
-        Rig(tmp_path)
-
-
-def test_no_metadata_and_no_header(tmp_path: Path) -> None:
-    make(tmp_path, BODIES)
-    (tmp_path / "t" / "meta.json").unlink()
-    (file,) = segment_files(tmp_path)
-    file.write_bytes(bytes(HEADER) + file.read_bytes()[HEADER:])
-    with pytest.raises(MetaError, match="no metadata and no readable segment header"):
-        Rig(tmp_path)
-
-
-def test_folders_that_are_no_logs(tmp_path: Path) -> None:
-    make(tmp_path, BODIES)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("x")
-    (tmp_path / ".deleted-1").mkdir()
-    (tmp_path / "t" / "notes.txt").write_text("mine")
-    assert read(tmp_path)[0] == BODIES
-    assert (tmp_path / "t" / "notes.txt").exists()
-
-
-# --- journals
-
-
-def consumed(root: Path) -> None:
-    """Five records: 1 and 3 finished, 2 in flight for the second time, 4 deferred, 5 waiting."""
-    with Rig(root) as rig:
-        log = rig.log()
-        taker = Taker(log.open_cursor("c"), 4)
-        rig.publish(log, BODIES)
-        taker.set_credit(3)
-        taker.requeue(2)
-        taker.requeue(4, 100)
-        taker.finish(1)
-        taker.finish(3)
-        rig.settle()
-        taker.set_credit(1)
-        rig.close()
-
-
-def state(rig: Rig) -> tuple[int, ...]:
-    cursor = rig.engine.log("t").cursors["c"]
-    return cursor.acks.floor, cursor.acks.count, cursor.depth, cursor.deferred_count
-
-
-def test_a_journal_torn_at_every_byte(tmp_path: Path) -> None:
-    """Never an error, never more acked than was, and what was acked last is lost first."""
-    consumed(tmp_path / "whole")
-    (file,) = (tmp_path / "whole" / "t" / "cursors").iterdir()
-    data = file.read_bytes()
-    acked = []
-    for kept in range(len(data) + 1):
-        root = tmp_path / str(kept)
-        shutil.copytree(tmp_path / "whole", root)
-        (root / "t" / "cursors" / file.name).write_bytes(data[:kept])
-        with Rig(root) as rig:
-            floor, count, depth, deferred = state(rig)
-            done = floor - 1 + count
-            assert done + depth + deferred == len(BODIES)
-            taker = Taker(rig.engine.log("t").cursors["c"], 10)
-            rig.settle()
-            assert not {1, 3}.intersection(r[0] for r in taker.records) or done < 2
-            rig.close()
-        acked.append(done)
-    assert acked == sorted(acked)
-    assert acked[-1] == 2
-
-
-def test_a_journal_of_garbage_is_kept(tmp_path: Path) -> None:
-    make(tmp_path, BODIES)
-    (file,) = (tmp_path / "t" / "cursors").iterdir()
-    garbage = random.Random(9).randbytes(300)
-    file.write_bytes(garbage)
-    found, rig = read(tmp_path)
-    assert found == BODIES
-    assert "300 bytes" in rig.engine.problems[0]
-    kept = [p.read_bytes() for p in file.parent.iterdir()]
-    assert garbage in kept
-    found, rig = read(tmp_path)
-    assert (found, rig.engine.problems) == (BODIES, [])
-
-
-def test_a_right_sum_over_nonsense_values(tmp_path: Path) -> None:
-    """Seqs beyond anything the log could hold: the journal does not count, the records do."""
-    make(tmp_path, BODIES)
-    (file,) = (tmp_path / "t" / "cursors").iterdir()
-    data = file.read_bytes()
-    huge = b"\xff" * 9 + b"\x01"
-    for payload in (
-        b"\x01\x01" + huge,
-        b"\x01" + huge + b"\x01",
-        b"\x02" + huge,
-        b"\x04" + huge,
-        b"\x03" + huge + b"\x01\x00",
-        b"\x03\x02" + huge + b"\x00",
-        b"\x03\x02\x01" + huge,
-    ):
-        file.write_bytes(data + struct.pack("<II", len(payload), crc32c(payload)) + payload)
-        found, rig = read(tmp_path)
-        assert sorted(found) == BODIES, payload
-        assert rig.engine.problems, payload
-        file.write_bytes(data)
-
-
-def test_a_snapshot_that_was_not_finished(tmp_path: Path) -> None:
-    make(tmp_path, BODIES)
-    (file,) = (tmp_path / "t" / "cursors").iterdir()
-    file.with_name(file.name + ".new").write_bytes(b"half")
-    found, rig = read(tmp_path)
-    assert (found, rig.engine.problems) == (BODIES, [])
-    assert [p.name for p in file.parent.iterdir()] == [file.name]
 
 
 # --- all kinds of records
@@ -436,7 +273,7 @@ def test_bodies_of_all_sizes(tmp_path: Path) -> None:
             assert rig.publish(log, [body]) == [1]
         assert bodies_of(taker) == bodies
         rig.close()
-    assert read(tmp_path, segment_bytes=512)[0] == bodies
+    assert read_log(tmp_path, segment_bytes=512)[0] == bodies
 
 
 def test_headers_reply_and_subject_are_kept(tmp_path: Path) -> None:
