@@ -124,6 +124,11 @@ cdef class Journal(JobOwner):
             self.run_count = 0
             self.op(OP_ACK, self.run_first, count, 0, 2)
 
+    @property
+    def pending_bytes(self):
+        """Memory of what is still to be written."""
+        return self.cap
+
     cdef bint pending(self) noexcept:
         return self.len > 0 or self.run_count > 0
 

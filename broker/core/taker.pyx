@@ -10,8 +10,13 @@ from broker.core.types cimport record_t
 @cython.no_gc_clear
 cdef class Taker(Sink):
     def __dealloc__(self):
-        if self.consumer.sink != NULL:
-            self.cursor.leave(&self.consumer, True)
+        cdef Cursor cursor = self.cursor
+        # What goes as one heap of garbage has been taken apart in any order by now.
+        if self.consumer.sink != NULL and cursor.inflight is not None and (
+                cursor.log is not None and cursor.log.cursors is not None
+                and cursor.shared is not None and cursor.shared.turn is not None
+                and cursor.shared.turn.tasks is not None):
+            cursor.leave(&self.consumer, True)
 
     def __init__(self, Cursor cursor, uint32_t credit, double ack_wait=60.0,
                  double ack_wait_max=900.0):
