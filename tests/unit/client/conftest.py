@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -57,9 +58,8 @@ class ToyNats:
         for subject, sid, writer in self.subs:
             if subject.split(b".*")[0] in words[0]:
                 line = b" ".join([b"MSG", words[0], sid, *words[1:]])
-                await send_in_pieces(writer, (line + b"\r\n" + body) * copies)
-                if self.count % 50 == 0:
-                    writer.write(b"PING\r\n")
+                ping = b"" if self.count % 50 else b"PING\r\n"
+                await send_in_pieces(writer, (line + b"\r\n" + body) * copies + ping)
         if self.count % 50 == 0:
             publisher.write(b"PING\r\n")
             await publisher.drain()
@@ -136,12 +136,17 @@ def nsq_frame(kind: int, payload: bytes) -> bytes:
     return (len(payload) + 4).to_bytes(4, "big") + kind.to_bytes(4, "big") + payload
 
 
+# Two publishers may have something for one subscriber: the pieces of each stay together.
+_LOCKS: WeakKeyDictionary[asyncio.StreamWriter, asyncio.Lock] = WeakKeyDictionary()
+
+
 async def send_in_pieces(writer: asyncio.StreamWriter, data: bytes) -> None:
     at = random.Random(len(data)).randrange(len(data) + 1)
-    writer.write(data[:at])
-    await writer.drain()
-    writer.write(data[at:])
-    await writer.drain()
+    async with _LOCKS.setdefault(writer, asyncio.Lock()):
+        writer.write(data[:at])
+        await writer.drain()
+        writer.write(data[at:])
+        await writer.drain()
 
 
 class ToyServer:
