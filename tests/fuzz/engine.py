@@ -29,6 +29,7 @@ CURRENT = "current"  # the input under way
 FAILED_MAX = 10  # different failures are enough to look at
 HANG_SECONDS = 60  # no input takes nearly as long, on no machine
 RECENT = 40  # inputs kept last are mutated as often as all the others
+IGNORED_MAX = 1_000  # exceptions while running one input
 COLLECT_EVERY = 200
 LEAK_RUNS = 50
 LEAK_BYTES = 16  # the least that malloc gives
@@ -184,6 +185,8 @@ class Fuzzer:
 
     def _note_ignored(self, found: sys.UnraisableHookArgs) -> None:
         self._ignored.append(f"{found.object}: {found.exc_value!r}")
+        if len(self._ignored) == IGNORED_MAX:
+            os.abort()  # a loop without an end; the parent tells which input did it
 
     def _refuse_ignored(self) -> None:
         """What compiled code cannot raise, it prints; here it counts."""
