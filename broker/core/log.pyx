@@ -51,7 +51,7 @@ from broker.core.publish import publish
 from broker.core.segment import file_header
 
 cdef enum:
-    BATCH_BYTES_KEPT = 1 << 22      # a larger buffer is not kept for the next batch
+    BATCH_BYTES_KEPT = 1 << 24      # a larger buffer is not kept for the next batch
 
 
 cdef class Log(JobOwner):

@@ -169,7 +169,7 @@ cdef void load_window(const char *base, size_t size, int64_t start, size_t end, 
         if step == 0:
             good_again[0] = resync(base, size, at + 8, salt, last)
             break
-        last = s.rec.seq
+        last = max(last, s.rec.seq)
         at += step
     done[0] = min(at, size)
 
@@ -285,7 +285,7 @@ cdef class Segment:
                 self.quarantine(
                     at, resync(base, self.size, at + 8, self.salt, last - 1) or self.size)
                 continue
-            last = s.rec.seq
+            last = max(last, s.rec.seq)
             if s.rec.seq >= seq:
                 return at
             self.note(s.rec.seq, at)

@@ -142,6 +142,7 @@ cdef void housekeep(Log log) noexcept:
     if (log.idle_mark == log.next_seq and log.retention is None and not log.unsynced
             and log.waiting_bytes == 0):
         log.noticed = False
+        log.spare = None            # an idle log keeps no buffer
         log.shared.touched.discard(log)     # until something happens to it again
     log.idle_mark = log.next_seq
 
