@@ -45,6 +45,7 @@ class Running:
     pid: int
     nats: tuple[str, int]
     nsq: tuple[str, int]
+    http: tuple[str, int]
     data: Path
 
     def memory_bytes(self) -> dict[str, int]:
@@ -93,7 +94,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(command: str, doors: tuple[str, ...], root: str | None = None) -> Iterator[Running]:
-    """Runs a command of this page until the block ends. `doors`: "nats", "nsq" to wait for."""
+    """Runs a command of this page until the block ends. `doors`: the ports to wait for."""
     with tempfile.TemporaryDirectory(prefix="twinwire-bench-", dir=root) as folder:
         data = Path(folder) / "data"
         data.mkdir()
@@ -109,9 +110,8 @@ def running(command: str, doors: tuple[str, ...], root: str | None = None) -> It
         try:
             for door in doors:
                 _await_door(child, ports[door], log_path)
-            yield Running(
-                child.pid, ("127.0.0.1", ports["nats"]), ("127.0.0.1", ports["nsq"]), data
-            )
+            nats, nsq, http = (("127.0.0.1", ports[name]) for name in ("nats", "nsq", "http"))
+            yield Running(child.pid, nats, nsq, http, data)
             if child.poll() is not None:
                 raise ServerError(f"{words[0]} ended by itself\n{_tail(log_path)}")
         finally:

@@ -1,0 +1,209 @@
+"""NSQ at scale: thousands of idle topics, and a thousand consumers on one channel.
+
+Idle: 5,000 topics with two channels each are created over HTTP, then nobody says anything; the
+processor time of the next seconds and the resident memory are read from /proc. Fair: a thousand
+consumers with the same RDY share one channel while a backlog is published; each counts what it
+was given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import multiprocessing
+import os
+import selectors
+import socket
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import report
+import servers
+
+from broker.client.dial import dial_nsq
+from broker.client.loadgen import LoadError
+from broker.client.scenarios import NsqFlowPlan, run_nsq_flow
+
+TOPICS = 5000
+CHANNELS = ("first", "second")
+IDLE_CORE_MAX = 0.03
+IDLE_RSS_MAX = 300_000_000
+# A new server is busy for a moment with what its creation left behind.
+SETTLE_SECONDS = 5.0
+WATCH_SECONDS = 10.0
+CONSUMERS = 1000
+SHARE_MSGS = 400
+RDY = 5
+FAIR_SPREAD_MAX = 0.10
+BATCH = 100
+SIZE_BYTES = 100
+SILENT_SECONDS = 30.0
+HEAD_BYTES = 4
+READ_BYTES = 65536
+MESSAGE = 2
+ID_AT, ID_END = 4 + 4 + 8 + 2, 4 + 4 + 8 + 2 + 16
+MB = 1_000_000
+OURS = servers.OURS.replace("--nsq-http 127.0.0.1:0", "--nsq-http 127.0.0.1:{http}")
+HEAD = ["what", "server", "reached", "goal", ""]
+
+
+@dataclass
+class Consumer:
+    """One of many: what it has not parsed yet, and how much it was given."""
+
+    sock: socket.socket
+    held: bytes
+    given: int = 0
+
+    def take(self) -> int:
+        """Read what is there and finish every message of it."""
+        data = self.sock.recv(READ_BYTES)
+        if not data:
+            raise LoadError("the server closed a consumer")
+        self.held += data
+        answer, pos, given = bytearray(), 0, 0
+        while len(self.held) - pos >= HEAD_BYTES:
+            end = pos + HEAD_BYTES + int.from_bytes(self.held[pos : pos + HEAD_BYTES], "big")
+            if end > len(self.held):
+                break
+            if self.held[pos + 7] == MESSAGE:
+                answer += b"FIN " + self.held[pos + ID_AT : pos + ID_END] + b"\n"
+                given += 1
+            else:
+                answer += b"NOP\n"
+            pos = end
+        self.held = self.held[pos:]
+        self.given += given
+        if answer:
+            self.sock.sendall(answer)
+        return given
+
+
+def create(port: int, topics: int) -> None:
+    """Topics and channels over one kept connection."""
+    door = http.client.HTTPConnection("127.0.0.1", port, timeout=SILENT_SECONDS)
+    for number in range(topics):
+        topic = f"topic-{number:05d}"
+        paths = [f"/topic/create?topic={topic}"]
+        paths += [f"/channel/create?topic={topic}&channel={channel}" for channel in CHANNELS]
+        for path in paths:
+            door.request("POST", path)
+            answer = door.getresponse()
+            answer.read()
+            if answer.status != http.client.OK:
+                raise LoadError(f"{path}: {answer.status}")
+    door.close()
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def idle(command: str, name: str, root: str | None, topics: int) -> list[list[str]]:
+    with servers.running(command, ("nsq", "http"), root) as run:
+        create(run.http[1], topics)
+        time.sleep(SETTLE_SECONDS)
+        before = processor_seconds(run.pid)
+        time.sleep(WATCH_SECONDS)
+        core = (processor_seconds(run.pid) - before) / WATCH_SECONDS
+        rss = run.memory_bytes()["VmRSS"]
+    what = f"{topics:,} topics x {len(CHANNELS)} channels, idle"
+    ours = name == "ours"
+    quiet = verdict(ours, core < IDLE_CORE_MAX, "< 3 %")
+    small = verdict(ours, rss < IDLE_RSS_MAX, "< 300 MB")
+    return [
+        [f"{what}: core", name, f"{core:.2%}", *quiet],
+        [f"{what}: RSS", name, f"{rss / MB:,.0f} MB", *small],
+    ]
+
+
+def verdict(ours: bool, met: bool, goal: str) -> list[str]:
+    if not ours:
+        return ["", ""]
+    return [goal, "met" if met else "MISSED"]
+
+
+def publish(address: tuple[str, int], msgs: int) -> None:
+    run_nsq_flow(
+        NsqFlowPlan(
+            address=address, msgs=msgs, size=SIZE_BYTES, batch=BATCH, subs=0, topic="shared"
+        )
+    )
+
+
+def fair(command: str, name: str, root: str | None, consumers: int) -> list[list[str]]:
+    msgs = consumers * SHARE_MSGS
+    with servers.running(command, ("nsq",), root) as run, selectors.DefaultSelector() as ready:
+        held = []
+        for _ in range(consumers):
+            sock, early = dial_nsq(run.nsq, ("shared", "all"), RDY)
+            consumer = Consumer(sock, early)
+            held.append(consumer)
+            ready.register(sock, selectors.EVENT_READ, consumer)
+        publisher = multiprocessing.Process(target=publish, args=(run.nsq, msgs), daemon=True)
+        publisher.start()
+        given = 0
+        while given < msgs:
+            events = ready.select(SILENT_SECONDS)
+            if not events:
+                raise LoadError(f"nothing more after {given:,} of {msgs:,} messages")
+            for key, _mask in events:
+                given += key.data.take()
+        publisher.join()
+        for consumer in held:
+            consumer.sock.close()
+    counts = [consumer.given for consumer in held]
+    mean = statistics.fmean(counts)
+    spread = max(max(counts) - mean, mean - min(counts)) / mean
+    what = f"{consumers:,} consumers on one channel, {SHARE_MSGS} messages each: furthest from it"
+    ours = name == "ours"
+    return [[what, name, f"{spread:.1%}", *verdict(ours, spread <= FAIR_SPREAD_MAX, "<= 10 %")]]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a twentieth of everything")
+    parser.add_argument("--only", default="", choices=["", "idle", "fair"])
+    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    parser.add_argument("--ours-cmd", default=OURS)
+    parser.add_argument("--data-root", help="where data folders are made; default: TMPDIR")
+    chosen = parser.parse_args()
+    if chosen.write and (chosen.quick or chosen.only):
+        parser.error("--write takes everything in full size")
+    return chosen
+
+
+def main() -> int:
+    chosen = arguments()
+    part = 20 if chosen.quick else 1
+    jobs = {"idle": (idle, TOPICS // part), "fair": (fair, CONSUMERS // part)}
+    table: list[list[str]] = []
+    notes: list[str] = []
+    for kind, (job, size) in jobs.items():
+        for name, command in (("ours", chosen.ours_cmd), ("nsqd", servers.NSQD_DEFAULT)):
+            if chosen.only not in ("", kind):
+                continue
+            if not servers.found(command):
+                notes.append(f"skipped: {kind} of {name} (not on PATH)")
+                continue
+            try:
+                table += job(command, name, chosen.data_root, size)
+                print(" ".join(table[-1]), file=sys.stderr)
+            except (LoadError, servers.ServerError, OSError) as error:
+                notes.append(f"failed: {kind} of {name}: {str(error).partition(chr(10))[0]}")
+    lines = ["## NSQ at scale", report.about(), report.table(HEAD, table) if table else ""]
+    lines.append("\n".join(f"- {note}" for note in notes))
+    whole = "\n\n".join(line for line in lines if line)
+    print(whole)
+    if chosen.write:
+        report.write_section("scale", whole)
+    return 1 if any(note.startswith("failed") for note in notes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
