@@ -161,6 +161,7 @@ NATS_STALL: Final = 100 * MS  # for so long at most, per read (stallClientMinDur
 NATS_RUN_MAX: Final = 512  # equal PUBs handed to one subscriber before the next has its turn
 NATS_RUN_BYTES: Final = 64 * KIB  # room asked for at once while a run is written
 NATS_TEARDOWN: Final = 16_384  # subscriptions of a gone connection removed per turn
+CONF_DEPTH_MAX: Final = 64  # maps, arrays and includes inside each other in a nats-server file
 
 # --- NSQ ----------------------------------------------------------------------------------------
 
