@@ -11,23 +11,21 @@ given twice the last counts. Source: nats-server conf/lex.go and parse.go.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import limits
+from broker.protocols.nats.conf_text import BLANKS, NEW_LINE, ConfError, Map, Source, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = ["ConfError", "Map", "Value", "parse_file", "parse_text"]
 
-_BLANKS: Final = " \t"
-_NEW_LINE: Final = "\r\n"
 _SEPARATORS: Final = "=:"
 # What may follow a number; anything else makes it the beginning of a string.
-_AFTER_NUMBER: Final = _NEW_LINE + _BLANKS + "},;"
+_AFTER_NUMBER: Final = NEW_LINE + BLANKS + "},;"
 _BARE: Final = re.compile(r"[^\r\n \t;,\]}'\\]*")
 _BARE_KEY: Final = re.compile(r"[^\s=:]*")
 _INCLUDED: Final = re.compile(r"[^\r\n \t;}']*")
@@ -46,40 +44,6 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 # A bare hash is no variable.
 _BCRYPT: Final = "$2a$"
 
-Map = dict[str, "Value"]
-
-
-class ConfError(Exception):
-    """A mistake in a configuration file."""
-
-    def __init__(self, file: str, line: int, column: int, reason: str) -> None:
-        super().__init__(f"{file}:{line}:{column}: {reason}")
-        self.file, self.line, self.column, self.reason = file, line, column, reason
-
-
-@dataclass(slots=True)
-class Value:
-    """One value and where its key (in an array: itself) begins.
-
-    `it` is str, int, float, bool, datetime, list[Value] or Map.
-    """
-
-    it: Any
-    file: str
-    line: int
-    column: int
-    used: bool = field(default=False, compare=False)  # some $variable stands for it
-
-    def error(self, reason: str) -> ConfError:
-        """A mistake at this place."""
-        return ConfError(self.file, self.line, self.column, reason)
-
-    def plain(self) -> Any:
-        """Without places."""
-        if isinstance(self.it, dict):
-            return {key: value.plain() for key, value in self.it.items()}
-        return [value.plain() for value in self.it] if isinstance(self.it, list) else self.it
-
 
 def parse_file(path: Path, environment: Mapping[str, str], above: tuple[Path, ...] = ()) -> Map:
     """Values of a file; ConfError when it is wrong or cannot be read. `above`: what includes it."""
@@ -95,60 +59,17 @@ def parse_text(text: str, environment: Mapping[str, str], file: str = "") -> Map
     return _Parser(text, file, environment, ()).whole()
 
 
-class _Parser:
-    """One file; reads forward only."""
+class _Parser(Source):
+    """One file."""
 
     def __init__(
         self, text: str, file: str, environment: Mapping[str, str], above: tuple[Path, ...]
     ) -> None:
-        self.text = text
-        self.file = file
+        super().__init__(text, file)
         self.environment = environment
         self.above = above
-        self.pos = 0
         self.maps: list[Map] = [{}]
         self.depth = 0
-
-    # --- places
-
-    def place(self, pos: int) -> tuple[int, int]:
-        start = self.text.rfind("\n", 0, pos) + 1
-        return self.text.count("\n", 0, pos) + 1, pos - start + 1
-
-    def wrong(self, reason: str, pos: int | None = None) -> ConfError:
-        return ConfError(self.file, *self.place(self.pos if pos is None else pos), reason)
-
-    def value(self, it: Any, pos: int) -> Value:
-        return Value(it, self.file, *self.place(pos))
-
-    # --- characters
-
-    def peek(self) -> str:
-        return self.text[self.pos : self.pos + 1]
-
-    def shown(self) -> str:
-        return repr(self.peek()) if self.peek() else "the end of the file"
-
-    def skip_blanks(self) -> None:
-        while self.peek() and self.peek() in _BLANKS:
-            self.pos += 1
-
-    def skip_space(self, comments: bool = True) -> None:
-        """Blanks, new lines, and comments."""
-        while self.peek():
-            if self.peek().isspace():
-                self.pos += 1
-            elif comments and self.at_comment():
-                self.skip_comment()
-            else:
-                return
-
-    def at_comment(self) -> bool:
-        return self.peek() == "#" or self.text.startswith("//", self.pos)
-
-    def skip_comment(self) -> None:
-        while self.peek() and self.peek() not in _NEW_LINE:
-            self.pos += 1
 
     # --- entries
 
@@ -201,7 +122,7 @@ class _Parser:
                 self.skip_space(comments=False)
             else:
                 self.skip_blanks()
-        if not self.peek() or self.peek() in _NEW_LINE or (nested and self.peek() in ",}"):
+        if not self.peek() or self.peek() in NEW_LINE or (nested and self.peek() in ",}"):
             raise self.wrong(f"{key!r} has no value", start)
         it = self.read()
         value = it if isinstance(it, Value) else self.value(it, start)
@@ -216,7 +137,7 @@ class _Parser:
         char = self.peek()
         if not char or char in close:
             return
-        if char not in _NEW_LINE + ends:
+        if char not in NEW_LINE + ends:
             raise self.wrong(f"new line, ',' or ';' expected after a value, found {self.shown()}")
         self.pos += 1
 
@@ -233,7 +154,7 @@ class _Parser:
         start, char = self.pos, self.peek()
         if char and char in "\"'":
             name = self.quoted_key()
-        elif not char or char in _NEW_LINE + "[{(-\\" or char.isdigit():
+        elif not char or char in NEW_LINE + "[{(-\\" or char.isdigit():
             raise self.wrong(f"file name expected after include, found {self.shown()}")
         else:
             match = _INCLUDED.match(self.text, self.pos)
@@ -294,7 +215,7 @@ class _Parser:
         self.skip_blanks()
         if self.at_comment():
             self.skip_comment()
-        if self.peek() and self.peek() in "," + _NEW_LINE:
+        if self.peek() and self.peek() in "," + NEW_LINE:
             self.pos += 1
         elif self.peek() and self.peek() != "]":
             raise self.wrong(f"',' or ']' expected in an array, found {self.shown()}")

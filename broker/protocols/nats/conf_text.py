@@ -1,0 +1,93 @@
+"""The text of a configuration file: places in it, and values that know theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+BLANKS: Final = " \t"
+NEW_LINE: Final = "\r\n"
+
+Map = dict[str, "Value"]
+
+
+class ConfError(Exception):
+    """A mistake in a configuration file."""
+
+    def __init__(self, file: str, line: int, column: int, reason: str) -> None:
+        super().__init__(f"{file}:{line}:{column}: {reason}")
+        self.file, self.line, self.column, self.reason = file, line, column, reason
+
+
+@dataclass(slots=True)
+class Value:
+    """One value and where its key (in an array: itself) begins.
+
+    `it` is str, int, float, bool, datetime, list[Value] or Map.
+    """
+
+    it: Any
+    file: str
+    line: int
+    column: int
+    used: bool = field(default=False, compare=False)  # some $variable stands for it
+
+    def error(self, reason: str) -> ConfError:
+        """A mistake at this place."""
+        return ConfError(self.file, self.line, self.column, reason)
+
+    def plain(self) -> Any:
+        """Without places."""
+        if isinstance(self.it, dict):
+            return {key: value.plain() for key, value in self.it.items()}
+        return [value.plain() for value in self.it] if isinstance(self.it, list) else self.it
+
+
+class Source:
+    """The text of one file and how far it is read; only forward."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text = text
+        self.file = file
+        self.pos = 0
+
+    # --- places
+
+    def place(self, pos: int) -> tuple[int, int]:
+        start = self.text.rfind("\n", 0, pos) + 1
+        return self.text.count("\n", 0, pos) + 1, pos - start + 1
+
+    def wrong(self, reason: str, pos: int | None = None) -> ConfError:
+        return ConfError(self.file, *self.place(self.pos if pos is None else pos), reason)
+
+    def value(self, it: Any, pos: int) -> Value:
+        return Value(it, self.file, *self.place(pos))
+
+    # --- characters
+
+    def peek(self) -> str:
+        return self.text[self.pos : self.pos + 1]
+
+    def shown(self) -> str:
+        return repr(self.peek()) if self.peek() else "the end of the file"
+
+    def skip_blanks(self) -> None:
+        while self.peek() and self.peek() in BLANKS:
+            self.pos += 1
+
+    def skip_space(self, comments: bool = True) -> None:
+        """Blanks, new lines, and comments."""
+        while self.peek():
+            if self.peek().isspace():
+                self.pos += 1
+            elif comments and self.at_comment():
+                self.skip_comment()
+            else:
+                return
+
+    def at_comment(self) -> bool:
+        return self.peek() == "#" or self.text.startswith("//", self.pos)
+
+    def skip_comment(self) -> None:
+        while self.peek() and self.peek() not in NEW_LINE:
+            self.pos += 1
