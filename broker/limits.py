@@ -162,6 +162,19 @@ NATS_RUN_MAX: Final = 512  # equal PUBs handed to one subscriber before the next
 NATS_RUN_BYTES: Final = 64 * KIB  # room asked for at once while a run is written
 NATS_TEARDOWN: Final = 16_384  # subscriptions of a gone connection removed per turn
 CONF_DEPTH_MAX: Final = 64  # maps, arrays and includes inside each other in a nats-server file
+NATS_RESPONSES_MAX: Final = 1  # publishes to a reply subject by allow_responses
+NATS_RESPONSES_EXPIRE: Final = 2 * MINUTE
+NATS_RESPONSE_THRESHOLD: Final = 2 * MINUTE  # a service import without an answer is forgotten
+NATS_AUTH_TIMEOUT: Final = 2 * SECOND  # from accept to CONNECT; with TLS its timeout and a second
+NATS_TLS_TIMEOUT: Final = 2 * SECOND
+NATS_LEAF_PORT: Final = 7422
+NATS_LEAF_RECONNECT: Final = 1 * SECOND
+NATS_RESOLVER_INTERVAL: Final = 2 * MINUTE
+NATS_LAME_DUCK_DURATION: Final = 2 * MINUTE
+NATS_LAME_DUCK_DURATION_MIN: Final = 30 * SECOND
+NATS_LAME_DUCK_GRACE: Final = 10 * SECOND
+NATS_CLOSED_CLIENTS: Final = 10_000  # connections that are gone and still shown by /connz
+NATS_SUB_TOKENS_MAX: Final = 255  # the largest max_sub_tokens
 
 # --- NSQ ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,280 @@
+"""What a NATS server can be told, as plain frozen data; who reads it from where is not known here.
+
+Durations are nanoseconds, sizes are bytes, 0 stands for "no limit" unless a field says otherwise.
+Secrets do not show in repr().
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker import limits
+
+GLOBAL_ACCOUNT: Final = "$G"
+SYSTEM_ACCOUNT: Final = "$SYS"
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectRule:
+    """A subject pattern, and a queue group's pattern if only that group is meant."""
+
+    subject: str
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What may be done with which subjects; `deny` wins."""
+
+    allow: tuple[SubjectRule, ...] | None = None  # None: everything
+    deny: tuple[SubjectRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRule:
+    """Publishing to the reply subjects of messages that were delivered."""
+
+    max_msgs: int = limits.NATS_RESPONSES_MAX  # per reply subject; negative = no limit
+    expires_ns: int = limits.NATS_RESPONSES_EXPIRE  # negative = never
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Of one user."""
+
+    publish: Rules = Rules()
+    subscribe: Rules = Rules()
+    responses: ResponseRule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who may log in: by name and password, or by an nkey."""
+
+    name: str = ""
+    password: str = field(default="", repr=False)  # plain or bcrypt
+    nkey: str = ""  # public
+    permissions: Permissions | None = None  # None: the account's or server's default
+    connection_types: frozenset[str] | None = None  # None: any
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a mapping sends a share of the messages."""
+
+    subject: str
+    weight: int = 100  # percent
+    cluster: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """Messages published to `source` go elsewhere."""
+
+    source: str
+    destinations: tuple[Destination, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A stream or service that others may import."""
+
+    subject: str
+    service: bool
+    accounts: tuple[str, ...] | None = None  # None: anybody
+    response_type: str = "singleton"  # or stream, chunked; of services
+    threshold_ns: int = limits.NATS_RESPONSE_THRESHOLD
+    token_position: int = 0  # of the importing account's name in the subject, from 1
+    latency_subject: str = ""
+    latency_sampling: int = 0  # percent; 0 = off, -1 = as the request's headers ask
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """What is taken from another account."""
+
+    account: str
+    subject: str  # there
+    service: bool
+    to: str = ""  # here, "" = the same
+    prefix: str = ""  # of streams
+    share: bool = False  # the requester's data is passed on
+
+
+@dataclass(frozen=True, slots=True)
+class AccountLimits:
+    """-1 = no limit."""
+
+    max_connections: int = -1
+    max_subscriptions: int = -1
+    max_payload: int = -1
+    max_leafnodes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A subject space of its own."""
+
+    name: str
+    nkey: str = ""
+    users: tuple[User, ...] = ()
+    exports: tuple[Export, ...] = ()
+    imports: tuple[Import, ...] = ()
+    mappings: tuple[Mapping, ...] = ()
+    limits: AccountLimits = AccountLimits()
+    default_permissions: Permissions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Callout:
+    """Logins are decided by a service on the bus."""
+
+    issuer: str  # public account key that signs the answers
+    account: str = GLOBAL_ACCOUNT
+    auth_users: tuple[str, ...] = ()
+    xkey: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """Who may log in outside of accounts; all of it empty: anybody."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    timeout_ns: int = 0  # 0: NATS_AUTH_TIMEOUT, or after TLS its time and a second more
+    users: tuple[User, ...] = ()
+    default_permissions: Permissions | None = None
+    callout: Callout | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Certificates and what is asked of the peer's."""
+
+    cert_file: str
+    key_file: str
+    ca_file: str = ""
+    verify: bool = False
+    verify_and_map: bool = False
+    insecure: bool = False  # of connections we make
+    timeout_ns: int = limits.NATS_TLS_TIMEOUT
+    cipher_suites: tuple[str, ...] = ()
+    curve_preferences: tuple[str, ...] = ()
+    pinned_certs: frozenset[str] = frozenset()  # SHA-256 of the key, lower-case hex
+    connection_rate_limit: int = 0  # handshakes per second
+    handshake_first: bool = False
+    handshake_first_wait_ns: int = 0  # > 0: INFO goes out if the client has not begun by then
+    min_version: str = "1.2"
+
+
+@dataclass(frozen=True, slots=True)
+class Websocket:
+    """The door for browsers."""
+
+    listen: Address
+    tls: Tls | None = None  # None: no_tls
+    advertise: str = ""
+    same_origin: bool = False
+    allowed_origins: tuple[str, ...] = ()
+    handshake_timeout_ns: int = limits.NATS_TLS_TIMEOUT
+    compression: bool = False
+    authorization: Authorization | None = None
+    jwt_cookie: str = ""
+    no_auth_user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A server we join as a leaf."""
+
+    urls: tuple[str, ...]
+    account: str = GLOBAL_ACCOUNT
+    credentials: str = ""  # file
+    nkey: str = ""  # file
+    tls: Tls | None = None
+    hub: bool = False
+    deny_imports: tuple[str, ...] = ()
+    deny_exports: tuple[str, ...] = ()
+    randomize: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Leafnodes:
+    """Servers that join us, and those we join."""
+
+    listen: Address | None = None
+    authorization: Authorization | None = None
+    account: str = ""  # of those who log in with the single user of the block
+    tls: Tls | None = None
+    advertise: str = ""
+    no_advertise: bool = False
+    reconnect_ns: int = limits.NATS_LEAF_RECONNECT
+    min_version: str = ""
+    remotes: tuple[Remote, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resolver:
+    """Operator mode: where account tokens come from."""
+
+    operators: tuple[str, ...]  # their tokens
+    kind: str = "memory"  # or directory
+    directory: str = ""
+    preload: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # account key, token
+    allow_delete: bool = False
+    interval_ns: int = limits.NATS_RESOLVER_INTERVAL
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of it."""
+
+    listen: Address = ("0.0.0.0", limits.NATS_PORT)  # noqa: S104 - as the original
+    server_name: str = ""
+    client_advertise: str = ""
+    http: Address | None = None
+    https: Address | None = None
+    http_base_path: str = ""
+    debug: bool = False
+    trace: bool = False
+    trace_verbose: bool = False
+    logtime: bool = True
+    logtime_utc: bool = False
+    logfile: str = ""
+    logfile_size_limit: int = 0
+    logfile_max_num: int = 0
+    syslog: bool = False
+    remote_syslog: str = ""
+    pid_file: str = ""
+    ports_file_dir: str = ""
+    max_traced_msg_len: int = 0
+    max_control_line: int = limits.NATS_MAX_CONTROL_LINE
+    max_payload: int = limits.NATS_MAX_PAYLOAD
+    max_pending: int = limits.NATS_MAX_PENDING
+    max_connections: int = limits.NATS_MAX_CONNECTIONS  # negative: no limit
+    max_subscriptions: int = limits.NATS_MAX_SUBSCRIPTIONS
+    max_sub_tokens: int = limits.NATS_MAX_SUB_TOKENS
+    ping_interval_ns: int = limits.NATS_PING_INTERVAL
+    ping_max: int = limits.NATS_PING_MAX
+    write_deadline_ns: int = limits.NATS_WRITE_DEADLINE
+    lame_duck_duration_ns: int = limits.NATS_LAME_DUCK_DURATION
+    lame_duck_grace_period_ns: int = limits.NATS_LAME_DUCK_GRACE
+    no_auth_user: str = ""
+    system_account: str = ""
+    no_system_account: bool = False
+    no_header_support: bool = False
+    disable_sublist_cache: bool = False
+    max_closed_clients: int = limits.NATS_CLOSED_CLIENTS
+    allow_non_tls: bool = False
+    mappings: tuple[Mapping, ...] = ()  # of the global account
+    accounts: tuple[Account, ...] = ()
+    authorization: Authorization = Authorization()
+    tls: Tls | None = None
+    websocket: Websocket | None = None
+    leafnodes: Leafnodes | None = None
+    resolver: Resolver | None = None
+    server_tags: tuple[str, ...] = ()
