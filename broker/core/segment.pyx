@@ -274,7 +274,9 @@ cdef class Segment:
             else:
                 high = middle
         at = self.index_offset[low - 1] if low else self.start()
+        # what stands at `at` is looked for itself if it does not read
         last = self.index_seq[low - 1] if low else self.first_seq
+        last -= last > 0
         while True:
             at = self.hop(at)
             if at >= self.size:
@@ -283,7 +285,7 @@ cdef class Segment:
             step = record_get(base + at, self.size - at, self.salt, at >= self.ready, &s)
             if step == 0:
                 self.quarantine(
-                    at, resync(base, self.size, at + 8, self.salt, last - 1) or self.size)
+                    at, resync(base, self.size, at + 8, self.salt, last) or self.size)
                 continue
             last = max(last, s.rec.seq)
             if s.rec.seq >= seq:

@@ -11,7 +11,7 @@ import pytest
 from fakes import WALL_NS
 from harness.engine import SECOND, Rig, numbered, segment_files
 
-from broker.core.segment import crc32c, file_header
+from broker.core.segment import crc32c, file_header, locate_record, scan_records
 from broker.core.taker import Taker
 
 
@@ -209,3 +209,18 @@ def test_names(tmp_path: Path, name: str, file: str) -> None:
 def test_the_header_has_room_for_other_versions() -> None:
     head = file_header(bytes(16), 1, 0)
     assert struct.unpack_from("<HH", head, 8) == (1, 64)
+
+
+def record(seq: int, body: bytes) -> bytes:
+    """A record of the log whose id is zeros."""
+    rest = struct.pack("<QqqHHI", seq, WALL_NS, 0, 0, 0, 0) + body
+    crc = castagnoli(castagnoli(0, bytes(16)), rest)
+    return struct.pack("<II", 8 + len(rest), crc) + rest + bytes(-len(rest) % 8)
+
+
+def test_a_search_finds_what_a_reader_found() -> None:
+    """Behind damage stands a record that was there before, and in its body one that was not."""
+    data = record(1, b"") + record(2, b"") + b"garbage " + record(2, record(3, b"inside"))
+    records, _, _ = scan_records(data, bytes(16))
+    assert [seq for seq, *_ in records] == [1, 2, 3]
+    assert [locate_record(data, bytes(16), seq) for seq in (1, 2, 3, 4)] == [1, 2, 3, None]
