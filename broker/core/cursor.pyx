@@ -28,7 +28,7 @@ from broker.core.journal cimport OP_ENTRY, OP_FLOOR, OP_NEXT, OP_PAUSE, Journal
 from broker.core.log cimport Log
 from broker.core.reading cimport load, loaded, locate, move_to, quarantine, read_entry
 from broker.core.seams cimport Sink
-from broker.core.segment cimport record_get, resync, stored_t
+from broker.core.segment cimport in_place, record_get, resync, stored_t
 from broker.core.state cimport snapshot
 from broker.core.turn cimport PHASE_PUMP
 from broker.core.types cimport heap_item_t
@@ -317,9 +317,9 @@ cdef class Cursor(JobOwner):
             base = self.segment.base
             size = record_get(
                 base + self.offset, self.segment.size - self.offset, self.segment.salt, False, s)
-            if size == 0:
+            if size == 0 or not in_place(s.rec.seq, self.segment.first_seq, self.offset):
                 hopped = resync(base, self.segment.size, self.offset + 8, self.segment.salt,
-                                self.next_seq - 1)
+                                self.segment.first_seq, self.next_seq - 1)
                 quarantine(self, self.segment, self.offset, hopped or self.segment.size)
                 continue
             if s.rec.seq < self.next_seq:

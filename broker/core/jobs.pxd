@@ -37,6 +37,7 @@ cdef struct job_t:
     int64_t took_ns         # run time
     size_t done             # LOAD: bytes found good
     size_t resync           # LOAD: where good records go on behind a bad one; 0 = nowhere
+    uint64_t first_seq      # LOAD: of the segment
     uint32_t salt           # of the segment's checksums
     int kind
     int fd

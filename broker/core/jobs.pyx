@@ -224,5 +224,5 @@ cdef void run_job(job_t *job) noexcept nogil:
         vfs_close(job.fd)
     elif job.kind == <int>JOB_LOAD:
         load_window(
-            job.data, job.len, job.offset, <size_t>job.tag, job.salt, job.seq,
-            &job.done, &job.resync)
+            job.data, job.len, job.offset, <size_t>job.tag, job.salt, job.first_seq,
+            job.seq, &job.done, &job.resync)

@@ -112,6 +112,7 @@ cdef void load(Cursor cursor, size_t start) noexcept:
     job.offset = <int64_t>start
     job.tag = min(segment.size, start + cursor.shared.load_bytes)
     job.salt = segment.salt
+    job.first_seq = segment.first_seq
     job.seq = cursor.next_seq - 1
     cursor.loading = segment
     segment.users += 1

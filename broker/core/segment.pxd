@@ -44,12 +44,17 @@ cdef void sum_records(char *p, size_t n, uint32_t salt) noexcept nogil
 # Reads the record at p; 0 when it is not whole within `available` or (if check) its sum is wrong.
 cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint check,
                        stored_t *out) noexcept nogil
+# Could the record `at` this offset have that seq? They follow each other without gaps, and none is
+# shorter than its header. This holds wherever the file was cut.
+cdef inline bint in_place(uint64_t seq, uint64_t first_seq, size_t at) noexcept nogil:
+    return seq - first_seq <= at // RECORD_HEADER_BYTES
+
 # Offset of the next good record at or behind `start` with a seq above `above`; 0 = none.
-cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
+cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt, uint64_t first_seq,
                    uint64_t above) noexcept nogil
 # For the worker: verify records of base[start..size) until `end` is passed.
 cdef void load_window(const char *base, size_t size, int64_t start, size_t end, uint32_t salt,
-                      uint64_t above, size_t *done, size_t *good_again) noexcept nogil
+                      uint64_t first_seq, uint64_t above, size_t *done, size_t *good_again) noexcept nogil
 cdef uint32_t salt_of(const char *log_id) noexcept nogil
 
 

@@ -144,14 +144,14 @@ cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint chec
     return out.size
 
 
-cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
+cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt, uint64_t first_seq,
                    uint64_t above) noexcept nogil:
     cdef stored_t s
     cdef size_t at = (start + 7) & ~<size_t>7
     while at + RECORD_HEADER_BYTES <= size:
         # the cheap tests first: a sum is only taken where a record could stand
         if (tw_load_u64(base + at + 8) > above
-                and tw_load_u64(base + at + 8) - above <= size // RECORD_HEADER_BYTES
+                and in_place(tw_load_u64(base + at + 8), first_seq, at)
                 and record_get(base + at, size - at, salt, True, &s)):
             return at
         at += 8
@@ -159,15 +159,15 @@ cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
 
 
 cdef void load_window(const char *base, size_t size, int64_t start, size_t end, uint32_t salt,
-                      uint64_t above, size_t *done, size_t *good_again) noexcept nogil:
+                      uint64_t first_seq, uint64_t above, size_t *done, size_t *good_again) noexcept nogil:
     cdef stored_t s
     cdef size_t at = <size_t>start, step
     cdef uint64_t last = above
     good_again[0] = 0
     while at < end and at < size:
         step = record_get(base + at, size - at, salt, True, &s)
-        if step == 0:
-            good_again[0] = resync(base, size, at + 8, salt, last)
+        if step == 0 or not in_place(s.rec.seq, first_seq, at):
+            good_again[0] = resync(base, size, at + 8, salt, first_seq, last)
             break
         last = max(last, s.rec.seq)
         at += step
@@ -283,9 +283,9 @@ cdef class Segment:
                 return self.size
             # what a disk may have changed is verified: a wrong length leads astray
             step = record_get(base + at, self.size - at, self.salt, at >= self.ready, &s)
-            if step == 0:
-                self.quarantine(
-                    at, resync(base, self.size, at + 8, self.salt, last) or self.size)
+            if step == 0 or not in_place(s.rec.seq, self.first_seq, at):
+                self.quarantine(at, resync(
+                    base, self.size, at + 8, self.salt, self.first_seq, last) or self.size)
                 continue
             last = max(last, s.rec.seq)
             if s.rec.seq >= seq:
@@ -326,13 +326,12 @@ cdef class Segment:
         cdef stored_t s
         while at < size:
             step = record_get(base + at, size - at, self.salt, True, &s)
-            if step and s.rec.seq >= expected and (
-                    s.rec.seq - expected <= size // RECORD_HEADER_BYTES):   # else a stray one
+            if step and s.rec.seq >= expected and in_place(s.rec.seq, self.first_seq, at):
                 self.note(s.rec.seq, at)
                 expected = s.rec.seq + 1
                 at += step
                 continue
-            again = resync(base, size, at + 8, self.salt, expected - 1)
+            again = resync(base, size, at + 8, self.salt, self.first_seq, expected - 1)
             if again == 0:
                 break
             self.quarantine(at, again)
