@@ -50,11 +50,12 @@ cdef inline bint in_place(uint64_t seq, uint64_t first_seq, size_t at) noexcept 
     return seq - first_seq <= at // RECORD_HEADER_BYTES
 
 # Offset of the next good record at or behind `start` with a seq above `above`; 0 = none.
-cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt, uint64_t first_seq,
-                   uint64_t above) noexcept nogil
+cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
+                   uint64_t first_seq, uint64_t above) noexcept nogil
 # For the worker: verify records of base[start..size) until `end` is passed.
 cdef void load_window(const char *base, size_t size, int64_t start, size_t end, uint32_t salt,
-                      uint64_t first_seq, uint64_t above, size_t *done, size_t *good_again) noexcept nogil
+                      uint64_t first_seq, uint64_t above, size_t *done,
+                      size_t *good_again) noexcept nogil
 cdef uint32_t salt_of(const char *log_id) noexcept nogil
 
 

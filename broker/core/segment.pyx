@@ -144,8 +144,8 @@ cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint chec
     return out.size
 
 
-cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt, uint64_t first_seq,
-                   uint64_t above) noexcept nogil:
+cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
+                   uint64_t first_seq, uint64_t above) noexcept nogil:
     cdef stored_t s
     cdef size_t at = (start + 7) & ~<size_t>7
     while at + RECORD_HEADER_BYTES <= size:
@@ -159,7 +159,8 @@ cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt, u
 
 
 cdef void load_window(const char *base, size_t size, int64_t start, size_t end, uint32_t salt,
-                      uint64_t first_seq, uint64_t above, size_t *done, size_t *good_again) noexcept nogil:
+                      uint64_t first_seq, uint64_t above, size_t *done,
+                      size_t *good_again) noexcept nogil:
     cdef stored_t s
     cdef size_t at = <size_t>start, step
     cdef uint64_t last = above
