@@ -10,182 +10,43 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker import config_parse as kinds
 from broker import limits
 from broker.config_check import conflicts, near, syntax_error
 from broker.config_parse import Address, SyncPolicy
+from broker.config_sections import (
+    BridgeConfig,
+    Config,
+    LogConfig,
+    MonitorConfig,
+    NatsConfig,
+    NsqConfig,
+    ServerConfig,
+    StorageConfig,
+    TopicConfig,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["Address", "Config", "ConfigError", "SyncPolicy", "load"]
-
-T = TypeVar("T")
-_LOOPBACK = "127.0.0.1"
-
-
-def _setting(kind: kinds.Kind[Any], default: T) -> T:
-    return field(default=default, metadata={"kind": kind})
-
-
-def _duration(default: int, low: int = limits.MS, *, off: bool = False) -> int:
-    return _setting(kinds.duration(low, limits.DURATION_MAX, off=off), default)
-
-
-def _size(default: int, low: int, high: int) -> int:
-    return _setting(kinds.size(low, high), default)
-
-
-def _count(default: int, low: int, high: int = limits.COUNT_MAX) -> int:
-    return _setting(kinds.number(low, high), default)
-
-
-def _message_size(default: int) -> int:
-    return _size(default, 1, limits.MESSAGE_SIZE_CEILING)
-
-
-def _door(port: int) -> Address | None:
-    return _setting(kinds.address(), Address(_LOOPBACK, port))
-
-
-@dataclass(frozen=True)
-class ServerConfig:
-    """[server]: the process as a whole."""
-
-    name: str = _setting(kinds.text(), "")  # empty: the server's id
-    data: str = _setting(kinds.text(), "./data")
-
-
-@dataclass(frozen=True)
-class LogConfig:
-    """[log]: what is written to standard error."""
-
-    level: str = _setting(kinds.choice("debug", "info", "warning", "error"), "info")
-    format: str = _setting(kinds.choice("text", "json"), "text")
-    utc: bool = _setting(kinds.flag(), False)
-
-
-@dataclass(frozen=True)
-class NatsConfig:
-    """[nats]: the door for NATS clients."""
-
-    listen: Address | None = _door(limits.NATS_PORT)
-    max_control_line: int = _size(
-        limits.NATS_MAX_CONTROL_LINE,
-        limits.NATS_MAX_CONTROL_LINE_MIN,
-        limits.NATS_MAX_CONTROL_LINE_MAX,
-    )
-    max_payload: int = _message_size(limits.NATS_MAX_PAYLOAD)
-    max_pending: int = _size(limits.NATS_MAX_PENDING, 1, limits.NATS_MAX_PENDING_MAX)
-    max_connections: int = _count(limits.NATS_MAX_CONNECTIONS, 1, limits.CONNECTIONS_MAX)
-    max_subscriptions: int = _count(limits.NATS_MAX_SUBSCRIPTIONS, 0)
-    max_sub_tokens: int = _count(limits.NATS_MAX_SUB_TOKENS, 0)
-    ping_interval_ns: int = _duration(limits.NATS_PING_INTERVAL)
-    ping_max: int = _count(limits.NATS_PING_MAX, 1, limits.NATS_PING_MAX_MAX)
-    write_deadline_ns: int = _duration(limits.NATS_WRITE_DEADLINE)
-
-
-@dataclass(frozen=True)
-class MonitorConfig:
-    """[monitor]: the HTTP door with /healthz, /varz, /metrics."""
-
-    listen: Address | None = _door(limits.MONITOR_PORT)
-
-
-@dataclass(frozen=True)
-class NsqConfig:
-    """[nsq]: the doors for NSQ clients."""
-
-    listen: Address | None = _door(limits.NSQ_PORT)
-    http: Address | None = _door(limits.NSQ_HTTP_PORT)
-    broadcast_address: str = _setting(kinds.text(), "")  # empty: the host's name
-    node_id: int = _count(-1, -1, limits.NSQ_NODE_ID_MAX)  # -1: made from the host's name
-    msg_timeout_ns: int = _duration(limits.NSQ_MSG_TIMEOUT)
-    max_msg_timeout_ns: int = _duration(limits.NSQ_MAX_MSG_TIMEOUT)
-    max_req_timeout_ns: int = _duration(limits.NSQ_MAX_REQ_TIMEOUT)
-    max_msg_size: int = _message_size(limits.NSQ_MAX_MSG_SIZE)
-    max_body_size: int = _message_size(limits.NSQ_MAX_BODY_SIZE)
-    max_heartbeat_interval_ns: int = _duration(
-        limits.NSQ_MAX_HEARTBEAT_INTERVAL, limits.NSQ_HEARTBEAT_INTERVAL_MIN
-    )
-    max_rdy_count: int = _count(limits.NSQ_MAX_RDY_COUNT, 1, limits.NSQ_RDY_COUNT_CEILING)
-    max_output_buffer_size: int = _size(
-        limits.NSQ_MAX_OUTPUT_BUFFER_SIZE,
-        limits.NSQ_OUTPUT_BUFFER_SIZE_MIN,
-        limits.NSQ_OUTPUT_BUFFER_SIZE_CEILING,
-    )
-    max_output_buffer_timeout_ns: int = _duration(limits.NSQ_MAX_OUTPUT_BUFFER_TIMEOUT)
-    min_output_buffer_timeout_ns: int = _duration(limits.NSQ_MIN_OUTPUT_BUFFER_TIMEOUT)
-    output_buffer_timeout_ns: int = _duration(limits.NSQ_OUTPUT_BUFFER_TIMEOUT)
-    max_channel_consumers: int = _count(limits.NSQ_MAX_CHANNEL_CONSUMERS, 0)
-    max_deflate_level: int = _count(
-        limits.NSQ_MAX_DEFLATE_LEVEL, 1, limits.NSQ_DEFLATE_LEVEL_CEILING
-    )
-    requeue_on_close: bool = _setting(kinds.flag(), True)
-
-
-@dataclass(frozen=True)
-class TopicConfig:
-    """[[storage.topic]]: what differs for the topics that a pattern matches."""
-
-    pattern: str = _setting(kinds.text(kinds.check_pattern), "")
-    sync: SyncPolicy | None = _setting(kinds.sync(), None)  # None: as [storage]
-    max_age_ns: int = _duration(0, off=True)  # 0: no limit, here and below
-    max_bytes: int = _size(0, 0, limits.COUNT_MAX)
-    max_msgs: int = _count(0, 0)
-
-
-@dataclass(frozen=True)
-class StorageConfig:
-    """[storage]: the logs."""
-
-    sync: SyncPolicy = _setting(kinds.sync(), SyncPolicy("period", limits.STORAGE_SYNC_PERIOD))
-    segment_size: int = _size(
-        limits.STORAGE_SEGMENT_SIZE,
-        limits.STORAGE_SEGMENT_SIZE_MIN,
-        limits.STORAGE_SEGMENT_SIZE_MAX,
-    )
-    append_buffer_max: int = _size(
-        limits.STORAGE_APPEND_BUFFER_MAX,
-        limits.STORAGE_APPEND_BUFFER_MIN,
-        limits.NATS_MAX_PENDING_MAX,
-    )
-    memory_topic_max: int = _size(
-        limits.STORAGE_MEMORY_TOPIC_MAX, limits.STORAGE_APPEND_BUFFER_MIN, limits.COUNT_MAX
-    )
-    topic: tuple[TopicConfig, ...] = ()
-
-    def for_topic(self, name: str) -> TopicConfig:
-        """What holds for this topic: the first entry that matches, completed with the defaults."""
-        for entry in self.topic:
-            if kinds.pattern_matches(entry.pattern, name):
-                return dataclasses.replace(entry, sync=entry.sync or self.sync)
-        return TopicConfig(pattern=">", sync=self.sync)
-
-
-@dataclass(frozen=True)
-class BridgeConfig:
-    """[bridge]: which messages cross from one protocol to the other."""
-
-    nsq_to_nats: bool = _setting(kinds.flag(), True)
-    nats_to_nsq: bool = _setting(kinds.flag(), True)
-
-
-@dataclass(frozen=True)
-class Config:
-    """Everything, one attribute per section."""
-
-    server: ServerConfig = ServerConfig()
-    log: LogConfig = LogConfig()
-    nats: NatsConfig = NatsConfig()
-    monitor: MonitorConfig = MonitorConfig()
-    nsq: NsqConfig = NsqConfig()
-    storage: StorageConfig = StorageConfig()
-    bridge: BridgeConfig = BridgeConfig()
+__all__ = [
+    "Address",
+    "BridgeConfig",
+    "Config",
+    "ConfigError",
+    "LogConfig",
+    "MonitorConfig",
+    "NatsConfig",
+    "NsqConfig",
+    "ServerConfig",
+    "StorageConfig",
+    "SyncPolicy",
+    "TopicConfig",
+    "load",
+]
 
 
 # Flags of `twinwire serve` that set a key.

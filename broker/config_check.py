@@ -36,7 +36,13 @@ _SIZES = (
     ("nats.max_payload", "storage.append_buffer_max"),
     ("nsq.max_msg_size", "storage.memory_topic_max"),
 )
-_DOORS = (("nats", "listen"), ("monitor", "listen"), ("nsq", "listen"), ("nsq", "http"))
+_DOORS = (
+    ("nats", "listen"),
+    ("monitor", "listen"),
+    ("nsq", "listen"),
+    ("nsq", "http"),
+    ("nsq", "https"),
+)
 
 
 def conflicts(config: Config) -> Iterator[Conflict]:
@@ -57,6 +63,24 @@ def conflicts(config: Config) -> Iterator[Conflict]:
     if config.nats.listen is None and config.nsq.listen is None and config.nsq.http is None:
         reason = "no door for clients is left open: give nats.listen, nsq.listen or nsq.http"
         yield Conflict((("nats", "listen"), ("nsq", "listen")), reason)
+    yield from _certificates(config)
+
+
+def _certificates(config: Config) -> Iterator[Conflict]:
+    nsq = config.nsq
+    if bool(nsq.tls_cert) != bool(nsq.tls_key):
+        reason = "a certificate and its key go together: give both nsq.tls_cert and nsq.tls_key"
+        yield Conflict((("nsq", "tls_cert"), ("nsq", "tls_key")), reason)
+    if nsq.tls_cert:
+        return
+    for key, asked in (
+        ("tls_required", nsq.tls_required != "false"),
+        ("tls_client_auth_policy", nsq.tls_client_auth_policy),
+        ("https", nsq.https is not None),
+    ):
+        if asked:
+            reason = "needs a certificate: give nsq.tls_cert and nsq.tls_key"
+            yield Conflict((("nsq", key), ("nsq", "tls_cert")), reason)
 
 
 def _too_large(

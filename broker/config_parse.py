@@ -115,6 +115,18 @@ def choice(*names: str) -> Kind[str]:
     return Kind(read, _plain)
 
 
+def texts() -> Kind[tuple[str, ...]]:
+    """A list of strings; in the environment and in flags, commas stand between them."""
+
+    def read(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise _expected("an array of strings", value)
+        one = text()
+        return tuple(one.read(entry) for entry in value)
+
+    return Kind(read, lambda found: [part for part in found.split(",") if part])
+
+
 def flag() -> Kind[bool]:
     """true or false."""
 

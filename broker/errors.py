@@ -116,6 +116,26 @@ NSQ_PARAMS: Final = WireError(
 NSQ_AUTH_PARAMETERS: Final = WireError(
     "E_INVALID AUTH invalid number of parameters", True, f"{_V2} AUTH"
 )
+NSQ_TLS_REQUIRED: Final = WireError(
+    "E_INVALID cannot {command} in current state (TLS required)", True, f"{_V2} enforceTLSPolicy"
+)
+NSQ_UPGRADE_FAILED: Final = WireError(
+    "E_IDENTIFY_FAILED IDENTIFY failed {cause}", True, f"{_V2} IDENTIFY"
+)
+NSQ_TWO_COMPRESSIONS: Final = WireError(
+    "E_IDENTIFY_FAILED cannot enable both deflate and snappy compression", True, f"{_V2} IDENTIFY"
+)
+NSQ_AUTH_ALREADY: Final = WireError("E_INVALID AUTH already set", True, f"{_V2} AUTH")
+NSQ_AUTH_FAILED: Final = WireError("E_AUTH_FAILED AUTH failed", True, f"{_V2} AUTH, CheckAuth")
+NSQ_AUTH_NOTHING: Final = WireError(
+    "E_UNAUTHORIZED AUTH no authorizations found", True, f"{_V2} AUTH"
+)
+NSQ_AUTH_FIRST: Final = WireError(
+    "E_AUTH_FIRST AUTH required before {command}", True, f"{_V2} CheckAuth"
+)
+NSQ_UNAUTHORIZED: Final = WireError(
+    "E_UNAUTHORIZED AUTH failed for {command} on {topic} {channel}", True, f"{_V2} CheckAuth"
+)
 NSQ_AUTH_DISABLED: Final = WireError("E_AUTH_DISABLED AUTH disabled", True, f"{_V2} AUTH")
 NSQ_TOPIC: Final = WireError("E_BAD_TOPIC {command} topic name {name} is not valid", True, _V2)
 NSQ_MPUB_TOPIC: Final = WireError(
@@ -206,6 +226,8 @@ class HttpError:
 
 # --- NSQ HTTP (nsqd http.go, http_api) ----------------------------------------------------------
 
+# A text as it stands: nsqd puts a blank behind the colons.
+NSQ_HTTP_TLS_REQUIRED: Final = '{"message": "TLS_REQUIRED", "https_port": {port}}'
 NSQ_HTTP_NOT_FOUND: Final = HttpError(404, "NOT_FOUND")
 NSQ_HTTP_METHOD: Final = HttpError(405, "METHOD_NOT_ALLOWED")
 NSQ_HTTP_REQUEST: Final = HttpError(400, "INVALID_REQUEST")

@@ -73,6 +73,7 @@ assert NATS_MAX_CONTROL_LINE_MIN <= NATS_MAX_CONTROL_LINE <= NATS_MAX_CONTROL_LI
 
 NSQ_PORT: Final = 4150
 NSQ_HTTP_PORT: Final = 4151
+NSQ_HTTPS_PORT: Final = 4152
 NSQ_NODE_ID_MAX: Final = 1_023  # ten bits of a message id
 NSQ_MSG_TIMEOUT: Final = 60 * SECOND
 NSQ_MAX_MSG_TIMEOUT: Final = 15 * MINUTE
@@ -147,6 +148,10 @@ CHUNKS_POOLED_MAX: Final = 16 * MIB  # free chunks kept for reuse, per size
 ACCEPT_BACKLOG: Final = 4096  # connections the kernel keeps while the loop is busy
 CLOSE_GRACE: Final = 5 * SECOND  # what a closing door gives peers to take their last bytes
 
+DECODE_BYTES_MAX: Final = 1 * MIB  # of one connection per turn, behind TLS and compression
+ENCODE_BYTES_MAX: Final = 1 * MIB  # compressed before the first of it is written
+TLS_RECORD_BYTES: Final = 16 * KIB  # what one record holds at most (RFC 8446, 5.1)
+
 assert CHUNK_SMALL < CHUNK_LARGE
 assert RECEIVE_BUFFER < CHUNK_LARGE
 
@@ -184,6 +189,12 @@ NSQ_OUTPUT_BUFFER_SIZE: Final = 16 * KIB  # what IDENTIFY tells unless the clien
 NSQ_MSG_TIMEOUT_MIN: Final = 1 * SECOND  # what clients may ask for at least
 NSQ_SAMPLE_RATE_MAX: Final = 99
 NSQ_DEFLATE_LEVEL: Final = 6  # what IDENTIFY tells unless the client asked
+NSQ_AUTH_CONNECT_TIMEOUT: Final = 2 * SECOND  # of questions to other servers over HTTP
+NSQ_AUTH_REQUEST_TIMEOUT: Final = 5 * SECOND
+NSQ_AUTH_ANSWER_MAX: Final = 1 * MIB
+NSQ_AUTH_PATTERN_MAX: Final = 1 * KIB  # characters of a regular expression in an answer
+NSQ_AUTH_CACHE_MAX: Final = 1_024  # topics and channels of one connection already decided
+NSQ_TLS_TIMEOUT: Final = 5 * SECOND  # of a handshake
 # Publishes of one connection that wait for the disk; then it is not read until half are answered.
 NSQ_PROMISES_MAX: Final = 65_536
 NSQ_PROMISES_RESUME_DIVISOR: Final = 2

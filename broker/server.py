@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
-
 from broker import limits, stats
 from broker.admin.metrics import metrics_page
 from broker.core.engine import Engine
@@ -17,14 +15,21 @@ from broker.core.shared import SYNC_BUCKETS
 from broker.lockfile import DataLock
 from broker.logs import fields
 from broker.net.listener import Runtime
+from broker.net.pages import Pages
+from broker.net.tls import TlsError
 from broker.protocols.nats import monitor
 from broker.protocols.nats.door import NatsDoor
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
 
 if TYPE_CHECKING:
+    import ssl
+
+    from aiohttp import web
+
     from broker.config import Address, Config
     from broker.net.listener import Door
+    from broker.net.tls import Certificates
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +43,7 @@ class Server:
         self.config = config
         self.ports: dict[str, tuple[str, int]] = {}
         self.doors: dict[str, Door] = {}
-        self._pages: list[web.AppRunner] = []
+        self._pages: dict[str, Pages] = {}
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
         self._router: Router | None = None
@@ -80,10 +85,7 @@ class Server:
         if config.nsq.listen is not None:
             nsq = NsqDoor(config.nsq, runtime, self._engine)
             await self._open("nsq", nsq)
-            if config.nsq.http is not None:
-                api = NsqApi(nsq, self.health)
-                await self._serve("nsq_http", config.nsq.http, api.app())
-                api.http_port = self.ports["nsq_http"][1]
+            await self._open_nsq_pages(NsqApi(nsq, self.health), nsq.certificates)
         if config.monitor.listen is not None:
             pages = monitor.make_app(self, {"/metrics": metrics_page(self)})
             await self._serve("monitor", config.monitor.listen, pages)
@@ -93,12 +95,44 @@ class Server:
         self.doors[name] = door
         self.ports[name] = door.address
 
-    async def _serve(self, name: str, listen: Address, app: web.Application) -> None:
-        runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await runner.setup()
-        self._pages.append(runner)
-        await web.TCPSite(runner, *listen, reuse_address=True).start()
-        self.ports[name] = (listen[0], runner.addresses[-1][1])
+    async def _open_nsq_pages(self, api: NsqApi, certificates: Certificates | None) -> None:
+        config = self.config.nsq
+        if certificates is not None and config.https is not None:
+            await self._serve("nsq_https", config.https, api.app(), certificates.context)
+            api.https_port = self.ports["nsq_https"][1]
+        if config.http is not None:
+            # one kind of policy lets nobody in without a certificate
+            only_tls = config.tls_required == "true" or (
+                config.tls_required == "false" and config.tls_client_auth_policy != ""
+            )
+            app = api.refusing_app() if only_tls else api.app()
+            await self._serve("nsq_http", config.http, app)
+            api.http_port = self.ports["nsq_http"][1]
+
+    async def _serve(
+        self,
+        name: str,
+        listen: Address,
+        app: web.Application,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        pages = self._pages[name] = Pages(app, context)
+        await pages.open(listen)
+        self.ports[name] = pages.address
+
+    async def reload(self) -> None:
+        """Read the certificates again; a bad file changes nothing and is told."""
+        nsq = self.doors.get("nsq")
+        if not isinstance(nsq, NsqDoor) or nsq.certificates is None:
+            return
+        try:
+            nsq.certificates.reload()
+        except TlsError as problem:
+            log.error("certificates stay as they were: %s", problem)
+            return
+        if "nsq_https" in self._pages:
+            await self._pages["nsq_https"].use(nsq.certificates.context)
+        log.info("certificates were read again")
 
     async def stop(self) -> None:
         """Stop accepting, answer for what was accepted, write and sync everything, let go."""
@@ -113,8 +147,8 @@ class Server:
     async def _give_up(self) -> None:
         for door in self.doors.values():
             await door.drain()
-        for runner in self._pages:
-            await runner.cleanup()
+        for pages in self._pages.values():
+            await pages.close()
         self._pages.clear()
         self.doors.clear()
         if self._engine is not None:

@@ -72,6 +72,8 @@ async def run(config: Config, ports_file: Path | None) -> int:
         loop.add_signal_handler(number, _on_signal, number, stopping)
 
     server = Server(config)
+    reloads: set[asyncio.Task[None]] = set()
+    loop.add_signal_handler(signal.SIGHUP, _reload, server, reloads)
     try:
         await server.start()
         if not stopping.is_set():
@@ -97,6 +99,12 @@ def _announce(server: Server, config: Config, ports_file: Path | None) -> None:
         write_ports_file(ports_file, ports)
     extra = logs.fields(**ports, data=config.server.data, pid=os.getpid())
     log.info("twinwire %s ready", __version__, extra=extra)
+
+
+def _reload(server: Server, tasks: set[asyncio.Task[None]]) -> None:
+    task = asyncio.get_running_loop().create_task(server.reload())
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 def _on_signal(number: int, stopping: asyncio.Event) -> None:

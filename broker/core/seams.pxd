@@ -31,6 +31,8 @@ cdef class Session(Sink):
     cdef void opened(self, object link) except *        # link: see net.conn.Conn
     cdef void blocked(self) noexcept                    # its output takes no more for now
     cdef void writable(self) noexcept                   # a blocked output has drained
+    # TLS that the session began: it is there, or (cause) it is not, and bytes are plain as before.
+    cdef void secured(self, str cause) noexcept
     cdef void settled(self) noexcept                    # a log it waits for got further, or failed
     # The peer sends no more. True: the session still has something to say and closes later.
     cdef bint ended(self) noexcept

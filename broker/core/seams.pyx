@@ -35,6 +35,9 @@ cdef class Session(Sink):
     cdef void writable(self) noexcept:
         pass
 
+    cdef void secured(self, str cause) noexcept:
+        pass
+
     cdef void settled(self) noexcept:
         pass
 

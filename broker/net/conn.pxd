@@ -3,6 +3,7 @@
 from broker.core.inbuf cimport InBuf
 from broker.core.outbuf cimport OutBuf
 from broker.core.seams cimport Session, Task
+from broker.net.filters cimport Filter, Tls
 
 
 cdef class Conn(Task):
@@ -17,6 +18,19 @@ cdef class Conn(Task):
     cdef bytes tail             # unfinished operation between reads, or None
     cdef bint paused            # the session asked for no more input
     cdef bint ending            # closed for input; goes away once written
+    cdef readonly Tls tls       # None: bytes are plain
+    cdef Filter packer          # compression inside of it, or None
+    cdef bint filtered          # there is one of the two
+    cdef bint shaking           # in the TLS handshake: the session neither reads nor writes
+    cdef bint later             # what came is not decoded yet: a later turn goes on
 
     cdef void take_input(self, const char *data, size_t total) except *
     cdef void keep(self, const char *data, size_t rest) except *
+    cdef void take_encoded(self, const char *data, size_t n) except *
+    cdef void decode(self) except *
+    cdef void decode_some(self) except *
+    cdef Py_ssize_t decoded(self, char *room, size_t n) except -1
+    cdef void shake(self) except *
+    cdef void broken(self, str reason) except *
+    cdef void send(self, bytes data)
+    cdef void write_encoded(self) except *

@@ -1,17 +1,20 @@
 """One accepted connection: moves bytes between a uvloop transport and a session."""
 
 from asyncio import BaseTransport, BufferedProtocol
+from ssl import SSLContext
 from typing import Any, final
 
 from broker.core.inbuf import InBuf
 from broker.core.outbuf import ChunkPool, OutBuf
 from broker.core.seams import Session
 from broker.core.turn import Turn
+from broker.net.filters import Tls
 
 @final
 class Conn(BufferedProtocol):
     out: OutBuf
     door: Any
+    tls: Tls | None
     peer: tuple[str, int] | str
     def __init__(
         self,
@@ -27,5 +30,13 @@ class Conn(BufferedProtocol):
     def abort(self) -> None: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
+    def secure(self, context: SSLContext, timeout_ns: int) -> None: ...
+    def compress(self, kind: str, level: int = 6) -> None: ...
+    def shaken(self, cause: str | None) -> None: ...
+    def decode_on(self) -> None: ...
+    @property
+    def client_name(self) -> str: ...
+    @property
+    def security(self) -> tuple[str, str, str] | None: ...
     @property
     def pending_bytes(self) -> int: ...

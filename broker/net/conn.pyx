@@ -5,12 +5,25 @@ uvloop asks for room, reads, and says how much came. Whole operations go to the 
 once; an unfinished one waits here until the rest arrives: in `tail` while it is short, in a
 buffer of its own once the session knows that it is long. Output collects in `out` and is
 written once per turn.
+
+    transport -> tls -> packer -> session        filters, when a session has asked for them
+    transport <- tls <- packer <- out
 """
+import logging
+
+from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memmove
 
 from broker.core.inbuf cimport InBuf
-from broker.core.outbuf cimport Chunk, OutBuf
+from broker.core.outbuf cimport Chunk, OutBuf, out_waiting
 from broker.core.seams cimport Session, Task
+from broker.net.filters cimport Filter, Tls
+
+from broker import limits
+from broker.net.filters import Deflate, FilterError, Snappy
+from broker.net.tls import cipher_name, common_name, version_name
+
+LOG = logging.getLogger('broker.net')
 
 
 cdef class Conn(Task):
@@ -39,6 +52,7 @@ cdef class Conn(Task):
         self.write = None
         self.ending = True
         self.session.closing = True
+        self.out.turn.disarm(self)
         self.out.drop()
         self.big = None
         self.tail = None
@@ -65,10 +79,10 @@ cdef class Conn(Task):
 
     def get_buffer(self, sizehint):
         cdef InBuf room = self.shared
-        if self.big is not None:
+        if self.big is not None and not self.filtered:
             return self.big
         room.fill = 0
-        if self.tail is not None:
+        if self.tail is not None and not self.filtered:
             room.fill = <size_t>len(self.tail)
             memcpy(room.data, <const char *>self.tail, room.fill)
         return room
@@ -76,6 +90,9 @@ cdef class Conn(Task):
     def buffer_updated(self, Py_ssize_t n):
         cdef InBuf room = self.big if self.big is not None else self.shared
         self.out.turn.tick()
+        if self.filtered:
+            self.take_encoded(self.shared.data, <size_t>n)
+            return
         self.take_input(room.data, room.fill + <size_t>n)
 
     cdef void take_input(self, const char *data, size_t total) except *:
@@ -119,8 +136,15 @@ cdef class Conn(Task):
     cdef void run(self) noexcept:
         cdef OutBuf out = self.out
         cdef Chunk chunk
-        if self.transport is None:
+        if self.transport is None or self.shaking:
             return
+        if self.filtered:
+            try:
+                self.write_encoded()
+            except Exception as problem:
+                LOG.error('connection dropped after an internal error', exc_info=problem)
+                self.abort()
+                return
         while not out.blocked:
             chunk = out.take()
             if chunk is None:
@@ -128,12 +152,17 @@ cdef class Conn(Task):
             self.write(chunk)
             out.pool.give(chunk)
         if self.ending and not out.blocked:
+            if self.tls is not None:
+                self.send(self.tls.finish())
             self.transport.close()
 
     # --- called by the session (as its `link`)
 
     def close(self):
         """Take no more input; go away when everything put into `out` has been written."""
+        if self.shaking:
+            self.abort()        # nothing can be said in the middle of a handshake
+            return
         self.ending = True
         self.session.closing = True
         if self.transport is not None:
@@ -165,11 +194,196 @@ cdef class Conn(Task):
             self.take_input(<const char *>tail, <size_t>len(tail))
         elif big is not None and big.fill:
             self.take_input(big.data, big.fill)
+        if self.filtered and not self.shaking:
+            self.decode()
+        if self.later:
+            return
         if not self.paused and not self.ending and self.transport is not None:
             self.transport.resume_reading()
+
+    def secure(self, context, int64_t timeout_ns):
+        """Begin TLS as the server; what was put into `out` before goes out in plain.
+
+        The session is told by `secured`; until then it gets no input and its output waits.
+        """
+        self.run()
+        if self.ending:
+            return
+        self.tls = Tls(context)
+        self.filtered = self.shaking = True
+        self.tail = None
+        self.big = None
+        self.out.turn.arm(self, self.out.turn.now_ns + timeout_ns)
+
+    def compress(self, str kind, int level=limits.NSQ_DEFLATE_LEVEL):
+        """Deflate or snappy from here on, in both directions."""
+        self.run()
+        if out_waiting(self.out):
+            self.abort()    # nothing but a greeting stands there: nobody reads it
+            return
+        self.packer = Deflate(level) if kind == 'deflate' else Snappy()
+        self.filtered = True
+        self.tail = None
+        self.big = None
 
     @property
     def pending_bytes(self):
         """Bytes queued for the peer: here and in the transport."""
         waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
         return waiting + self.out.full_bytes + self.out.len
+
+    @property
+    def client_name(self):
+        """The common name in the certificate that the peer showed, or nothing."""
+        return '' if self.tls is None else common_name(self.tls.link)
+
+    @property
+    def security(self):
+        """(cipher, version, protocol) of TLS under the names Go has for them; None: plain."""
+        if self.tls is None:
+            return None
+        link = self.tls.link
+        return cipher_name(link), version_name(link), link.selected_alpn_protocol() or ''
+
+    # --- filters
+
+    cdef void take_encoded(self, const char *data, size_t n) except *:
+        cdef Filter first = self.tls if self.tls is not None else self.packer
+        if self.session.closing and not self.shaking:
+            return
+        try:
+            first.receive(data, n)
+            if self.shaking:
+                self.shake()
+                return
+            self.decode()
+        except FilterError as problem:
+            self.broken(str(problem))
+
+    cdef void shake(self) except *:
+        """The handshake goes on, or ends."""
+        cdef str cause = None
+        try:
+            if not self.tls.handshake():
+                self.send(self.tls.pending())
+                return
+        except FilterError as problem:
+            cause = str(problem)
+        self.send(self.tls.pending())
+        self.shaken(cause)
+        if cause is None and not self.ending:
+            self.decode()       # it may have come with the end of the handshake
+
+    def shaken(self, cause):
+        """The handshake is over; `cause`: why it failed."""
+        self.out.turn.disarm(self)
+        self.shaking = False
+        if cause is not None:
+            self.tls = None
+            self.filtered = self.packer is not None
+        self.session.secured(cause)
+        self.out.mark()
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        if self.shaking and self.transport is not None:
+            self.shaken('tls: handshake timed out')
+
+    cdef void decode(self) except *:
+        """Feed what was received, a bounded part of it per turn."""
+        try:
+            self.decode_some()
+        except FilterError as problem:
+            self.broken(str(problem))
+
+    cdef void decode_some(self) except *:
+        cdef InBuf room, plain = self.door.runtime.plain
+        cdef Py_ssize_t got
+        cdef size_t given = 0
+        while not self.session.closing and not self.paused:
+            if given > limits.DECODE_BYTES_MAX:
+                self.later = True
+                self.transport.pause_reading()
+                self.door.runtime.loop.call_soon(self.decode_on)
+                return
+            room = self.big if self.big is not None else plain
+            if self.big is None:
+                room.fill = 0
+                if self.tail is not None:
+                    room.fill = <size_t>len(self.tail)
+                    memcpy(room.data, <const char *>self.tail, room.fill)
+            got = self.decoded(room.data + room.fill, room.cap - room.fill)
+            if got == 0:
+                break
+            given += <size_t>got
+            self.take_input(room.data, room.fill + <size_t>got)
+        if self.tls is not None:
+            self.send(self.tls.pending())
+            if self.tls.ended and not self.ending and not self.paused:
+                if not self.eof_received():
+                    self.close()
+
+    def decode_on(self):
+        """The next part of it."""
+        self.later = False
+        if self.transport is None or self.session.closing:
+            return
+        self.out.turn.tick()
+        self.decode()
+        if not self.paused and not self.later and not self.ending and self.transport is not None:
+            self.transport.resume_reading()
+
+    cdef Py_ssize_t decoded(self, char *room, size_t n) except -1:
+        cdef Py_ssize_t got
+        cdef bytearray scratch
+        if self.packer is None:
+            return self.tls.read(room, n)
+        got = self.packer.read(room, n)
+        if got or self.tls is None:
+            return got
+        scratch = bytearray(limits.TLS_RECORD_BYTES)
+        while got == 0:
+            got = self.tls.read(scratch, <size_t>len(scratch))
+            if got == 0:
+                return 0
+            self.packer.receive(scratch, <size_t>got)
+            got = self.packer.read(room, n)
+        return got
+
+    cdef void broken(self, str reason) except *:
+        """The peer's bytes make no sense: nothing that it sends could be trusted any more."""
+        LOG.info('client %s dropped: %s', self.peer, reason)
+        if self.tls is not None:
+            self.send(self.tls.pending())       # the alert that says so
+        self.abort() if self.tls is None else self.close()
+
+    cdef void send(self, bytes data):
+        if data and self.transport is not None:
+            self.write(data)
+
+    cdef void write_encoded(self) except *:
+        """What waits in `out`, through the filters."""
+        cdef OutBuf out = self.out
+        cdef Chunk chunk
+        cdef bytes data
+        cdef list parts = []
+        cdef size_t taken = 0
+        while not out.blocked:
+            chunk = out.take()
+            if chunk is None and not taken:
+                return
+            if chunk is not None:
+                taken += chunk.len
+                data = self.packer.send(chunk) if self.packer is not None else None
+                if self.packer is None:
+                    self.send(self.tls.send(chunk))
+                elif data:
+                    parts.append(data)
+                out.pool.give(chunk)
+                if taken < <size_t>limits.ENCODE_BYTES_MAX:
+                    continue
+            if self.packer is not None:
+                parts.append(self.packer.flush())
+                data = b''.join(parts)
+                parts = []
+                self.send(self.tls.send(data) if self.tls is not None else data)
+            taken = 0

@@ -29,6 +29,7 @@ class Runtime:
         self.turn = Turn(self.loop.call_soon, self._call_at_ns)
         self.pool = ChunkPool(limits.CHUNK_SMALL, limits.CHUNK_LARGE, limits.CHUNKS_POOLED_MAX)
         self.shared = InBuf(limits.RECEIVE_BUFFER)
+        self.plain = InBuf(limits.RECEIVE_BUFFER)  # what filters decode
 
     def _call_at_ns(self, due_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         # the loop counts whole milliseconds: rounded up, so that it does not ring too early

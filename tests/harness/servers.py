@@ -26,6 +26,8 @@ POLL_S = 0.01
 Config = Mapping[str, Mapping[str, object]]
 
 OURS_ONLY_NSQ = frozenset({"requeue_on_close"})
+# Lists have other names on nsqd's command line than in its file.
+ORIGINAL_FLAGS = {"auth_http_addresses": "auth-http-address"}
 _RUNNING: list[Server] = []
 
 
@@ -210,6 +212,19 @@ class Server(ABC):
             if self.started:
                 self._end(signal.SIGTERM)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to every process; they go on."""
+        for pid in self.pids:
+            os.kill(pid, number)
+
+    def await_log(self, text: str) -> None:
+        """Wait until the processes have written this since their start."""
+        deadline = time.monotonic() + START_DEADLINE_S
+        while text not in self.log_since():
+            self.processes[0].step()
+            if time.monotonic() > deadline:
+                raise ServerError(f"nothing of {text!r} in the log\n{self.log_since()}")
+
     def log_marks(self) -> list[int]:
         """Positions in the logs, for `log_since`."""
         return [p.log.stat().st_size if p.log.exists() else 0 for p in self.processes]
@@ -304,10 +319,13 @@ class Originals(Server):
 
     def _nsq_command(self) -> list[str]:
         command = ["nsqd", f"--data-path={self.data}", f"--tcp-address={self.nsq}"]
-        command += [f"--http-address={self.nsq_http}", "--broadcast-address=127.0.0.1"]
+        command += [f"--http-address={self.nsq_http}", "--https-address=127.0.0.1:0"]
+        command.append("--broadcast-address=127.0.0.1")
         for key, value in self.config.get("nsq", {}).items():
             if key not in OURS_ONLY_NSQ:
-                command.append(f"--{key.replace('_', '-')}={value}")
+                flag = ORIGINAL_FLAGS.get(key, key.replace("_", "-"))
+                values = value if isinstance(value, list) else [value]
+                command += [f"--{flag}={_flag(entry)}" for entry in values]
         return command
 
     def _await_nats(self) -> None:
@@ -361,3 +379,7 @@ def _toml(config: Config) -> str:
 
 def _is_tables(value: Sequence[object]) -> bool:
     return bool(value) and all(isinstance(row, Mapping) for row in value)
+
+
+def _flag(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

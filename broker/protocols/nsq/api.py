@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import socket
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from broker import errors, limits
 from broker.protocols.nsq import stats
-from broker.protocols.nsq.http import ApiError, Route, make_app, read_body
+from broker.protocols.nsq.http import ApiError, Route, make_app, make_refusing_app, read_body
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class NsqApi:
         self.config = door.config
         self.health = health
         self.hostname = socket.gethostname()
-        self.http_port = 0  # set once it is known
+        self.http_port = self.https_port = 0  # set once they are known
         self.start_ns = time.time_ns()
 
     def app(self) -> web.Application:
@@ -86,6 +87,13 @@ class NsqApi:
             "/channel/unpause": {"POST": Route(self.channel_unpause)},
         }
         return make_app(routes, self.config.max_body_size + 1)
+
+    def refusing_app(self) -> web.Application:
+        """What plain HTTP serves when TLS is required: where to go instead."""
+        return make_refusing_app(
+            HTTPStatus.FORBIDDEN,
+            lambda: errors.NSQ_HTTP_TLS_REQUIRED.replace("{port}", str(self.https_port)),
+        )
 
     # --- what there is
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Protocol
+import time
+from typing import TYPE_CHECKING, Protocol, cast
 
 from broker import limits
 from broker.net.listener import Door
+from broker.net.tls import Certificates, TlsFiles
+from broker.protocols.nsq.auth import AuthServers, AuthSettings
 from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.identify import IdentifySettings
 from broker.protocols.nsq.session import NsqSession
@@ -17,9 +20,10 @@ if TYPE_CHECKING:
 
     from broker.core.engine import Engine
     from broker.net.listener import Runtime
+    from broker.net.tls import ClientCertificate
 
 
-class NsqSettings(IdentifySettings, Protocol):
+class NsqSettings(IdentifySettings, AuthSettings, Protocol):
     """The part of config.NsqConfig that is used here."""
 
     @property
@@ -36,6 +40,33 @@ class NsqSettings(IdentifySettings, Protocol):
     def max_channel_consumers(self) -> int: ...
     @property
     def requeue_on_close(self) -> bool: ...
+    @property
+    def tls_cert(self) -> str: ...
+    @property
+    def tls_key(self) -> str: ...
+    @property
+    def tls_root_ca_file(self) -> str: ...
+    @property
+    def tls_client_auth_policy(self) -> str: ...
+    @property
+    def tls_required(self) -> str: ...
+    @property
+    def tls_min_version(self) -> str: ...
+
+
+def certificates_of(config: NsqSettings) -> Certificates | None:
+    """What the door shows; TlsError when the files cannot be used."""
+    if not config.tls_cert:
+        return None
+    return Certificates(
+        TlsFiles(
+            config.tls_cert,
+            config.tls_key,
+            config.tls_root_ca_file,
+            cast("ClientCertificate", config.tls_client_auth_policy),
+            config.tls_min_version,
+        )
+    )
 
 
 class NsqDoor(Door):
@@ -49,7 +80,9 @@ class NsqDoor(Door):
         super().__init__(runtime, config.listen, out_limit)
         self.config = config
         self.engine = engine
-        self.face = NsqFace(engine, runtime.turn, config)
+        self.certificates = certificates_of(config)
+        self.auth = AuthServers(config, time.monotonic_ns) if config.auth_http_addresses else None
+        self.face = NsqFace(engine, runtime.turn, config, self.certificates, self.auth)
 
     def new_session(self) -> NsqSession:
         return NsqSession(self.face)
@@ -62,6 +95,8 @@ class NsqDoor(Door):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._emptied.wait(), grace_ns / limits.SECOND)
         await super().drain(grace_ns)
+        if self.auth is not None:
+            await self.auth.close()
 
     @property
     def sessions(self) -> Collection[NsqSession]:

@@ -4,6 +4,7 @@ from typing import final
 
 from broker.core.engine import Engine
 from broker.core.turn import Turn
+from broker.protocols.nsq.auth import AuthServers
 from broker.protocols.nsq.session import NsqSession
 
 @final
@@ -17,5 +18,14 @@ class NsqFace:
     out_bytes: int
     engine: Engine
     config: object
-    def __init__(self, engine: Engine, turn: Turn, config: object) -> None: ...
+    certificates: object | None
+    auth: AuthServers | None
+    def __init__(
+        self,
+        engine: Engine,
+        turn: Turn,
+        config: object,
+        certificates: object | None = None,
+        auth: AuthServers | None = None,
+    ) -> None: ...
     def count_in(self, messages: int, nbytes: int) -> None: ...

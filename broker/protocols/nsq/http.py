@@ -177,6 +177,19 @@ def make_app(routes: Routes, body_max: int) -> web.Application:
     return app
 
 
+def make_refusing_app(status: HTTPStatus, text: Callable[[], str]) -> web.Application:
+    """An application that answers whatever is asked with this JSON."""
+
+    async def refuse(_request: web.Request) -> web.Response:
+        headers = {CONTENT_TYPE: CONTENT_TYPE_VALUE, "Content-Type": _JSON}
+        return web.Response(status=status, body=text().encode(), headers=headers)
+
+    app = web.Application()
+    app.on_response_prepare.append(_plain_headers)
+    app.router.add_route("*", "/{path:.*}", refuse)
+    return app
+
+
 async def read_body(request: web.Request, most: int, error: HttpError) -> bytes:
     """The body; ApiError as soon as it is known to be longer than `most` bytes."""
     if (request.content_length or 0) > most:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -37,6 +37,14 @@ class IdentifySettings(Protocol):
     def output_buffer_timeout_ns(self) -> int: ...
     @property
     def max_deflate_level(self) -> int: ...
+    @property
+    def deflate(self) -> bool: ...
+    @property
+    def snappy(self) -> bool: ...
+    @property
+    def topology_region(self) -> str: ...
+    @property
+    def topology_zone(self) -> str: ...
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer
@@ -139,6 +147,16 @@ def _buffer_size(asked: int, current: int, config: IdentifySettings) -> int:
     return asked
 
 
+class Offer(NamedTuple):
+    """What a client is granted of the upgrades it asked for."""
+
+    tls: bool = False
+    packing: str = ""  # snappy, deflate, or none
+
+
+_NOTHING: Final = Offer()
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """One client after IDENTIFY, or as it is before."""
@@ -154,7 +172,10 @@ class Identity:
     output_buffer_timeout_ns: int | None = None  # None: the server's
     msg_timeout_ns: int | None = None  # None: the server's
     sample_rate: int = 0  # 0 = everything
-    deflate_level: int = limits.NSQ_DEFLATE_LEVEL
+    tls_v1: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = 0  # 0 or less: the default
 
     @classmethod
     def before(cls, address: str) -> Identity:
@@ -200,6 +221,10 @@ class Identity:
             output_buffer_timeout_ns=0 if asked.get("output_buffer_size") == -1 else flush_ns,
             msg_timeout_ns=wait * limits.MS if wait else now.wait_ns(config),
             sample_rate=rate,
+            tls_v1=asked.get("tls_v1", False),
+            snappy=asked.get("snappy", False),
+            deflate=asked.get("deflate", False),
+            deflate_level=asked.get("deflate_level", 0),
         )
 
     def flush_ns(self, config: IdentifySettings) -> int:
@@ -212,7 +237,25 @@ class Identity:
         timeout = self.msg_timeout_ns
         return config.msg_timeout_ns if timeout is None else timeout
 
-    def response(self, config: IdentifySettings) -> bytes:
+    def level(self, config: IdentifySettings) -> int:
+        """Deflate level in force."""
+        asked = self.deflate_level if self.deflate and config.deflate else 0
+        return min(asked if asked > 0 else limits.NSQ_DEFLATE_LEVEL, config.max_deflate_level)
+
+    def offer(self, config: IdentifySettings, tls: bool, packing: bool) -> Offer:
+        """What it gets of what it asked for, if there is `tls`, and `packing` has not begun."""
+        if not self.negotiates:
+            return Offer()
+        snappy = self.snappy and config.snappy
+        deflate = self.deflate and config.deflate
+        if snappy and deflate:
+            raise Refused(errors.NSQ_TWO_COMPRESSIONS)
+        chosen = "snappy" if snappy else "deflate" if deflate else ""
+        return Offer(self.tls_v1 and tls, chosen if packing else "")
+
+    def response(
+        self, config: IdentifySettings, offer: Offer = _NOTHING, auth_required: bool = False
+    ) -> bytes:
         """What IDENTIFY is answered with."""
         if not self.negotiates:
             return b"OK"
@@ -222,16 +265,16 @@ class Identity:
                 "version": limits.NSQ_VERSION,
                 "max_msg_timeout": config.max_msg_timeout_ns // limits.MS,
                 "msg_timeout": self.wait_ns(config) // limits.MS,
-                "tls_v1": False,
-                "deflate": False,
-                "deflate_level": min(self.deflate_level, config.max_deflate_level),
+                "tls_v1": offer.tls,
+                "deflate": offer.packing == "deflate",
+                "deflate_level": self.level(config),
                 "max_deflate_level": config.max_deflate_level,
-                "snappy": False,
+                "snappy": offer.packing == "snappy",
                 "sample_rate": self.sample_rate,
-                "auth_required": False,
+                "auth_required": auth_required,
                 "output_buffer_size": self.output_buffer_size,
                 "output_buffer_timeout": self.flush_ns(config) // limits.MS,
-                "topology_region": "",
-                "topology_zone": "",
+                "topology_region": config.topology_region,
+                "topology_zone": config.topology_zone,
             }
         )

@@ -22,6 +22,7 @@ cdef enum Hold:
     HOLD_OUTPUT = 1     # the peer does not take its answers
     HOLD_PROMISES = 2   # too many publishes wait for the log
     HOLD_ORDER = 4      # the next command must wait until every publish is answered
+    HOLD_AUTH = 8       # the auth server has not answered yet
 
 
 cdef class NsqSession(Session):
@@ -40,6 +41,11 @@ cdef class NsqSession(Session):
     cdef State state
     cdef bint greeted                   # the magic has come
     cdef bint identified                # the first IDENTIFY counted for delivery
+    cdef bint guarded                   # each command is looked at by admission.admit
+    cdef bint upgrading                 # TLS or compression begin: what came behind is dropped
+    cdef readonly str packing           # snappy, deflate or empty
+    cdef readonly object grant          # auth.Grant, or None
+    cdef bytes secret                   # of AUTH, to ask again with
     cdef bint draining                  # nothing more is read; goes when all is answered
     cdef bint stalled                   # its log's disk is behind; the log resumes the link
     cdef int hold                       # Hold, ored
@@ -67,5 +73,3 @@ cdef class NsqSession(Session):
     cdef int go_on(self) except -1
     cdef bint full(self) except *
     cdef void put_frame(self, bytes payload, uint32_t frame_type) noexcept
-    cdef int set_timer(self) except -1
-    cdef int tick(self, int64_t now_ns) except -1

@@ -1,9 +1,10 @@
 """One NSQ connection as the broker sees it."""
 
-from typing import final
+from typing import Any, final
 
 from broker.core.cursor import Cursor
 from broker.core.seams import Session
+from broker.protocols.nsq.auth import Grant
 from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.identify import Identity
 
@@ -12,7 +13,9 @@ class NsqSession(Session):
     cursor: Cursor | None
     identity: Identity
     start_ns: int
-    link: object
+    link: Any
+    packing: str
+    grant: Grant | None
     def __init__(self, face: NsqFace) -> None: ...
     def drain(self) -> None: ...
     def disconnect(self) -> None: ...

@@ -18,7 +18,10 @@ from broker.core.log cimport Log
 from broker.core.outbuf cimport OutBuf, out_commit, out_put, out_reserve
 from broker.core.seams cimport Session
 from broker.core.types cimport record_t, tw_assert
+from broker.protocols.nsq.admission cimport (
+    ADMIT_GO_ON, ADMIT_WAIT, admit, admit_early, authenticate, go_secure, identify)
 from broker.protocols.nsq.face cimport NsqFace, make_room
+from broker.protocols.nsq.pulse cimport set_timer, tick
 from broker.protocols.nsq.promises cimport PROMISES_BROKEN, PROMISES_WAIT, Promises
 from broker.protocols.nsq.refusal cimport command_of, refusal, unread
 from broker.protocols.nsq.wire cimport (
@@ -37,11 +40,8 @@ cdef enum:
     MAGIC_BYTES = 4
     MS = 1000000            # nanoseconds
 
-cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
-
 cdef const char *MAGIC = b'  V2'
 cdef bytes OK = b'OK'
-cdef bytes HEARTBEAT = b'_heartbeat_'
 cdef bytes CLOSE_WAIT = b'CLOSE_WAIT'
 
 
@@ -56,6 +56,7 @@ cdef class NsqSession(Session):
         self.consumer.ack_wait_ns = self.touch_wait_ns = face.wait_ns
         self.consumer.ack_wait_max_ns = face.wait_max_ns
         self.tick_ns = self.silence_ns = limits.NSQ_HEARTBEAT_INTERVAL
+        self.packing = ''
 
     # --- the life of a connection
 
@@ -67,6 +68,7 @@ cdef class NsqSession(Session):
         self.face.sessions.add(self)
         peer = link.peer
         self.identity = Identity.before(peer[0] if isinstance(peer, tuple) else str(peer))
+        self.guarded = self.face.tls_required or self.face.auth is not None
 
     cdef void closed(self) noexcept:
         self.face.turn.disarm(self)
@@ -131,6 +133,12 @@ cdef class NsqSession(Session):
             if found:
                 self.spoke_ns = self.face.turn.now_ns
                 done = self.walk(ops, found)
+                if self.upgrading:
+                    # what came behind it in plain is not looked at
+                    self.upgrading = False
+                    self.scanner.parts_end = 0
+                    self.scanner.stage = STAGE_LINE
+                    return n
                 if done < found or self.stalled or self.hold:
                     # What the scanner knew of the end is of no use: it comes again behind others.
                     self.scanner.parts_end = 0
@@ -139,7 +147,8 @@ cdef class NsqSession(Session):
                     break
                 pos += <Py_ssize_t>used
             if self.scanner.kind or not used:
-                if self.scanner.kind == OP_MPUB and not self.closing:
+                if self.scanner.kind == OP_MPUB and not self.closing and (
+                        not self.guarded or admit_early(self)):
                     self.topic_log(self.scanner.topic, self.scanner.topic_len)
                 self.need = <Py_ssize_t>self.scanner.need
                 break
@@ -157,7 +166,7 @@ cdef class NsqSession(Session):
         self.greeted = True
         self.spoke_ns = now_ns
         self.next_tick_ns = now_ns + self.tick_ns
-        self.set_timer()
+        set_timer(self)
         return MAGIC_BYTES
 
     cdef int walk(self, op_t *ops, int found) except -1:
@@ -167,13 +176,19 @@ cdef class NsqSession(Session):
         cdef op_t *op
         for i in range(found):
             op = ops + i
+            if self.guarded:
+                code = admit(self, op)
+                if code != ADMIT_GO_ON:
+                    return i if code == ADMIT_WAIT else found
             if op.wrong or op.kind >= OP_CLS:
                 if not self.in_order():
                     self.hold_for(HOLD_ORDER)
                     return i
                 self.rare(op)
-                if self.closing:
+                if self.closing or self.upgrading:
                     return found
+                if self.hold:
+                    return i + 1
             elif op.kind == OP_FIN and self.cursor is not None:
                 code = self.cursor.finish(&self.consumer, op.number)
                 if code != ACK_OK:
@@ -357,9 +372,9 @@ cdef class NsqSession(Session):
         elif op.kind == OP_SUB:
             self.subscribe(op.name[:op.name_len].decode(), op.text[:op.text_len].decode())
         elif op.kind == OP_IDENTIFY:
-            self.identify(op.text[:op.text_len])
+            identify(self, op.text[:op.text_len])
         elif op.kind == OP_AUTH:
-            self.fatal(nsq_text(errors.NSQ_AUTH_DISABLED))
+            authenticate(self, op.text[:op.text_len])
         else:
             tw_assert(op.kind == OP_CLS)
             self.state = STATE_CLOSING
@@ -387,26 +402,6 @@ cdef class NsqSession(Session):
         self.state = STATE_SUBSCRIBED
         self.scanner.greeting = False
         self.put_frame(OK, FRAME_RESPONSE)
-
-    def identify(self, bytes body):
-        """IDENTIFY: once for delivery, and again for the rest."""
-        try:
-            self.identity = identity = Identity.read(body, self.face.config, self.identity)
-        except Refused as problem:
-            self.fatal(problem.payload)
-            return
-        now_ns = self.face.turn.now_ns
-        wait_ns = identity.wait_ns(self.face.config)
-        self.silence_ns = identity.heartbeat_interval_ns
-        self.touch_wait_ns = wait_ns
-        if not self.identified:
-            self.identified = True
-            self.tick_ns = identity.heartbeat_interval_ns
-            self.next_tick_ns = now_ns + self.tick_ns
-            self.consumer.ack_wait_ns = wait_ns
-            self.consumer.sample = identity.sample_rate
-        self.set_timer()
-        self.put_frame(identity.response(self.face.config), FRAME_RESPONSE)
 
     # --- output
 
@@ -488,6 +483,12 @@ cdef class NsqSession(Session):
                 cause=self.promises.broken_cause))
         return 0
 
+    cdef void secured(self, str cause) noexcept:
+        try:
+            go_secure(self, cause)
+        except Exception as problem:
+            self.give_up(problem)
+
     cdef void settled(self) noexcept:
         self.waiting = False
         if self.link is None or self.closing:
@@ -519,22 +520,6 @@ cdef class NsqSession(Session):
 
     # --- time
 
-    cdef int set_timer(self) except -1:
-        """Ring for the next heartbeat or the end of patience, whichever comes first."""
-        cdef int64_t due_ns = NEVER
-        if self.closing:
-            due_ns = self.face.turn.now_ns + (self.silence_ns or limits.NSQ_HEARTBEAT_INTERVAL)
-        else:
-            if self.tick_ns:
-                due_ns = self.next_tick_ns
-            if self.silence_ns:
-                due_ns = min(due_ns, self.spoke_ns + 2 * self.silence_ns)
-        if due_ns == NEVER:
-            self.face.turn.disarm(self)
-        else:
-            self.face.turn.arm(self, due_ns)
-        return 0
-
     cdef void expired(self, int64_t now_ns) noexcept:
         if self.link is None:
             return
@@ -544,30 +529,10 @@ cdef class NsqSession(Session):
                 self.drop()
                 return
             if not self.closing:
-                self.tick(now_ns)
-            self.set_timer()
+                tick(self, now_ns)
+            set_timer(self)
         except Exception as problem:
             self.give_up(problem)
-
-    cdef int tick(self, int64_t now_ns) except -1:
-        """A heartbeat is due, or the client has been silent for too long."""
-        cdef bytes payload
-        if self.stalled and self.link not in self.topic.stalled:
-            self.stalled = False
-        if self.hold or self.stalled:
-            self.spoke_ns = now_ns
-        if self.tick_ns and now_ns >= self.next_tick_ns:
-            self.next_tick_ns += self.tick_ns
-            if self.next_tick_ns <= now_ns:
-                self.next_tick_ns = now_ns + self.tick_ns
-            self.put_frame(HEARTBEAT, FRAME_RESPONSE)
-        if self.silence_ns and now_ns >= self.spoke_ns + 2 * self.silence_ns:
-            payload = unread(&self.scanner)
-            if payload is None:
-                self.link.close()
-            else:
-                self.fatal(payload)
-        return 0
 
     # --- for monitoring
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from broker.core.cursor import Cursor
     from broker.core.engine import Engine
     from broker.core.log import Log
+    from broker.protocols.nsq.auth import Grant
     from broker.protocols.nsq.session import NsqSession
 
     Page = dict[str, Any]
@@ -46,9 +47,22 @@ def _resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
+def _granted(grant: Grant | None) -> Page:
+    if grant is None or not grant.authorizations:
+        return {}
+    page: Page = {"authed": True}
+    if grant.identity:
+        page["auth_identity"] = grant.identity
+    if grant.identity_url:
+        page["auth_identity_url"] = grant.identity_url
+    return page
+
+
 def client_page(session: NsqSession, topic: str) -> Page:
     """One connection; of what it published, one topic: nsqd shows no more either."""
     who = session.identity
+    security = None if session.link is None else session.link.security
+    cipher, version, protocol = security or ("", "", "")
     state, ready, in_flight, delivered, finished, requeued = session.numbers()
     page: Page = {
         "client_id": who.client_id,
@@ -63,9 +77,10 @@ def client_page(session: NsqSession, topic: str) -> Page:
         "requeue_count": requeued,
         "connect_ts": session.start_ns // limits.SECOND,
         "sample_rate": who.sample_rate,
-        "deflate": False,
-        "snappy": False,
+        "deflate": session.packing == "deflate",
+        "snappy": session.packing == "snappy",
         "user_agent": who.user_agent,
+        **_granted(session.grant),
         "topology_zone": who.topology_zone,
         "topology_region": who.topology_region,
     }
@@ -75,11 +90,11 @@ def client_page(session: NsqSession, topic: str) -> Page:
             break
     return {
         **page,
-        "tls": False,
-        "tls_cipher_suite": "",
-        "tls_version": "",
-        "tls_negotiated_protocol": "",
-        "tls_negotiated_protocol_is_mutual": False,
+        "tls": security is not None,
+        "tls_cipher_suite": cipher,
+        "tls_version": version,
+        "tls_negotiated_protocol": protocol,
+        "tls_negotiated_protocol_is_mutual": security is not None,  # Go says so whenever TLS is on
     }
 
 

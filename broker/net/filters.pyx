@@ -1,0 +1,305 @@
+# cython: language_level=3
+"""Bytes are decoded in pieces of the reader's size, so a small input that unpacks to a large one
+costs no more memory than any other.
+
+Snappy is the framing format: chunks of at most 64 KiB with a masked CRC-32C of the plain bytes.
+Sources: RFC 1951; google/snappy framing_format.txt.
+"""
+import ssl
+import zlib
+
+import snappy
+from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport uint32_t
+from libc.string cimport memcpy
+
+from broker import limits
+
+cdef extern from "crc32c.h" nogil:
+    void tw_crc_init()
+    uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)
+
+cdef extern from "Python.h":
+    enum:
+        PyBUF_READ
+        PyBUF_WRITE
+
+cdef enum:
+    HEAD_BYTES = 4
+    SUM_BYTES = 4
+    PLAIN_MAX = 65536           # of one chunk
+    PACKED_MAX = 76490          # what that many bytes take at most when they do not compress
+    CHUNK_PACKED = 0x00
+    CHUNK_PLAIN = 0x01
+    CHUNK_SKIPPABLE = 0x80
+    CHUNK_IDENTIFIER = 0xFF
+    IDENTIFIER_BYTES = 6
+
+tw_crc_init()
+
+cdef bytes IDENTIFIER = b'\xff\x06\x00\x00sNaPpY'
+
+
+class FilterError(Exception):
+    """What the peer sent cannot be decoded; the text says why."""
+
+
+cdef class Filter:
+    cdef int receive(self, const char *data, size_t n) except -1:
+        return 0
+
+    cdef Py_ssize_t read(self, char *room, size_t n) except -1:
+        return 0
+
+    cdef bytes send(self, object data):
+        return bytes(data)
+
+    cdef bytes flush(self):
+        return b''
+
+
+cdef class Deflate(Filter):
+    """Raw deflate, one stream in each direction."""
+
+    def __init__(self, int level):
+        self.packer = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self.unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+        self.rest = b''
+
+    cdef int receive(self, const char *data, size_t n) except -1:
+        self.rest = self.rest + data[:n] if self.rest else data[:n]
+        return 0
+
+    cdef Py_ssize_t read(self, char *room, size_t n) except -1:
+        cdef bytes plain
+        if not self.rest and not self.more:
+            return 0
+        try:
+            plain = self.unpacker.decompress(self.rest, n)
+        except zlib.error as problem:
+            raise FilterError(f'deflate: {problem}') from None
+        self.rest = self.unpacker.unconsumed_tail
+        if self.unpacker.eof and not plain:
+            raise FilterError('deflate: the stream has ended')
+        self.more = <size_t>len(plain) == n or self.unpacker.eof
+        memcpy(room, PyBytes_AS_STRING(plain), <size_t>len(plain))
+        return len(plain)
+
+    cdef bytes send(self, object data):
+        return self.packer.compress(data)
+
+    cdef bytes flush(self):
+        return self.packer.flush(zlib.Z_SYNC_FLUSH)
+
+
+cdef class Snappy(Filter):
+    """Snappy's framing format."""
+
+    def __init__(self):
+        self.rest = self.plain = b''
+
+    cdef int receive(self, const char *data, size_t n) except -1:
+        cdef size_t step = min(self.skip, n)
+        self.skip -= step
+        if step < n:
+            self.rest = self.rest[self.taken:] + data[step:n]
+            self.taken = 0
+        return 0
+
+    cdef Py_ssize_t read(self, char *room, size_t n) except -1:
+        cdef size_t left = <size_t>len(self.plain) - self.given, done = 0
+        while True:
+            if left:
+                left = min(left, n - done)
+                memcpy(room + done, PyBytes_AS_STRING(self.plain) + self.given, left)
+                self.given += left
+                done += left
+            if done == n or not self.next_chunk():
+                break
+            left = <size_t>len(self.plain)
+        return <Py_ssize_t>done
+
+    cdef bint next_chunk(self) except -1:
+        """Decode one more chunk into `plain`; False when none is there as a whole."""
+        cdef size_t at = self.taken, there = <size_t>len(self.rest) - at, length
+        cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(self.rest) + at
+        cdef int kind
+        self.plain = b''
+        self.given = 0
+        if there < HEAD_BYTES:
+            return False
+        kind = p[0]
+        length = p[1] | <size_t>p[2] << 8 | <size_t>p[3] << 16
+        if kind == CHUNK_IDENTIFIER:
+            if length != IDENTIFIER_BYTES:
+                raise FilterError('snappy: bad stream identifier')
+        elif not self.begun:
+            raise FilterError('snappy: no stream identifier')
+        elif kind >= CHUNK_SKIPPABLE:
+            self.skip = length + HEAD_BYTES
+            length = min(self.skip, there)
+            self.skip -= length
+            self.taken += length
+            return True
+        elif kind > CHUNK_PLAIN:
+            raise FilterError(f'snappy: unknown chunk type {kind}')
+        elif not SUM_BYTES <= length <= SUM_BYTES + <size_t>(
+                PACKED_MAX if kind == CHUNK_PACKED else PLAIN_MAX):
+            raise FilterError(f'snappy: chunk of {length} bytes')
+        if there < HEAD_BYTES + length:
+            return False
+        if kind == CHUNK_IDENTIFIER:
+            if self.rest[at:at + HEAD_BYTES + length] != IDENTIFIER:
+                raise FilterError('snappy: bad stream identifier')
+            self.begun = True
+        else:
+            self.plain = self.unpack(
+                kind, self.rest[at + HEAD_BYTES:at + HEAD_BYTES + length])
+        self.taken = at + HEAD_BYTES + length
+        return True
+
+    cdef bytes unpack(self, int kind, bytes chunk):
+        cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(chunk)
+        cdef bytes plain = chunk[SUM_BYTES:]
+        if kind == CHUNK_PACKED:
+            if plain_size(plain) > PLAIN_MAX:
+                raise FilterError('snappy: chunk is too large when unpacked')
+            try:
+                plain = bytes(snappy.uncompress(plain))
+            except Exception as problem:
+                raise FilterError(f'snappy: {problem}') from None
+        if masked_sum(plain) != (
+                p[0] | <uint32_t>p[1] << 8 | <uint32_t>p[2] << 16 | <uint32_t>p[3] << 24):
+            raise FilterError('snappy: wrong checksum')
+        return plain
+
+    cdef bytes send(self, object data):
+        cdef bytes part, packed, body
+        cdef list parts = []
+        cdef size_t at = 0, n = <size_t>len(data)
+        view = memoryview(data)
+        if not self.introduced:
+            self.introduced = True
+            parts.append(IDENTIFIER)
+        while at < n:
+            part = bytes(view[at:at + PLAIN_MAX])
+            packed = bytes(snappy.compress(part))
+            # what saves less than an eighth is not worth unpacking
+            body = packed if len(packed) < len(part) - len(part) // 8 else part
+            parts.append((
+                (CHUNK_PACKED if body is packed else CHUNK_PLAIN)
+                | (<size_t>len(body) + SUM_BYTES) << 8).to_bytes(HEAD_BYTES, 'little'))
+            parts.append(masked_sum(part).to_bytes(SUM_BYTES, 'little'))
+            parts.append(body)
+            at += PLAIN_MAX
+        return b''.join(parts)
+
+
+cdef object masked_sum(bytes plain):
+    cdef uint32_t crc = tw_crc32c(0, PyBytes_AS_STRING(plain), <size_t>len(plain))
+    return <uint32_t>((crc >> 15 | crc << 17) + <uint32_t>0xA282EAD8)
+
+
+cdef size_t plain_size(bytes packed):
+    """What a block says of its size when unpacked: it begins with it, seven bits to a byte."""
+    cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(packed)
+    cdef size_t size = 0
+    cdef int i
+    for i in range(min(5, <int>len(packed))):
+        size |= <size_t>(p[i] & 0x7F) << 7 * i
+        if p[i] < 0x80:
+            return size
+    raise FilterError('snappy: bad block')
+
+
+cdef class Tls(Filter):
+    """TLS over two buffers in memory; the connection moves what they hold."""
+
+    def __init__(self, context, *, bint server_side=True, server_hostname=None):
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        self.link = context.wrap_bio(
+            self.incoming, self.outgoing, server_side=server_side, server_hostname=server_hostname)
+
+    cdef int receive(self, const char *data, size_t n) except -1:
+        self.incoming.write(PyMemoryView_FromMemory(<char *>data, <Py_ssize_t>n, PyBUF_READ))
+        return 0
+
+    cdef bint handshake(self) except -1:
+        """Go on with it; True when it is done. FilterError when it failed."""
+        try:
+            self.link.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except (ssl.SSLError, OSError) as problem:
+            raise FilterError(reason_of(problem)) from None
+        return True
+
+    cdef bytes pending(self):
+        """What is to be written as it is."""
+        return self.outgoing.read() if self.outgoing.pending else b''
+
+    cdef Py_ssize_t read(self, char *room, size_t n) except -1:
+        cdef size_t done = 0
+        cdef size_t got
+        while done < n and (self.incoming.pending or self.link.pending()):
+            view = PyMemoryView_FromMemory(room + done, <Py_ssize_t>(n - done), PyBUF_WRITE)
+            try:
+                got = self.link.read(n - done, view)
+            except ssl.SSLWantReadError:
+                break
+            except (ssl.SSLError, OSError) as problem:
+                raise FilterError(reason_of(problem)) from None
+            if got == 0:
+                self.ended = True
+                break
+            done += got
+        return <Py_ssize_t>done
+
+    cdef bytes send(self, object data):
+        view = memoryview(data)
+        while view:
+            view = view[self.link.write(view):]
+        return self.outgoing.read()
+
+    cdef bytes finish(self):
+        """Our last words."""
+        try:
+            self.link.unwrap()
+        except (ssl.SSLError, OSError, ValueError):
+            pass
+        return self.outgoing.read()
+
+
+def reason_of(problem):
+    """Why TLS failed, in a few words."""
+    reason = getattr(problem, 'reason', None)
+    return f"tls: {(reason or str(problem) or 'failed').replace('_', ' ').lower()}"
+
+
+# --- for tests
+
+
+def filter_of(kind, *args, **options):
+    """A filter by name: deflate, snappy, or tls."""
+    return {'deflate': Deflate, 'snappy': Snappy, 'tls': Tls}[kind](*args, **options)
+
+
+def unpack(Filter f, data, size_t room=limits.RECEIVE_BUFFER):
+    """Everything that comes out when `data` goes in; FilterError."""
+    cdef bytes piece = bytes(data)
+    cdef bytearray space = bytearray(room)
+    cdef Py_ssize_t got
+    found = []
+    f.receive(PyBytes_AS_STRING(piece), <size_t>len(piece))
+    while True:
+        got = f.read(space, room)
+        if got == 0:
+            return b''.join(found)
+        found.append(bytes(space[:got]))
+
+
+def pack(Filter f, data):
+    """What goes over the wire for `data`, flushed."""
+    return f.send(data) + f.flush()

@@ -1,0 +1,67 @@
+"""HTTP doors: an aiohttp application behind one listening socket, with or without TLS."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from broker import limits
+
+if TYPE_CHECKING:
+    import ssl
+
+
+class Pages:
+    """One application on one port."""
+
+    def __init__(self, app: web.Application, context: ssl.SSLContext | None = None) -> None:
+        """With a `context` it is HTTPS."""
+        self.runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        self.context = context
+        self.address = ("", 0)  # the port is the real one once it is open
+        self._socket: socket.socket | None = None
+        self._site: web.SockSite | None = None
+
+    async def open(self, listen: tuple[str, int]) -> None:
+        """Listen; OSError when the address is taken or not ours."""
+        await self.runner.setup()
+        host, port = listen
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        info = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
+        self._socket = socket.socket(*info[0][:3])
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(info[0][4])
+        except OSError:
+            self._socket.close()
+            self._socket = None
+            raise
+        self.address = (host, self._socket.getsockname()[1])
+        await self._listen()
+
+    async def _listen(self) -> None:
+        assert self._socket is not None
+        before = self._site
+        self._site = web.SockSite(
+            self.runner,
+            self._socket.dup(),
+            ssl_context=self.context,
+            backlog=limits.ACCEPT_BACKLOG,
+        )
+        await self._site.start()
+        if before is not None:
+            await before.stop()  # its connections stay
+
+    async def use(self, context: ssl.SSLContext) -> None:
+        """Shake hands with this context from now on; no connection is refused meanwhile."""
+        self.context = context
+        await self._listen()
+
+    async def close(self) -> None:
+        """Stop listening, end the connections."""
+        await self.runner.cleanup()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

@@ -1,0 +1,165 @@
+"""Certificates: what a server shows and asks for, read from files and read again when they change.
+
+A context is made anew at each reload, so running connections keep theirs and a broken file changes
+nothing. Sources: nsqd.go buildTLSConfig; Python's ssl.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ssl
+import warnings
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+_ssl_module = __import__("_ssl")
+
+ClientCertificate = Literal["", "request", "require", "require-verify"]
+
+VERSIONS: Final = {
+    "tls1.0": ssl.TLSVersion.TLSv1,
+    "tls1.1": ssl.TLSVersion.TLSv1_1,
+    "tls1.2": ssl.TLSVersion.TLSv1_2,
+    "tls1.3": ssl.TLSVersion.TLSv1_3,
+}
+_VERIFY_PEER: Final = 1
+_VERIFY_FAIL_IF_NO_PEER_CERT: Final = 2
+_VERIFY_CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+# OpenSSL's names of ciphers up to TLS 1.2, in parts, and the IANA names, which Go uses.
+_CIPHER_PARTS: Final = {
+    "AES128": "AES_128",
+    "AES256": "AES_256",
+    "CHACHA20": "CHACHA20",
+    "POLY1305": "POLY1305",
+}
+
+
+class TlsError(Exception):
+    """Certificates cannot be used; the text says which file and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """What a server is configured with."""
+
+    certificate: str
+    key: str
+    authorities: str = ""  # of client certificates; empty: the system's
+    client: ClientCertificate = ""
+    min_version: str = "tls1.2"
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """A context for accepting connections; TlsError when a file cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        context.minimum_version = VERSIONS[files.min_version]  # whoever asks for old ones knows
+    if context.minimum_version < ssl.TLSVersion.TLSv1_2:
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # OpenSSL offers no such old version otherwise
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+    except (OSError, ValueError) as problem:
+        reason = _reason(problem)
+        raise TlsError(f"certificate {files.certificate}, key {files.key}: {reason}") from None
+    if files.client:
+        context.verify_mode = ssl.CERT_REQUIRED
+    if files.authorities:
+        try:
+            context.load_verify_locations(files.authorities)
+        except (OSError, ValueError) as problem:
+            raise TlsError(f"authorities {files.authorities}: {_reason(problem)}") from None
+    elif files.client == "require-verify":
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    if files.client == "require":
+        accept_any_certificate(context)
+    elif files.client == "request":
+        context.verify_mode = ssl.CERT_OPTIONAL
+        accept_any_certificate(context)
+    return context
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, ssl.SSLError):
+        return (problem.reason or str(problem)).replace("_", " ").lower()
+    return getattr(problem, "strerror", None) or str(problem)
+
+
+@_VERIFY_CALLBACK
+def _take_it(_good: int, _store: int) -> int:
+    return 1
+
+
+def accept_any_certificate(context: ssl.SSLContext) -> None:
+    """Whatever certificate a client shows is taken: nobody looks at who signed it.
+
+    Python's ssl has no word for it, OpenSSL has. The context object begins with OpenSSL's; that
+    it does is made sure of, as far as that is possible, before anything is changed.
+    """
+    library = ctypes.CDLL(_ssl_module.__file__)
+    at = id(context) + object.__basicsize__
+    inner = ctypes.c_void_p(ctypes.c_void_p.from_address(at).value)
+    mode = _VERIFY_PEER
+    if context.verify_mode is ssl.CERT_REQUIRED:
+        mode |= _VERIFY_FAIL_IF_NO_PEER_CERT
+    library.SSL_CTX_get_options.restype = ctypes.c_uint64
+    known = (library.SSL_CTX_get_verify_mode(inner), library.SSL_CTX_get_options(inner))
+    if known != (mode, int(context.options) & (1 << 64) - 1):
+        raise TlsError("this Python does not let a server take any client certificate")
+    library.SSL_CTX_set_verify(inner, mode, _take_it)
+
+
+class Certificates:
+    """The context that holds now."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self.files = files
+        self.context = server_context(files)
+
+    def reload(self) -> None:
+        """Read the files again; TlsError leaves everything as it was."""
+        self.context = server_context(self.files)
+
+
+def version_name(link: ssl.SSLObject) -> str:
+    """As nsqd writes it: TLS1.3."""
+    version = (link.version() or "").replace("TLSv", "TLS")
+    return "TLS1.0" if version == "TLS1" else version
+
+
+def cipher_name(link: ssl.SSLObject) -> str:
+    """The IANA name of the cipher in use, as Go has it."""
+    cipher = link.cipher()
+    return iana_name(cipher[0]) if cipher else ""
+
+
+def iana_name(name: str) -> str:
+    """TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 for ECDHE-RSA-AES128-GCM-SHA256."""
+    if name.startswith("TLS_"):
+        return name
+    exchange: list[str] = []
+    rest: list[str] = []
+    for part in name.split("-"):
+        if rest or part in _CIPHER_PARTS:
+            rest.append(_CIPHER_PARTS.get(part, part))
+        else:
+            exchange.append(part)
+    if rest[-1] == "POLY1305":
+        rest.append("SHA256")
+    elif len(rest) == 2 and rest[0].startswith("AES"):  # AES_128 and a digest: no mode stands there
+        rest.insert(1, "CBC")
+    return f"TLS_{'_'.join(exchange) or 'RSA'}_WITH_{'_'.join(rest)}"
+
+
+def common_name(link: ssl.SSLObject | None) -> str:
+    """Of the certificate that the client showed, or nothing."""
+    if link is None:
+        return ""
+    der = link.getpeercert(binary_form=True)  # whether or not anybody verified it
+    if der is None:
+        return ""
+    names = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""

@@ -1,0 +1,74 @@
+"""HTTPS, and certificates that are exchanged while the server runs."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import ssl
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import Server
+from harness.certificates import Authority
+from harness.http import request
+from harness.nsq_wire import Wire
+from harness.servers import Address
+
+pytestmark = pytest.mark.only_ours
+
+
+def shown(address: Address, authority: Authority) -> str:
+    """Which certificate the NSQ door shows."""
+    with Wire(address) as wire:
+        wire.identify(authority.client(), tls_v1=True)
+        assert isinstance(wire.socket, ssl.SSLSocket)
+        der = wire.socket.getpeercert(binary_form=True)
+        assert der is not None
+        return hashlib.sha256(der).hexdigest()
+
+
+def shown_by_https(port: int) -> str:
+    pem = ssl.get_server_certificate(("127.0.0.1", port))
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+
+
+def test_https_and_reload(start_broker: Callable[..., Server], tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    server = start_broker(
+        {
+            "nsq": {
+                "tls_cert": str(pair.certificate),
+                "tls_key": str(pair.key),
+                "https": "127.0.0.1:0",
+                "tls_required": "true",
+            }
+        }
+    )
+    refusal = request(server.nsq_http, "GET", "/stats")
+    assert refusal.status == 403
+    port = refusal.json["https_port"]
+    url = f"https://localhost:{port}/ping"
+    with urllib.request.urlopen(url, context=authority.client()) as answer:
+        assert answer.read() == b"OK"
+
+    first = shown(server.nsq, authority)
+    assert shown_by_https(port) == first
+    with Wire(server.nsq) as old:
+        old.identify(authority.client(), tls_v1=True)
+        authority.issue("server")
+        server.signal(signal.SIGHUP)
+        server.await_log("certificates were read again")
+        second = shown(server.nsq, authority)
+        assert second != first
+        assert shown_by_https(port) == second
+        old.send(b"NOP\n")
+        assert old.ask(b"PUB t\n\x00\x00\x00\x01x")[1] == b"OK"  # it keeps what it has
+
+    pair.certificate.write_text("broken")
+    server.signal(signal.SIGHUP)
+    server.await_log("certificates stay as they were")
+    assert shown(server.nsq, authority) == second
+    assert shown_by_https(port) == second
