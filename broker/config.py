@@ -20,6 +20,7 @@ from broker.config_sections import (
     BridgeConfig,
     Config,
     LogConfig,
+    LookupConfig,
     MonitorConfig,
     NatsConfig,
     NsqConfig,
@@ -38,6 +39,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "LogConfig",
+    "LookupConfig",
     "MonitorConfig",
     "NatsConfig",
     "NsqConfig",
@@ -45,7 +47,9 @@ __all__ = [
     "StorageConfig",
     "SyncPolicy",
     "TopicConfig",
+    "from_values",
     "load",
+    "read_document",
 ]
 
 
@@ -108,6 +112,18 @@ def load(
         reading.take_file(file)
     reading.take_environment(environment or {})
     reading.take_flags(flags or {})
+    return reading.finish()
+
+
+def read_document(file: Path) -> dict[str, Any]:
+    """A TOML file that is not ours; OSError, ValueError."""
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def from_values(values: Mapping[tuple[str, str], tuple[str, object]]) -> Config:
+    """From (section, key) -> (place, TOML value) instead of a file; ConfigError."""
+    reading = _Reading()
+    reading.found.update(values)
     return reading.finish()
 
 

@@ -129,8 +129,33 @@ class NsqConfig:
     auth_http_request_method: str = _setting(kinds.choice("get", "post"), "get")
     http_client_connect_timeout_ns: int = _duration(limits.NSQ_AUTH_CONNECT_TIMEOUT)
     http_client_request_timeout_ns: int = _duration(limits.NSQ_AUTH_REQUEST_TIMEOUT)
+    nsqlookupd_tcp_addresses: tuple[str, ...] = _setting(kinds.texts(), ())
+    broadcast_tcp_port: int = _count(0, 0, limits.PORT_MAX)  # 0: the listener's
+    broadcast_http_port: int = _count(0, 0, limits.PORT_MAX)
+    statsd_address: str = _setting(kinds.text(), "")
+    statsd_interval_ns: int = _duration(limits.STATSD_INTERVAL, limits.SECOND)
+    statsd_prefix: str = _setting(kinds.text(), "nsq.%s")
+    statsd_mem_stats: bool = _setting(kinds.flag(), True)
+    statsd_udp_packet_size: int = _size(
+        limits.STATSD_PACKET, limits.STATSD_PACKET_MIN, limits.STATSD_PACKET_MAX
+    )
+    statsd_exclude_ephemeral: bool = _setting(kinds.flag(), False)
+    e2e_processing_latency_percentiles: tuple[str, ...] = _setting(kinds.texts(), ())
+    e2e_processing_latency_window_time_ns: int = _duration(limits.E2E_WINDOW, limits.SECOND)
+    enable_experiment: tuple[str, ...] = _setting(kinds.texts(), ())
     topology_region: str = _setting(kinds.text(), "")
     topology_zone: str = _setting(kinds.text(), "")
+
+
+@dataclass(frozen=True)
+class LookupConfig:
+    """[nsqlookupd]: the lookup service; it runs when `listen` is given."""
+
+    listen: Address | None = _setting(kinds.address(), None)
+    http: Address | None = _setting(kinds.address(), Address(_LOOPBACK, limits.LOOKUP_HTTP_PORT))
+    broadcast_address: str = _setting(kinds.text(), "")  # empty: the host's name
+    inactive_producer_timeout_ns: int = _duration(limits.LOOKUP_INACTIVE)
+    tombstone_lifetime_ns: int = _duration(limits.LOOKUP_TOMBSTONE)
 
 
 @dataclass(frozen=True)
@@ -189,5 +214,6 @@ class Config:
     nats: NatsConfig = NatsConfig()
     monitor: MonitorConfig = MonitorConfig()
     nsq: NsqConfig = NsqConfig()
+    nsqlookupd: LookupConfig = LookupConfig()
     storage: StorageConfig = StorageConfig()
     bridge: BridgeConfig = BridgeConfig()

@@ -21,6 +21,7 @@ from broker.protocols.nats import monitor
 from broker.protocols.nats.door import NatsDoor
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
+from broker.protocols.nsq.lookup.door import LookupServer
 
 if TYPE_CHECKING:
     import ssl
@@ -46,6 +47,7 @@ class Server:
         self._pages: dict[str, Pages] = {}
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
+        self._lookup: LookupServer | None = None
         self._router: Router | None = None
 
     @property
@@ -79,6 +81,11 @@ class Server:
         self._engine.open(runtime.loop)
         for problem in self._engine.problems:
             log.warning("recovered: %s", problem)
+        if config.nsqlookupd.listen is not None:
+            self._lookup = LookupServer(config.nsqlookupd)
+            await self._lookup.start()
+            self.ports["nsqlookupd"] = self._lookup.address
+            self.ports["nsqlookupd_http"] = self._lookup.http_address
         if config.nats.listen is not None:
             nats = NatsDoor(config.nats, runtime, self._router, config.server.name)
             await self._open("nats", nats)
@@ -86,6 +93,9 @@ class Server:
             nsq = NsqDoor(config.nsq, runtime, self._engine)
             await self._open("nsq", nsq)
             await self._open_nsq_pages(NsqApi(nsq, self.health), nsq.certificates)
+            nsq.http_port = self.ports.get("nsq_http", ("", 0))[1]
+            nsq.find_peers()
+            nsq.push_stats()
         if config.monitor.listen is not None:
             pages = monitor.make_app(self, {"/metrics": metrics_page(self)})
             await self._serve("monitor", config.monitor.listen, pages)
@@ -151,6 +161,9 @@ class Server:
             await pages.close()
         self._pages.clear()
         self.doors.clear()
+        if self._lookup is not None:
+            await self._lookup.stop()
+            self._lookup = None
         if self._engine is not None:
             await self._engine.close()
             self._engine = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 from typing import ClassVar
 
 import click
@@ -16,6 +18,8 @@ class Commands(click.Group):
     known: ClassVar[dict[str, tuple[str, str]]] = {
         "bench": ("broker.cli.bench:bench", "Measure this broker or any NATS or NSQ server."),
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
+        "nsqd": ("broker.cli.nsq:nsqd", "Run as nsqd, with its flags and defaults."),
+        "nsqlookupd": ("broker.cli.nsq:nsqlookupd", "Run as nsqlookupd."),
         "serve": ("broker.cli.serve:serve", "Run the broker."),
     }
 
@@ -41,3 +45,15 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="twinwire", message="%(prog)s %(version)s")
 def main() -> None:
     """One message broker that NSQ and NATS clients connect to unchanged."""
+
+
+LINKS = frozenset({"nsqd", "nsqlookupd"})
+
+
+def entry() -> None:
+    """The program; under the name of an original it is that one."""
+    name = Path(sys.argv[0]).name
+    if name in LINKS:
+        main(args=[name, *sys.argv[1:]], prog_name="twinwire")
+    else:
+        main(prog_name="twinwire")

@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import orjson
@@ -20,9 +20,22 @@ from broker import __version__, limits, logs
 from broker.config import Address, Config, ConfigError, load
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.server import Server
 
 log = logging.getLogger("broker.serve")
+
+
+class Words(NamedTuple):
+    """What the log says of the end, or of a start that failed."""
+
+    stopping: str
+    stopped: str
+    failed: str
+
+
+_WORDS = Words("stopping", "stopped", "cannot start: %s")
 
 
 @click.command("serve")
@@ -58,12 +71,16 @@ def serve(file: Path | None, ports_file: Path | None, **flags: str | None) -> No
     if ports_file is not None:
         ports_file.unlink(missing_ok=True)  # whoever waits for it must not find an old one
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code = runner.run(run(config, ports_file))
+        code = runner.run(run(config, lambda server: _announce(server, config, ports_file)))
     sys.exit(code)
 
 
-async def run(config: Config, ports_file: Path | None) -> int:
-    """Start, wait for a signal, drain; the exit code."""
+async def run(
+    config: Config,
+    announce: Callable[[Server], object],
+    words: Words = _WORDS,
+) -> int:
+    """Start, announce it, wait for a signal, drain; the exit code."""
     from broker.server import Server
 
     stopping = asyncio.Event()
@@ -77,23 +94,23 @@ async def run(config: Config, ports_file: Path | None) -> int:
     try:
         await server.start()
         if not stopping.is_set():
-            _announce(server, config, ports_file)
+            settle_memory()
+            announce(server)
     except Exception as error:  # whatever it is, the operator gets one line, and details on demand
-        log.error("cannot start: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
+        log.error(words.failed, error, exc_info=log.isEnabledFor(logging.DEBUG))
         return limits.EXIT_START_FAILED
     await stopping.wait()
-    log.info("stopping")
+    log.info("%s", words.stopping)
     try:
         await server.stop()
     except Exception:
         log.exception("not stopped cleanly")
         return limits.EXIT_STOP_FAILED
-    log.info("stopped")
+    log.info("%s", words.stopped)
     return limits.EXIT_OK
 
 
 def _announce(server: Server, config: Config, ports_file: Path | None) -> None:
-    settle_memory()
     ports = {name: str(Address(*bound[:2])) for name, bound in server.ports.items()}
     if ports_file is not None:
         write_ports_file(ports_file, ports)

@@ -86,6 +86,7 @@ cdef class Engine:
             log.close(True)
             raise
         self.adopt(log)
+        self.shared.tell(name, None, True)
         return log
 
     def delete_log(self, str name):
@@ -96,6 +97,7 @@ cdef class Engine:
         del self.by_bytes[log.subject]
         self.shared.touched.discard(log)
         log.close(True)
+        self.shared.tell(name, None, False)
         if log.folder is not None:
             trash = os.path.join(self.shared.root, f'{TRASH}-{log.log_id.hex()}')
             os.rename(log.folder, trash)

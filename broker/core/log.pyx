@@ -307,7 +307,7 @@ cdef class Log(JobOwner):
         self.visible = batch.next_seq
         self.message_count += count
         self.message_bytes += batch.payload
-        if self.cursors and not self.paused:
+        if self.cursors and not self.paused and not self.gathering:
             self.frontier = self.visible
         if batch.delayed or (batch.unrouted and self.shared.to_live):
             self.publish_batch(batch)
@@ -451,8 +451,9 @@ cdef class Log(JobOwner):
         cursor = Cursor(self, name, self.frontier, self.journal_for(name, ephemeral))
         cursor.ephemeral = ephemeral    # without a journal it may still outlive its consumers
         self.cursors[name] = cursor
-        if not self.paused:
+        if not self.paused and not self.gathering:
             self.frontier = self.visible
+        self.shared.tell(self.name, name, True)
         cursor.flush_journal()
         if len(self.cursors) == 1:
             self.save()
@@ -472,6 +473,7 @@ cdef class Log(JobOwner):
         if cursor is None:
             return
         cursor.close(True)
+        self.shared.tell(self.name, name, False)
         trim(self)
         if not self.cursors:
             try:
@@ -481,6 +483,13 @@ cdef class Log(JobOwner):
             if self.ephemeral and self.on_unused is not None:
                 self.on_unused(self.name)
 
+    def gather(self, bint on):
+        """Give cursors nothing while those that belong here are looked for; not kept in files."""
+        self.gathering = on
+        if not on and self.cursors and not self.paused:
+            self.frontier = self.visible
+            self.wake_cursors()
+
     def pause(self):
         """Cursors get no further records until unpause."""
         self.paused = True
@@ -489,7 +498,7 @@ cdef class Log(JobOwner):
     def unpause(self):
         """Give what has gathered to the cursors."""
         self.paused = False
-        if self.cursors:
+        if self.cursors and not self.gathering:
             self.frontier = self.visible
         self.save()
         self.wake_cursors()
@@ -507,7 +516,7 @@ cdef class Log(JobOwner):
         """Write the metadata."""
         if self.folder is None or self.deleted:
             return
-        follows = bool(self.cursors) and not self.paused
+        follows = bool(self.cursors) and not self.paused and not self.gathering
         save_meta(self.folder, {
             'name': self.name,
             'log_id': self.log_id.hex(),

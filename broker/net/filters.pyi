@@ -3,15 +3,22 @@
 from ssl import SSLContext, SSLObject
 from typing import Literal
 
+from typing_extensions import disjoint_base
+
 class FilterError(Exception): ...
+
+@disjoint_base
 class Filter: ...
 
+@disjoint_base
 class Deflate(Filter):
     def __init__(self, level: int) -> None: ...
 
+@disjoint_base
 class Snappy(Filter):
-    def __init__(self) -> None: ...
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
 
+@disjoint_base
 class Tls(Filter):
     link: SSLObject
     ended: bool

@@ -88,9 +88,8 @@ def _reason(problem: Exception) -> str:
     return getattr(problem, "strerror", None) or str(problem)
 
 
-@_VERIFY_CALLBACK
-def _take_it(_good: int, _store: int) -> int:
-    return 1
+# Kept for ever: contexts hold on to it.
+_TAKE_IT: Final = _VERIFY_CALLBACK(lambda _good, _store: 1)
 
 
 def accept_any_certificate(context: ssl.SSLContext) -> None:
@@ -109,7 +108,7 @@ def accept_any_certificate(context: ssl.SSLContext) -> None:
     known = (library.SSL_CTX_get_verify_mode(inner), library.SSL_CTX_get_options(inner))
     if known != (mode, int(context.options) & (1 << 64) - 1):
         raise TlsError("this Python does not let a server take any client certificate")
-    library.SSL_CTX_set_verify(inner, mode, _take_it)
+    library.SSL_CTX_set_verify(inner, mode, _TAKE_IT)
 
 
 class Certificates:

@@ -40,8 +40,7 @@ async def connect(broker: Server) -> AsyncIterator[Connect]:
 async def _settle(*clients: Client) -> None:
     """Come back when the server has handled all that the clients said before.
 
-    The client's own flush() is no such barrier: its PING overtakes what waits to be sent.
-    """
+    Their own flush() is no such barrier: its PING overtakes what waits to be sent."""
     for client in clients:
         subject = client.new_inbox()
         mark = await client.subscribe(subject)

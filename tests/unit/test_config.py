@@ -89,10 +89,16 @@ def test_flags_beat_environment_beats_file_beats_default(write) -> None:
     assert config.nats.max_pending == limits.NATS_MAX_PENDING
 
 
+def as_text(value: object) -> str:
+    return ",".join(value) if isinstance(value, list) else str(value)
+
+
 def test_every_key_can_be_set_by_the_environment() -> None:
     document = tomllib.loads(COMMENTED.read_text())
     environment = {
-        f"TWINWIRE_{section}_{key}".upper(): str(value)
+        f"TWINWIRE_{section}_{key}".upper(): ",".join(value)
+        if isinstance(value, list)
+        else str(value)
         for section, table in document.items()
         for key, value in table.items()
     }

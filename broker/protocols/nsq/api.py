@@ -8,9 +8,19 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+import orjson
+
 from broker import errors, limits
 from broker.protocols.nsq import stats
-from broker.protocols.nsq.http import ApiError, Route, make_app, make_refusing_app, read_body
+from broker.protocols.nsq.http import (
+    ApiError,
+    Encoded,
+    Route,
+    make_app,
+    make_refusing_app,
+    read_body,
+)
+from broker.protocols.nsq.options import read_option, write_option
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
@@ -75,6 +85,7 @@ class NsqApi:
             "/stats": {"GET": Route(self.stats)},
             "/pub": {"POST": Route(self.pub)},
             "/mpub": {"POST": Route(self.mpub)},
+            "/config/": {"GET": Route(self.config_read), "PUT": Route(self.config_write)},
             "/topic/create": {"POST": Route(self.topic_create)},
             "/topic/delete": {"POST": Route(self.topic_delete)},
             "/topic/empty": {"POST": Route(self.topic_empty)},
@@ -94,6 +105,21 @@ class NsqApi:
             HTTPStatus.FORBIDDEN,
             lambda: errors.NSQ_HTTP_TLS_REQUIRED.replace("{port}", str(self.https_port)),
         )
+
+    # --- settings
+
+    async def config_read(self, request: web.Request, _query: Query) -> Answer:
+        """One setting."""
+        value = read_option(self.door, request.path.rpartition("/")[2])
+        return value if isinstance(value, str) else Encoded(orjson.dumps(value))
+
+    async def config_write(self, request: web.Request, query: Query) -> Answer:
+        """Change one of those that can be changed; answers with what it is now."""
+        body = await read_body(request, self.config.max_msg_size, errors.NSQ_HTTP_VALUE_SIZE)
+        if not body:
+            raise ApiError(errors.NSQ_HTTP_VALUE_SIZE)
+        write_option(self.door, request.path.rpartition("/")[2], body)
+        return await self.config_read(request, query)
 
     # --- what there is
 

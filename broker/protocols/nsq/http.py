@@ -81,7 +81,11 @@ def _unquote(text: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-Answer = str | dict[str, object] | None
+class Encoded(bytes):
+    """JSON that is ready to be sent."""
+
+
+Answer = str | dict[str, object] | Encoded | None
 Handler = Callable[[web.Request, Query], Awaitable[Answer]]
 
 
@@ -92,14 +96,18 @@ class Route(NamedTuple):
     versioned: bool = True  # says which version of the API it is; /ping does not
 
 
-Routes = Mapping[str, Mapping[str, Route]]  # path -> method -> route
+# path -> method -> route; a path that ends with a slash stands for what has one more word.
+Routes = Mapping[str, Mapping[str, Route]]
 
 
 def _respond(answer: Answer, *, versioned: bool = True, status: int = 200) -> web.Response:
     headers = {CONTENT_TYPE: CONTENT_TYPE_VALUE} if versioned else {}
     if answer is None:
         return web.Response(status=status, headers=headers)
-    if isinstance(answer, str):
+    body: bytes
+    if isinstance(answer, Encoded):
+        body, kind = answer, _JSON
+    elif isinstance(answer, str):
         body, kind = answer.encode("utf-8", "surrogateescape"), _TEXT
     else:
         body, kind = orjson.dumps(answer), _JSON
@@ -122,8 +130,8 @@ class _Dispatcher:
 
     async def serve(self, request: web.Request) -> web.Response:
         path, _, query = request.raw_path.partition("?")
-        methods = self.routes.get(path)
-        if methods is None:
+        methods = self.routes.get(path) or self.routes.get(path[: path.rfind("/") + 1])
+        if methods is None or path.endswith("/"):
             return self._elsewhere(request.method, path, query)
         route = methods.get(request.method)
         if route is None:

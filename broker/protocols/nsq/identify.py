@@ -7,6 +7,7 @@ wins, null leaves a field alone, unknown keys are ignored, a value of another ty
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -55,23 +56,23 @@ class Refused(Exception):  # noqa: N818 - it is an answer
         super().__init__(self.payload)
 
 
-_INT: Final = 63  # bits of a Go int, and of the two kinds of field that are smaller
+INT: Final = 63  # bits of a Go int, and of the two kinds of field that are smaller
 _INT32: Final = 31
 # Field of the struct -> bits of an integer, or the type.
 _FIELDS: Final[dict[str, int | type]] = {
     "client_id": str,
     "hostname": str,
-    "heartbeat_interval": _INT,
-    "output_buffer_size": _INT,
-    "output_buffer_timeout": _INT,
+    "heartbeat_interval": INT,
+    "output_buffer_size": INT,
+    "output_buffer_timeout": INT,
     "feature_negotiation": bool,
     "tls_v1": bool,
     "deflate": bool,
-    "deflate_level": _INT,
+    "deflate_level": INT,
     "snappy": bool,
     "sample_rate": _INT32,
     "user_agent": str,
-    "msg_timeout": _INT,
+    "msg_timeout": INT,
     "topology_region": str,
     "topology_zone": str,
 }
@@ -107,8 +108,8 @@ def _fits(value: object, kind: int | type) -> bool:
     )
 
 
-def read_fields(body: bytes) -> dict[str, Any]:
-    """The fields that are set; Refused when the body is not such an object."""
+def read_fields(body: bytes, fields: Mapping[str, int | type] = _FIELDS) -> dict[str, Any]:
+    """The `fields` that are set; Refused when the body is not such an object."""
     document = _parse(body)
     if document is None:
         return {}
@@ -117,7 +118,7 @@ def read_fields(body: bytes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in document.items():
         name = key.translate(_FOLDED).lower()
-        kind = _FIELDS.get(name)
+        kind = fields.get(name)
         if kind is None or value is None:
             continue
         if not _fits(value, kind):
