@@ -9,6 +9,7 @@ from broker.client.nsq.errors import (
 )
 from broker.client.nsq.message import Message
 from broker.client.nsq.options import Options
+from broker.client.nsq.reader import Reader
 from broker.client.nsq.writer import Writer
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "NsqError",
     "Options",
     "PendingFullError",
+    "Reader",
     "ServerError",
     "Writer",
 ]

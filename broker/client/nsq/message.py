@@ -26,12 +26,12 @@ class Desk(Protocol):
 class Message:
     """One delivery. It is answered once, by `finish` or `requeue`; later calls do nothing."""
 
-    __slots__ = ("_desk", "answered", "attempts", "body", "id", "manual", "timestamp_ns")
+    __slots__ = ("answered", "attempts", "body", "desk", "id", "manual", "timestamp_ns")
 
     def __init__(
         self, desk: Desk, message_id: bytes, timestamp_ns: int, attempts: int, body: bytes
     ) -> None:
-        self._desk = desk
+        self.desk = desk
         self.id = message_id
         self.timestamp_ns = timestamp_ns  # when it was published
         self.attempts = attempts  # 1 on the first delivery
@@ -42,27 +42,27 @@ class Message:
     @property
     def topic(self) -> str:
         """The topic it was read from."""
-        return self._desk.topic
+        return self.desk.topic
 
     @property
     def address(self) -> Address:
         """The server it came from."""
-        return self._desk.address
+        return self.desk.address
 
     def finish(self) -> bool:
         """Done with it. False if it was answered before or its connection is gone."""
-        return self._desk.finish(self)
+        return self.desk.finish(self)
 
     def requeue(self, delay_s: float | None = None, *, backoff: bool = True) -> bool:
         """Have it again after the delay (None: grows with the attempts).
 
         With `backoff` this counts as a failure and slows the whole reader down.
         """
-        return self._desk.requeue(self, delay_s, backoff)
+        return self.desk.requeue(self, delay_s, backoff)
 
     def touch(self) -> bool:
         """Start its timeout anew."""
-        return self._desk.touch(self)
+        return self.desk.touch(self)
 
     def detach(self) -> None:
         """Let the handler return without answering: `finish` or `requeue` comes later."""

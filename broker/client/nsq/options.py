@@ -56,15 +56,14 @@ class Options:
             "snappy": self.snappy,
             "deflate": self.deflate,
         }
-        for key, value in (
-            ("output_buffer_size", self.output_buffer_size),
-            ("output_buffer_timeout", self.output_buffer_timeout_ms),
-            ("msg_timeout", self.msg_timeout_ms),
-            ("sample_rate", self.sample_rate),
-            ("deflate_level", self.deflate_level if self.deflate else 0),
-        ):
-            if value:
-                body[key] = value
+        wishes = {
+            "output_buffer_size": self.output_buffer_size,
+            "output_buffer_timeout": self.output_buffer_timeout_ms,
+            "msg_timeout": self.msg_timeout_ms,
+            "sample_rate": self.sample_rate,
+            "deflate_level": self.deflate_level if self.deflate else 0,
+        }
+        body.update((key, value) for key, value in wishes.items() if value)
         return orjson.dumps(body)
 
 

@@ -30,7 +30,7 @@ class _Node:
         """It could not be reached a short while ago."""
         return self.connection is None and self._clock.now() < self.retry_at_s
 
-    def _lost(self, error: NsqError) -> None:
+    def _lost(self, _: NsqError) -> None:
         self.connection = None
 
     async def open(self) -> Connection:
