@@ -22,6 +22,9 @@ class Nsqd(Originals):
     def processes(self) -> list[_Process]:
         return [self._nsq_process]
 
+    def _nsq_command(self) -> list[str]:
+        return [*super()._nsq_command(), "--https-address=127.0.0.1:0"]
+
     def _launch(self) -> None:
         self._nsq_process.spawn(self._nsq_command())
         self._await_nsq()

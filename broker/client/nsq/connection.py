@@ -64,6 +64,10 @@ class Connection(asyncio.Protocol):
         self._watch: Timer | None = None
         self._failure: NsqError | None = None
         self._opened = False
+        # While upgrades go on, bytes behind an answer may be in another encoding: they are held
+        # until `_release` knows which.
+        self._upgrading = True
+        self._holding = False
 
     # --- opening ---
 
@@ -110,18 +114,28 @@ class Connection(asyncio.Protocol):
                 raise ConnectError("the server offers no TLS")
             assert self._transport is not None
             ready = self._expect()
+            self._holding = False
             name = self.options.tls_server_name or self.address[0]
             secure = await loop.start_tls(
                 self._transport, self, self.options.tls, server_hostname=name
             )
             self._transport = cast("asyncio.Transport", secure)
             await ready
+        compressed = self.features.get("snappy") or self.features.get("deflate")
+        ready = self._expect() if compressed else None
         if self.features.get("snappy"):
             self._codec = Snappy()
         elif self.features.get("deflate"):
             self._codec = Deflate(self.options.deflate_level)
-        if self._codec is not None:
-            await self._expect()
+        self._release()
+        if ready is not None:
+            await ready
+
+    def _release(self) -> None:
+        self._upgrading = self._holding = False
+        data = bytes(self._tail)
+        self._tail.clear()
+        self.data_received(data)
 
     # --- out ---
 
@@ -184,6 +198,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Cut frames out of one read; what is left over waits for the next."""
         self._heard_s = self._clock.now()
+        if self._holding:
+            self._tail += data
+            return
         try:
             if self._codec is not None:
                 data = self._codec.decode(data)
@@ -195,7 +212,7 @@ class Connection(asyncio.Protocol):
                 self._tail.clear()
             used = self._split(data)
             self._tail += data[used:]
-            if len(self._tail) >= 4:
+            if len(self._tail) >= 4 and not self._holding:
                 _size(self._tail)
         except Exception as error:
             self.abort(NsqError(f"the stream is broken: {error}"))
@@ -215,6 +232,9 @@ class Connection(asyncio.Protocol):
             else:
                 self._frame(kind, data[pos + 8 : stop])
             pos = stop
+            if self._upgrading:
+                self._holding = True
+                break
         return pos
 
     def _frame(self, kind: int, payload: bytes) -> None:
