@@ -1,0 +1,333 @@
+"""One connection to an nsqd: dialling, upgrades, frames in, commands out.
+
+Frames are cut out of whole reads, and all commands of one turn of the loop leave in one write.
+Answers come in the order of the questions, so waiting for one is a queue of futures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import orjson
+
+from broker.client.nsq import defaults
+from broker.client.nsq.clock import Clock, Timer
+from broker.client.nsq.codec import Codec, Deflate, Snappy
+from broker.client.nsq.errors import ClosedError, ConnectError, NsqError, ServerError
+from broker.client.nsq.options import Address, Options
+
+FRAME_RESPONSE: Final = 0
+FRAME_ERROR: Final = 1
+FRAME_MESSAGE: Final = 2
+_HEADER: Final = struct.Struct(">iI")
+_MESSAGE_HEAD: Final = struct.Struct(">qH16s")
+_HEARTBEAT: Final = b"_heartbeat_"
+
+Delivery = Callable[[bytes, int, int, bytes], None]  # id, timestamp_ns, attempts, body
+
+
+class Connection(asyncio.Protocol):
+    """A connection; the callbacks run on the loop, `on_lost` exactly once after `open`."""
+
+    def __init__(
+        self,
+        address: Address,
+        options: Options,
+        clock: Clock,
+        *,
+        on_lost: Callable[[NsqError], None],
+        on_message: Delivery | None = None,
+        on_error: Callable[[ServerError], None] | None = None,
+    ) -> None:
+        self.address = address
+        self.options = options
+        self.features: dict[str, Any] = {}
+        self.identity: dict[str, Any] = {}
+        self.alive = False
+        self._clock = clock
+        self._on_lost = on_lost
+        self._on_message = on_message
+        self._on_error = on_error
+        self._transport: asyncio.Transport | None = None
+        self._codec: Codec | None = None
+        self._tail = bytearray()
+        self._out: list[bytes] = []
+        self._waiters: deque[asyncio.Future[bytes]] = deque()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._heard_s = 0.0
+        self._watch: Timer | None = None
+        self._failure: NsqError | None = None
+        self._opened = False
+        # While upgrades go on, bytes behind an answer may be in another encoding: they are held
+        # until `_release` knows which.
+        self._upgrading = True
+        self._holding = False
+
+    # --- opening ---
+
+    async def open(self) -> None:
+        """Dial and shake hands; ConnectError says why not."""
+        where = "{}:{}".format(*self.address)
+        try:
+            async with asyncio.timeout(self.options.connect_timeout_s):
+                await self._open()
+        except TimeoutError as error:
+            self.abort(ClosedError("no answer in time"))
+            raise ConnectError(f"{where}: no answer in time") from error
+        except (OSError, NsqError) as error:
+            self.abort(ClosedError(str(error)))
+            raise ConnectError(f"{where}: {error}") from error
+        except BaseException:
+            self.abort(ClosedError("given up"))
+            raise
+        self._opened = True
+        self._start_watch()
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: self, *self.address)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answer = await self.ask(b"  V2IDENTIFY\n" + _sized(self.options.identify()))
+        try:
+            features = orjson.loads(answer)
+        except orjson.JSONDecodeError:
+            features = {}  # `OK`: the server knows no features
+        self.features = features if isinstance(features, dict) else {}
+        await self._upgrade(loop)
+        if self.features.get("auth_required"):
+            if not self.options.auth_secret:
+                raise ConnectError("the server requires AUTH and no secret is set")
+            answer = await self.ask(b"AUTH\n" + _sized(self.options.auth_secret.encode()))
+            self.identity = orjson.loads(answer)
+
+    async def _upgrade(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.options.tls is not None:
+            if not self.features.get("tls_v1"):
+                raise ConnectError("the server offers no TLS")
+            assert self._transport is not None
+            ready = self._expect()
+            self._holding = False
+            name = self.options.tls_server_name or self.address[0]
+            secure = await loop.start_tls(
+                self._transport, self, self.options.tls, server_hostname=name
+            )
+            self._transport = cast("asyncio.Transport", secure)
+            await ready
+        compressed = self.features.get("snappy") or self.features.get("deflate")
+        ready = self._expect() if compressed else None
+        if self.features.get("snappy"):
+            self._codec = Snappy()
+        elif self.features.get("deflate"):
+            self._codec = Deflate(self.options.deflate_level)
+        self._release()
+        if ready is not None:
+            await ready
+
+    def _release(self) -> None:
+        self._upgrading = self._holding = False
+        data = bytes(self._tail)
+        self._tail.clear()
+        self.data_received(data)
+
+    # --- out ---
+
+    def command(self, data: bytes) -> None:
+        """Send at the end of this turn; no answer is expected."""
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out.append(data)
+
+    def ask(self, data: bytes) -> asyncio.Future[bytes]:
+        """Send, and have the answer; ServerError or ClosedError."""
+        future = self._expect()
+        if not future.done():
+            self.command(data)
+        return future
+
+    def _expect(self) -> asyncio.Future[bytes]:
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if self._transport is None:
+            future.set_exception(self._failure or ClosedError("not connected"))
+        else:
+            self._waiters.append(future)
+        return future
+
+    def _flush(self) -> None:
+        data = b"".join(self._out)
+        self._out.clear()
+        if self._transport is not None and data:
+            self._transport.write(data if self._codec is None else self._codec.encode(data))
+
+    @property
+    def pending(self) -> int:
+        """Questions without an answer."""
+        return len(self._waiters)
+
+    async def room(self) -> None:
+        """Wait until the socket takes more."""
+        await self._room.wait()
+
+    async def settled(self) -> None:
+        """Wait until nothing waits for an answer."""
+        if self._waiters:
+            await asyncio.wait(list(self._waiters))
+
+    def pause_writing(self) -> None:
+        """The socket is full."""
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """The socket takes more."""
+        self._room.set()
+
+    # --- in ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is there."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.alive = True
+
+    def data_received(self, data: bytes) -> None:
+        """Cut frames out of one read; what is left over waits for the next."""
+        self._heard_s = self._clock.now()
+        if self._holding:
+            self._tail += data
+            return
+        try:
+            if self._codec is not None:
+                data = self._codec.decode(data)
+            if self._tail:
+                self._tail += data
+                if len(self._tail) < 4 or len(self._tail) < 4 + _size(self._tail):
+                    return
+                data = bytes(self._tail)
+                self._tail.clear()
+            used = self._split(data)
+            self._tail += data[used:]
+            if len(self._tail) >= 4 and not self._holding:
+                _size(self._tail)
+        except Exception as error:
+            self.abort(NsqError(f"the stream is broken: {error}"))
+
+    def _split(self, data: bytes) -> int:
+        pos, end, deliver = 0, len(data), self._on_message
+        while end - pos >= 8:
+            size, kind = _HEADER.unpack_from(data, pos)
+            stop = pos + 4 + size
+            if size < 4:
+                raise NsqError(f"a frame of {size} bytes")
+            if stop > end:
+                break
+            if kind == FRAME_MESSAGE and deliver is not None and size >= 30:
+                timestamp_ns, attempts, message_id = _MESSAGE_HEAD.unpack_from(data, pos + 8)
+                deliver(message_id, timestamp_ns, attempts, data[pos + 34 : stop])
+            else:
+                self._frame(kind, data[pos + 8 : stop])
+            pos = stop
+            if self._upgrading:
+                self._holding = True
+                break
+        return pos
+
+    def _frame(self, kind: int, payload: bytes) -> None:
+        if kind == FRAME_RESPONSE and payload == _HEARTBEAT:
+            self.command(b"NOP\n")
+        elif kind == FRAME_RESPONSE:
+            self._answer(payload, None)
+        elif kind == FRAME_ERROR:
+            error = ServerError(payload.decode("utf-8", "replace"))
+            if error.fatal:
+                self._failure = self._failure or error
+                self._answer(payload, error)
+            if self._on_error is not None and self._opened:
+                self._on_error(error)
+            if error.fatal:
+                self.abort(error)  # the server reads no further
+        else:
+            raise NsqError(f"a frame of unknown kind {kind}")
+
+    def _answer(self, payload: bytes, error: ServerError | None) -> None:
+        if not self._waiters:
+            return
+        waiter = self._waiters.popleft()
+        if waiter.done():
+            return  # the asker was cancelled; the answer was still due
+        if error is None:
+            waiter.set_result(payload)
+        else:
+            waiter.set_exception(error)
+
+    # --- the end ---
+
+    def _start_watch(self) -> None:
+        interval_s = self.options.heartbeat_interval_ms / 1000
+        if interval_s > 0 and self.alive:
+            self._watch = self._clock.call_later(interval_s, self._look)
+
+    def _look(self) -> None:
+        silent_s = self._clock.now() - self._heard_s
+        if silent_s > self.options.heartbeat_interval_ms / 1000 * defaults.HEARTBEATS_MISSED:
+            self.abort(ClosedError("the server fell silent"))
+        else:
+            self._start_watch()
+
+    def abort(self, error: NsqError) -> None:
+        """Close at once, for this reason."""
+        self._failure = self._failure or error
+        if self._transport is not None:
+            self._transport.abort()
+        self._lost()
+
+    def close(self) -> None:
+        """Send what is written and close."""
+        self._flush()
+        if self._transport is not None:
+            self._failure = self._failure or ClosedError("closed")
+            self._transport.close()
+
+    def eof_received(self) -> bool:
+        """Nothing more comes; the transport closes itself."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._failure is None:
+            self._failure = ClosedError(f"the connection was lost: {exc or 'closed by the server'}")
+        self._lost()
+
+    def _lost(self) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        self._transport = None
+        self._room.set()
+        if self._watch is not None:
+            self._watch.cancel()
+        error = self._failure or ClosedError("closed")
+        # An error frame answered the first question; of those behind it nothing is known.
+        told = error if isinstance(error, ClosedError) else ClosedError(str(error))
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(told)
+        self._waiters.clear()
+        if self._opened:
+            self._on_lost(error)
+
+
+def _sized(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def _size(data: bytearray) -> int:
+    size = int.from_bytes(data[:4], "big", signed=True)
+    if not 4 <= size <= defaults.FRAME_BYTES_MAX:
+        raise NsqError(f"a frame of {size} bytes")
+    return size

@@ -1,0 +1,108 @@
+"""Finding the servers that have a topic, by asking nsqlookupds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+import orjson
+
+from broker.client.nsq import defaults
+from broker.client.nsq.errors import NsqError
+from broker.client.nsq.options import Address
+
+NOT_FOUND = 404
+
+
+class DiscoveryError(NsqError):
+    """An nsqlookupd did not answer, or not as one does."""
+
+
+def base_url(text: str) -> str:
+    """`HOST:PORT` or a URL, without a slash at the end."""
+    url = text if "://" in text else f"http://{text}"
+    return url.rstrip("/")
+
+
+def unwrap(document: object) -> dict[str, Any]:
+    """The answer itself: old servers wrap it as {"status_code", "data": {...}}."""
+    if isinstance(document, dict):
+        data = document.get("data", document)
+        if isinstance(data, dict):
+            return data
+        if data is None:
+            return {}
+    raise DiscoveryError("the answer is not a JSON object")
+
+
+def addresses_in(document: object) -> set[Address]:
+    """Where the producers of an answer to /lookup listen."""
+    found: set[Address] = set()
+    for producer in unwrap(document).get("producers") or []:
+        try:
+            found.add((str(producer["broadcast_address"]), int(producer["tcp_port"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DiscoveryError(f"a producer without address: {error}") from error
+    return found
+
+
+class Lookup:
+    """A set of nsqlookupds; an answer is the union of those that gave one."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.urls = [base_url(text) for text in addresses]
+        self._session: aiohttp.ClientSession | None = None
+
+    async def producers(self, topic: str) -> tuple[set[Address], list[NsqError]]:
+        """Servers with the topic, and what went wrong with single nsqlookupds."""
+        answers, failures = await self._ask("/lookup", {"topic": topic})
+        found: set[Address] = set()
+        for answer in answers:
+            try:
+                found |= addresses_in(answer)
+            except DiscoveryError as error:
+                failures.append(error)
+        return found, failures
+
+    async def topics(self) -> tuple[set[str], list[NsqError]]:
+        """Names of all topics."""
+        answers, failures = await self._ask("/topics", {})
+        names = {str(name) for answer in answers for name in unwrap(answer).get("topics") or []}
+        return names, failures
+
+    async def _ask(self, path: str, query: dict[str, str]) -> tuple[list[Any], list[NsqError]]:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=defaults.LOOKUP_TIMEOUT_S)
+            self._session = aiohttp.ClientSession(timeout=timeout)
+        calls = [self._get(self._session, url + path, query) for url in self.urls]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        answers: list[Any] = []
+        failures: list[NsqError] = []
+        for url, result in zip(self.urls, results, strict=True):
+            if isinstance(result, NsqError):
+                failures.append(result)
+            elif isinstance(result, BaseException):
+                failures.append(DiscoveryError(f"{url}: {result or type(result).__name__}"))
+            else:
+                answers.append(result)
+        return answers, failures
+
+    @staticmethod
+    async def _get(session: aiohttp.ClientSession, url: str, query: dict[str, str]) -> object:
+        headers = {"Accept": "application/vnd.nsq; version=1.0"}
+        async with session.get(url, params=query, headers=headers) as response:
+            if response.status == NOT_FOUND:
+                return {}  # nobody has published to the topic yet
+            if response.status != 200:
+                raise DiscoveryError(f"{url}: status {response.status}")
+            try:
+                return unwrap(orjson.loads(await response.read()))
+            except orjson.JSONDecodeError as error:
+                raise DiscoveryError(f"{url}: {error}") from error
+
+    async def close(self) -> None:
+        """Close the HTTP connections."""
+        if self._session is not None:
+            await self._session.close()

@@ -1,0 +1,154 @@
+"""What a connection asks of the server, and `--consumer-opt` words for it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+
+from broker import __version__
+from broker.client.nsq import defaults
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of the hand-shake; times in IDENTIFY's own milliseconds, 0 = the server's default.
+
+    With `tls` the connection fails if the server offers none; compression is used if it does.
+    """
+
+    client_id: str = ""
+    hostname: str = ""
+    user_agent: str = f"twinwire/{__version__}"
+    heartbeat_interval_ms: int = defaults.HEARTBEAT_MS
+    output_buffer_size: int = 0
+    output_buffer_timeout_ms: int = 0
+    msg_timeout_ms: int = 0
+    sample_rate: int = 0
+    tls: ssl.SSLContext | None = None
+    tls_server_name: str = ""  # checked against the certificate; empty = the host dialled
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = defaults.DEFLATE_LEVEL
+    auth_secret: str = ""
+    connect_timeout_s: float = defaults.CONNECT_S
+
+    def __post_init__(self) -> None:
+        if self.snappy and self.deflate:
+            raise ValueError("choose snappy or deflate, not both")
+
+    def identify(self) -> bytes:
+        """The body of IDENTIFY."""
+        host = self.hostname or socket.gethostname()
+        body: dict[str, Any] = {
+            "client_id": self.client_id or host.partition(".")[0],
+            "hostname": host,
+            "user_agent": self.user_agent,
+            "feature_negotiation": True,
+            "heartbeat_interval": self.heartbeat_interval_ms,
+            "tls_v1": self.tls is not None,
+            "snappy": self.snappy,
+            "deflate": self.deflate,
+        }
+        wishes = {
+            "output_buffer_size": self.output_buffer_size,
+            "output_buffer_timeout": self.output_buffer_timeout_ms,
+            "msg_timeout": self.msg_timeout_ms,
+            "sample_rate": self.sample_rate,
+            "deflate_level": self.deflate_level if self.deflate else 0,
+        }
+        body.update((key, value) for key, value in wishes.items() if value)
+        return orjson.dumps(body)
+
+
+_INTEGERS: Final = {
+    "heartbeat_interval": "heartbeat_interval_ms",
+    "output_buffer_size": "output_buffer_size",
+    "output_buffer_timeout": "output_buffer_timeout_ms",
+    "msg_timeout": "msg_timeout_ms",
+    "sample_rate": "sample_rate",
+    "deflate_level": "deflate_level",
+}
+_STRINGS: Final = frozenset({"client_id", "hostname", "user_agent", "auth_secret"})
+_BOOLEANS: Final = frozenset({"snappy", "deflate"})
+_TLS: Final = frozenset(
+    {"tls_v1", "tls_root_ca_file", "tls_cert", "tls_key", "tls_insecure_skip_verify"}
+)
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+def parse_options(words: Iterable[str], options: Options | None = None) -> Options:
+    """`key=value` or `key` (= true) words, as the original tools take them; ValueError if wrong.
+
+    Times are milliseconds or carry a unit: 500, 500ms, 2s, 1m.
+    """
+    changes: dict[str, Any] = {}
+    tls: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        key = key.strip().replace("-", "_")
+        value = value if equals else "true"
+        if key in _INTEGERS:
+            changes[_INTEGERS[key]] = _number(key, value)
+        elif key in _STRINGS:
+            changes[key] = value
+        elif key in _BOOLEANS:
+            changes[key] = _truth(key, value)
+        elif key == "tls_server_name":
+            changes[key] = value
+        elif key in _TLS:
+            tls[key] = value
+        else:
+            known = ", ".join(sorted({*_INTEGERS, *_STRINGS, *_BOOLEANS, *_TLS, "tls_server_name"}))
+            raise ValueError(f"unknown option {key!r}; known are {known}")
+    if tls and _truth("tls_v1", tls.get("tls_v1", "true")):
+        changes["tls"] = _context(tls)
+    return replace(options or Options(), **changes)
+
+
+def _number(key: str, text: str) -> int:
+    digits = text.rstrip("mhs")
+    unit = text[len(digits) :]
+    try:
+        return int(digits) * (_UNITS_MS[unit] if unit else 1)
+    except (ValueError, KeyError):
+        raise ValueError(f"{key}: {text!r} is not a number") from None
+
+
+def _truth(key: str, text: str) -> bool:
+    lowered = text.lower()
+    if lowered in {"true", "1", "t", "yes"}:
+        return True
+    if lowered in {"false", "0", "f", "no"}:
+        return False
+    raise ValueError(f"{key}: {text!r} is neither true nor false")
+
+
+def _context(words: dict[str, str]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=words.get("tls_root_ca_file"))
+        if "tls_cert" in words:
+            context.load_cert_chain(words["tls_cert"], words.get("tls_key"))
+    except OSError as error:
+        raise ValueError(f"TLS files: {error}") from error
+    if _truth("tls_insecure_skip_verify", words.get("tls_insecure_skip_verify", "false")):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def parse_address(text: str, port: int = defaults.PORT) -> Address:
+    """`HOST`, `HOST:PORT` or `[IPV6]:PORT`; ValueError if it is none of them."""
+    host, colon, number = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, number = text, str(port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not number.isdecimal() or not 0 < int(number) < 65536:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host, int(number)

@@ -1,0 +1,326 @@
+"""Consumes one channel of one topic from every server that has it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Self
+
+from broker.client.nsq import defaults
+from broker.client.nsq.clock import Clock, LoopClock, Timer
+from broker.client.nsq.errors import ClosedError, NsqError
+from broker.client.nsq.flow import Flow
+from broker.client.nsq.lane import Lane
+from broker.client.nsq.lookup import Lookup
+from broker.client.nsq.message import Message
+from broker.client.nsq.options import Address, Options, parse_address
+
+Handler = Callable[[Message], bool | Awaitable[bool | None] | None]
+_log = logging.getLogger("broker.client")
+
+
+class Reader:
+    """A consumer: with a handler, or as an async iterator whose messages the caller answers.
+
+    The handler, plain or async, succeeds (FIN) unless it returns False or raises (REQ). At most
+    `max_in_flight` messages are in its hands at any time. Servers are given as `nsqd`
+    addresses, or found through `lookupd` HTTP addresses.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        handler: Handler | None = None,
+        *,
+        nsqd: str | Sequence[str] = (),
+        lookupd: str | Sequence[str] = (),
+        options: Options | None = None,
+        max_in_flight: int = defaults.MAX_IN_FLIGHT,
+        max_attempts: int = defaults.MAX_ATTEMPTS,
+        requeue_s: float = defaults.REQUEUE_S,
+        requeue_s_max: float = defaults.REQUEUE_S_MAX,
+        backoff_s_max: float = defaults.BACKOFF_S_MAX,
+        reconnect_s: float = defaults.RECONNECT_S,
+        lookup_s: float = defaults.LOOKUP_S,
+        on_giving_up: Callable[[Message], object] | None = None,
+        on_error: Callable[[NsqError], object] | None = None,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        direct = [nsqd] if isinstance(nsqd, str) else list(nsqd)
+        lookups = [lookupd] if isinstance(lookupd, str) else list(lookupd)
+        if bool(direct) == bool(lookups):
+            raise ValueError("give addresses of nsqd or of nsqlookupd, and not both")
+        self.topic, self.channel = topic, channel
+        self._handler = handler
+        self._direct = [parse_address(text) for text in direct]
+        self._lookup = Lookup(lookups) if lookups else None
+        self._options = options or Options()
+        self._clock = clock or LoopClock()
+        self._chance = chance or random.Random()  # noqa: S311  spreads load, guards nothing
+        self.flow = Flow(
+            max_in_flight, self._clock, backoff_s_max=backoff_s_max, chance=self._chance
+        )
+        self._max_attempts = max_attempts
+        self._requeue_s = (requeue_s, requeue_s_max)
+        self._reconnect_s = reconnect_s
+        self._lookup_s = lookup_s
+        self._on_giving_up = on_giving_up
+        self._on_error = on_error
+        self._lanes: dict[Address, Lane | None] = {}  # None while it is being connected
+        self._failures: dict[Address, int] = {}
+        self._timers: dict[Address | None, Timer] = {}  # None: the next poll
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handling: set[asyncio.Task[None]] = set()
+        self._queue: deque[Message] = deque()
+        self._changed = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._running = 0
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Servers it is subscribed at now."""
+        return [lane.address for lane in self.flow.lanes if isinstance(lane, Lane)]
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that came and are not answered."""
+        return sum(lane.in_flight for lane in self.flow.lanes)
+
+    # --- connections ---
+
+    async def start(self) -> None:
+        """Begin to connect; a server that cannot be reached is tried again."""
+        self.flow.start()
+        for address in self._direct:
+            self._dial(address)
+        if self._lookup is not None:
+            self._spawn(self._poll())
+
+    async def connected(self) -> None:
+        """Wait for the first subscription."""
+        await self._connected.wait()
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _complain(self, error: NsqError) -> None:
+        if self._on_error is not None:
+            self._on_error(error)
+        else:
+            _log.warning("%s/%s: %s", self.topic, self.channel, error)
+
+    def _dial(self, address: Address) -> None:
+        self._timers.pop(address, None)
+        if address not in self._lanes and not self._closed:
+            self._lanes[address] = None
+            self._spawn(self._connect(address))
+
+    async def _connect(self, address: Address) -> None:
+        lane = Lane(
+            address,
+            self.topic,
+            self._options,
+            self._clock,
+            self.flow,
+            deliver=self._deliver,
+            on_lost=self._lost,
+            on_error=self._complain,
+            on_answered=self._answered,
+            requeue_s=self._requeue_s,
+        )
+        try:
+            await lane.subscribe(self.channel)
+        except NsqError as error:
+            self._complain(error)
+            self._again(address)
+            return
+        if self._closed or not lane.connection.alive:
+            lane.connection.close()
+            self._again(address)
+            return
+        self._lanes[address] = lane
+        self._failures.pop(address, None)
+        self.flow.add(lane)
+        self._connected.set()
+
+    def _lost(self, lane: Lane, error: NsqError) -> None:
+        if self._lanes.get(lane.address) is not lane:
+            return  # it never subscribed; _connect sees to it
+        self.flow.remove(lane)
+        for message in [m for m in self._queue if m.desk is lane]:
+            self._queue.remove(message)  # the server gives them to somebody else
+        self._changed.set()
+        if not self._closed:
+            self._complain(error)
+        self._again(lane.address)
+
+    def _again(self, address: Address) -> None:
+        """Try later: doubling each time, or with the next poll."""
+        self._lanes.pop(address, None)
+        if self._closed or self._lookup is not None:
+            return
+        failures = self._failures.get(address, 0)
+        self._failures[address] = failures + 1
+        delay_s = min(self._reconnect_s * 2.0 ** min(failures, 30), defaults.RECONNECT_S_MAX)
+        self._timers[address] = self._clock.call_later(delay_s, lambda: self._dial(address))
+
+    async def _poll(self) -> None:
+        assert self._lookup is not None
+        found, failures = await self._lookup.producers(self.topic)
+        for failure in failures:
+            self._complain(failure)
+        for address in found:
+            self._dial(address)
+        if not self._closed:
+            delay_s = self._lookup_s * (1 + defaults.LOOKUP_JITTER * self._chance.random())
+            self._timers[None] = self._clock.call_later(delay_s, lambda: self._spawn(self._poll()))
+
+    # --- messages ---
+
+    def _deliver(self, message: Message) -> None:
+        if self._closed:
+            message.requeue(0, backoff=False)
+        elif self._handler is None:
+            self._queue.append(message)
+            self._changed.set()
+        elif self._running < max(1, self.flow.max_in_flight) and not self._queue:
+            self._handle(message)
+        else:
+            self._queue.append(message)
+
+    def _handle(self, message: Message) -> None:
+        assert self._handler is not None
+        if 0 < self._max_attempts < message.attempts:
+            self._give_up(message)
+            return
+        self._running += 1
+        try:
+            result = self._handler(message)
+        except Exception:
+            self._raised(message)
+            self._handled()
+            return
+        if inspect.isawaitable(result):
+            task = asyncio.ensure_future(self._await(message, result))
+            self._handling.add(task)
+            task.add_done_callback(self._handling.discard)
+        else:
+            self._settle(message, result)
+            self._handled()
+
+    async def _await(self, message: Message, result: Awaitable[bool | None]) -> None:
+        try:
+            self._settle(message, await result)
+        except Exception:
+            self._raised(message)
+        finally:
+            self._handled()
+
+    def _answered(self) -> None:
+        if self._closed:
+            self._changed.set()
+
+    def _handled(self) -> None:
+        self._running -= 1
+        self._changed.set()
+        if self._queue and self._handler is not None:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        while self._queue and self._running < max(1, self.flow.max_in_flight):
+            self._handle(self._queue.popleft())
+
+    def _settle(self, message: Message, result: bool | None) -> None:
+        if message.answered or message.manual:
+            return
+        if result is False:
+            message.requeue()
+        else:
+            message.finish()
+
+    def _raised(self, message: Message) -> None:
+        _log.exception("%s/%s: the handler failed on %r", self.topic, self.channel, message)
+        message.requeue()
+
+    def _give_up(self, message: Message) -> None:
+        try:
+            if self._on_giving_up is not None:
+                self._on_giving_up(message)
+        except Exception:
+            self._raised(message)
+            return
+        message.finish()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._messages()
+
+    async def _messages(self) -> AsyncIterator[Message]:
+        if self._handler is not None:
+            raise ValueError("messages go to the handler")
+        while True:
+            while self._queue:
+                message = self._queue.popleft()
+                if 0 < self._max_attempts < message.attempts:
+                    self._give_up(message)
+                else:
+                    yield message
+            if self._closed:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    def change_max_in_flight(self, count: int) -> None:
+        """Another bound for the messages in hand; 0 pauses."""
+        self.flow.change(count)
+
+    # --- the end ---
+
+    async def close(self, timeout_s: float = defaults.CLOSE_S) -> None:
+        """Take nothing new, let handlers end, and close.
+
+        Messages that no handler has begun go back at once; those not answered in time come
+        again after their timeout.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self.flow.stop()
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._changed.set()
+        while self._queue:
+            self._queue.popleft().requeue(0, backoff=False)
+        lanes = [lane for lane in self._lanes.values() if lane is not None]
+        try:
+            async with asyncio.timeout(timeout_s):
+                answers = [lane.connection.ask(b"CLS\n") for lane in lanes]
+                await asyncio.gather(*answers, return_exceptions=True)
+                while self.in_flight:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            self._complain(ClosedError(f"{self.in_flight} messages were not answered in time"))
+        for lane in lanes:
+            lane.connection.close()
+        for task in self._handling:
+            task.cancel()
+        if self._lookup is not None:
+            await self._lookup.close()
