@@ -133,6 +133,7 @@ CURSOR_ENTRIES_MAX: Final = 2**24  # in flight, deferred, to be given again; 64 
 CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the newest; a bit each
 ROUTER_CACHE_SUBJECTS: Final = 8192  # answers kept; a power of two
 ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together
+SEQ_MAX: Final = 2**62  # no log gets that far
 SETTLE_POLL: Final = 5 * MS  # how often a stopping server looks whether the disk is done
 
 assert LOAD_BYTES <= STORAGE_SEGMENT_SIZE

@@ -21,6 +21,7 @@ from broker.protocols.nats import monitor
 from broker.protocols.nats.door import NatsDoor
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
+from broker.protocols.nsq.extras import Extras
 
 if TYPE_CHECKING:
     from broker.config import Address, Config
@@ -82,6 +83,7 @@ class Server:
             await self._open("nsq", nsq)
             if config.nsq.http is not None:
                 api = NsqApi(nsq, self.health)
+                api.extra_routes = Extras(nsq).routes()
                 await self._serve("nsq_http", config.nsq.http, api.app())
                 api.http_port = self.ports["nsq_http"][1]
         if config.monitor.listen is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.core.log import Log
     from broker.errors import HttpError
     from broker.protocols.nsq.door import NsqDoor
-    from broker.protocols.nsq.http import Answer, Query
+    from broker.protocols.nsq.http import Answer, Query, Routes
 
 _GO_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
@@ -65,6 +65,7 @@ class NsqApi:
         self.hostname = socket.gethostname()
         self.http_port = 0  # set once it is known
         self.start_ns = time.time_ns()
+        self.extra_routes: Routes = {}  # served as well; set before `app`
 
     def app(self) -> web.Application:
         """The application that serves all of it."""
@@ -85,7 +86,7 @@ class NsqApi:
             "/channel/pause": {"POST": Route(self.channel_pause)},
             "/channel/unpause": {"POST": Route(self.channel_unpause)},
         }
-        return make_app(routes, self.config.max_body_size + 1)
+        return make_app({**routes, **self.extra_routes}, self.config.max_body_size + 1)
 
     # --- what there is
 

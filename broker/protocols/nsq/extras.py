@@ -1,0 +1,144 @@
+"""Our own pages on the NSQ HTTP door, under /v1/: what nsqd has no equal to. See docs/http-api.md.
+
+Answers are JSON. What is wrong with a request is said in full, as {"message": "CODE: reason"}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from broker import errors, limits
+from broker.core.rewind import TimeSearch, rewind
+from broker.protocols.nsq.http import ApiError, Route
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from broker.core.cursor import Cursor
+    from broker.core.log import Log
+    from broker.protocols.nsq.door import NsqDoor
+    from broker.protocols.nsq.http import Answer, Query, Routes
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECONDS = re.compile(r"([0-9]{1,11})(?:\.([0-9]{1,9}))?", re.ASCII)
+
+
+def refused(name: str, reason: str, **parts: object) -> ApiError:
+    """An argument of the request is no good."""
+    return ApiError(
+        errors.http_error(errors.V1_ARGUMENT, name=name.upper(), reason=reason.format(**parts))
+    )
+
+
+def number(query: Query, name: str, default: int, low: int, high: int) -> int:
+    """A whole number among the arguments."""
+    text = query.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch("[0-9]{1,19}", text, re.ASCII) or not low <= int(text) <= high:
+        raise refused(name, errors.V1_NUMBER, low=low, high=high, text=text)
+    return int(text)
+
+
+def choice(query: Query, name: str, *choices: str) -> str:
+    """One of a few words among the arguments; the first is the default."""
+    text = query.get(name)
+    if text is None:
+        return choices[0]
+    if text not in choices:
+        raise refused(name, errors.V1_CHOICE, choices=", ".join(choices), text=text)
+    return text
+
+
+def moment_ns(text: str) -> int:
+    """A moment as nanoseconds since 1970."""
+    match = _SECONDS.fullmatch(text)
+    if match:
+        return int(match[1]) * limits.SECOND + int((match[2] or "0").ljust(9, "0"))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None or "T" not in text.upper():
+        raise refused("to", errors.V1_MOMENT, text=text)
+    return (moment - _EPOCH) // timedelta(microseconds=1) * limits.US
+
+
+class Extras:
+    """The handlers; one per door."""
+
+    def __init__(self, door: NsqDoor) -> None:
+        self.engine = door.engine
+
+    def routes(self) -> Routes:
+        """Paths and what they do."""
+        return {
+            "/v1/channel/rewind": {"POST": Route(self.channel_rewind, versioned=False)},
+        }
+
+    def log(self, query: Query) -> Log:
+        """The topic that the request names."""
+        name = query.get("topic")
+        if not name:
+            raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
+        log = self.engine.log(name)
+        if log is None:
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_TOPIC)
+        return log
+
+    def cursor(self, query: Query) -> Cursor:
+        """The channel that the request names."""
+        log, name = self.log(query), query.get("channel")
+        if not name:
+            raise ApiError(errors.NSQ_HTTP_NO_CHANNEL)
+        cursor = log.cursors.get(name)
+        if cursor is None:
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
+        return cursor
+
+    # --- rewind
+
+    async def channel_rewind(self, _request: web.Request, query: Query) -> Answer:
+        """Go on from another place, once that is in the file."""
+        cursor = self.cursor(query)
+        place = await self._place(cursor.log, query)
+        if cursor.deleted:
+            raise ApiError(errors.http_error(errors.V1_CHANGED, reason=errors.V1_GONE))
+        seq = rewind(cursor, place)
+        await _saved(cursor)
+        return {
+            "topic": cursor.log.name,
+            "channel": cursor.name,
+            "seq": seq,
+            "oldest_seq": cursor.log.first_seq,
+            "end_seq": cursor.log.frontier,
+            "depth": cursor.depth,
+        }
+
+    async def _place(self, log: Log, query: Query) -> int:
+        to = query.get("to")
+        if (to is None) == (query.get("seq") is None):
+            raise refused("to", errors.V1_PLACE)
+        if to is None:
+            return number(query, "seq", 0, 0, limits.SEQ_MAX)
+        if to in ("oldest", "now"):
+            return log.first_seq if to == "oldest" else log.frontier
+        time_ns = moment_ns(to)
+        return await asyncio.to_thread(TimeSearch(log).find, time_ns)
+
+
+async def _saved(cursor: Cursor) -> None:
+    """Wait until what the cursor's journal was told is in its file."""
+    journal = cursor.journal
+    if journal is None:
+        return
+    mark = journal.mark
+    while journal.done < mark and not journal.last_error and not cursor.deleted:
+        await asyncio.sleep(limits.SETTLE_POLL / limits.SECOND)
+    if journal.last_error:
+        reason = os.strerror(journal.last_error)
+        raise ApiError(errors.http_error(errors.V1_NOT_SAVED, reason=reason))

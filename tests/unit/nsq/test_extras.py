@@ -1,0 +1,123 @@
+"""Our own pages on the NSQ HTTP door."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from live_nsq import Client, on_uvloop, opened
+
+from broker.protocols.nsq.api import NsqApi
+from broker.protocols.nsq.door import NsqDoor
+from broker.protocols.nsq.extras import Extras, moment_ns
+from broker.protocols.nsq.http import ApiError
+
+
+class Pages:
+    """Requests to the pages of one door."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self.session = session
+
+    async def ask(self, method: str, path: str, body: Any = None, **query: str) -> tuple[int, Any]:
+        """Status and answer."""
+        async with self.session.request(method, path, params=query, data=body) as response:
+            if response.content_type == "application/json":
+                return response.status, await response.json()
+            return response.status, await response.text()
+
+    async def publish(self, *bodies: bytes, **query: str) -> None:
+        for body in bodies:
+            assert await self.ask("POST", "/pub", body, topic="t", **query) == (200, "OK")
+
+
+@asynccontextmanager
+async def pages(door: NsqDoor) -> AsyncIterator[Pages]:
+    api = NsqApi(door, lambda: None)
+    api.extra_routes = Extras(door).routes()
+    runner = web.AppRunner(api.app(), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with aiohttp.ClientSession(url) as session:
+            found = Pages(session)
+            await found.ask("POST", "/topic/create", topic="t")
+            await found.ask("POST", "/channel/create", topic="t", channel="c")
+            yield found
+    finally:
+        await runner.cleanup()
+
+
+async def subscribed(door: NsqDoor, ready: int = 10) -> Client:
+    client = await Client.dial(door)
+    assert (await client.ask(b"SUB t c\nRDY %d\n" % ready))[1] == b"OK"
+    return client
+
+
+@on_uvloop
+async def test_rewind_gives_again_what_was_finished(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door, pages(door) as page:
+        client = await subscribed(door)
+        await page.publish(b"a", b"b", b"c")
+        for body in (b"a", b"b", b"c"):
+            _, message = await client.frame()
+            assert message[26:] == body
+            client.writer.write(b"FIN %s\n" % message[10:26])
+        status, answer = await page.ask(
+            "POST", "/v1/channel/rewind", topic="t", channel="c", seq="2"
+        )
+        assert status == 200
+        assert (answer["seq"], answer["oldest_seq"], answer["end_seq"]) == (2, 1, 4)
+        for body in (b"b", b"c"):
+            _, message = await client.frame()
+            assert (message[26:], message[8:10]) == (body, b"\0\1")
+            # what was given before the rewind is not in flight any more, this is
+            client.writer.write(b"FIN %s\n" % message[10:26])
+        status, answer = await page.ask(
+            "POST", "/v1/channel/rewind", topic="t", channel="c", to="now"
+        )
+        assert (status, answer["seq"], answer["depth"]) == (200, 4, 0)
+        status, answer = await page.ask(
+            "POST", "/v1/channel/rewind", topic="t", channel="c", to="2001-01-01T00:00:00Z"
+        )
+        assert (status, answer["seq"]) == (200, 1)
+
+
+BAD = [
+    ({"topic": "t", "channel": "c"}, "INVALID_ARG_TO: give exactly one of to and seq"),
+    ({"topic": "t", "channel": "c", "to": "now", "seq": "1"}, "INVALID_ARG_TO: give exactly one"),
+    ({"topic": "t", "channel": "c", "to": "yesterday"}, "INVALID_ARG_TO: must be oldest, now,"),
+    ({"topic": "t", "channel": "c", "to": "2026-01-01T00:00:00"}, "INVALID_ARG_TO: must be"),
+    ({"topic": "t", "channel": "c", "seq": "-1"}, "INVALID_ARG_SEQ: must be a whole number from 0"),
+    ({"topic": "t", "channel": "no", "to": "now"}, "CHANNEL_NOT_FOUND"),
+    ({"topic": "no", "channel": "c", "to": "now"}, "TOPIC_NOT_FOUND"),
+    ({"topic": "t", "to": "now"}, "MISSING_ARG_CHANNEL"),
+    ({"channel": "c", "to": "now"}, "MISSING_ARG_TOPIC"),
+]
+
+
+@on_uvloop
+async def test_what_is_wrong_with_a_rewind_is_said(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door, pages(door) as page:
+        for query, reason in BAD:
+            status, answer = await page.ask("POST", "/v1/channel/rewind", None, **query)
+            assert status in (400, 404)
+            assert answer["message"].startswith(reason)
+        status, _ = await page.ask("GET", "/v1/channel/rewind", topic="t", channel="c")
+        assert status == 405
+
+
+def test_moments() -> None:
+    assert moment_ns("1700000000") == 1_700_000_000 * 10**9
+    assert moment_ns("1700000000.25") == 1_700_000_000 * 10**9 + 250_000_000
+    assert moment_ns("2023-11-14T22:13:20Z") == 1_700_000_000 * 10**9
+    assert moment_ns("2023-11-14T23:13:20.5+01:00") == 1_700_000_000 * 10**9 + 500_000_000
+    for text in ("", "1700000000000", "2023-11-14", "2023-11-14T22:13:20", "x", "-1"):
+        with pytest.raises(ApiError):
+            moment_ns(text)
