@@ -194,3 +194,10 @@ NSQ_OUTPUT_SLACK: Final = 8 * MIB
 
 assert NSQ_PROMISES_MAX * NSQ_ANSWER_BYTES <= NSQ_OUTPUT_SLACK
 assert NSQ_MSG_TIMEOUT_MIN <= NSQ_MSG_TIMEOUT
+
+# --- our own pages on the NSQ HTTP door (/v1/) --------------------------------------------------
+
+V1_PEEK_LIMIT: Final = 100  # messages in a page unless asked for more or fewer
+V1_PEEK_LIMIT_MAX: Final = 1000
+V1_PEEK_BYTES_MAX: Final = 4 * MIB  # a page ends with the message that goes beyond this
+V1_SETTINGS_BYTES_MAX: Final = 64 * KIB  # the body of a request that changes settings

@@ -7,10 +7,12 @@ From there on every record is given as if for the first time: acks, attempts and
 are forgotten, a record's own not-before time still holds. Who had records in flight is told that
 they are not any more when it answers for them.
 """
+import asyncio
+
 from libc.stdint cimport int64_t, uint64_t
 
 from broker.core.cursor cimport Cursor, consumer_t
-from broker.core.journal cimport OP_FLOOR
+from broker.core.journal cimport OP_FLOOR, Journal
 from broker.core.log cimport Log
 from broker.core.reading cimport move_to
 from broker.core.segment cimport Segment, stored_t
@@ -39,12 +41,23 @@ cdef void stand_at(Cursor cursor, uint64_t seq) noexcept:
 def rewind(Cursor cursor, uint64_t seq):
     """Go on at `seq`, or as near to it as the log still reaches; returns the place.
 
-    It is on its way to the journal then: see Journal.mark.
+    It is on its way to the journal then: see `saved`.
     """
     cdef uint64_t place = min(max(seq, <uint64_t>cursor.log.first_seq), cursor.log.frontier)
     stand_at(cursor, place)
     cursor.flush_journal()
     return place
+
+
+async def saved(Cursor cursor):
+    """Wait until what the cursor's journal was told is in its file; the errno if that failed."""
+    cdef Journal journal = cursor.journal
+    if journal is None:
+        return 0
+    mark = journal.mark
+    while journal.done < mark and not journal.last_error and not cursor.deleted:
+        await asyncio.sleep(cursor.shared.settle_poll)
+    return journal.last_error
 
 
 cdef class TimeSearch:

@@ -12,17 +12,21 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from broker import errors, limits
-from broker.core.rewind import TimeSearch, rewind
+from broker.core.peek import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
+from broker.core.rewind import TimeSearch, rewind, saved
 from broker.protocols.nsq.http import ApiError, Route
+from broker.protocols.nsq.messages import fill, rows_of
 
 if TYPE_CHECKING:
     from aiohttp import web
 
     from broker.core.cursor import Cursor
     from broker.core.log import Log
+    from broker.core.peek import Peek
     from broker.protocols.nsq.door import NsqDoor
     from broker.protocols.nsq.http import Answer, Query, Routes
 
+STATES = (WAITING, DEFERRED, IN_FLIGHT)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS = re.compile(r"([0-9]{1,11})(?:\.([0-9]{1,9}))?", re.ASCII)
 
@@ -68,6 +72,18 @@ def moment_ns(text: str) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1) * limits.US
 
 
+def _paging(query: Query) -> tuple[str, int, int]:
+    form = choice(query, "body", "base64", "text", "none")
+    first = number(query, "from", 0, 0, limits.SEQ_MAX)
+    return form, first, number(query, "limit", limits.V1_PEEK_LIMIT, 1, limits.V1_PEEK_LIMIT_MAX)
+
+
+async def _page(page: Peek, form: str) -> dict[str, object]:
+    rows = rows_of(page)
+    messages = await asyncio.to_thread(fill, rows, page, form)
+    return {"messages": messages, "next": page.next_seq}
+
+
 class Extras:
     """The handlers; one per door."""
 
@@ -77,6 +93,8 @@ class Extras:
     def routes(self) -> Routes:
         """Paths and what they do."""
         return {
+            "/v1/channel/messages": {"GET": Route(self.channel_messages, versioned=False)},
+            "/v1/topic/messages": {"GET": Route(self.topic_messages, versioned=False)},
             "/v1/channel/rewind": {"POST": Route(self.channel_rewind, versioned=False)},
         }
 
@@ -99,6 +117,37 @@ class Extras:
         if cursor is None:
             raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor
+
+    # --- messages
+
+    async def channel_messages(self, _request: web.Request, query: Query) -> Answer:
+        """What a channel has: waiting, deferred, in flight; nothing is consumed."""
+        cursor = self.cursor(query)
+        state = choice(query, "state", "all", *STATES)
+        form, first, limit = _paging(query)
+        page = peek_cursor(cursor, STATES if state == "all" else (state,), first, limit)
+        return {
+            "topic": cursor.log.name,
+            "channel": cursor.name,
+            "depth": cursor.depth,
+            "deferred_count": cursor.deferred_count,
+            "in_flight_count": cursor.in_flight_count,
+            **await _page(page, form),
+        }
+
+    async def topic_messages(self, _request: web.Request, query: Query) -> Answer:
+        """What a topic has that no channel was given yet, or all that it keeps."""
+        log = self.log(query)
+        which = choice(query, "state", "backlog", "all")
+        form, first, limit = _paging(query)
+        page = peek_log(log, first if which == "all" else max(first, log.frontier), limit)
+        return {
+            "topic": log.name,
+            "depth": log.depth,
+            "oldest_seq": log.first_seq,
+            "end_seq": log.visible,
+            **await _page(page, form),
+        }
 
     # --- rewind
 
@@ -133,12 +182,7 @@ class Extras:
 
 async def _saved(cursor: Cursor) -> None:
     """Wait until what the cursor's journal was told is in its file."""
-    journal = cursor.journal
-    if journal is None:
-        return
-    mark = journal.mark
-    while journal.done < mark and not journal.last_error and not cursor.deleted:
-        await asyncio.sleep(limits.SETTLE_POLL / limits.SECOND)
-    if journal.last_error:
-        reason = os.strerror(journal.last_error)
+    error = await saved(cursor)
+    if error:
+        reason = os.strerror(error)
         raise ApiError(errors.http_error(errors.V1_NOT_SAVED, reason=reason))

@@ -16,6 +16,7 @@ from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
 from broker.protocols.nsq.extras import Extras, moment_ns
 from broker.protocols.nsq.http import ApiError
+from broker.protocols.nsq.messages import headers_of
 
 
 class Pages:
@@ -24,9 +25,11 @@ class Pages:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self.session = session
 
-    async def ask(self, method: str, path: str, body: Any = None, **query: str) -> tuple[int, Any]:
+    async def ask(
+        self, method: str, path: str, data: Any = None, /, **query: str
+    ) -> tuple[int, Any]:
         """Status and answer."""
-        async with self.session.request(method, path, params=query, data=body) as response:
+        async with self.session.request(method, path, params=query, data=data) as response:
             if response.content_type == "application/json":
                 return response.status, await response.json()
             return response.status, await response.text()
@@ -121,3 +124,75 @@ def test_moments() -> None:
     for text in ("", "1700000000000", "2023-11-14", "2023-11-14T22:13:20", "x", "-1"):
         with pytest.raises(ApiError):
             moment_ns(text)
+
+
+@on_uvloop
+async def test_messages_of_a_channel(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door, pages(door) as page:
+        await page.publish(b"one", b"\xff", b"three", b"four")
+        await page.publish(b"later", defer="60000")
+        client = await subscribed(door, 2)
+        _, first = await client.frame()
+        await client.frame()
+        client.writer.write(b"REQ %s 50000\n" % first[10:26])
+        assert (await client.frame())[1][26:] == b"three"
+        status, answer = await page.ask("GET", "/v1/channel/messages", topic="t", channel="c")
+        assert status == 200
+        assert [(m["seq"], m["state"], m["attempts"]) for m in answer["messages"]] == [
+            (1, "deferred", 1),
+            (2, "in_flight", 1),
+            (3, "in_flight", 1),
+            (4, "waiting", 0),
+            (5, "deferred", 0),
+        ]
+        counts = (answer["depth"], answer["deferred_count"], answer["in_flight_count"])
+        assert counts == (1, 2, 2)
+        assert answer["next"] is None
+        one, two, _, four, later = answer["messages"]
+        assert (one["body"], one["encoding"]) == ("b25l", "base64")
+        assert two["client"]["remote_address"].startswith("127.0.0.1:")
+        assert two["timeout_at"] > two["in_flight_since"] >= two["timestamp"]
+        assert later["deferred_until"] > later["timestamp"]
+        assert (four["subject"], four["headers"], four["body_bytes"]) == ("t", {}, 4)
+        query = {"topic": "t", "channel": "c", "body": "text", "limit": "2", "from": "2"}
+        _, answer = await page.ask("GET", "/v1/channel/messages", **query)
+        assert answer["next"] == 4
+        shown = [(m["body"], m["encoding"]) for m in answer["messages"]]
+        assert shown == [("/w==", "base64"), ("three", "text")]
+        query = {"topic": "t", "channel": "c", "state": "deferred", "body": "none"}
+        _, answer = await page.ask("GET", "/v1/channel/messages", **query)
+        assert [(m["seq"], "body" in m) for m in answer["messages"]] == [(1, False), (5, False)]
+
+
+@on_uvloop
+async def test_messages_of_a_topic(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door, pages(door) as page:
+        await page.publish(b"given")
+        await page.ask("POST", "/topic/pause", topic="t")
+        await page.publish(b"kept")
+        _, answer = await page.ask("GET", "/v1/topic/messages", topic="t", body="text")
+        assert [(m["seq"], m["body"]) for m in answer["messages"]] == [(2, "kept")]
+        assert (answer["depth"], answer["oldest_seq"], answer["end_seq"]) == (1, 1, 3)
+        _, answer = await page.ask("GET", "/v1/topic/messages", topic="t", state="all")
+        assert [m["seq"] for m in answer["messages"]] == [1, 2]
+
+
+@on_uvloop
+async def test_a_page_that_is_asked_for_wrongly(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door, pages(door) as page:
+        for query, message in (
+            ({"limit": "0"}, "INVALID_ARG_LIMIT: must be a whole number from 1 to 1000, got '0'"),
+            ({"from": "x"}, f"INVALID_ARG_FROM: must be a whole number from 0 to {2**62}, got 'x'"),
+            ({"body": "xml"}, "INVALID_ARG_BODY: must be one of base64, text, none, got 'xml'"),
+        ):
+            for path in ("/v1/channel/messages", "/v1/topic/messages"):
+                answer = await page.ask("GET", path, None, topic="t", channel="c", **query)
+                assert answer == (400, {"message": message})
+
+
+def test_headers_are_shown() -> None:
+    assert headers_of(b"NATS/1.0\r\nA: 1\r\nB:2\r\nA: 3\r\n\r\n") == {
+        "A": ["1", "3"],
+        "B": ["2"],
+    }
+    assert headers_of(b"") == {}
