@@ -243,7 +243,7 @@ V1_MOMENT: Final = (
 V1_GONE: Final = "the channel was deleted meanwhile"
 V1_SETTINGS_JSON: Final = "the body must be a JSON object: {problem}"
 V1_SETTINGS_KEY: Final = "{key}: {reason}"
-V1_SETTINGS_UNKNOWN: Final = "unknown key; there are {keys}"
+V1_SETTINGS_UNKNOWN: Final = "unknown key{near}"
 
 
 def http_error(error: HttpError, **parts: str) -> HttpError:

@@ -22,6 +22,7 @@ from broker.protocols.nats.door import NatsDoor
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
 from broker.protocols.nsq.extras import Extras
+from broker.server_topics import TopicSettings, sync_words
 
 if TYPE_CHECKING:
     from broker.config import Address, Config
@@ -83,7 +84,7 @@ class Server:
             await self._open("nsq", nsq)
             if config.nsq.http is not None:
                 api = NsqApi(nsq, self.health)
-                api.extra_routes = Extras(nsq).routes()
+                api.extra_routes = Extras(nsq, TopicSettings(self.engine)).routes()
                 await self._serve("nsq_http", config.nsq.http, api.app())
                 api.http_port = self.ports["nsq_http"][1]
         if config.monitor.listen is not None:
@@ -130,12 +131,12 @@ class Server:
         """When appends to a log are synced, in the engine's words."""
         sync = self.config.storage.for_topic(name).sync
         assert sync is not None
-        return sync.period_ns / limits.SECOND if sync.mode == "period" else sync.mode
+        return sync_words(sync)
 
-    def _retention_for(self, name: str) -> tuple[int, int, int] | None:
-        """What a log may keep: nanoseconds, bytes, records; None = until every reader is done."""
+    def _retention_for(self, name: str) -> tuple[int, int, int, int, int] | None:
+        """What a log keeps, in the engine's words; None = until every reader is done."""
         topic = self.config.storage.for_topic(name)
-        kept = (topic.max_age_ns, topic.max_bytes, topic.max_msgs)
+        kept = (topic.max_age_ns, topic.max_bytes, topic.max_msgs, topic.keep_ns, topic.keep_bytes)
         return kept if any(kept) else None
 
     # --- what the monitoring pages ask for

@@ -9,12 +9,14 @@ import asyncio
 import os
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from broker import errors, limits
 from broker.core.peek import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
 from broker.core.rewind import TimeSearch, rewind, saved
-from broker.protocols.nsq.http import ApiError, Route
+from broker.protocols.nsq.http import ApiError, Route, read_body
 from broker.protocols.nsq.messages import fill, rows_of
 
 if TYPE_CHECKING:
@@ -84,15 +86,31 @@ async def _page(page: Peek, form: str) -> dict[str, object]:
     return {"messages": messages, "next": page.next_seq}
 
 
+class Settings(Protocol):
+    """Settings of single topics in the words of the configuration."""
+
+    def show(self, log: Log) -> dict[str, object]:
+        """What holds, and which of it was set for this topic alone."""
+
+    def replace(self, log: Log, given: dict[str, object]) -> None:
+        """Set these and no others. ValueError says what is wrong; OSError: not stored."""
+
+
 class Extras:
     """The handlers; one per door."""
 
-    def __init__(self, door: NsqDoor) -> None:
+    def __init__(self, door: NsqDoor, settings: Settings) -> None:
         self.engine = door.engine
+        self.settings = settings
 
     def routes(self) -> Routes:
         """Paths and what they do."""
         return {
+            "/v1/topic/settings": {
+                "GET": Route(self.settings_show, versioned=False),
+                "PUT": Route(self.settings_put, versioned=False),
+                "DELETE": Route(self.settings_delete, versioned=False),
+            },
             "/v1/channel/messages": {"GET": Route(self.channel_messages, versioned=False)},
             "/v1/topic/messages": {"GET": Route(self.topic_messages, versioned=False)},
             "/v1/channel/rewind": {"POST": Route(self.channel_rewind, versioned=False)},
@@ -117,6 +135,38 @@ class Extras:
         if cursor is None:
             raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor
+
+    # --- settings
+
+    async def settings_show(self, _request: web.Request, query: Query) -> Answer:
+        """What holds for the topic."""
+        return self.settings.show(self.log(query))
+
+    async def settings_put(self, request: web.Request, query: Query) -> Answer:
+        """Set what the body says, at once and for good; what it leaves out is as configured."""
+        self.log(query)
+        body = await read_body(request, limits.V1_SETTINGS_BYTES_MAX, errors.NSQ_HTTP_BODY_BIG)
+        try:
+            given = msgspec.json.decode(body, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+            reason = errors.V1_SETTINGS_JSON.format(problem=problem)
+            raise ApiError(errors.http_error(errors.V1_SETTINGS, reason=reason)) from None
+        return self._replace(self.log(query), given)
+
+    async def settings_delete(self, _request: web.Request, query: Query) -> Answer:
+        """Let the topic follow the configuration again."""
+        return self._replace(self.log(query), {})
+
+    def _replace(self, log: Log, given: dict[str, Any]) -> Answer:
+        try:
+            self.settings.replace(log, given)
+        except ValueError as problem:
+            reason = str(problem)
+            raise ApiError(errors.http_error(errors.V1_SETTINGS, reason=reason)) from None
+        except OSError as problem:
+            reason = problem.strerror or str(problem)
+            raise ApiError(errors.http_error(errors.V1_NOT_SAVED, reason=reason)) from problem
+        return self.settings.show(log)
 
     # --- messages
 

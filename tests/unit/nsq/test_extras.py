@@ -17,6 +17,7 @@ from broker.protocols.nsq.door import NsqDoor
 from broker.protocols.nsq.extras import Extras, moment_ns
 from broker.protocols.nsq.http import ApiError
 from broker.protocols.nsq.messages import headers_of
+from broker.server_topics import TopicSettings
 
 
 class Pages:
@@ -42,7 +43,7 @@ class Pages:
 @asynccontextmanager
 async def pages(door: NsqDoor) -> AsyncIterator[Pages]:
     api = NsqApi(door, lambda: None)
-    api.extra_routes = Extras(door).routes()
+    api.extra_routes = Extras(door, TopicSettings(door.engine)).routes()
     runner = web.AppRunner(api.app(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -196,3 +197,56 @@ def test_headers_are_shown() -> None:
         "B": ["2"],
     }
     assert headers_of(b"") == {}
+
+
+@on_uvloop
+async def test_settings_are_set_shown_and_taken_back(tmp_path: Path) -> None:
+    path = "/v1/topic/settings"
+    plain = {"max_age": "off", "max_bytes": 0, "max_msgs": 0, "keep": "off", "keep_bytes": 0}
+    async with opened(tmp_path) as door, pages(door) as page:
+        status, answer = await page.ask("GET", path, topic="t")
+        assert (status, answer["settings"], answer["set"]) == (200, {"sync": "none", **plain}, {})
+        given = b'{"sync": "2s", "keep": "7d", "max_bytes": "1GiB", "max_msgs": null}'
+        status, answer = await page.ask("PUT", path, given, topic="t")
+        expected = {"sync": "2s", "keep": "7d", "max_bytes": 1 << 30}
+        assert (status, answer["set"]) == (200, expected)
+        assert answer["settings"] == {**plain, **expected}
+        assert await page.ask("GET", path, topic="t") == (200, answer)
+        log = door.engine.log("t")
+        assert log is not None
+        assert (log.keep_ns, log.retention) == (7 * 86400 * 10**9, (0, 1 << 30, 0))
+        _, answer = await page.ask("PUT", path, b'{"sync": "always"}', topic="t")
+        assert answer["set"] == {"sync": "always"}
+        await page.publish(b"synced before it is answered")
+        _, answer = await page.ask("DELETE", path, topic="t")
+        assert (answer["settings"], answer["set"]) == ({"sync": "none", **plain}, {})
+
+
+@on_uvloop
+async def test_settings_that_are_wrong_are_refused_with_reasons(tmp_path: Path) -> None:
+    path = "/v1/topic/settings"
+    async with opened(tmp_path) as door, pages(door) as page:
+        for given, reason in (
+            (b"", "the body must be a JSON object: Input data was truncated"),
+            (b"[]", "the body must be a JSON object: Expected `object`, got `array`"),
+            (b'{"a":"\xff"}', "the body must be a JSON object: "),
+            (b'{"a":' + b"[" * 60_000, "the body must be a JSON object: "),
+            (b'{"max_mesgs": 1}', "max_mesgs: unknown key (did you mean max_msgs?)"),
+            (
+                b'{"sync": "later", "max_msgs": -1}',
+                'sync: must be "always", "none" or a period: not a duration: \'later\' '
+                '(write "250ms", "10s", "1m30s", "2h" ...); '
+                "max_msgs: must be between 0 and 4611686018427387904, got -1",
+            ),
+        ):
+            status, answer = await page.ask("PUT", path, given, topic="t")
+            assert status == 400
+            assert answer["message"].startswith(f"INVALID_SETTINGS: {reason}")
+        assert (await page.ask("PUT", path, b" " * 70_000, topic="t"))[0] == 413
+        assert await page.ask("PUT", path, b"{}", topic="no") == (
+            404,
+            {"message": "TOPIC_NOT_FOUND"},
+        )
+        log = door.engine.log("t")
+        assert log is not None
+        assert log.settings == {}
