@@ -167,6 +167,8 @@ class TopicConfig:
     max_age_ns: int = _duration(0, off=True)  # 0: no limit, here and below
     max_bytes: int = _size(0, 0, limits.COUNT_MAX)
     max_msgs: int = _count(0, 0)
+    keep_ns: int = _duration(0, off=True)  # for what every channel is done with
+    keep_bytes: int = _size(0, 0, limits.COUNT_MAX)
 
 
 @dataclass(frozen=True)

@@ -263,3 +263,28 @@ NSQ_HTTP_NO_CHANNEL: Final = HttpError(400, "MISSING_ARG_CHANNEL")
 NSQ_HTTP_ARG_CHANNEL: Final = HttpError(400, "INVALID_ARG_CHANNEL")
 NSQ_HTTP_UNKNOWN_TOPIC: Final = HttpError(404, "TOPIC_NOT_FOUND")
 NSQ_HTTP_UNKNOWN_CHANNEL: Final = HttpError(404, "CHANNEL_NOT_FOUND")
+
+
+# --- our own pages on the NSQ HTTP door (/v1/) --------------------------------------------------
+
+V1_ARGUMENT: Final = HttpError(400, "INVALID_ARG_{name}: {reason}")
+V1_SETTINGS: Final = HttpError(400, "INVALID_SETTINGS: {reason}")
+V1_NOT_SAVED: Final = HttpError(503, "NOT_SAVED: {reason}")
+V1_CHANGED: Final = HttpError(409, "CHANGED: {reason}")
+
+V1_NUMBER: Final = "must be a whole number from {low} to {high}, got {text!r}"
+V1_CHOICE: Final = "must be one of {choices}, got {text!r}"
+V1_PLACE: Final = "give exactly one of to and seq"
+V1_MOMENT: Final = (
+    "must be oldest, now, a date and time with its zone (2026-01-31T12:00:00Z) "
+    "or seconds since 1970, got {text!r}"
+)
+V1_GONE: Final = "the channel was deleted meanwhile"
+V1_SETTINGS_JSON: Final = "the body must be a JSON object: {problem}"
+V1_SETTINGS_KEY: Final = "{key}: {reason}"
+V1_SETTINGS_UNKNOWN: Final = "unknown key{near}"
+
+
+def http_error(error: HttpError, **parts: str) -> HttpError:
+    """The error with the parts of its text filled in."""
+    return HttpError(error.status, error.code.format(**parts))

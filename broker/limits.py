@@ -134,6 +134,7 @@ CURSOR_ENTRIES_MAX: Final = 2**24  # in flight, deferred, to be given again; 64 
 CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the newest; a bit each
 ROUTER_CACHE_SUBJECTS: Final = 8192  # answers kept; a power of two
 ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together
+SEQ_MAX: Final = 2**62  # no log gets that far
 SETTLE_POLL: Final = 5 * MS  # how often a stopping server looks whether the disk is done
 
 assert LOAD_BYTES <= STORAGE_SEGMENT_SIZE
@@ -222,3 +223,10 @@ NSQ_OUTPUT_SLACK: Final = 8 * MIB
 
 assert NSQ_PROMISES_MAX * NSQ_ANSWER_BYTES <= NSQ_OUTPUT_SLACK
 assert NSQ_MSG_TIMEOUT_MIN <= NSQ_MSG_TIMEOUT
+
+# --- our own pages on the NSQ HTTP door (/v1/) --------------------------------------------------
+
+V1_PEEK_LIMIT: Final = 100  # messages in a page unless asked for more or fewer
+V1_PEEK_LIMIT_MAX: Final = 1000
+V1_PEEK_BYTES_MAX: Final = 4 * MIB  # a page ends with the message that goes beyond this
+V1_SETTINGS_BYTES_MAX: Final = 64 * KIB  # the body of a request that changes settings

@@ -21,7 +21,9 @@ from broker.protocols.nats import monitor
 from broker.protocols.nats.door import NatsDoor
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
+from broker.protocols.nsq.extras import Extras
 from broker.protocols.nsq.lookup.door import LookupServer
+from broker.server_topics import TopicSettings, sync_words
 
 if TYPE_CHECKING:
     import ssl
@@ -92,7 +94,9 @@ class Server:
         if config.nsq.listen is not None:
             nsq = NsqDoor(config.nsq, runtime, self._engine)
             await self._open("nsq", nsq)
-            await self._open_nsq_pages(NsqApi(nsq, self.health), nsq.certificates)
+            api = NsqApi(nsq, self.health)
+            api.extra_routes = Extras(nsq, TopicSettings(self.engine)).routes()
+            await self._open_nsq_pages(api, nsq.certificates)
             nsq.http_port = self.ports.get("nsq_http", ("", 0))[1]
             nsq.find_peers()
             nsq.push_stats()
@@ -175,12 +179,12 @@ class Server:
         """When appends to a log are synced, in the engine's words."""
         sync = self.config.storage.for_topic(name).sync
         assert sync is not None
-        return sync.period_ns / limits.SECOND if sync.mode == "period" else sync.mode
+        return sync_words(sync)
 
-    def _retention_for(self, name: str) -> tuple[int, int, int] | None:
-        """What a log may keep: nanoseconds, bytes, records; None = until every reader is done."""
+    def _retention_for(self, name: str) -> tuple[int, int, int, int, int] | None:
+        """What a log keeps, in the engine's words; None = until every reader is done."""
         topic = self.config.storage.for_topic(name)
-        kept = (topic.max_age_ns, topic.max_bytes, topic.max_msgs)
+        kept = (topic.max_age_ns, topic.max_bytes, topic.max_msgs, topic.keep_ns, topic.keep_bytes)
         return kept if any(kept) else None
 
     # --- what the monitoring pages ask for

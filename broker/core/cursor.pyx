@@ -24,9 +24,10 @@ from broker.core.acks cimport AckSet
 from broker.core.heap cimport heap_peek, heap_push, heap_remove, heap_update
 from broker.core.inflight cimport ENTRY_DEFERRED, ENTRY_SENT, Inflight, entry_t
 from broker.core.jobs cimport job_t
-from broker.core.journal cimport OP_ENTRY, OP_FLOOR, OP_NEXT, OP_PAUSE, Journal
+from broker.core.journal cimport OP_ENTRY, OP_NEXT, OP_PAUSE, Journal
 from broker.core.log cimport Log
 from broker.core.reading cimport load, loaded, locate, move_to, quarantine, read_entry
+from broker.core.rewind cimport stand_at
 from broker.core.seams cimport Sink
 from broker.core.segment cimport in_place, record_get, resync, stored_t
 from broker.core.state cimport snapshot
@@ -509,21 +510,7 @@ cdef class Cursor(JobOwner):
 
     def empty(self):
         """Count every record there is as acked: waiting, deferred and in flight."""
-        cdef consumer_t *c = self.all
-        self.inflight.clear()
-        self.acks.reset(self.log.frontier)
-        self.next_seq = self.journalled_next = self.log.frontier
-        self.ahead = 0
-        move_to(self, None, 0)
-        if self.journal is not None:
-            self.journal.op(OP_FLOOR, self.next_seq, 0, 0, 1)
-        while c != NULL:
-            c.first = c.last = c.in_flight = 0
-            if c.credit:
-                self.enter_ring(c)
-            c = c.all_next
-        trim(self.log)
-        self.wake()
+        stand_at(self, self.log.frontier)
 
     cdef void skip_range(self, uint64_t first, uint64_t behind) noexcept:
         """Records first..behind-1, which nobody has been given yet, are not to be given."""

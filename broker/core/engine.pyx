@@ -16,6 +16,7 @@ from broker.core.upkeep cimport housekeep
 
 from broker.core.files import escape
 from broker.core.recovery import open_log
+from broker.core.settings import change, configure, effective
 
 TRASH = '.deleted'
 
@@ -26,8 +27,9 @@ cdef class Engine:
         """`root`: the folder of the logs, None = all in memory. `limits`: see Shared.
 
         `policy_for(name)` says when appends to a log are synced: 'always', 'none' or a period
-        in seconds; `retention_for(name)` what it may keep: (age ns, bytes, records) with 0 for
-        any, or None to keep what is not acked. `report(level, text, **fields)` writes a log line.
+        in seconds; `retention_for(name)` what it keeps, see settings.pyx: (max_age, max_bytes,
+        max_msgs, keep, keep_bytes) with 0 for no limit, or None to keep what is not acked.
+        `report(level, text, **fields)` writes a log line.
         """
         self.shared = Shared(turn, router, root, report, limits)
         self.policy_for = policy_for
@@ -79,7 +81,7 @@ cdef class Engine:
             os.makedirs(folder, exist_ok=True)
         self.shared.turn.tick()
         log = Log(self.shared, name, folder, os.urandom(16), self.policy_for(name), ephemeral)
-        log.retention = self.retention_for(name)
+        configure(log, self.policy_for, self.retention_for)
         try:
             log.save()
         except OSError:
@@ -88,6 +90,15 @@ cdef class Engine:
         self.adopt(log)
         self.shared.tell(name, None, True)
         return log
+
+    def settings_of(self, Log log):
+        """What holds for a log: its own settings, and else what is configured."""
+        return effective(log, self.policy_for, self.retention_for)
+
+    def set_settings(self, Log log, dict settings):
+        """Replace a log's own settings, now and for good. OSError: nothing has changed."""
+        self.shared.turn.tick()
+        change(log, settings, self.policy_for, self.retention_for)
 
     def delete_log(self, str name):
         """Forget a log, its cursors and its files."""

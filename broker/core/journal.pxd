@@ -34,6 +34,8 @@ cdef class Journal(JobOwner):
     cdef bint adopted                   # the file is there and good up to file_bytes
     cdef bint closed
     cdef readonly int last_error
+    cdef readonly uint64_t handed       # writes begun
+    cdef readonly uint64_t done         # writes ended
 
     cdef void ack(self, uint64_t seq) noexcept
     cdef void op(self, JournalOp kind, uint64_t a, uint64_t b, uint64_t c, int arity) noexcept

@@ -129,6 +129,11 @@ cdef class Journal(JobOwner):
         """Memory of what is still to be written."""
         return self.cap
 
+    @property
+    def mark(self):
+        """What has been said so far is in the file once `done` is that high, unless last_error."""
+        return self.handed + (1 if self.pending() else 0)
+
     cdef bint pending(self) noexcept:
         return self.len > 0 or self.run_count > 0
 
@@ -153,6 +158,7 @@ cdef class Journal(JobOwner):
         self.data = NULL
         self.len = self.cap = 0
         self.under_way += 1
+        self.handed += 1
         return job
 
     cdef void flush(self) noexcept:
@@ -165,6 +171,7 @@ cdef class Journal(JobOwner):
         self.end_run()
         if self.shared.may_inline(self.len):
             self.seal_block()
+            self.handed += 1
             error = self.shared.write_inline(
                 self.fd, self.data, self.len, <int64_t>self.file_bytes)
             self.file_bytes += self.len
@@ -243,6 +250,7 @@ cdef class Journal(JobOwner):
         if not error:
             error = vfs_rename(os.fsencode(self.new_path), os.fsencode(self.path))
         self.len = 0
+        self.handed += 1
         if error:
             vfs_close(self.fd)
             self.fd = -1
@@ -268,6 +276,7 @@ cdef class Journal(JobOwner):
             self.release()
 
     cdef void wrote(self, int error) noexcept:
+        self.done += 1
         if error:
             # what is lost here is in memory: a whole new file follows, once that works
             self.last_error = error

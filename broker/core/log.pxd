@@ -69,6 +69,9 @@ cdef class Log(JobOwner):
     cdef bint noticed                   # in shared.touched
     cdef bint known_to_root             # metadata and folder entry are on the disk, or asked for
     cdef public object retention        # (max age ns, max bytes, max records), 0 = any; None = none
+    cdef public int64_t keep_ns         # acked records of files stay so long,
+    cdef public uint64_t keep_bytes     # at most so many bytes; 0 and 0 = they go at once
+    cdef public dict settings           # see settings.pyx; stored with the metadata
     cdef public object on_unused        # called with the name of an in-memory log without cursors
 
     # Appends one record; an empty subject means the log's own name. Returns its ticket, or 0

@@ -32,6 +32,9 @@ class Log(JobOwner):
     message_count: int
     message_bytes: int
     dropped_live: int
+    keep_ns: int
+    keep_bytes: int
+    settings: dict[str, Any]
     retention: tuple[int, int, int] | None
     on_unused: Callable[[str], object] | None
     def __init__(

@@ -67,6 +67,7 @@ cdef class Log(JobOwner):
         self.created_ns = shared.turn.wall_ns
         self.segments = []
         self.cursors = {}
+        self.settings = {}
         self.full_batches = []
         self.waiters = []
         self.stalled = []
@@ -523,6 +524,7 @@ cdef class Log(JobOwner):
             'created_ns': self.created_ns,
             'paused': self.paused,
             'frontier': None if follows else self.frontier,
+            **({'settings': self.settings} if self.settings else {}),
         })
         self.known_to_root = False
 

@@ -10,7 +10,7 @@ def open_log(
     shared: Shared,
     folder: str,
     policy_for: Callable[[str], str | float],
-    retention_for: Callable[[str], tuple[int, int, int] | None],
+    retention_for: Callable[[str], tuple[int, int, int, int, int] | None],
     problems: list[str],
 ) -> Log | None: ...
 def read_meta(

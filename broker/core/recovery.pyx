@@ -31,6 +31,7 @@ from broker.core.files import (
 )
 from broker.core.journal import read_journal
 from broker.core.segment import check_header
+from broker.core.settings import configure, valid
 
 
 def open_log(Shared shared, folder, policy_for, retention_for, list problems):
@@ -42,7 +43,12 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
         return None
     name = meta['name']
     log = Log(shared, name, folder, bytes.fromhex(meta['log_id']), policy_for(name))
-    log.retention = retention_for(name)
+    settings = meta.get('settings', {})
+    if valid(settings):
+        log.settings = settings
+    else:
+        problems.append(f'{folder}: the settings of the log make no sense and are left out')
+    configure(log, policy_for, retention_for)
     log.created_ns = meta['created_ns']
     log.paused = meta['paused']
     open_segments(log, paths, problems)

@@ -4,6 +4,7 @@ from broker.core.log cimport Log
 from broker.core.segment cimport Segment
 
 cdef void trim(Log log) noexcept                # drop what every cursor is done with
+cdef bint kept(Log log, Segment segment) noexcept
 cdef bint drop_first(Log log, Segment segment) noexcept
 cdef void enforce(Log log) noexcept             # keep to log.retention
 cdef void drop_segment(Log log, Segment segment) noexcept

@@ -24,11 +24,23 @@ cdef void trim(Log log) noexcept:
         keep = min(keep, cursor.acks.floor)
     while len(log.segments) > 1:
         segment = log.segments[0]
-        if segment.next_seq > keep or not drop_first(log, segment):
+        if segment.next_seq > keep or kept(log, segment) or not drop_first(log, segment):
             break
     segment = log.segments[0] if log.segments else None
-    log.trim_at = segment.next_seq if segment is not None and not segment.active else (
-        <uint64_t>-1)
+    log.trim_at = <uint64_t>-1
+    # what is kept for its age or size is the housekeeping's to drop
+    if segment is not None and not segment.active and (
+            segment.next_seq > keep or not kept(log, segment)):
+        log.trim_at = segment.next_seq
+
+
+cdef bint kept(Log log, Segment segment) noexcept:
+    """Whether a segment that every cursor is done with stays for those who may go back."""
+    if log.folder is None or not (log.keep_ns or log.keep_bytes) or log.deleted:
+        return False
+    if log.keep_ns and segment.changed_ns + log.keep_ns < log.shared.turn.wall_ns:
+        return False
+    return not log.keep_bytes or <uint64_t>log.disk_bytes - segment.size < log.keep_bytes
 
 
 cdef bint drop_first(Log log, Segment segment) noexcept:
@@ -140,7 +152,7 @@ cdef void housekeep(Log log) noexcept:
             and log.active.size > log.shared.reclaim_bytes and log.waiting_bytes == 0):
         reclaim(log)
     if (log.idle_mark == log.next_seq and log.retention is None and not log.unsynced
-            and log.waiting_bytes == 0):
+            and log.waiting_bytes == 0 and (not log.keep_ns or len(log.segments) < 2)):
         log.noticed = False
         log.spare = None            # an idle log keeps no buffer
         log.shared.touched.discard(log)     # until something happens to it again

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from broker.core.rewind import rewind
 from broker.core.taker import Taker
 
 CONSUMERS = 3
@@ -199,6 +200,16 @@ class CursorMachine(RuleBasedStateMachine):
         for seq in self.of(LOGGED):
             self.model[seq].state = ACKED
 
+    def rewind(self, draw: Draw) -> None:
+        """To any place, also one that is not there any more or not there yet."""
+        asked = draw(st.integers(0, len(self.model) + 2))
+        place = rewind(self.cursor, asked)
+        assert place == min(max(asked, self.log.first_seq), self.log.frontier)
+        for seq, entry in self.model.items():
+            if entry.state != LOGGED and seq < self.log.frontier:
+                entry.state = ACKED if seq < place else WAITING
+                entry.owner, entry.attempts, entry.due = None, 0, 0
+
     def restart(self, draw: Draw) -> None:
         """With the consumers, or without them."""
         self.generation += 1
@@ -299,6 +310,7 @@ ACTIONS = [
     *["publish"] * 4, *["pass_time"] * 3, *["finish"] * 4, *["requeue"] * 3, *["touch"] * 2,
     *["set_credit"] * 3, *["leave"] * 2, *["restart"] * 2, "not_theirs", "pause",
     *["unpause"] * 4, "pause_log", *["unpause_log"] * 3, "empty", "empty_log",
+    *["rewind"] * 2,
 ]  # fmt: skip
 NEEDS: dict[str, Callable[[CursorMachine], object]] = {
     "finish": CursorMachine.held,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.core.log import Log
     from broker.errors import HttpError
     from broker.protocols.nsq.door import NsqDoor
-    from broker.protocols.nsq.http import Answer, Query
+    from broker.protocols.nsq.http import Answer, Query, Routes
 
 _GO_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
@@ -76,6 +76,7 @@ class NsqApi:
         self.hostname = socket.gethostname()
         self.http_port = self.https_port = 0  # set once they are known
         self.start_ns = time.time_ns()
+        self.extra_routes: Routes = {}  # served as well; set before `app`
 
     def app(self) -> web.Application:
         """The application that serves all of it."""
@@ -97,7 +98,7 @@ class NsqApi:
             "/channel/pause": {"POST": Route(self.channel_pause)},
             "/channel/unpause": {"POST": Route(self.channel_unpause)},
         }
-        return make_app(routes, self.config.max_body_size + 1)
+        return make_app({**routes, **self.extra_routes}, self.config.max_body_size + 1)
 
     def refusing_app(self) -> web.Application:
         """What plain HTTP serves when TLS is required: where to go instead."""

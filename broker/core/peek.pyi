@@ -1,0 +1,24 @@
+"""Looking at records without taking them."""
+
+from collections.abc import Container
+from typing import Any, final
+
+from broker.core.cursor import Cursor
+from broker.core.log import Log
+
+WAITING: str
+DEFERRED: str
+IN_FLIGHT: str
+
+_Record = tuple[int, int, bytes, bytes, bytes, bytes]
+
+@final
+class Peek:
+    found: list[list[Any]]
+    next_seq: int | None
+    def __init__(self, log: Log, found: list[list[Any]], next_seq: int | None) -> None: ...
+    def read(self, bytes_max: int) -> dict[int, _Record]: ...
+
+def peek_cursor(cursor: Cursor, states: Container[str], from_seq: int, limit: int) -> Peek: ...
+def peek_log(log: Log, from_seq: int, limit: int) -> Peek: ...
+def seq_of(row: list[Any]) -> int: ...
