@@ -28,7 +28,8 @@ cdef class Engine:
 
         `policy_for(name)` says when appends to a log are synced: 'always', 'none' or a period
         in seconds; `retention_for(name)` what it keeps, see settings.pyx: (max_age, max_bytes,
-        max_msgs, keep, keep_bytes) with 0 for no limit, or None to keep what is not acked. `report(level, text, **fields)` writes a log line.
+        max_msgs, keep, keep_bytes) with 0 for no limit, or None to keep what is not acked.
+        `report(level, text, **fields)` writes a log line.
         """
         self.shared = Shared(turn, router, root, report, limits)
         self.policy_for = policy_for
