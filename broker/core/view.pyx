@@ -1,8 +1,9 @@
 # cython: language_level=3
 """Reading a segment without the loop: the disk may take its time, and nothing is shared.
 
-A view is taken on the loop's thread and read on any one. Records of files are verified; what does
-not read, or is not of this place, is passed over. The file may be dropped meanwhile: then it is gone.
+A view is taken on the loop's thread and read on any one. Records of files are verified; what
+does not read, or is not of this place, is passed over. The file may be dropped meanwhile: then
+it is gone.
 """
 import os
 
