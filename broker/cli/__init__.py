@@ -15,6 +15,7 @@ class Commands(click.Group):
 
     known: ClassVar[dict[str, tuple[str, str]]] = {
         "bench": ("broker.cli.bench:bench", "Measure this broker or any NATS or NSQ server."),
+        "archive": ("broker.cli.archive:archive", "Write topics to files."),
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
         "pub": ("broker.cli.pub:pub", "Publish arguments or lines to a topic."),
         "serve": ("broker.cli.serve:serve", "Run the broker."),

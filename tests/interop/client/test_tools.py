@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,24 +11,6 @@ from harness.http import nsq_topic
 
 WAIT_S = 30.0
 Run = Any
-
-
-@pytest.fixture
-def tool() -> Iterator[Run]:
-    """Start `twinwire ARGUMENTS`; what still runs is killed with the test."""
-    running: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "broker", *arguments]
-        pipe = subprocess.PIPE
-        running.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe))
-        return running[-1]
-
-    yield start
-    for process in running:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
 
 
 def _pub(tool: Run, server: Server, topic: str, data: bytes, *more: str) -> None:
