@@ -17,10 +17,13 @@ class Commands(click.Group):
 
     known: ClassVar[dict[str, tuple[str, str]]] = {
         "bench": ("broker.cli.bench:bench", "Measure this broker or any NATS or NSQ server."),
+        "archive": ("broker.cli.archive:archive", "Write topics to files."),
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
         "nsqd": ("broker.cli.nsq:nsqd", "Run as nsqd, with its flags and defaults."),
         "nsqlookupd": ("broker.cli.nsq:nsqlookupd", "Run as nsqlookupd."),
+        "pub": ("broker.cli.pub:pub", "Publish arguments or lines to a topic."),
         "serve": ("broker.cli.serve:serve", "Run the broker."),
+        "sub": ("broker.cli.sub:sub", "Print what topics get."),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

@@ -122,14 +122,14 @@ class Connection(asyncio.Protocol):
             self._transport = cast("asyncio.Transport", secure)
             await ready
         compressed = self.features.get("snappy") or self.features.get("deflate")
-        answered = self._expect() if compressed else None
+        switched = self._expect() if compressed else None
         if self.features.get("snappy"):
             self._codec = Snappy()
         elif self.features.get("deflate"):
             self._codec = Deflate(self.options.deflate_level)
         self._release()
-        if answered is not None:
-            await answered
+        if switched is not None:
+            await switched
 
     def _release(self) -> None:
         self._upgrading = self._holding = False

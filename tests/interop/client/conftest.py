@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +60,24 @@ async def opened() -> AsyncIterator[Open]:
     yield make_reader
     for reader in readers:
         await reader.close(1)
+
+
+Run = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def tool() -> Iterator[Run]:
+    """Start `twinwire ARGUMENTS`; what still runs is killed with the test."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "broker", *arguments]
+        pipe = subprocess.PIPE
+        running.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe))
+        return running[-1]
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
