@@ -107,6 +107,7 @@ class NsqConfig:
     msg_timeout_ns: int = _duration(limits.NSQ_MSG_TIMEOUT)
     max_msg_timeout_ns: int = _duration(limits.NSQ_MAX_MSG_TIMEOUT)
     max_req_timeout_ns: int = _duration(limits.NSQ_MAX_REQ_TIMEOUT)
+    max_defer_ns: int = _duration(limits.NSQ_MAX_DEFER, off=True)  # 0: as max_req_timeout
     max_msg_size: int = _message_size(limits.NSQ_MAX_MSG_SIZE)
     max_body_size: int = _message_size(limits.NSQ_MAX_BODY_SIZE)
     max_heartbeat_interval_ns: int = _duration(

@@ -77,6 +77,7 @@ NSQ_NODE_ID_MAX: Final = 1_023  # ten bits of a message id
 NSQ_MSG_TIMEOUT: Final = 60 * SECOND
 NSQ_MAX_MSG_TIMEOUT: Final = 15 * MINUTE
 NSQ_MAX_REQ_TIMEOUT: Final = 1 * HOUR
+NSQ_MAX_DEFER: Final = 0  # of publishes; 0 = as max_req_timeout, which is nsqd's rule
 NSQ_MAX_MSG_SIZE: Final = 1 * MIB
 NSQ_MAX_BODY_SIZE: Final = 5 * MIB  # of one command: all messages of an MPUB together
 NSQ_MAX_HEARTBEAT_INTERVAL: Final = 60 * SECOND

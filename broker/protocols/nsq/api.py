@@ -173,7 +173,8 @@ class NsqApi:
         if not _GO_INT.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
             raise ApiError(errors.NSQ_HTTP_DEFER)
         delay_ns = _wrapped(int(text) * limits.MS)
-        if not 0 <= delay_ns <= self.config.max_req_timeout_ns:
+        most = max(self.config.max_req_timeout_ns, self.config.max_defer_ns)
+        if not 0 <= delay_ns <= most:
             raise ApiError(errors.NSQ_HTTP_DEFER)
         return delay_ns
 
