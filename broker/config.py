@@ -138,6 +138,8 @@ class TopicConfig:
     max_age_ns: int = _duration(0, off=True)  # 0: no limit, here and below
     max_bytes: int = _size(0, 0, limits.COUNT_MAX)
     max_msgs: int = _count(0, 0)
+    max_attempts: int = _count(0, 0, limits.NSQ_ATTEMPTS_MAX)  # then to dead_letter_topic
+    dead_letter_topic: str = _setting(kinds.text(kinds.check_topic), "")  # empty: <topic>.dead
 
 
 @dataclass(frozen=True)

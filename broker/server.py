@@ -79,6 +79,7 @@ class Server:
             await self._open("nats", nats)
         if config.nsq.listen is not None:
             nsq = NsqDoor(config.nsq, runtime, self._engine)
+            nsq.dead_letters.begin(config.storage.for_topic)
             await self._open("nsq", nsq)
             if config.nsq.http is not None:
                 api = NsqApi(nsq, self.health)

@@ -19,11 +19,12 @@ from broker.core.cursor cimport Cursor
 from broker.core.inflight cimport ENTRY_LEAVING, Inflight, entry_t
 from broker.core.log cimport Log
 from broker.core.reading cimport read_entry
-from broker.core.segment cimport STORED_ADDRESSED, stored_t
+from broker.core.segment cimport STORED_ADDRESSED, STORED_LIVE, stored_t
 from broker.core.types cimport record_t
 
 REASONS = ('returned', 'timeout', 'requeue', 'close')
-ADDRESSED = STORED_ADDRESSED        # for append(): only for the cursor named in `reply`
+# Flags for append(): only for the cursor named in `reply`, and for no live subscriber.
+ADDRESSED = STORED_ADDRESSED | STORED_LIVE
 
 cdef enum:
     RETRY_NS_MIN = 1000000          # a retry of this very moment would never end

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker import errors, limits
 from broker.protocols.nsq import stats
+from broker.protocols.nsq.deadletter_api import routes as dead_letter_routes
 from broker.protocols.nsq.http import ApiError, Route, make_app, read_body
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
@@ -85,6 +86,7 @@ class NsqApi:
             "/channel/pause": {"POST": Route(self.channel_pause)},
             "/channel/unpause": {"POST": Route(self.channel_unpause)},
         }
+        routes |= dead_letter_routes(self.door)
         return make_app(routes, self.config.max_body_size + 1)
 
     # --- what there is

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker import limits
 from broker.net.listener import Door
+from broker.protocols.nsq.deadletters import Policies
 from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.identify import IdentifySettings
 from broker.protocols.nsq.session import NsqSession
@@ -52,6 +53,7 @@ class NsqDoor(Door):
         self.config = config
         self.engine = engine
         self.face = NsqFace(engine, runtime.turn, config)
+        self.dead_letters = Policies(engine)
 
     def new_session(self) -> NsqSession:
         return NsqSession(self.face)
