@@ -27,7 +27,7 @@ cdef class DeadLetters(Session):
     cdef readonly bint failing          # the last one could not be stored; has been reported
 
     cdef void take(self, entry_t *e) noexcept
-    cdef uint64_t append(self, const stored_t *s, const entry_t *e) except? 0
+    cdef int append(self, const stored_t *s, const entry_t *e) except -1
     cdef void later(self, entry_t *e, object problem) noexcept
     cdef void arrived(self, uint64_t seq, bint stored) noexcept
 

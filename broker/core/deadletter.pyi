@@ -10,6 +10,8 @@ from broker.core.seams import Session
 REASONS: tuple[str, ...]
 ADDRESSED: int
 
+_Facts = tuple[int, int, str, int, bytes, bytes]
+
 @final
 class DeadLetters(Session):
     cursor: Cursor
@@ -23,7 +25,7 @@ class DeadLetters(Session):
         deliver_max: int,
         target: str,
         open_log: Callable[[str], Log],
-        heads: Callable[[Cursor, int, int, str, int, bytes, bytes], bytes],
+        heads: Callable[[Cursor, _Facts], bytes],
     ) -> None: ...
     def begin(self) -> None: ...
     def end(self) -> None: ...

@@ -44,8 +44,8 @@ cdef class DeadLetters(Session):
     def __init__(self, Cursor cursor, uint16_t deliver_max, str target, open_log, heads):
         """Records of `cursor` go to the log `target` when delivery number `deliver_max` failed.
 
-        `open_log(name)` finds or makes that log. `heads(cursor, seq, attempts, reason,
-        timestamp_ns, subject, headers)` makes the headers of the dead letter.
+        `open_log(name)` finds or makes that log. `heads(cursor, (seq, attempts,
+        reason, timestamp_ns, subject, headers))` makes the headers of the dead letter.
         """
         self.cursor = cursor
         self.deliver_max = deliver_max
@@ -83,7 +83,6 @@ cdef class DeadLetters(Session):
     cdef void take(self, entry_t *e) noexcept:
         cdef Cursor cursor = self.cursor
         cdef stored_t s
-        cdef uint64_t ticket
         cdef int found = read_entry(cursor, e, &s)
         if found == 0:
             # its bytes do not read any more; they stay in the file
@@ -96,20 +95,20 @@ cdef class DeadLetters(Session):
             self.later(e, 'its segment cannot be opened')
             return
         try:
-            ticket = self.append(&s, e)
+            self.append(&s, e)
         except Exception as problem:
             self.later(e, problem)
             return
         e.state = ENTRY_LEAVING
 
-    cdef uint64_t append(self, const stored_t *s, const entry_t *e) except? 0:
-        """Append the dead letter of an entry; its ticket."""
+    cdef int append(self, const stored_t *s, const entry_t *e) except -1:
+        """Append the dead letter of an entry, and wait for the log's answer."""
         cdef Log log = self.open_log(self.target)
         cdef record_t rec
         cdef uint64_t ticket
-        cdef bytes head = self.heads(
-            self.cursor, e.seq, e.attempts, REASONS[e.reason], s.rec.timestamp_ns,
-            s.rec.subject[:s.rec.subject_len], s.rec.data[:s.rec.headers_len])
+        cdef bytes head = self.heads(self.cursor, (
+            e.seq, e.attempts, REASONS[e.reason], s.rec.timestamp_ns,
+            s.rec.subject[:s.rec.subject_len], s.rec.data[:s.rec.headers_len]))
         cdef bytes data = head + s.rec.data[s.rec.headers_len:s.rec.total_len]
         if log is self.cursor.log:
             raise OSError(errno.ELOOP, 'a log cannot be its own dead letters')
@@ -128,7 +127,7 @@ cdef class DeadLetters(Session):
         if not self.pending or self.pending[len(self.pending) - 1][0] is not log:
             log.wait(self)
         self.pending.append((log, e.seq, ticket))
-        return ticket
+        return 0
 
     cdef void later(self, entry_t *e, object problem) noexcept:
         """It stays, is given to nobody, and is tried again."""

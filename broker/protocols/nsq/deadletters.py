@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
@@ -69,17 +70,10 @@ def default_target(topic: str) -> str:
     return base + SUFFIX
 
 
-def heads(
-    cursor: Cursor,
-    seq: int,
-    attempts: int,
-    reason: str,
-    timestamp_ns: int,
-    subject: bytes,
-    headers: bytes,
-) -> bytes:
+def heads(cursor: Cursor, facts: tuple[int, int, str, int, bytes, bytes]) -> bytes:
     """The headers of a dead letter: those it had, and where it comes from."""
-    facts = {
+    seq, attempts, reason, timestamp_ns, subject, headers = facts
+    told = {
         _TOPIC: cursor.log.name,
         _CHANNEL: cursor.name,
         "Twinwire-Attempts": attempts,
@@ -87,7 +81,7 @@ def heads(
         "Twinwire-Timestamp": timestamp_ns,
         "Twinwire-Sequence": seq,
     }
-    lines = [*_foreign(headers), *(f"{key}: {value}".encode() for key, value in facts.items())]
+    lines = [*_foreign(headers), *(f"{key}: {value}".encode() for key, value in told.items())]
     if subject != cursor.log.name.encode():
         lines.append(b"Twinwire-Subject: " + subject)
     return _BEGIN + _LINE.join(lines) + _END
@@ -188,10 +182,9 @@ def _load(log: Log) -> dict[str, Policy]:
     """What was set for the channels of a topic; what does not read is said and passed over."""
     if log.folder is None:
         return {}
-    path = os.path.join(log.folder, FILE)
+    path = Path(log.folder) / FILE
     try:
-        with open(path, "rb") as file:
-            page = orjson.loads(file.read())
+        page = orjson.loads(path.read_bytes())
         if page["version"] != _VERSION:
             raise ValueError(f"version {page['version']}")
         return {
@@ -209,13 +202,14 @@ def _load(log: Log) -> dict[str, Policy]:
 def _save(log: Log, channels: dict[str, Policy]) -> None:
     if log.folder is None:
         return
-    path = os.path.join(log.folder, FILE)
+    path = Path(log.folder) / FILE
     page = {
         "version": _VERSION,
         "channels": {name: policy._asdict() for name, policy in channels.items()},
     }
-    with open(path + ".new", "wb") as file:
+    new = path.with_suffix(".new")
+    with new.open("wb") as file:
         file.write(orjson.dumps(page, option=orjson.OPT_INDENT_2))
         file.flush()
         os.fsync(file.fileno())
-    os.replace(path + ".new", path)
+    new.replace(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker import limits
@@ -35,13 +36,15 @@ async def give_back(engine: Engine, cursor: Cursor, most: int, *, to_topic: bool
     """
     taker = Taker(cursor, 0, *[limits.REQUEUE_ACK_WAIT / limits.SECOND] * 2)
     taker.heads = []
+    arrived = asyncio.Event()
+    taker.arrived = arrived.set
     moved = kept = 0
     failed = ""
     most = min(most, cursor.depth)
     try:
         while moved + kept < most and not failed:
             taker.set_credit(kept + min(limits.REQUEUE_WINDOW, most - moved - kept))
-            await _some(taker, engine.shared.settle_poll)
+            await _some(taker, arrived)
             if not taker.records:
                 break
             records, taker.records = taker.records, []
@@ -69,21 +72,19 @@ async def give_back(engine: Engine, cursor: Cursor, most: int, *, to_topic: bool
     return Returned(moved, kept, failed)
 
 
-async def _some(taker: Taker, poll_s: float) -> None:
-    """Wait until records have arrived, or none do."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + limits.REQUEUE_SILENCE / limits.SECOND
-    while not taker.records and loop.time() < end and taker.cursor.depth:
-        await asyncio.sleep(poll_s)
+async def _some(taker: Taker, arrived: asyncio.Event) -> None:
+    """Wait until records have arrived, or none do: somebody else may take them."""
+    arrived.clear()
+    if not taker.records and taker.cursor.depth:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(arrived.wait(), limits.REQUEUE_SILENCE / limits.SECOND)
 
 
 def _home(engine: Engine, origin: Origin, *, to_topic: bool) -> Log | None:
     """The log a dead letter goes back to; None when there is nobody for it."""
     log = engine.log(origin.topic)
     if to_topic:
-        return log or engine.open_log(
-            origin.topic, ephemeral=is_ephemeral(origin.topic.encode())
-        )
+        return log or engine.open_log(origin.topic, ephemeral=is_ephemeral(origin.topic.encode()))
     return log if log is not None and origin.channel in log.cursors else None
 
 

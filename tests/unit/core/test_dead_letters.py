@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ WAIT = 10.0
 LIMIT = 2
 
 
-def heads(cursor: Any, *facts: Any) -> bytes:
+def heads(cursor: Any, facts: Any) -> bytes:
     return repr((cursor.log.name, cursor.name, *facts)).encode()
 
 
@@ -89,7 +90,7 @@ def test_the_last_failed_delivery(tmp_path: Path, by: str, reason: str) -> None:
         rig.settle()
         ((_, _, _, body),) = look.records
         ((subject, reply, head),) = look.heads
-        told = eval(head)
+        told = ast.literal_eval(head.decode())
         assert (body, subject, reply) == (b"x", b"d", b"R")
         assert told[:5] == ("t", "c", 1, LIMIT, reason)
         assert told[6:] == (b"t", b"H")

@@ -15,6 +15,7 @@ from fakes_nsq import OK, message_id, pub, shown
 from live_nsq import Client, on_uvloop, opened
 
 from broker.config import StorageConfig, TopicConfig
+from broker.core.publish import append, settled
 from broker.core.taker import Taker
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.deadletters import FILE, default_target, origin_of
@@ -192,11 +193,10 @@ def test_default_targets_of_long_names_differ() -> None:
 async def test_headers_of_the_publisher_are_kept(tmp_path: Path) -> None:
     storage = StorageConfig(topic=(TopicConfig("t", max_attempts=1),))
     async with desk(tmp_path, storage) as our:
-        from broker.core.publish import append, settled
-
         log = our.door.engine.open_log("t")
         taker = Taker(log.open_cursor("c"), 1)
-        await settled(log, append(log, b"x", headers=b"NATS/1.0\r\nA: b\r\nTwinwire-Topic: z\r\n\r\n"))
+        headers = b"NATS/1.0\r\nA: b\r\nTwinwire-Topic: z\r\n\r\n"
+        await settled(log, append(log, b"x", headers=headers))
         assert await (await Client.dial(our.door)).ask(pub(b"mark", b"x")) == OK
         assert taker.requeue(1) == 0
         assert await (await Client.dial(our.door)).ask(pub(b"mark", b"x")) == OK
