@@ -293,6 +293,12 @@ def check_pattern(pattern: str) -> None:
         raise ValueError(f"not a pattern: {pattern!r} has > before its end")
 
 
+def check_topic(name: str) -> None:
+    """Refuse what no lasting NSQ topic can be called; empty is for the caller to say."""
+    if not re.fullmatch(rf"[.a-zA-Z0-9_-]{{0,{limits.NSQ_NAME_MAX}}}", name):
+        raise ValueError(f"not the name of a topic: {name!r}")
+
+
 def pattern_matches(pattern: str, name: str) -> bool:
     """Whether a topic's name matches: * is one token, a final > is one or more."""
     wanted, tokens = pattern.split("."), name.split(".")

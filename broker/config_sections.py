@@ -98,6 +98,7 @@ class NsqConfig:
     msg_timeout_ns: int = _duration(limits.NSQ_MSG_TIMEOUT)
     max_msg_timeout_ns: int = _duration(limits.NSQ_MAX_MSG_TIMEOUT)
     max_req_timeout_ns: int = _duration(limits.NSQ_MAX_REQ_TIMEOUT)
+    max_defer_ns: int = _duration(limits.NSQ_MAX_DEFER, off=True)  # 0: as max_req_timeout
     max_msg_size: int = _message_size(limits.NSQ_MAX_MSG_SIZE)
     max_body_size: int = _message_size(limits.NSQ_MAX_BODY_SIZE)
     max_heartbeat_interval_ns: int = _duration(
@@ -169,6 +170,8 @@ class TopicConfig:
     max_msgs: int = _count(0, 0)
     keep_ns: int = _duration(0, off=True)  # for what every channel is done with
     keep_bytes: int = _size(0, 0, limits.COUNT_MAX)
+    max_attempts: int = _count(0, 0, limits.NSQ_ATTEMPTS_MAX)  # then to dead_letter_topic
+    dead_letter_topic: str = _setting(kinds.text(kinds.check_topic), "")  # empty: <topic>.dead
 
 
 @dataclass(frozen=True)

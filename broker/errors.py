@@ -288,3 +288,12 @@ V1_SETTINGS_UNKNOWN: Final = "unknown key{near}"
 def http_error(error: HttpError, **parts: str) -> HttpError:
     """The error with the parts of its text filled in."""
     return HttpError(error.status, error.code.format(**parts))
+
+
+# ours: dead letters
+NSQ_DEAD_ATTEMPTS: Final = HttpError(400, "INVALID_ARG_MAX_ATTEMPTS")
+NSQ_DEAD_TARGET: Final = HttpError(400, "INVALID_ARG_DEAD_LETTER_TOPIC")
+NSQ_DEAD_TO: Final = HttpError(400, "INVALID_ARG_TO")
+NSQ_DEAD_LIMIT: Final = HttpError(400, "INVALID_ARG_LIMIT")
+NSQ_DEAD_PAUSED: Final = HttpError(409, "CHANNEL_IS_PAUSED")
+NSQ_DEAD_FAILED: Final = HttpError(503, "CANNOT_BE_STORED")

@@ -78,6 +78,7 @@ NSQ_NODE_ID_MAX: Final = 1_023  # ten bits of a message id
 NSQ_MSG_TIMEOUT: Final = 60 * SECOND
 NSQ_MAX_MSG_TIMEOUT: Final = 15 * MINUTE
 NSQ_MAX_REQ_TIMEOUT: Final = 1 * HOUR
+NSQ_MAX_DEFER: Final = 0  # of publishes; 0 = as max_req_timeout, which is nsqd's rule
 NSQ_MAX_MSG_SIZE: Final = 1 * MIB
 NSQ_MAX_BODY_SIZE: Final = 5 * MIB  # of one command: all messages of an MPUB together
 NSQ_MAX_HEARTBEAT_INTERVAL: Final = 60 * SECOND
@@ -93,6 +94,8 @@ NSQ_OUTPUT_BUFFER_TIMEOUT: Final = 250 * MS
 NSQ_MAX_CHANNEL_CONSUMERS: Final = 0  # 0 = no limit
 NSQ_MAX_DEFLATE_LEVEL: Final = 6
 NSQ_DEFLATE_LEVEL_CEILING: Final = 9  # zlib
+NSQ_NAME_MAX: Final = 64  # characters of a topic or channel, #ephemeral included
+NSQ_ATTEMPTS_MAX: Final = 65_535  # 16 bits of a message
 
 assert NSQ_MSG_TIMEOUT <= NSQ_MAX_MSG_TIMEOUT
 assert NSQ_MAX_MSG_SIZE <= NSQ_MAX_BODY_SIZE
@@ -135,6 +138,10 @@ CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the n
 ROUTER_CACHE_SUBJECTS: Final = 8192  # answers kept; a power of two
 ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together
 SEQ_MAX: Final = 2**62  # no log gets that far
+# Dead letters moved back: so many are on their way at once; none arriving for so long ends it.
+REQUEUE_WINDOW: Final = 256
+REQUEUE_SILENCE: Final = 5 * SECOND
+REQUEUE_ACK_WAIT: Final = 1 * HOUR  # longer than the disk takes for a window
 SETTLE_POLL: Final = 5 * MS  # how often a stopping server looks whether the disk is done
 
 assert LOAD_BYTES <= STORAGE_SEGMENT_SIZE

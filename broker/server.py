@@ -93,6 +93,8 @@ class Server:
             await self._open("nats", nats)
         if config.nsq.listen is not None:
             nsq = NsqDoor(config.nsq, runtime, self._engine)
+            nsq.dead_letters.begin(config.storage.for_topic)
+            nsq.dead_letters.begin(config.storage.for_topic)
             await self._open("nsq", nsq)
             api = NsqApi(nsq, self.health)
             api.extra_routes = Extras(nsq, TopicSettings(self.engine)).routes()

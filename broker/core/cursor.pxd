@@ -59,6 +59,8 @@ cdef class Cursor(JobOwner):
     cdef uint64_t random
     cdef uint64_t counted_from          # message_count = the log's frontier - this
     cdef readonly uint64_t requeue_count, timeout_count
+    cdef uint16_t deliver_max           # deliveries until a record goes to `dead`; 0 = any number
+    cdef readonly object dead           # its DeadLetters, None = none
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept
     # give_back: its records return at once
@@ -84,7 +86,7 @@ cdef class Cursor(JobOwner):
     cdef void skip_to(self, uint64_t seq) noexcept
     cdef void missing(self, uint64_t seq) noexcept
     cdef void done_with(self, uint64_t seq) noexcept
-    cdef void again(self, entry_t *e, bint at_tail) noexcept
+    cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept
     cdef void rearm(self) noexcept
     cdef void flush_journal(self) noexcept
     cdef void put_off(self, entry_t *e, int64_t wait_ns) noexcept

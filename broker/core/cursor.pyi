@@ -3,6 +3,7 @@
 from typing import final
 
 from broker.core.acks import AckSet
+from broker.core.deadletter import DeadLetters
 from broker.core.inflight import Inflight
 from broker.core.jobs import JobOwner
 from broker.core.journal import Journal
@@ -24,6 +25,7 @@ class Cursor(JobOwner):
     consumers: int
     requeue_count: int
     timeout_count: int
+    dead: DeadLetters | None
     def __init__(self, log: Log, name: str, start: int, journal: Journal | None = None) -> None: ...
     def pause(self) -> None: ...
     def unpause(self) -> None: ...

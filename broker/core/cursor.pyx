@@ -21,6 +21,8 @@ import os
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from broker.core.acks cimport AckSet
+from broker.core.deadletter cimport (
+    REASON_CLOSE, REASON_REQUEUE, REASON_RETURNED, REASON_TIMEOUT, addressed_to, bury)
 from broker.core.heap cimport heap_peek, heap_push, heap_remove, heap_update
 from broker.core.inflight cimport ENTRY_DEFERRED, ENTRY_SENT, Inflight, entry_t
 from broker.core.jobs cimport job_t
@@ -29,7 +31,7 @@ from broker.core.log cimport Log
 from broker.core.reading cimport load, loaded, locate, move_to, quarantine, read_entry
 from broker.core.rewind cimport stand_at
 from broker.core.seams cimport Sink
-from broker.core.segment cimport in_place, record_get, resync, stored_t
+from broker.core.segment cimport STORED_ADDRESSED, in_place, record_get, resync, stored_t
 from broker.core.state cimport snapshot
 from broker.core.turn cimport PHASE_PUMP
 from broker.core.types cimport heap_item_t
@@ -77,7 +79,7 @@ cdef class Cursor(JobOwner):
             e = self.inflight.at(c.first)
             if give_back:
                 self.unlink(e)
-                self.again(e, False)
+                self.again(e, False, REASON_CLOSE)
             else:
                 c.first = e.next
                 e.prev = e.next = 0
@@ -164,8 +166,8 @@ cdef class Cursor(JobOwner):
         self.unlink(e)
         c.requeued += 1
         self.requeue_count += 1
-        if delay_ns <= 0:
-            self.again(e, True)
+        if delay_ns <= 0 or (self.deliver_max and e.attempts >= self.deliver_max):
+            self.again(e, True, REASON_REQUEUE)
             return ACK_OK
         self.put_off(e, delay_ns)
         if self.journal is not None:
@@ -222,8 +224,11 @@ cdef class Cursor(JobOwner):
         if not self.queued:
             self.shared.turn.add(PHASE_PUMP, self)
 
-    cdef void again(self, entry_t *e, bint at_tail) noexcept:
+    cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept:
         """Queue an entry to be given again: behind the fresh records, or before them."""
+        if self.deliver_max and e.attempts >= self.deliver_max:
+            bury(self, e, reason)
+            return
         e.mark = <int64_t>self.next_seq
         if at_tail:
             e.mark = <int64_t>min(self.log.frontier, self.next_seq + AGAIN_DISTANCE)
@@ -333,10 +338,14 @@ cdef class Cursor(JobOwner):
             if s.rec.seq > self.next_seq:
                 self.missing(s.rec.seq)
                 continue        # with what was passed over the segment may be gone
-            if s.not_before_ns or self.ahead:
+            if s.not_before_ns or self.ahead or s.flags & STORED_ADDRESSED:
                 if self.acks.has(s.rec.seq) or self.inflight.find(s.rec.seq) != NULL:
                     self.ahead -= 1
                     self.passed(size)
+                    continue
+                if s.flags & STORED_ADDRESSED and not addressed_to(self, s):
+                    self.passed(size)
+                    self.done_with(s.rec.seq)
                     continue
                 if s.not_before_ns > self.shared.turn.wall_ns:     # 0 never is
                     self.defer(s, self.offset)
@@ -454,11 +463,11 @@ cdef class Cursor(JobOwner):
             if e.state == ENTRY_SENT:
                 self.timeout_count += 1
                 self.unlink(e)
-                self.again(e, True)
+                self.again(e, True, REASON_TIMEOUT)
             else:
                 heap_remove(&self.inflight.due, item)
                 self.inflight.deferred -= 1
-                self.again(e, False)
+                self.again(e, False, REASON_RETURNED)
         self.rearm()
         if self.ring != NULL:
             self.wake()     # a segment that could not be read may be readable now

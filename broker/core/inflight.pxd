@@ -14,6 +14,7 @@ cdef enum:
     ENTRY_SENT = 1          # with a consumer (timer.owner) until timer.due_ns; in its list
     ENTRY_DEFERRED = 2      # not before timer.due_ns; in no list
     ENTRY_AGAIN = 3         # to be given again, in the `again` queue; no timer
+    ENTRY_LEAVING = 4       # on its way to another log; in no list, no timer
 
 cdef struct entry_t:
     heap_item_t timer       # owner: the consumer_t while SENT; tag: the entry's own index
@@ -25,7 +26,7 @@ cdef struct entry_t:
     uint32_t next
     uint16_t attempts       # deliveries so far
     uint8_t state           # ENTRY_*
-    uint8_t unused
+    uint8_t reason          # of its leaving, see deadletter.pxd
     uint32_t unused2
 
 

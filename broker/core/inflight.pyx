@@ -59,6 +59,7 @@ cdef class Inflight:
         e.segment = 0
         e.prev = e.next = 0
         e.attempts = 0
+        e.reason = 0
         e.state = ENTRY_FREE
         i = slot_of(seq) & self.table_mask
         while self.table[i]:

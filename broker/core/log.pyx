@@ -458,6 +458,8 @@ cdef class Log(JobOwner):
         cursor.flush_journal()
         if len(self.cursors) == 1:
             self.save()
+        if self.shared.new_cursor is not None:
+            self.shared.new_cursor(cursor)
         return cursor
 
     def journal_for(self, str name, bint ephemeral):

@@ -34,7 +34,6 @@ async def publish(Log log, list bodies, int64_t not_before_ns=0):
     cdef record_t rec
     cdef bytes body
     cdef uint64_t ticket = 0, first = 0
-    cdef Waiter waiter
     log.shared.turn.tick()
     memset(&rec, 0, sizeof(rec))
     if bodies and not log.reserve(sum([record_size(0, 0, <size_t>len(body)) for body in bodies])):
@@ -46,16 +45,22 @@ async def publish(Log log, list bodies, int64_t not_before_ns=0):
         first = first or ticket
         if ticket == 0:
             raise OSError(log.last_error or errno.EINVAL, log.refusal, log.name)
-    if ticket and log.outcome(ticket) == 0:
+    await settled(log, ticket)
+    if ticket and log.failures is not None:
+        for failed_first, failed_last, error in log.failures:
+            if failed_first <= ticket and first <= failed_last:
+                raise OSError(error, os.strerror(error), log.name)
+
+
+async def settled(Log log, uint64_t ticket):
+    """Wait until the log has answered for a ticket: see outcome."""
+    cdef Waiter waiter
+    if log.outcome(ticket) == 0:
         waiter = Waiter(asyncio.get_running_loop().create_future())
         waiter.log = log
         waiter.ticket = ticket
         log.wait(waiter)
         await waiter.future
-    if ticket and log.failures is not None:
-        for failed_first, failed_last, error in log.failures:
-            if failed_first <= ticket and first <= failed_last:
-                raise OSError(error, os.strerror(error), log.name)
 
 
 def append(Log log, bytes body, *, bytes headers=b'', bytes reply=b'', bytes subject=b'',

@@ -23,6 +23,7 @@ cdef enum:
     RECORD_HEADER_BYTES = 40
     HEADERS_LEN_MAX = 0xFFFFFF
     STORED_LIVE = 1         # record flag: live subscribers had it before it was stored
+    STORED_ADDRESSED = 2    # record flag: only for the cursor whose name stands in `reply`
 
 # A record as it stands in a segment; pointers into the mapping.
 cdef struct stored_t:

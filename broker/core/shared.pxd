@@ -37,6 +37,7 @@ cdef class Shared:
     cdef public uint64_t window_max         # per cursor: records between ack floor and last ack
     cdef public double settle_poll      # seconds between looks while a stopping engine settles
     cdef public bint to_live, from_live     # the two crossings between logs and live subscribers
+    cdef public object new_cursor       # called with each cursor that is made; None = nobody
     cdef readonly set touched           # logs that the housekeeping must look at
     # counters for monitoring
     cdef public uint64_t bytes_written, write_errors, sync_errors

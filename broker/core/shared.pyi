@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from broker.core.cursor import Cursor
 from broker.core.jobs import Worker
 from broker.core.log import Log
 from broker.core.router import Router
@@ -41,6 +42,7 @@ class Shared:
     to_live: bool
     from_live: bool
     touched: set[Log]
+    new_cursor: Callable[[Cursor], object] | None
     bytes_written: int
     write_errors: int
     sync_errors: int

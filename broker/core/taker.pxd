@@ -9,4 +9,5 @@ cdef class Taker(Sink):
     cdef readonly Cursor cursor
     cdef public list records        # taken, not yet looked at: (seq, attempts, timestamp_ns, body)
     cdef public list heads          # None, or (subject, reply, headers) of each record taken
+    cdef public object arrived      # called with each record that comes; None = nobody
     cdef public bint full           # refuse deliveries until `drained`

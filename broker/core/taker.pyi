@@ -1,5 +1,6 @@
 """A consumer for Python code: records arrive in a list and are finished by seq."""
 
+from collections.abc import Callable
 from typing import final
 
 from broker.core.cursor import Cursor
@@ -10,6 +11,7 @@ class Taker(Sink):
     cursor: Cursor
     records: list[tuple[int, int, int, bytes]]
     heads: list[tuple[bytes, bytes, bytes]] | None
+    arrived: Callable[[], object] | None
     full: bool
     def __init__(
         self, cursor: Cursor, credit: int, ack_wait: float = 60.0, ack_wait_max: float = 900.0

@@ -38,6 +38,8 @@ cdef class Taker(Sink):
         self.records.append((
             rec.seq, rec.attempts, rec.timestamp_ns,
             rec.data[rec.headers_len:rec.total_len]))
+        if self.arrived is not None:
+            self.arrived()
         return 1
 
     def set_credit(self, uint32_t credit):

@@ -12,6 +12,7 @@ import orjson
 
 from broker import errors, limits
 from broker.protocols.nsq import stats
+from broker.protocols.nsq.deadletter_api import routes as dead_letter_routes
 from broker.protocols.nsq.http import (
     ApiError,
     Encoded,
@@ -98,6 +99,7 @@ class NsqApi:
             "/channel/pause": {"POST": Route(self.channel_pause)},
             "/channel/unpause": {"POST": Route(self.channel_unpause)},
         }
+        routes |= dead_letter_routes(self.door)
         return make_app({**routes, **self.extra_routes}, self.config.max_body_size + 1)
 
     def refusing_app(self) -> web.Application:
@@ -208,7 +210,8 @@ class NsqApi:
         if not _GO_INT.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
             raise ApiError(errors.NSQ_HTTP_DEFER)
         delay_ns = _wrapped(int(text) * limits.MS)
-        if not 0 <= delay_ns <= self.config.max_req_timeout_ns:
+        most = max(self.config.max_req_timeout_ns, self.config.max_defer_ns)
+        if not 0 <= delay_ns <= most:
             raise ApiError(errors.NSQ_HTTP_DEFER)
         return delay_ns
 

@@ -14,6 +14,7 @@ from broker import limits
 from broker.net.listener import Door
 from broker.net.tls import Certificates, TlsFiles
 from broker.protocols.nsq.auth import AuthServers, AuthSettings
+from broker.protocols.nsq.deadletters import Policies
 from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.identify import IdentifySettings
 from broker.protocols.nsq.lookup.peers import Peers
@@ -37,6 +38,8 @@ class NsqSettings(IdentifySettings, AuthSettings, StatsdSettings, Protocol):
     def broadcast_address(self) -> str: ...
     @property
     def max_req_timeout_ns(self) -> int: ...
+    @property
+    def max_defer_ns(self) -> int: ...
     @property
     def max_msg_size(self) -> int: ...
     @property
@@ -96,6 +99,7 @@ class NsqDoor(Door):
         self.http_port = 0  # what others are told; set once it is known
         self.peers: Peers | None = None
         self.statsd: Statsd | None = None
+        self.dead_letters = Policies(engine)
         self.face = NsqFace(engine, runtime.turn, config, self.certificates, self.auth)
 
     def new_session(self) -> NsqSession:

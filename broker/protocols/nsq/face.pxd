@@ -15,7 +15,8 @@ cdef class NsqFace:
     cdef Turn turn
     cdef readonly set sessions          # open ones
     cdef int64_t message_max, body_max, ready_max       # bytes, bytes, count
-    cdef int64_t delay_max_ns, wait_ns, wait_max_ns     # REQ and DPUB; msg_timeout, its maximum
+    cdef int64_t delay_max_ns, wait_ns, wait_max_ns     # REQ; msg_timeout, its maximum
+    cdef int64_t defer_max_ns       # DPUB; the former unless max_defer says more
     cdef uint32_t consumers_max         # per channel, 0 = no limit
     cdef uint32_t promises_max          # publishes of one connection that wait for the log
     cdef uint32_t promises_resume       # so few, and it is read again

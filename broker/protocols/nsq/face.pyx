@@ -33,6 +33,7 @@ cdef class NsqFace:
         self.body_max = config.max_body_size
         self.ready_max = config.max_rdy_count
         self.delay_max_ns = config.max_req_timeout_ns
+        self.defer_max_ns = max(config.max_req_timeout_ns, config.max_defer_ns)
         self.wait_ns = config.msg_timeout_ns
         self.wait_max_ns = config.max_msg_timeout_ns
         self.consumers_max = config.max_channel_consumers

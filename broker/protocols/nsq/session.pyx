@@ -50,7 +50,7 @@ cdef class NsqSession(Session):
         self.face = face
         self.scanner.message_max = face.message_max
         self.scanner.body_max = face.body_max
-        self.scanner.delay_max_ns = face.delay_max_ns
+        self.scanner.delay_max_ns = face.defer_max_ns
         self.scanner.ready_max = face.ready_max
         self.scanner.greeting = True
         self.consumer.ack_wait_ns = self.touch_wait_ns = face.wait_ns
