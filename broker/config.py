@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from broker import config_parse as kinds
 from broker import limits
 from broker.config_check import conflicts, near, syntax_error
+from broker.config_nsq import NsqWatching
 from broker.config_parse import Address, SyncPolicy
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class MonitorConfig:
 
 
 @dataclass(frozen=True)
-class NsqConfig:
+class NsqConfig(NsqWatching):
     """[nsq]: the doors for NSQ clients."""
 
     listen: Address | None = _door(limits.NSQ_PORT)

@@ -92,6 +92,14 @@ NSQ_OUTPUT_BUFFER_TIMEOUT: Final = 250 * MS
 NSQ_MAX_CHANNEL_CONSUMERS: Final = 0  # 0 = no limit
 NSQ_MAX_DEFLATE_LEVEL: Final = 6
 NSQ_DEFLATE_LEVEL_CEILING: Final = 9  # zlib
+NSQ_LATENCY_WINDOW: Final = 10 * MINUTE  # publish to FIN is looked back on for so long
+NSQ_LATENCY_WINDOW_MIN: Final = 2 * MS  # each half of it must last
+NSQ_PERCENTILES_MAX: Final = 100
+STATSD_INTERVAL: Final = 60 * SECOND
+STATSD_INTERVAL_MIN: Final = 1 * MS
+STATSD_PACKET: Final = 508  # bytes of one datagram that no network has to split
+STATSD_PACKET_MIN: Final = 64
+STATSD_PACKET_MAX: Final = 65_507  # the largest datagram there is
 
 assert NSQ_MSG_TIMEOUT <= NSQ_MAX_MSG_TIMEOUT
 assert NSQ_MAX_MSG_SIZE <= NSQ_MAX_BODY_SIZE
@@ -181,6 +189,9 @@ NATS_SUB_TOKENS_MAX: Final = 255  # the largest max_sub_tokens
 NSQ_VERSION: Final = "1.3.0"  # the nsqd whose behaviour this is; clients and tools look at it
 NSQ_HEARTBEAT_INTERVAL: Final = 30 * SECOND  # half of nsqd's client timeout
 NSQ_OUTPUT_BUFFER_SIZE: Final = 16 * KIB  # what IDENTIFY tells unless the client asked
+DEBUG_HEAP_TYPES: Final = 100  # of Python objects, listed by /debug/pprof/heap
+DEBUG_PROFILE: Final = 30 * SECOND  # taken by /debug/pprof/profile unless it says how long
+DEBUG_PROFILE_MAX: Final = 300  # seconds
 NSQ_MSG_TIMEOUT_MIN: Final = 1 * SECOND  # what clients may ask for at least
 NSQ_SAMPLE_RATE_MAX: Final = 99
 NSQ_DEFLATE_LEVEL: Final = 6  # what IDENTIFY tells unless the client asked

@@ -81,7 +81,7 @@ class Server:
             nsq = NsqDoor(config.nsq, runtime, self._engine)
             await self._open("nsq", nsq)
             if config.nsq.http is not None:
-                api = NsqApi(nsq, self.health)
+                api = NsqApi(nsq, self.health, nsq_facts(config))
                 await self._serve("nsq_http", config.nsq.http, api.app())
                 api.http_port = self.ports["nsq_http"][1]
         if config.monitor.listen is not None:
@@ -187,6 +187,19 @@ class Server:
             ),
             subscriptions=self._router.size if self._router is not None else 0,
         )
+
+
+def nsq_facts(config: Config) -> dict[str, Any]:
+    """What /config of nsqd shows and [nsq] does not know."""
+    sync = config.storage.sync
+    return {
+        "id": max(config.nsq.node_id, 0),
+        "http_address": str(config.nsq.http or ""),
+        "data_path": str(Path(config.server.data).resolve()),
+        "max_bytes_per_file": config.storage.segment_size,
+        "sync_every": int(sync.mode == "always"),
+        "sync_timeout": sync.period_ns,
+    }
 
 
 def engine_limits(config: Config) -> dict[str, Any]:

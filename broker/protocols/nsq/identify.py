@@ -37,6 +37,10 @@ class IdentifySettings(Protocol):
     def output_buffer_timeout_ns(self) -> int: ...
     @property
     def max_deflate_level(self) -> int: ...
+    @property
+    def topology_region(self) -> str: ...
+    @property
+    def topology_zone(self) -> str: ...
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer
@@ -231,7 +235,7 @@ class Identity:
                 "auth_required": False,
                 "output_buffer_size": self.output_buffer_size,
                 "output_buffer_timeout": self.flush_ns(config) // limits.MS,
-                "topology_region": "",
-                "topology_zone": "",
+                "topology_region": config.topology_region,
+                "topology_zone": config.topology_zone,
             }
         )
