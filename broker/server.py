@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +24,7 @@ from broker.protocols.nats import monitor
 from broker.protocols.nats.door import NatsDoor
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
+from broker.protocols.nsq.statsd import Statsd, full_prefix
 
 if TYPE_CHECKING:
     from broker.config import Address, Config
@@ -42,6 +46,7 @@ class Server:
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
         self._router: Router | None = None
+        self._statsd: asyncio.Task[None] | None = None
 
     @property
     def engine(self) -> Engine:
@@ -84,6 +89,11 @@ class Server:
                 api = NsqApi(nsq, self.health, nsq_facts(config))
                 await self._serve("nsq_http", config.nsq.http, api.app())
                 api.http_port = self.ports["nsq_http"][1]
+            if config.nsq.statsd_address is not None:
+                host = config.nsq.broadcast_address or socket.gethostname()
+                port = self.ports.get("nsq_http", self.ports["nsq"])[1]
+                prefix = full_prefix(config.nsq.statsd_prefix, host, port)
+                self._statsd = asyncio.create_task(Statsd(nsq, config.nsq, prefix).run())
         if config.monitor.listen is not None:
             pages = monitor.make_app(self, {"/metrics": metrics_page(self)})
             await self._serve("monitor", config.monitor.listen, pages)
@@ -111,6 +121,11 @@ class Server:
         await self._give_up()
 
     async def _give_up(self) -> None:
+        if self._statsd is not None:
+            self._statsd.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._statsd
+            self._statsd = None
         for door in self.doors.values():
             await door.drain()
         for runner in self._pages:
