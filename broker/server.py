@@ -219,8 +219,10 @@ def nsq_facts(config: Config) -> dict[str, Any]:
 
 def engine_limits(config: Config) -> dict[str, Any]:
     """The engine's numbers, under the names its Shared has for them."""
-    storage = config.storage
+    storage, nsq = config.storage, config.nsq
+    window_ns = nsq.e2e_processing_latency_window_time_ns
     return {
+        "ack_latency_ns": window_ns if nsq.e2e_processing_latency_percentiles else 0,
         "segment_bytes": storage.segment_size,
         "append_bytes_max": storage.append_buffer_max,
         "memory_bytes_max": storage.memory_topic_max,

@@ -6,6 +6,7 @@ from broker.core.acks cimport AckSet
 from broker.core.inflight cimport Inflight, entry_t
 from broker.core.jobs cimport JobOwner, job_t
 from broker.core.journal cimport Journal
+from broker.core.latency cimport AckLatency
 from broker.core.log cimport Log
 from broker.core.seams cimport Sink
 from broker.core.segment cimport Segment, stored_t
@@ -59,6 +60,7 @@ cdef class Cursor(JobOwner):
     cdef uint64_t random
     cdef uint64_t counted_from          # message_count = the log's frontier - this
     cdef readonly uint64_t requeue_count, timeout_count
+    cdef readonly AckLatency latency    # None: nobody wants to know
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept
     # give_back: its records return at once
@@ -79,7 +81,7 @@ cdef class Cursor(JobOwner):
     cdef bint fresh(self, stored_t *s) noexcept
     cdef bint give_fresh(self, consumer_t *c, stored_t *s) noexcept
     cdef bint give_again(self, consumer_t *c) noexcept
-    cdef void sent(self, consumer_t *c, entry_t *e) noexcept
+    cdef void sent(self, consumer_t *c, entry_t *e, int64_t stored_ns) noexcept
     cdef void passed(self, size_t size) noexcept
     cdef void skip_to(self, uint64_t seq) noexcept
     cdef void missing(self, uint64_t seq) noexcept

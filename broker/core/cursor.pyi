@@ -6,6 +6,7 @@ from broker.core.acks import AckSet
 from broker.core.inflight import Inflight
 from broker.core.jobs import JobOwner
 from broker.core.journal import Journal
+from broker.core.latency import AckLatency
 from broker.core.log import Log
 from broker.core.shared import Shared
 
@@ -24,6 +25,7 @@ class Cursor(JobOwner):
     consumers: int
     requeue_count: int
     timeout_count: int
+    latency: AckLatency | None
     def __init__(self, log: Log, name: str, start: int, journal: Journal | None = None) -> None: ...
     def pause(self) -> None: ...
     def unpause(self) -> None: ...

@@ -130,7 +130,11 @@ class NsqApi:
         memory = stats.memory() if query.flag("include_mem", True) else None
         sessions = self.door.sessions
         topics = stats.topic_pages(
-            self.engine, sessions, topic, channel, include_clients=include_clients
+            self.engine,
+            sessions if include_clients else None,
+            topic,
+            channel,
+            self.config.e2e_processing_latency_percentiles,
         )
         producers = stats.producer_pages(sessions, topic) if include_clients else None
         problem = self.health()

@@ -44,6 +44,8 @@ class StatsdSettings(Protocol):
     @property
     def statsd_address(self) -> tuple[str, int] | None: ...
     @property
+    def e2e_processing_latency_percentiles(self) -> tuple[float, ...]: ...
+    @property
     def statsd_prefix(self) -> str: ...
     @property
     def statsd_interval_ns(self) -> int: ...
@@ -186,7 +188,8 @@ class Statsd:
             transport.close()
 
     def _topics(self) -> list[stats.Page]:
-        return stats.topic_pages(self.door.engine, (), "", "", include_clients=False) or []
+        percentiles = self.config.e2e_processing_latency_percentiles
+        return stats.topic_pages(self.door.engine, None, "", "", percentiles) or []
 
     def _memory(self) -> dict[str, int] | None:
         return stats.memory() if self.config.statsd_mem_stats else None
