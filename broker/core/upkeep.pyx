@@ -8,6 +8,7 @@ from broker.core.cursor cimport Cursor
 from broker.core.jobs cimport JOB_CLOSE, JOB_UNLINK, copy_path, job_t
 from broker.core.log cimport SYNC_NONE, Log
 from broker.core.mishap cimport refuse
+from broker.core.probe cimport probe
 from broker.core.reading cimport move_to
 from broker.core.segment cimport Segment
 from broker.core.vfs cimport vfs_rename
@@ -129,6 +130,8 @@ cdef void housekeep(Log log) noexcept:
             cursor.wake()       # it may be possible now to write it anew
         elif log.sync_policy != SYNC_NONE:
             cursor.journal.sync()
+    if log.last_error:
+        probe(log)
     seal_written(log)
     trim(log)
     if log.retention is not None:
@@ -140,7 +143,7 @@ cdef void housekeep(Log log) noexcept:
             and log.active.size > log.shared.reclaim_bytes and log.waiting_bytes == 0):
         reclaim(log)
     if (log.idle_mark == log.next_seq and log.retention is None and not log.unsynced
-            and log.waiting_bytes == 0):
+            and log.waiting_bytes == 0 and not log.last_error):
         log.noticed = False
         log.spare = None            # an idle log keeps no buffer
         log.shared.touched.discard(log)     # until something happens to it again
