@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +54,7 @@ class Server:
         self._engine: Engine | None = None
         self._lookup: LookupServer | None = None
         self._router: Router | None = None
+        self._statsd: asyncio.Task[None] | None = None
 
     @property
     def engine(self) -> Engine:
@@ -161,6 +165,11 @@ class Server:
         await self._give_up()
 
     async def _give_up(self) -> None:
+        if self._statsd is not None:
+            self._statsd.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._statsd
+            self._statsd = None
         for door in self.doors.values():
             await door.drain()
         for pages in self._pages.values():
@@ -242,10 +251,25 @@ class Server:
         )
 
 
+def nsq_facts(config: Config) -> dict[str, Any]:
+    """What /config of nsqd shows and [nsq] does not know."""
+    sync = config.storage.sync
+    return {
+        "id": max(config.nsq.node_id, 0),
+        "http_address": str(config.nsq.http or ""),
+        "data_path": str(Path(config.server.data).resolve()),
+        "max_bytes_per_file": config.storage.segment_size,
+        "sync_every": int(sync.mode == "always"),
+        "sync_timeout": sync.period_ns,
+    }
+
+
 def engine_limits(config: Config) -> dict[str, Any]:
     """The engine's numbers, under the names its Shared has for them."""
-    storage = config.storage
+    storage, nsq = config.storage, config.nsq
+    window_ns = nsq.e2e_processing_latency_window_time_ns
     return {
+        "ack_latency_ns": window_ns if nsq.e2e_processing_latency_percentiles else 0,
         "segment_bytes": storage.segment_size,
         "append_bytes_max": storage.append_buffer_max,
         "memory_bytes_max": storage.memory_topic_max,

@@ -60,13 +60,16 @@ class Client:
 
 @asynccontextmanager
 async def opened(
-    folder: Path, sync: str = "none", settings: dict[str, Any] | None = None
+    folder: Path,
+    sync: str = "none",
+    settings: dict[str, Any] | None = None,
+    knobs: dict[str, Any] | None = None,
 ) -> AsyncIterator[NsqDoor]:
     """A door on a folder of logs."""
     runtime = Runtime()
-    knobs = {**engine_limits(Config()), "retry_ns": 0}
+    numbers = {**engine_limits(Config()), "retry_ns": 0, **(knobs or {})}
     engine = Engine(
-        runtime.turn, Router(), str(folder), knobs, lambda _name: sync, lambda *_a, **_k: None
+        runtime.turn, Router(), str(folder), numbers, lambda _name: sync, lambda *_a, **_k: None
     )
     engine.open(runtime.loop)
     config = replace(NsqConfig(), listen=("127.0.0.1", 0), **(settings or {}))

@@ -6,6 +6,7 @@ from broker.core.acks cimport AckSet
 from broker.core.inflight cimport Inflight, entry_t
 from broker.core.jobs cimport JobOwner, job_t
 from broker.core.journal cimport Journal
+from broker.core.latency cimport AckLatency
 from broker.core.log cimport Log
 from broker.core.seams cimport Sink
 from broker.core.segment cimport Segment, stored_t
@@ -81,7 +82,7 @@ cdef class Cursor(JobOwner):
     cdef bint fresh(self, stored_t *s) noexcept
     cdef bint give_fresh(self, consumer_t *c, stored_t *s) noexcept
     cdef bint give_again(self, consumer_t *c) noexcept
-    cdef void sent(self, consumer_t *c, entry_t *e) noexcept
+    cdef void sent(self, consumer_t *c, entry_t *e, int64_t stored_ns) noexcept
     cdef void passed(self, size_t size) noexcept
     cdef void skip_to(self, uint64_t seq) noexcept
     cdef void missing(self, uint64_t seq) noexcept

@@ -7,6 +7,7 @@ from broker.core.deadletter import DeadLetters
 from broker.core.inflight import Inflight
 from broker.core.jobs import JobOwner
 from broker.core.journal import Journal
+from broker.core.latency import AckLatency
 from broker.core.log import Log
 from broker.core.shared import Shared
 

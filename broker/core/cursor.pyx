@@ -53,6 +53,8 @@ cdef class Cursor(JobOwner):
         self.acks = AckSet(start, self.shared.window_max)
         self.inflight = Inflight()
         self.next_seq = self.counted_from = self.journalled_next = start
+        if self.shared.ack_latency_ns:
+            self.latency = AckLatency(self.shared.ack_latency_ns, self.shared.turn.now_ns)
         self.random = int.from_bytes(os.urandom(8), 'little') | 1
 
     # --- consumers
@@ -152,6 +154,9 @@ cdef class Cursor(JobOwner):
         cdef entry_t *e = self.held_by(c, seq, &code)
         if e == NULL:
             return code
+        if self.latency is not None:
+            self.latency.note(
+                self.shared.turn.now_ns - e.mark + <int64_t>e.age_ns, self.shared.turn.now_ns)
         self.unlink(e)
         self.inflight.free_entry(e)
         c.acked += 1
@@ -378,7 +383,7 @@ cdef class Cursor(JobOwner):
         e.offset = <uint32_t>(self.offset >> 3)
         e.attempts = 1
         self.passed(s.size)
-        self.sent(c, e)
+        self.sent(c, e, s.rec.timestamp_ns)
         return True
 
     cdef bint give_again(self, consumer_t *c) noexcept:
@@ -404,13 +409,15 @@ cdef class Cursor(JobOwner):
             return False
         self.inflight.pop_again()
         e.attempts = s.rec.attempts
-        self.sent(c, e)
+        self.sent(c, e, s.rec.timestamp_ns)
         if self.journal is not None:
             self.journal.op(OP_ENTRY, e.seq, e.attempts, 0, 3)
         return True
 
-    cdef void sent(self, consumer_t *c, entry_t *e) noexcept:
-        """The record of e is with c now."""
+    cdef void sent(self, consumer_t *c, entry_t *e, int64_t stored_ns) noexcept:
+        """The record of e, stored at `stored_ns` of the wall clock, is with c now."""
+        if self.latency is not None:
+            e.age_ns = <float>(self.shared.turn.wall_ns - stored_ns)
         e.state = ENTRY_SENT
         e.mark = self.shared.turn.now_ns
         e.timer.owner = c

@@ -58,6 +58,7 @@ cdef class Log(JobOwner):
     cdef readonly bint unsynced         # bytes were written since the last sync began
     cdef int64_t refused_until_ns       # monotonic; appends are refused until then, 0 = taken
     cdef readonly int last_error        # errno of the last failed write or sync, 0 = fine
+    cdef object probe                   # a Probe under way; None = no
     cdef list waiters                   # Sessions to tell when settled_ticket moves
     cdef readonly list stalled          # links paused because the disk is behind
     cdef Sink binding                   # its Binding; None = not in the router

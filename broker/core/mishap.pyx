@@ -25,6 +25,7 @@ cdef void refuse(Log log, object problem) noexcept:
     log.last_error = getattr(problem, 'errno', None) or errno.ENOMEM
     log.refused_until_ns = log.shared.turn.now_ns + log.shared.retry_ns
     log.shared.write_errors += 1
+    log.touch()
 
 
 cdef void write_failed(Log log, int error) noexcept:
@@ -56,6 +57,7 @@ cdef void sync_failed(Log log, int error) noexcept:
     """A sync failed: what waited for it fails, and its file is used no more."""
     cdef Segment segment
     log.shared.sync_errors += 1
+    log.touch()
     log.last_error = error
     log.shared.report('error', 'sync failed: the segment is closed and will be verified',
                       log=log.name, segment=log.active.first_seq, reason=os.strerror(error))

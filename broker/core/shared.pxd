@@ -35,6 +35,7 @@ cdef class Shared:
     cdef public int64_t retry_ns            # after a failed write, appends are refused for so long
     cdef public uint32_t entries_max        # per cursor: in flight, deferred and to be given again
     cdef public uint64_t window_max         # per cursor: records between ack floor and last ack
+    cdef public int64_t ack_latency_ns      # window of each cursor's latencies; 0 = not kept
     cdef public double settle_poll      # seconds between looks while a stopping engine settles
     cdef public bint to_live, from_live     # the two crossings between logs and live subscribers
     cdef public object new_cursor       # called with each cursor that is made; None = nobody

@@ -38,6 +38,7 @@ class Shared:
     retry_ns: int
     entries_max: int
     window_max: int
+    ack_latency_ns: int
     settle_poll: float
     to_live: bool
     from_live: bool

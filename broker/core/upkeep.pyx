@@ -8,6 +8,7 @@ from broker.core.cursor cimport Cursor
 from broker.core.jobs cimport JOB_CLOSE, JOB_UNLINK, copy_path, job_t
 from broker.core.log cimport SYNC_NONE, Log
 from broker.core.mishap cimport refuse
+from broker.core.probe cimport probe
 from broker.core.reading cimport move_to
 from broker.core.segment cimport Segment
 from broker.core.vfs cimport vfs_rename
@@ -141,6 +142,8 @@ cdef void housekeep(Log log) noexcept:
             cursor.wake()       # it may be possible now to write it anew
         elif log.sync_policy != SYNC_NONE:
             cursor.journal.sync()
+    if log.last_error:
+        probe(log)
     seal_written(log)
     trim(log)
     if log.retention is not None:

@@ -25,7 +25,7 @@ from broker.protocols.nsq.options import read_option, write_option
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from aiohttp import web
 
@@ -68,8 +68,13 @@ def _parts(body: bytes, message_max: int, body_max: int) -> list[bytes]:
 class NsqApi:
     """The handlers; one per door."""
 
-    def __init__(self, door: NsqDoor, health: Callable[[], str | None]) -> None:
-        """`health()` says what is wrong, or None."""
+    def __init__(
+        self,
+        door: NsqDoor,
+        health: Callable[[], str | None],
+        facts: Mapping[str, Answer] | None = None,
+    ) -> None:
+        """`health()` says what is wrong, or None; `facts`: see Options."""
         self.door = door
         self.engine = door.engine
         self.config = door.config
@@ -93,11 +98,13 @@ class NsqApi:
             "/topic/empty": {"POST": Route(self.topic_empty)},
             "/topic/pause": {"POST": Route(self.topic_pause)},
             "/topic/unpause": {"POST": Route(self.topic_unpause)},
+            "/config/:": {"GET": Route(self.option), "PUT": Route(self.set_option)},
             "/channel/create": {"POST": Route(self.channel_create)},
             "/channel/delete": {"POST": Route(self.channel_delete)},
             "/channel/empty": {"POST": Route(self.channel_empty)},
             "/channel/pause": {"POST": Route(self.channel_pause)},
             "/channel/unpause": {"POST": Route(self.channel_unpause)},
+            **debug.routes(),
         }
         routes |= dead_letter_routes(self.door)
         return make_app({**routes, **self.extra_routes}, self.config.max_body_size + 1)
@@ -147,8 +154,8 @@ class NsqApi:
             "max_output_buffer_size": config.max_output_buffer_size,
             "max_output_buffer_timeout": config.max_output_buffer_timeout_ns,
             "max_deflate_level": config.max_deflate_level,
-            "topology_zone": "",
-            "topology_region": "",
+            "topology_zone": config.topology_zone,
+            "topology_region": config.topology_region,
         }
 
     async def stats(self, _request: web.Request, query: Query) -> Answer:
@@ -158,7 +165,11 @@ class NsqApi:
         memory = stats.memory() if query.flag("include_mem", True) else None
         sessions = self.door.sessions
         topics = stats.topic_pages(
-            self.engine, sessions, topic, channel, include_clients=include_clients
+            self.engine,
+            sessions if include_clients else None,
+            topic,
+            channel,
+            self.config.e2e_processing_latency_percentiles,
         )
         producers = stats.producer_pages(sessions, topic) if include_clients else None
         problem = self.health()
@@ -174,6 +185,29 @@ class NsqApi:
         if memory is not None:
             page["memory"] = memory
         return {**page, "producers": producers}
+
+    # --- settings
+
+    async def option(self, request: web.Request, _query: Query) -> Answer:
+        """One setting."""
+        key = request.path.rpartition("/")[2]
+        door = self.door
+        self.options.facts.update(
+            tcp_address="{}:{}".format(*door.address),
+            broadcast_address=self.config.broadcast_address or self.hostname,
+            broadcast_tcp_port=getattr(self.config, "broadcast_tcp_port", 0) or door.address[1],
+            broadcast_http_port=getattr(self.config, "broadcast_http_port", 0) or self.http_port,
+        )
+        return self.options.get(key)
+
+    async def set_option(self, request: web.Request, query: Query) -> Answer:
+        """Change one setting; the answer is its new value."""
+        error = errors.NSQ_HTTP_VALUE_SIZE
+        body = await read_body(request, self.config.max_msg_size, error)
+        if not body:
+            raise ApiError(error)
+        self.options.put(request.path.rpartition("/")[2], body)
+        return await self.option(request, query)
 
     # --- publish
 

@@ -1,9 +1,11 @@
 """What all of nsqd's HTTP APIs have in common: routes, redirects, queries, JSON errors.
 
-* exact path, right method: the handler; its None is an empty answer, str plain text, dict JSON
+* exact path, right method: the handler; its None is an empty answer, str plain text, others JSON
 * exact path, other method: 405 with Allow (HEAD as well), 200 for OPTIONS
 * other case, surplus slashes, right method: 301 for GET, 307 for the rest
 * anything else: 404
+
+A route whose path ends in `/:` takes any one name in that place.
 """
 
 from __future__ import annotations
@@ -126,7 +128,19 @@ def _refuse(error: HttpError, refusal: ApiError | None = None) -> web.Response:
 class _Dispatcher:
     def __init__(self, routes: Routes) -> None:
         self.routes = routes
-        self.folded = {path.lower(): path for path in routes}
+        self.folded = {posixpath.normpath(path).lower(): path for path in routes}
+
+    def _find(self, path: str) -> Mapping[str, Route] | None:
+        head, _, name = path.rpartition("/")
+        return self.routes.get(path) or (self.routes.get(f"{head}/{_ANY}") if name else None)
+
+    def _known(self, clean: str) -> tuple[str, str] | None:
+        """The route of a path in another case, and the path it should have had."""
+        if known := self.folded.get(clean.lower()):
+            return known, known
+        head, _, name = clean.rpartition("/")
+        known = self.folded.get(f"{head}/{_ANY}".lower())
+        return (known, known.removesuffix(_ANY) + name) if known else None
 
     async def serve(self, request: web.Request) -> web.Response:
         path, _, query = request.raw_path.partition("?")
@@ -155,11 +169,10 @@ class _Dispatcher:
         return response
 
     def _elsewhere(self, method: str, path: str, query: str) -> web.Response:
-        clean = posixpath.normpath("/" + path.lstrip("/")).lower()
-        known = self.folded.get(clean)
-        if known is None or method not in self.routes[known]:
+        found = self._known(posixpath.normpath("/" + path.lstrip("/")))
+        if found is None or method not in self.routes[found[0]]:
             return _refuse(errors.NSQ_HTTP_NOT_FOUND)
-        location = f"{known}?{query}" if query else known
+        location = f"{found[1]}?{query}" if query else found[1]
         if method != "GET":
             return web.Response(
                 status=HTTPStatus.TEMPORARY_REDIRECT, headers={"Location": location}

@@ -6,11 +6,12 @@ import gc
 import resource
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker import limits
+from broker.core.latency import quantiles
 
 if TYPE_CHECKING:
     from broker.core.cursor import Cursor
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from broker.protocols.nsq.session import NsqSession
 
     Page = dict[str, Any]
-
-_NO_LATENCY = {"count": 0, "percentiles": None}
 
 
 def memory() -> dict[str, int]:
@@ -98,7 +97,30 @@ def client_page(session: NsqSession, topic: str) -> Page:
     }
 
 
-def _channel_page(cursor: Cursor, clients: list[Page] | None) -> Page:
+def _latency(cursors: Iterable[Cursor], percentiles: Sequence[float]) -> Page:
+    """From publish to FIN, of all these channels together; nsqd's word for off is null."""
+    if not percentiles:
+        return {"count": 0, "percentiles": None}
+    kept = [cursor.latency for cursor in cursors if cursor.latency is not None]
+    count, values = quantiles(kept, percentiles, time.monotonic_ns())
+    pairs = zip(percentiles, values, strict=True)
+    return {"count": count, "percentiles": [{"quantile": q, "value": v} for q, v in pairs]}
+
+
+def _go_span(ns: float) -> str:
+    """A time as nsqd writes it for people: 1.5ms."""
+    for size, unit in ((limits.SECOND, "s"), (limits.MS, "ms"), (limits.US, "us")):
+        if ns > size:
+            return f"{ns / size:.1f}{unit}"
+    return f"{ns:.1f}ns"
+
+
+def _latency_text(page: Page) -> str:
+    found = page["e2e_processing_latency"]["percentiles"] or ()
+    return ", ".join(_go_span(item["value"]) for item in found)
+
+
+def _channel_page(cursor: Cursor, clients: list[Page] | None, percentiles: Sequence[float]) -> Page:
     return {
         "channel_name": cursor.name,
         "depth": cursor.depth,
@@ -111,11 +133,11 @@ def _channel_page(cursor: Cursor, clients: list[Page] | None) -> Page:
         "client_count": cursor.consumers,
         "clients": clients,
         "paused": cursor.paused,
-        "e2e_processing_latency": _NO_LATENCY,
+        "e2e_processing_latency": _latency([cursor], percentiles),
     }
 
 
-def _topic_page(log: Log, channels: list[Page]) -> Page:
+def _topic_page(log: Log, channels: list[Page], percentiles: Sequence[float]) -> Page:
     return {
         "topic_name": log.name,
         "channels": channels,
@@ -124,7 +146,7 @@ def _topic_page(log: Log, channels: list[Page]) -> Page:
         "message_count": log.message_count,
         "message_bytes": log.message_bytes,
         "paused": log.paused,
-        "e2e_processing_latency": _NO_LATENCY,
+        "e2e_processing_latency": _latency(log.cursors.values(), percentiles),
     }
 
 
@@ -134,20 +156,21 @@ def _by_age(sessions: Iterable[NsqSession]) -> list[NsqSession]:
 
 def topic_pages(
     engine: Engine,
-    sessions: Iterable[NsqSession],
+    sessions: Iterable[NsqSession] | None,
     topic: str,
     channel: str,
-    *,
-    include_clients: bool,
+    percentiles: Sequence[float] = (),
 ) -> list[Page] | None:
-    """Topics by name, of this name if one is given; None when there is no such topic."""
+    """Topics by name, of this name if one is given; None when there is no such topic.
+
+    Without `sessions` the clients are left out.
+    """
     if topic and topic not in engine.logs:
         return None
     clients: dict[Cursor, list[Page]] = {}
-    if include_clients:
-        for session in _by_age(sessions):
-            if session.cursor is not None:
-                clients.setdefault(session.cursor, []).append(client_page(session, topic))
+    for session in _by_age(sessions or ()):
+        if session.cursor is not None:
+            clients.setdefault(session.cursor, []).append(client_page(session, topic))
     pages = []
     for name in [topic] if topic else sorted(engine.logs):
         log = engine.logs[name]
@@ -158,9 +181,10 @@ def topic_pages(
             _topic_page(
                 log,
                 [
-                    _channel_page(c, clients.get(c, []) if include_clients else None)
+                    _channel_page(c, None if sessions is None else clients.get(c, []), percentiles)
                     for c in cursors
                 ],
+                percentiles,
             )
         )
     return pages
@@ -203,7 +227,8 @@ def _topic_lines(page: Page, now_ns: int) -> Iterable[str]:
     mark = "*P " if page["paused"] else "   "
     yield (
         f"\n{mark}[{page['topic_name']:<15}] depth: {page['depth']:<5} "
-        f"be-depth: {page['backend_depth']:<5} msgs: {page['message_count']:<8} e2e%: "
+        f"be-depth: {page['backend_depth']:<5} msgs: {page['message_count']:<8} "
+        f"e2e%: {_latency_text(page)}"
     )
     for channel in page["channels"]:
         mark = "   *P " if channel["paused"] else "      "
@@ -211,7 +236,8 @@ def _topic_lines(page: Page, now_ns: int) -> Iterable[str]:
             f"{mark}[{channel['channel_name']:<25}] depth: {channel['depth']:<5} "
             f"be-depth: {channel['backend_depth']:<5} inflt: {channel['in_flight_count']:<4} "
             f"def: {channel['deferred_count']:<4} re-q: {channel['requeue_count']:<5} "
-            f"timeout: {channel['timeout_count']:<5} msgs: {channel['message_count']:<8} e2e%: "
+            f"timeout: {channel['timeout_count']:<5} msgs: {channel['message_count']:<8} "
+            f"e2e%: {_latency_text(channel)}"
         )
         for client in channel["clients"] or ():
             yield f"        {_client_line(client, now_ns)}"

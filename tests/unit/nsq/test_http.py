@@ -227,3 +227,32 @@ async def test_deleting_cuts_consumers_off(tmp_path: Path) -> None:
             assert reply.status == 200
         assert await second.reader.read() == b""
         assert await third.ask(pub(b"t", b"y")) == OK
+
+
+@on_uvloop
+async def test_latency_from_publish_to_fin(tmp_path: Path) -> None:
+    """Of each channel, and of all of them for the topic; in the order of the setting."""
+    knobs = {"ack_latency_ns": 10**12}
+    settings = {"e2e_processing_latency_percentiles": (0.99, 0.5)}
+    async with opened(tmp_path, settings=settings, knobs=knobs) as door, browser(door) as http:
+        client = await Client.dial(door)
+        assert await client.ask(b"SUB t c\n") == OK
+        door.engine.logs["t"].open_cursor("idle")
+        assert await client.ask(pub(b"t", b"abc")) == OK
+        _, data = await client.ask(b"RDY 1\n")
+        client.writer.write(b"FIN " + data[10:26] + b"\n")
+        assert await client.ask(pub(b"u", b"x")) == OK
+        async with http.get("/stats?format=json&topic=t") as reply:
+            (topic,) = (await reply.json())["topics"]
+        async with http.get("/stats?topic=t") as reply:
+            text = await reply.text()
+    busy, idle = (c["e2e_processing_latency"] for c in topic["channels"])
+    assert idle == {
+        "count": 0,
+        "percentiles": [{"quantile": 0.99, "value": 0}, {"quantile": 0.5, "value": 0}],
+    }
+    assert topic["e2e_processing_latency"] == busy
+    assert busy["count"] == 1
+    assert [p["quantile"] for p in busy["percentiles"]] == [0.99, 0.5]
+    assert all(0 < p["value"] < 20 * 10**9 for p in busy["percentiles"])
+    assert "e2e%: 0.0ns, 0.0ns\n" in text
