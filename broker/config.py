@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from broker import config_parse as kinds
 from broker import limits
 from broker.config_check import conflicts, near, syntax_error
-from broker.config_nsq import NsqWatching
 from broker.config_parse import Address, SyncPolicy
 from broker.config_sections import (
     BridgeConfig,

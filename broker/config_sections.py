@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from broker import config_parse as kinds
 from broker import limits
+from broker.config_nsq import NsqWatching
 from broker.config_parse import Address, SyncPolicy
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class MonitorConfig:
 
 
 @dataclass(frozen=True)
-class NsqConfig:
+class NsqConfig(NsqWatching):
     """[nsq]: the doors for NSQ clients."""
 
     listen: Address | None = _door(limits.NSQ_PORT)
@@ -133,19 +134,6 @@ class NsqConfig:
     nsqlookupd_tcp_addresses: tuple[str, ...] = _setting(kinds.texts(), ())
     broadcast_tcp_port: int = _count(0, 0, limits.PORT_MAX)  # 0: the listener's
     broadcast_http_port: int = _count(0, 0, limits.PORT_MAX)
-    statsd_address: str = _setting(kinds.text(), "")
-    statsd_interval_ns: int = _duration(limits.STATSD_INTERVAL, limits.SECOND)
-    statsd_prefix: str = _setting(kinds.text(), "nsq.%s")
-    statsd_mem_stats: bool = _setting(kinds.flag(), True)
-    statsd_udp_packet_size: int = _size(
-        limits.STATSD_PACKET, limits.STATSD_PACKET_MIN, limits.STATSD_PACKET_MAX
-    )
-    statsd_exclude_ephemeral: bool = _setting(kinds.flag(), False)
-    e2e_processing_latency_percentiles: tuple[str, ...] = _setting(kinds.texts(), ())
-    e2e_processing_latency_window_time_ns: int = _duration(limits.E2E_WINDOW, limits.SECOND)
-    enable_experiment: tuple[str, ...] = _setting(kinds.texts(), ())
-    topology_region: str = _setting(kinds.text(), "")
-    topology_zone: str = _setting(kinds.text(), "")
 
 
 @dataclass(frozen=True)

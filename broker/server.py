@@ -26,6 +26,7 @@ from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
 from broker.protocols.nsq.extras import Extras
 from broker.protocols.nsq.lookup.door import LookupServer
+from broker.protocols.nsq.statsd import Statsd, full_prefix
 from broker.server_topics import TopicSettings, sync_words
 
 if TYPE_CHECKING:
@@ -100,12 +101,17 @@ class Server:
             nsq.dead_letters.begin(config.storage.for_topic)
             nsq.dead_letters.begin(config.storage.for_topic)
             await self._open("nsq", nsq)
-            api = NsqApi(nsq, self.health)
+            api = NsqApi(nsq, self.health, nsq_facts(config))
             api.extra_routes = Extras(nsq, TopicSettings(self.engine)).routes()
             await self._open_nsq_pages(api, nsq.certificates)
             nsq.http_port = self.ports.get("nsq_http", ("", 0))[1]
-            nsq.find_peers()
-            nsq.push_stats()
+            peers = nsq.find_peers()
+            api.options.on_lookupd_addresses = peers.set_addresses
+            if config.nsq.statsd_address is not None:
+                host = config.nsq.broadcast_address or socket.gethostname()
+                port = self.ports.get("nsq_http", self.ports["nsq"])[1]
+                prefix = full_prefix(config.nsq.statsd_prefix, host, port)
+                self._statsd = asyncio.create_task(Statsd(nsq, config.nsq, prefix).run())
         if config.monitor.listen is not None:
             pages = monitor.make_app(self, {"/metrics": metrics_page(self)})
             await self._serve("monitor", config.monitor.listen, pages)

@@ -60,6 +60,7 @@ cdef class Cursor(JobOwner):
     cdef uint64_t random
     cdef uint64_t counted_from          # message_count = the log's frontier - this
     cdef readonly uint64_t requeue_count, timeout_count
+    cdef readonly AckLatency latency    # None: nobody wants to know
     cdef uint16_t deliver_max           # deliveries until a record goes to `dead`; 0 = any number
     cdef readonly object dead           # its DeadLetters, None = none
 

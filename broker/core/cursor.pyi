@@ -26,6 +26,7 @@ class Cursor(JobOwner):
     consumers: int
     requeue_count: int
     timeout_count: int
+    latency: AckLatency | None
     dead: DeadLetters | None
     def __init__(self, log: Log, name: str, start: int, journal: Journal | None = None) -> None: ...
     def pause(self) -> None: ...

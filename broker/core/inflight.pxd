@@ -27,7 +27,7 @@ cdef struct entry_t:
     uint16_t attempts       # deliveries so far
     uint8_t state           # ENTRY_*
     uint8_t reason          # of its leaving, see deadletter.pxd
-    uint32_t unused2
+    float age_ns            # SENT: how old the record was then; kept if its cursor has `latency`
 
 
 cdef class Inflight:

@@ -8,20 +8,17 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-import orjson
-
 from broker import errors, limits
-from broker.protocols.nsq import stats
+from broker.protocols.nsq import debug, stats
 from broker.protocols.nsq.deadletter_api import routes as dead_letter_routes
 from broker.protocols.nsq.http import (
     ApiError,
-    Encoded,
     Route,
     make_app,
     make_refusing_app,
     read_body,
 )
-from broker.protocols.nsq.options import read_option, write_option
+from broker.protocols.nsq.options import Options
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
@@ -81,6 +78,7 @@ class NsqApi:
         self.health = health
         self.hostname = socket.gethostname()
         self.http_port = self.https_port = 0  # set once they are known
+        self.options = Options(self.config, facts or {})
         self.start_ns = time.time_ns()
         self.extra_routes: Routes = {}  # served as well; set before `app`
 
@@ -92,7 +90,6 @@ class NsqApi:
             "/stats": {"GET": Route(self.stats)},
             "/pub": {"POST": Route(self.pub)},
             "/mpub": {"POST": Route(self.mpub)},
-            "/config/": {"GET": Route(self.config_read), "PUT": Route(self.config_write)},
             "/topic/create": {"POST": Route(self.topic_create)},
             "/topic/delete": {"POST": Route(self.topic_delete)},
             "/topic/empty": {"POST": Route(self.topic_empty)},
@@ -115,21 +112,6 @@ class NsqApi:
             HTTPStatus.FORBIDDEN,
             lambda: errors.NSQ_HTTP_TLS_REQUIRED.replace("{port}", str(self.https_port)),
         )
-
-    # --- settings
-
-    async def config_read(self, request: web.Request, _query: Query) -> Answer:
-        """One setting."""
-        value = read_option(self.door, request.path.rpartition("/")[2])
-        return value if isinstance(value, str) else Encoded(orjson.dumps(value))
-
-    async def config_write(self, request: web.Request, query: Query) -> Answer:
-        """Change one of those that can be changed; answers with what it is now."""
-        body = await read_body(request, self.config.max_msg_size, errors.NSQ_HTTP_VALUE_SIZE)
-        if not body:
-            raise ApiError(errors.NSQ_HTTP_VALUE_SIZE)
-        write_option(self.door, request.path.rpartition("/")[2], body)
-        return await self.config_read(request, query)
 
     # --- what there is
 

@@ -19,7 +19,7 @@ from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.identify import IdentifySettings
 from broker.protocols.nsq.lookup.peers import Peers
 from broker.protocols.nsq.session import NsqSession
-from broker.protocols.nsq.statsd import Statsd, StatsdSettings
+from broker.protocols.nsq.statsd import StatsdSettings
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -100,7 +100,6 @@ class NsqDoor(Door):
         self.auth = AuthServers(config, time.monotonic_ns) if config.auth_http_addresses else None
         self.http_port = 0  # what others are told; set once it is known
         self.peers: Peers | None = None
-        self.statsd: Statsd | None = None
         self.dead_letters = Policies(engine)
         self.face = NsqFace(engine, runtime.turn, config, self.certificates, self.auth)
 
@@ -131,18 +130,9 @@ class NsqDoor(Door):
         self.peers.set_addresses(self.config.nsqlookupd_tcp_addresses)
         return self.peers
 
-    def push_stats(self) -> None:
-        """Begin to send counters, if the configuration says where to."""
-        if self.config.statsd_address:
-            about = self.about()
-            host = f"{about['broadcast_address']}:{about['http_port']}"
-            self.statsd = Statsd(self.engine, self.config, host)
-
     async def drain(self, grace_ns: int = limits.CLOSE_GRACE) -> None:
         """Stop accepting and reading; end each connection once its publishes are answered."""
         await self.close()
-        if self.statsd is not None:
-            await self.statsd.stop()
         if self.peers is not None:
             await self.peers.stop()
         for session in list(self.face.sessions):

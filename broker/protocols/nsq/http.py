@@ -87,7 +87,7 @@ class Encoded(bytes):
     """JSON that is ready to be sent."""
 
 
-Answer = str | dict[str, object] | Encoded | None
+Answer = str | float | dict[str, object] | list[str | float] | Encoded | None
 Handler = Callable[[web.Request, Query], Awaitable[Answer]]
 
 
@@ -98,8 +98,8 @@ class Route(NamedTuple):
     versioned: bool = True  # says which version of the API it is; /ping does not
 
 
-# path -> method -> route; a path that ends with a slash stands for what has one more word.
-Routes = Mapping[str, Mapping[str, Route]]
+Routes = Mapping[str, Mapping[str, Route]]  # path -> method -> route
+_ANY = ":"
 
 
 def _respond(answer: Answer, *, versioned: bool = True, status: int = 200) -> web.Response:
@@ -144,8 +144,8 @@ class _Dispatcher:
 
     async def serve(self, request: web.Request) -> web.Response:
         path, _, query = request.raw_path.partition("?")
-        methods = self.routes.get(path) or self.routes.get(path[: path.rfind("/") + 1])
-        if methods is None or path.endswith("/"):
+        methods = self._find(path)
+        if methods is None:
             return self._elsewhere(request.method, path, query)
         route = methods.get(request.method)
         if route is None:

@@ -1,81 +1,159 @@
-"""/config of nsqd: settings under the names that its file has for them.
-
-Source: nsqd/http.go doConfig; nsqd/options.go.
-"""
+"""/config: the settings under nsqd's names, and the two that can be changed while it runs."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
+import orjson
 
 from broker import errors
 from broker.protocols.nsq.http import ApiError
 
 if TYPE_CHECKING:
-    from broker.protocols.nsq.door import NsqDoor
+    from collections.abc import Callable, Mapping
 
-_RENAMED: Final = {
-    "tcp_address": "listen",
-    "http_address": "http",
-    "https_address": "https",
-    "id": "node_id",
+    from broker.protocols.nsq.door import NsqSettings
+    from broker.protocols.nsq.http import Answer
+
+LOOKUPD_ADDRESSES: Final = "nsqlookupd_tcp_addresses"
+LOG_LEVEL: Final = "log_level"
+
+# Every key nsqd shows, with what is said of it when nothing here has that name.
+_KEYS: Final[dict[str, Answer]] = {
+    "id": 0,
+    LOG_LEVEL: 0,
+    "log_prefix": "",
+    "tcp_address": "",
+    "http_address": "",
+    "https_address": "",
+    "broadcast_address": "",
+    "broadcast_tcp_port": 0,
+    "broadcast_http_port": 0,
+    LOOKUPD_ADDRESSES: [],
+    "auth_http_addresses": [],
+    "auth_http_request_method": "get",
+    "http_client_connect_timeout": 0,
+    "http_client_request_timeout": 0,
+    "topology_region": "",
+    "topology_zone": "",
+    "data_path": "",
+    "mem_queue_size": 0,  # nothing waits in memory alone
+    "max_bytes_per_file": 0,
+    "sync_every": 0,  # by time, not by number
+    "sync_timeout": 0,
+    "queue_scan_selection_count": 0,  # timers, no scanning
+    "queue_scan_worker_pool_max": 0,
+    "msg_timeout": 0,
+    "max_msg_timeout": 0,
+    "max_msg_size": 0,
+    "max_body_size": 0,
+    "max_req_timeout": 0,
+    "max_heartbeat_interval": 0,
+    "max_rdy_count": 0,
+    "max_output_buffer_size": 0,
+    "max_output_buffer_timeout": 0,
+    "min_output_buffer_timeout": 0,
+    "output_buffer_timeout": 0,
+    "max_channel_consumers": 0,
+    "statsd_address": "",
+    "statsd_prefix": "",
+    "statsd_interval": 0,
+    "statsd_mem_stats": False,
+    "statsd_udp_packet_size": 0,
+    "statsd_exclude_ephemeral": False,
+    "e2e_processing_latency_window_time": 0,
+    "e2e_processing_latency_percentiles": [],
+    "tls_cert": "",
+    "tls_key": "",
+    "tls_client_auth_policy": "",
+    "tls_root_ca_file": "",
+    "tls_required": 0,
+    "tls_min_version": 0,
+    "deflate": False,
+    "max_deflate_level": 0,
+    "snappy": False,
+    "enable_experiment": [],
 }
-# Our own, which nsqd has no name for.
-_UNKNOWN: Final = frozenset({"listen", "http", "https", "node_id", "requeue_on_close"})
-_LEVELS: Final = {"debug": 1, "info": 2, "warn": 3, "error": 4, "fatal": 5}
-_LOGGING: Final = {
-    1: logging.DEBUG,
-    2: logging.INFO,
-    3: logging.WARNING,
-    4: logging.ERROR,
-    5: logging.CRITICAL,
+# nsqd's numbers for words of ours.
+_WORDS: Final[dict[str, dict[str, int]]] = {
+    "tls_required": {"false": 0, "tcp-https": 1, "true": 2},
+    "tls_min_version": {"tls1.0": 0x301, "tls1.1": 0x302, "tls1.2": 0x303, "tls1.3": 0x304},
 }
-_TLS_VERSIONS: Final = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
-_TLS_REQUIRED: Final = {"false": 0, "tcp-https": 1, "true": 2}
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+}
 
 
-def read_option(door: NsqDoor, name: str) -> object:
-    """The value in force; ApiError when nsqd has no such option."""
-    if name == "log_level":
-        level = logging.getLogger().level
-        return max((n for n, known in _LOGGING.items() if known <= level), default=1)
-    if name == "nsqlookupd_tcp_addresses" and door.peers is not None:
-        return door.peers.addresses
-    attribute = _RENAMED.get(name, name)
-    if name in _UNKNOWN:
-        raise ApiError(errors.NSQ_HTTP_OPTION)
-    config: Any = door.config
-    for candidate in (attribute, f"{attribute}_ns"):
-        if hasattr(config, candidate):
-            return _as_go(name, getattr(config, candidate))
-    raise ApiError(errors.NSQ_HTTP_OPTION)
+class Options:
+    """What /config reads and writes.
+
+    `lookupd_addresses` is the one list of nsqlookupds to follow; whoever follows them sets
+    `on_lookupd_addresses`, which is called with each new list.
+    """
+
+    def __init__(self, config: NsqSettings, facts: Mapping[str, Answer]) -> None:
+        """`facts`: what only others know, under nsqd's keys; they win over `config`."""
+        self._config = config
+        self.facts = dict(facts)
+        self.lookupd_addresses = [str(a) for a in getattr(config, LOOKUPD_ADDRESSES, ())]
+        self.on_lookupd_addresses: Callable[[list[str]], object] = lambda _addresses: None
+
+    def get(self, key: str) -> Answer:
+        """The value in force; INVALID_OPTION when nsqd has no such key."""
+        if key not in _KEYS:
+            raise ApiError(errors.NSQ_HTTP_OPTION)
+        if key == LOOKUPD_ADDRESSES:
+            return list(self.lookupd_addresses)
+        if key == LOG_LEVEL:
+            return logging.getLogger().getEffectiveLevel() // logging.DEBUG
+        if key in self.facts:
+            return self.facts[key]
+        value = getattr(self._config, key, None)
+        if value is None:
+            value = getattr(self._config, f"{key}_ns", None)
+        if isinstance(value, str) and key in _WORDS:
+            return _WORDS[key].get(value, 0)
+        return _plain(value, _KEYS[key])
+
+    def put(self, key: str, body: bytes) -> None:
+        """Change one; INVALID_OPTION, INVALID_VALUE."""
+        if key == LOG_LEVEL:
+            level = _LEVELS.get(body.decode("utf-8", "replace").lower())
+            if level is None:
+                raise ApiError(errors.NSQ_HTTP_VALUE)
+            logging.getLogger().setLevel(level)
+        elif key == LOOKUPD_ADDRESSES:
+            self.lookupd_addresses = _addresses(body)
+            self.on_lookupd_addresses(list(self.lookupd_addresses))
+        else:
+            raise ApiError(errors.NSQ_HTTP_OPTION)
 
 
-def _as_go(name: str, value: object) -> object:
-    if name == "tls_min_version":
-        return _TLS_VERSIONS[str(value)]
-    if name == "tls_required":
-        return _TLS_REQUIRED[str(value)]
-    if name.endswith("_address") and not isinstance(value, str):
-        return "" if value is None else str(value)
-    return list(value) if isinstance(value, tuple) else value
+def _plain(value: object, default: Answer) -> Answer:
+    if value is None:
+        return default
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(default, list) and isinstance(value, list | tuple):
+        return [item if isinstance(item, int | float) else str(item) for item in value]
+    return str(value)
 
 
-def write_option(door: NsqDoor, name: str, body: bytes) -> None:
-    """Change one of the two that can be changed; ApiError."""
-    if name == "log_level":
-        level = _LEVELS.get(body.decode("utf-8", "replace").lower())
-        if level is None:
-            raise ApiError(errors.NSQ_HTTP_VALUE)
-        logging.getLogger().setLevel(_LOGGING[level])
-    elif name == "nsqlookupd_tcp_addresses":
-        try:
-            addresses = msgspec.json.decode(body, type=list[str] | None) or []
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise ApiError(errors.NSQ_HTTP_VALUE) from None
-        if door.peers is not None:
-            door.peers.set_addresses(addresses)
-    else:
-        raise ApiError(errors.NSQ_HTTP_OPTION)
+def _addresses(body: bytes) -> list[str]:
+    """A JSON list of strings; null is none."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise ApiError(errors.NSQ_HTTP_VALUE) from None
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise ApiError(errors.NSQ_HTTP_VALUE)
+    if not all(isinstance(address, str) for address in found):
+        raise ApiError(errors.NSQ_HTTP_VALUE)
+    return found

@@ -1,27 +1,40 @@
-"""Counters for a statsd over UDP, under nsqd's names.
+"""nsqd's numbers for a statsd daemon: one round of UDP datagrams per interval.
 
-Counters are sent as what was added since the last time, packets are spread over the interval; a
-receiver that is not there costs nothing. Source: nsqd/statsd.go.
+    nsq.host_4151.topic.orders.message_count:12|c     what came since the last round
+    nsq.host_4151.topic.orders.depth:3|g              what is
+
+The datagrams of a round are spread over the interval, so that no receiver drowns in them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker import limits
+from broker.logs import fields
 from broker.protocols.nsq import stats
+from broker.protocols.nsq.wire import is_ephemeral
 
 if TYPE_CHECKING:
-    from broker.core.engine import Engine
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    from broker.protocols.nsq.door import NsqDoor
 
 LOG = logging.getLogger("broker.nsq.statsd")
 
-_MEMORY_GAUGES = (
-    *("heap_objects", "heap_idle_bytes", "heap_in_use_bytes", "heap_released_bytes"),
-    *("gc_pause_usec_100", "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes"),
+_TOPIC_COUNTERS = ("message_count", "message_bytes")
+_TOPIC_GAUGES = ("depth", "backend_depth")
+_CHANNEL_NUMBERS = (  # key of the page, name, kind
+    ("message_count", "message_count", "c"),
+    ("depth", "depth", "g"),
+    ("backend_depth", "backend_depth", "g"),
+    ("in_flight_count", "in_flight_count", "g"),
+    ("deferred_count", "deferred_count", "g"),
+    ("requeue_count", "requeue_count", "c"),
+    ("timeout_count", "timeout_count", "c"),
+    ("client_count", "clients", "g"),
 )
 
 
@@ -29,11 +42,13 @@ class StatsdSettings(Protocol):
     """The part of config.NsqConfig that is used here."""
 
     @property
-    def statsd_address(self) -> str: ...
+    def statsd_address(self) -> tuple[str, int] | None: ...
     @property
-    def statsd_interval_ns(self) -> int: ...
+    def e2e_processing_latency_percentiles(self) -> tuple[float, ...]: ...
     @property
     def statsd_prefix(self) -> str: ...
+    @property
+    def statsd_interval_ns(self) -> int: ...
     @property
     def statsd_mem_stats(self) -> bool: ...
     @property
@@ -42,119 +57,139 @@ class StatsdSettings(Protocol):
     def statsd_exclude_ephemeral(self) -> bool: ...
 
 
-def prefix_of(pattern: str, host: str) -> str:
-    """`nsq.%s` and `10.0.0.1:4151` -> `nsq.10_0_0_1_4151.`"""
-    prefix = pattern.replace("%s", host.replace(".", "_").replace(":", "_"))
-    return prefix if not prefix or prefix.endswith(".") else prefix + "."
+def full_prefix(prefix: str, host: str, port: int) -> str:
+    """`prefix` with %s replaced by the host's key, and a dot at its end."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    found = prefix.replace("%s", address.replace(".", "_").replace(":", "_"))
+    return found if not found or found.endswith(".") else f"{found}."
 
 
-def packets(lines: Iterable[str], size: int) -> Iterator[bytes]:
-    """Whole lines in datagrams of at most `size` bytes; a longer line goes alone."""
+def packets(lines: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Whole lines in datagrams of up to `size` bytes; a longer line has one of its own."""
     packet = b""
     for line in lines:
-        data = line.encode()
-        if packet and len(packet) + len(data) > size:
+        if packet and len(packet) + len(line) > size:
             yield packet
             packet = b""
-        packet += data
+        packet += line
     if packet:
         yield packet
 
 
-class Counters:
-    """What the lines say, and what was said before."""
+class Round:
+    """Turns pages of /stats into lines; remembers counters from one round to the next."""
 
-    def __init__(self, engine: Engine, config: StatsdSettings, prefix: str) -> None:
-        self.engine = engine
+    def __init__(self, config: StatsdSettings, prefix: str) -> None:
         self.config = config
         self.prefix = prefix
-        self.said: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+        self._now: dict[str, int] = {}
 
-    def lines(self) -> list[str]:
-        """One round; the next one counts from here."""
-        said: dict[str, int] = {}
-        lines = [self._line(name, value, kind, said) for name, value, kind in self._values()]
-        self.said = said
-        return lines
+    def lines(self, topics: list[stats.Page], memory: dict[str, int] | None) -> Iterator[bytes]:
+        """All lines of one round."""
+        self._now = {}
+        for topic in topics:
+            if not self._left_out(topic["topic_name"]):
+                yield from self._topic(topic)
+        if memory is not None:
+            for name, value in memory.items():
+                if name == "gc_total_runs":
+                    yield self._line("mem.gc_runs", value, "c")
+                else:
+                    yield self._line(f"mem.{name}", value, "g")
+        self._before = self._now
 
-    def _line(self, name: str, value: int, kind: str, said: dict[str, int]) -> str:
-        if kind == "c":
-            said[name] = value
-            before = self.said.get(name, 0)
-            # what was deleted and made anew counts from nothing
-            value = value - before if value >= before else value
-        return f"{self.prefix}{name}:{value}|{kind}\n"
+    def _left_out(self, name: str) -> bool:
+        return self.config.statsd_exclude_ephemeral and is_ephemeral(name.encode())
 
-    def _values(self) -> Iterator[tuple[str, int, str]]:
-        skip = self.config.statsd_exclude_ephemeral
-        for topic, log in sorted(self.engine.logs.items()):
-            if skip and topic.endswith("#ephemeral"):
+    def _topic(self, page: stats.Page) -> Iterator[bytes]:
+        start = f"topic.{page['topic_name']}"
+        for key in _TOPIC_COUNTERS:
+            yield self._line(f"{start}.{key}", page[key], "c")
+        for key in _TOPIC_GAUGES:
+            yield self._line(f"{start}.{key}", page[key], "g")
+        yield from self._latency(start, page)
+        for channel in page["channels"]:
+            name = channel["channel_name"]
+            if self._left_out(name):
                 continue
-            name = f"topic.{topic}"
-            yield f"{name}.message_count", log.message_count, "c"
-            yield f"{name}.message_bytes", log.message_bytes, "c"
-            yield f"{name}.depth", log.depth, "g"
-            yield f"{name}.backend_depth", log.backend_depth, "g"
-            for channel, cursor in sorted(log.cursors.items()):
-                if skip and channel.endswith("#ephemeral"):
-                    continue
-                one = f"{name}.channel.{channel}"
-                yield f"{one}.message_count", cursor.message_count, "c"
-                yield f"{one}.depth", cursor.depth, "g"
-                yield f"{one}.backend_depth", 0 if log.folder is None else cursor.depth, "g"
-                yield f"{one}.in_flight_count", cursor.in_flight_count, "g"
-                yield f"{one}.deferred_count", cursor.deferred_count, "g"
-                yield f"{one}.requeue_count", cursor.requeue_count, "c"
-                yield f"{one}.timeout_count", cursor.timeout_count, "c"
-                yield f"{one}.clients", cursor.consumers, "g"
-        if self.config.statsd_mem_stats:
-            memory = stats.memory()
-            for gauge in _MEMORY_GAUGES:
-                yield f"mem.{gauge}", memory[gauge], "g"
-            yield "mem.gc_runs", memory["gc_total_runs"], "c"
+            for key, word, kind in _CHANNEL_NUMBERS:
+                yield self._line(f"{start}.channel.{name}.{word}", channel[key], kind)
+            yield from self._latency(f"{start}.channel.{name}", channel)
+
+    def _latency(self, start: str, page: stats.Page) -> Iterator[bytes]:
+        for item in page["e2e_processing_latency"]["percentiles"] or ():
+            name = f"{start}.e2e_processing_latency_{item['quantile'] * 100:.0f}"
+            yield self._line(name, int(item["value"]), "g")
+
+    def _line(self, name: str, value: int, kind: str) -> bytes:
+        if kind == "c":
+            self._now[name] = value
+            before = self._before.get(name, 0)
+            value -= before if before <= value else 0  # made anew in between: it began at 0
+        return f"{self.prefix}{name}:{value}|{kind}\n".encode()
+
+
+class _Silent(asyncio.DatagramProtocol):
+    """Nobody answers, and a receiver that is not there is no reason to stop."""
+
+    def error_received(self, exc: Exception) -> None:
+        LOG.debug("statsd: %s", exc)
 
 
 class Statsd:
-    """Sends a round every interval until it is stopped."""
+    """Sends a round per interval until cancelled."""
 
     def __init__(
         self,
-        engine: Engine,
+        door: NsqDoor,
         config: StatsdSettings,
-        host: str,
-        wait: Callable[[float], asyncio.Future[None]] | None = None,
+        prefix: str,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """`host`: what %s in the prefix stands for; `wait(seconds)` instead of asyncio's sleep."""
+        """`sleep(seconds)` is how it waits."""
+        self.door = door
         self.config = config
-        self.counters = Counters(engine, config, prefix_of(config.statsd_prefix, host))
-        self.wait = wait or asyncio.sleep
-        self.task = asyncio.get_running_loop().create_task(self._run())
+        self.sleep = sleep
+        self.round = Round(config, prefix)
 
-    async def _run(self) -> None:
-        interval_s = self.config.statsd_interval_ns / limits.SECOND
+    async def run(self) -> None:
+        """For ever."""
+        interval = self.config.statsd_interval_ns / limits.SECOND
+        spread = max(0.0, interval - limits.STATSD_QUIET / limits.SECOND)
         while True:
-            await self.wait(interval_s)
+            await self.sleep(interval - spread)
             try:
-                await self._push(max(interval_s - 1, 0))
-            except (OSError, ValueError) as problem:
-                address = self.config.statsd_address
-                LOG.error("failed to push to statsd(%s): %s", address, problem)
+                await self._send(spread)
+            except Exception:
+                LOG.exception("statsd: a round was lost")
+                await self.sleep(spread)
 
-    async def _push(self, spread_s: float) -> None:
-        host, _, port = self.config.statsd_address.rpartition(":")
-        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-            asyncio.DatagramProtocol, remote_addr=(host.strip("[]"), int(port))
-        )
+    async def _send(self, spread: float) -> None:
+        host, port = self.config.statsd_address or ("", 0)
+        loop = asyncio.get_running_loop()
+        opening = loop.create_datagram_endpoint(_Silent, remote_addr=(host or "localhost", port))
         try:
-            found = list(packets(self.counters.lines(), self.config.statsd_udp_packet_size))
+            transport, _ = await asyncio.wait_for(opening, limits.STATSD_DIAL / limits.SECOND)
+        except (OSError, TimeoutError) as problem:
+            extra = fields(address=f"{host}:{port}", reason=str(problem) or "timed out")
+            LOG.error("statsd cannot be reached", extra=extra)
+            await self.sleep(spread)
+            return
+        try:
+            lines = self.round.lines(self._topics(), self._memory())
+            found = list(packets(lines, self.config.statsd_udp_packet_size))
             for packet in found:
                 transport.sendto(packet)
-                if len(found) > 1:
-                    await self.wait(spread_s / len(found))
+                await self.sleep(spread / len(found))
+            if not found:
+                await self.sleep(spread)
         finally:
             transport.close()
 
-    async def stop(self) -> None:
-        """Send no more."""
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+    def _topics(self) -> list[stats.Page]:
+        percentiles = self.config.e2e_processing_latency_percentiles
+        return stats.topic_pages(self.door.engine, None, "", "", percentiles) or []
+
+    def _memory(self) -> dict[str, int] | None:
+        return stats.memory() if self.config.statsd_mem_stats else None
