@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TOPOLOGY_EXPERIMENT = "topology-aware-consumption"
-EXPERIMENTS = (TOPOLOGY_EXPERIMENT,)
+EXPERIMENTS = (limits.NSQ_TOPOLOGY,)
 
 
 def _items(text: str) -> object:

@@ -204,6 +204,7 @@ STATSD_PACKET_MIN: Final = 64
 STATSD_PACKET_MAX: Final = 65_507  # the largest datagram there is
 STATSD_DIAL: Final = 1 * SECOND  # to find the receiver's address
 STATSD_QUIET: Final = 1 * SECOND  # of an interval, in which nothing is sent
+NSQ_TOPOLOGY: Final = "topology-aware-consumption"  # the name of an experiment
 DEBUG_HEAP_TYPES: Final = 100  # of Python objects, listed by /debug/pprof/heap
 DEBUG_PROFILE: Final = 30 * SECOND  # taken by /debug/pprof/profile unless it says how long
 DEBUG_PROFILE_MAX: Final = 300  # seconds

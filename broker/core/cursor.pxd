@@ -18,6 +18,9 @@ cdef enum:
     ACK_NOT_IN_FLIGHT = 1
     ACK_NOT_OWNER = 2
 
+cdef enum:
+    NEAREST = 2
+
 # One taker of a cursor's records. It lives inside its sink, which must `leave` before it dies.
 cdef struct consumer_t:
     void *sink              # the Sink whose deliver(consumer, record) takes records; borrowed
@@ -32,6 +35,7 @@ cdef struct consumer_t:
     uint32_t first          # its entries in flight, oldest first; 0 = none
     uint32_t last
     uint8_t sample          # 0 = all; else (sample + 1) % pass, the others count as acked
+    uint8_t nearness        # up to NEAREST: waiting consumers nearer to the server come first
     uint8_t blocked         # its output is full: no deliveries until `ready`
     uint64_t delivered, acked, requeued     # counters, kept by the cursor
 
@@ -60,6 +64,8 @@ cdef class Cursor(JobOwner):
     cdef uint64_t random
     cdef uint64_t counted_from          # message_count = the log's frontier - this
     cdef readonly uint64_t requeue_count, timeout_count
+    cdef bint ranked                    # some consumer has a nearness
+    cdef uint64_t given_by_nearness[NEAREST + 1]
     cdef readonly AckLatency latency    # None: nobody wants to know
     cdef uint16_t deliver_max           # deliveries until a record goes to `dead`; 0 = any number
     cdef readonly object dead           # its DeadLetters, None = none
@@ -74,6 +80,7 @@ cdef class Cursor(JobOwner):
     cdef int touch(self, consumer_t *c, uint64_t seq) noexcept
 
     cdef void defer(self, const stored_t *s, size_t offset) noexcept
+    cdef consumer_t *nearest(self) noexcept
     cdef void enter_ring(self, consumer_t *c) noexcept
     cdef void leave_ring(self, consumer_t *c) noexcept
     cdef entry_t *held_by(self, consumer_t *c, uint64_t seq, int *code) noexcept

@@ -64,8 +64,8 @@ cdef class Cursor(JobOwner):
         """A new consumer with no credit; its timing fields are set by the caller."""
         c.sink = <void *>sink
         c.next = c.prev = NULL
-        c.credit = c.in_flight = c.first = c.last = 0
-        c.blocked = 0
+        c.credit = c.in_flight = c.first = c.last = c.blocked = 0
+        self.ranked = self.ranked or c.nearness != 0
         c.all_prev = NULL
         c.all_next = self.all
         if self.all != NULL:
@@ -136,6 +136,16 @@ cdef class Cursor(JobOwner):
             if self.ring == c:
                 self.ring = c.next
         c.next = c.prev = NULL
+
+    cdef consumer_t *nearest(self) noexcept:
+        """Of those in the ring, which is not empty, the first of the nearest."""
+        cdef consumer_t *best = self.ring
+        cdef consumer_t *c = best.next
+        while c != self.ring and best.nearness < NEAREST:
+            if c.nearness > best.nearness:
+                best = c
+            c = c.next
+        return best
 
     # --- what consumers say
 
@@ -281,7 +291,7 @@ cdef class Cursor(JobOwner):
             if given > self.shared.pump_bytes_max:
                 self.wake()     # let the others have their turn
                 break
-            c = self.ring
+            c = self.ring if not self.ranked else self.nearest()
             is_fresh = False
             if inflight.again_first == 0 or (
                     inflight.at(inflight.again_first).mark > <int64_t>self.next_seq):
@@ -296,7 +306,7 @@ cdef class Cursor(JobOwner):
                     continue
             else:
                 break
-            if self.ring == c:
+            if c.next != NULL:
                 self.ring = c.next
             if c.in_flight >= c.credit:
                 self.leave_ring(c)
@@ -433,6 +443,7 @@ cdef class Cursor(JobOwner):
         c.last = e.timer.tag
         c.in_flight += 1
         c.delivered += 1
+        self.given_by_nearness[c.nearness] += 1
         self.inflight.sent += 1
 
     cdef void passed(self, size_t size) noexcept:
@@ -573,6 +584,11 @@ cdef class Cursor(JobOwner):
     def deferred_count(self):
         """Records whose time has not come."""
         return self.inflight.deferred
+
+    @property
+    def nearness_counts(self):
+        """Deliveries to consumers of each nearness."""
+        return tuple(self.given_by_nearness)
 
     @property
     def message_count(self):

@@ -3,7 +3,7 @@
     {"ask": "POST /pub?topic=${uniq}", "body": "x", "says": [200, {"content-type": ...}, "OK"]}
 
 `differs` says why our own answer (`ours`, in the form of `says`) is another on purpose. Requests
-are made in the order of the file, on a server of its own, with `${uniq}` standing for a fresh name.
+are made in the order of the file, with `${uniq}` standing for a fresh name.
 """
 
 from __future__ import annotations
@@ -17,15 +17,8 @@ from harness.http import request
 from harness.servers import Address
 
 HEADERS = ("content-type", "x-nsq-content-type", "allow", "location")
-_VOLATILE = {
-    "start_time",
-    "hostname",
-    "broadcast_address",
-    "tcp_port",
-    "http_port",
-    "memory",
-    "backend_depth",
-}
+_VOLATILE = {"start_time", "hostname", "broadcast_address", "tcp_port", "http_port"}
+_VOLATILE |= {"memory", "backend_depth"}
 _TEXT = (
     (r"built w/\S+\)", "built w/*)"),
     (r"start_time \S+", "start_time *"),

@@ -46,6 +46,8 @@ class IdentifySettings(Protocol):
     def topology_region(self) -> str: ...
     @property
     def topology_zone(self) -> str: ...
+    @property
+    def enable_experiment(self) -> tuple[str, ...]: ...
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer
@@ -237,6 +239,14 @@ class Identity:
         """Message timeout in force."""
         timeout = self.msg_timeout_ns
         return config.msg_timeout_ns if timeout is None else timeout
+
+    def nearness(self, config: IdentifySettings) -> int:
+        """2 in the server's zone, 1 in its region, else 0; always 0 unless that is asked for."""
+        if limits.NSQ_TOPOLOGY not in config.enable_experiment:
+            return 0
+        if self.topology_zone and self.topology_zone == config.topology_zone:
+            return 2
+        return int(bool(self.topology_region) and self.topology_region == config.topology_region)
 
     def level(self, config: IdentifySettings) -> int:
         """Deflate level in force."""

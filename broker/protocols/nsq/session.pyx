@@ -398,9 +398,9 @@ cdef class NsqSession(Session):
         except Refused as problem:
             self.fatal(problem.payload)
             return
+        self.consumer.nearness = self.identity.nearness(self.face.config)
         self.cursor.join(&self.consumer, self)
-        self.state = STATE_SUBSCRIBED
-        self.scanner.greeting = False
+        self.state, self.scanner.greeting = STATE_SUBSCRIBED, False
         self.put_frame(OK, FRAME_RESPONSE)
 
     # --- output

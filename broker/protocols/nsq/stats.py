@@ -120,6 +120,13 @@ def _latency_text(page: Page) -> str:
     return ", ".join(_go_span(item["value"]) for item in found)
 
 
+def _local_counts(cursor: Cursor) -> Page:
+    """Deliveries by distance; those there were none of are left out."""
+    anyone, region, zone = cursor.nearness_counts
+    counts = {"zone_local": zone, "region_local": region, "global": anyone}
+    return {f"{name}_msg_count": count for name, count in counts.items() if count}
+
+
 def _channel_page(cursor: Cursor, clients: list[Page] | None, percentiles: Sequence[float]) -> Page:
     return {
         "channel_name": cursor.name,
@@ -128,6 +135,7 @@ def _channel_page(cursor: Cursor, clients: list[Page] | None, percentiles: Seque
         "in_flight_count": cursor.in_flight_count,
         "deferred_count": cursor.deferred_count,
         "message_count": cursor.message_count,
+        **_local_counts(cursor),
         "requeue_count": cursor.requeue_count,
         "timeout_count": cursor.timeout_count,
         "client_count": cursor.consumers,

@@ -256,3 +256,47 @@ async def test_latency_from_publish_to_fin(tmp_path: Path) -> None:
     assert [p["quantile"] for p in busy["percentiles"]] == [0.99, 0.5]
     assert all(0 < p["value"] < 20 * 10**9 for p in busy["percentiles"])
     assert "e2e%: 0.0ns, 0.0ns\n" in text
+
+
+@on_uvloop
+async def test_the_nearest_waiting_consumer_comes_first(tmp_path: Path) -> None:
+    """Zone, then region, then anyone; whoever has no credit left does not wait."""
+    settings = {
+        "topology_zone": "z",
+        "topology_region": "r",
+        "enable_experiment": ("topology-aware-consumption",),
+    }
+    async with opened(tmp_path, settings=settings) as door, browser(door) as http:
+        clients = []
+        for zone, region in (("other", "other"), ("other", "r"), ("z", "other")):
+            client = await Client.dial(door)
+            who = f'{{"topology_zone":"{zone}","topology_region":"{region}"}}'.encode()
+            assert await client.ask(b"IDENTIFY\n" + sized(who)) == OK
+            assert await client.ask(b"SUB t c\n") == OK
+            client.writer.write(b"RDY 2\n")
+            assert await client.ask(pub(b"ready", b"x")) == OK  # RDY has been read by then
+            clients.append(client)
+        publisher = await Client.dial(door)
+        for body in b"123456":
+            assert await publisher.ask(pub(b"t", bytes([body]))) == OK
+        got = [[shown(await c.frame())[2] for _ in range(2)] for c in clients]
+        assert got == [[b"5", b"6"], [b"3", b"4"], [b"1", b"2"]]
+        async with http.get("/stats?format=json&topic=t") as reply:
+            ((channel,),) = [t["channels"] for t in (await reply.json())["topics"]]
+    counts = [channel[f"{name}_msg_count"] for name in ("zone_local", "region_local", "global")]
+    assert counts == [2, 2, 2]
+
+
+@on_uvloop
+async def test_without_the_experiment_topology_does_not_count(tmp_path: Path) -> None:
+    settings = {"topology_zone": "z"}
+    async with opened(tmp_path, settings=settings) as door, browser(door) as http:
+        client = await Client.dial(door)
+        assert await client.ask(b"IDENTIFY\n" + sized(b'{"topology_zone":"z"}')) == OK
+        assert await client.ask(b"SUB t c\n") == OK
+        assert await client.ask(pub(b"t", b"x")) == OK
+        assert shown(await client.ask(b"RDY 1\n"))[2] == b"x"
+        async with http.get("/stats?format=json&topic=t") as reply:
+            ((channel,),) = [t["channels"] for t in (await reply.json())["topics"]]
+    assert channel["global_msg_count"] == 1
+    assert "zone_local_msg_count" not in channel
