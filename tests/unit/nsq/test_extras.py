@@ -223,7 +223,7 @@ async def test_settings_are_set_shown_and_taken_back(tmp_path: Path) -> None:
 
 
 BOTH = (
-    "keep: expected a duration with a unit, got a whole number (1); "
+    'keep: expected a string with a unit ("10s"), got a whole number (1); '
     "max_msgs: must be between 0 and 4611686018427387904, got -1"
 )
 
