@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from conftest import StartBroker
     from harness import Server
 
+pytestmark = pytest.mark.only_ours
 ROUNDS = 5
 MESSAGES = 3000
 KEPT = {"keep": "1d"}
