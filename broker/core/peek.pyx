@@ -6,13 +6,12 @@ bytes are read by `read` on any thread.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memmove
+from libc.string cimport memmove, memset
 
 from broker.core.cursor cimport Cursor, consumer_t
 from broker.core.inflight cimport (
     ENTRY_AGAIN,
     ENTRY_DEFERRED,
-    ENTRY_FREE,
     ENTRY_SENT,
     SLAB_ENTRIES,
     Inflight,
@@ -138,13 +137,13 @@ cdef tuple fresh(Cursor cursor, uint64_t from_seq, uint32_t limit):
 cdef list entries(Cursor cursor, states, uint64_t from_seq, uint32_t limit):
     """Records that have been given, or wait for their time: limit + 1 of the lowest."""
     cdef Inflight inflight = cursor.inflight
-    cdef bint wanted[4]
+    cdef bint wanted[256]       # by state; those that are nobody's business stay unset
     cdef uint32_t i, k, at, high, size = 0
     cdef entry_t *e
     cdef entry_t **lowest = <entry_t **>malloc((<size_t>limit + 2) * sizeof(entry_t *))
     if lowest == NULL:
         raise MemoryError
-    wanted[<int>ENTRY_FREE] = False
+    memset(wanted, 0, sizeof(wanted))
     wanted[<int>ENTRY_SENT] = IN_FLIGHT in states
     wanted[<int>ENTRY_DEFERRED] = DEFERRED in states
     wanted[<int>ENTRY_AGAIN] = WAITING in states

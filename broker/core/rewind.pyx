@@ -17,7 +17,7 @@ from broker.core.log cimport Log
 from broker.core.reading cimport move_to
 from broker.core.segment cimport Segment, stored_t
 from broker.core.upkeep cimport trim
-from broker.core.view cimport View, view_of
+from broker.core.view cimport View, hint_of, view_of
 
 
 cdef void stand_at(Cursor cursor, uint64_t seq) noexcept:
@@ -88,6 +88,29 @@ cdef class TimeSearch:
                 if view.find(0, time_ns, &s):
                     return s.rec.seq
         return self.end
+
+
+cdef class Approach:
+    """Has the disk bring in what stands before a place, so that the loop does not wait for it.
+
+    Begun on the loop, ended anywhere.
+    """
+
+    cdef View view      # None = there is nothing to bring in
+    cdef uint64_t seq
+
+    def __init__(self, Log log, uint64_t seq):
+        cdef Segment segment = log.segment_of(seq)
+        self.seq = seq
+        if segment is not None and segment.path is not None and segment.size:
+            self.view = view_of(segment)
+            self.view.next = hint_of(segment, seq)
+
+    def read(self):
+        """Read up to the place; True when its record is there. OSError."""
+        cdef stored_t s
+        return self.view is not None and usable(self.view) and (
+            self.view.find(self.seq, 0, &s) and s.rec.seq == self.seq)
 
 
 cdef bint begins_before(View view, int64_t time_ns) except -1:

@@ -19,6 +19,7 @@ from broker.core.taker import Taker
 CONSUMERS = 3
 WAIT = 10.0
 WAIT_MAX = 25.0
+KEEP = 10**6 * SECOND
 
 Draw = Callable[[Any], Any]
 
@@ -46,8 +47,8 @@ class Entry:
 class CursorMachine(RuleBasedStateMachine):
     inline = False
 
-    @initialize(segment=st.sampled_from([512, 4096]))
-    def begin(self, segment: int) -> None:
+    @initialize(segment=st.sampled_from([512, 4096]), keep=st.booleans())
+    def begin(self, segment: int, keep: bool) -> None:
         self.folder = scratch()
         self.generation = 0
         self.limits: dict[str, Any] = {
@@ -63,6 +64,8 @@ class CursorMachine(RuleBasedStateMachine):
         self.credit: dict[int, int] = {}
         self.paused = self.log_paused = False
         self.log = self.rig.log()
+        self.keep = keep
+        self.rig.engine.set_settings(self.log, {"keep": KEEP} if keep else {})
         self.cursor = self.log.open_cursor("c")
         self.credit[0] = 40
         self.takers[0] = Taker(self.cursor, 40, WAIT, WAIT_MAX)
@@ -157,7 +160,8 @@ class CursorMachine(RuleBasedStateMachine):
             self.expire()
             self.take()
         kept = self.log.segments
-        assert len(kept) < 2 or kept[1].first_seq > min(self.cursor.acks.floor, self.log.frontier)
+        needed = 1 if self.keep else min(self.cursor.acks.floor, self.log.frontier)
+        assert len(kept) < 2 or kept[1].first_seq > needed
 
     def leave(self, draw: Draw) -> None:
         who = draw(st.sampled_from(sorted(self.takers)))

@@ -15,7 +15,7 @@ import msgspec
 
 from broker import errors, limits
 from broker.core.peek import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
-from broker.core.rewind import TimeSearch, rewind, saved
+from broker.core.rewind import Approach, TimeSearch, rewind, saved
 from broker.protocols.nsq.http import ApiError, Route, read_body
 from broker.protocols.nsq.messages import fill, rows_of
 
@@ -205,6 +205,7 @@ class Extras:
         """Go on from another place, once that is in the file."""
         cursor = self.cursor(query)
         place = await self._place(cursor.log, query)
+        await asyncio.to_thread(Approach(cursor.log, place).read)
         if cursor.deleted:
             raise ApiError(errors.http_error(errors.V1_CHANGED, reason=errors.V1_GONE))
         seq = rewind(cursor, place)

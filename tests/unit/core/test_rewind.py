@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from harness.engine import SECOND, Rig, bodies_of, finish_all, numbered
 
-from broker.core.rewind import TimeSearch, rewind
+from broker.core.rewind import Approach, TimeSearch, rewind
 from broker.core.taker import Taker
 
 
@@ -92,3 +92,15 @@ def test_segments_dropped_meanwhile_are_passed_over(tmp_path: Path) -> None:
         assert log.first_seq > 1
         assert search.find(0) == log.first_seq
         assert rewind(cursor, 1) == log.first_seq
+
+
+def test_the_way_to_a_place_is_read_first(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", segment_bytes=2000) as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        rig.publish(log, numbered(300))
+        assert [Approach(log, seq).read() for seq in (1, 77, 300, 301)] == [True] * 3 + [False]
+        before = Approach(log, 1)
+        cursor.empty()
+        rig.settle()
+        assert before.read() is False, "dropped meanwhile"

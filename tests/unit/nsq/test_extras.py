@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import errno
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,21 @@ import pytest
 from aiohttp import web
 from live_nsq import Client, on_uvloop, opened
 
+from broker.core import vfs
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
 from broker.protocols.nsq.extras import Extras, moment_ns
 from broker.protocols.nsq.http import ApiError
 from broker.protocols.nsq.messages import headers_of
 from broker.server_topics import TopicSettings
+
+CALL_WRITE = 1
+
+
+@pytest.fixture(autouse=True)
+def healed() -> Iterator[None]:
+    yield
+    vfs.heal()
 
 
 class Pages:
@@ -253,3 +263,19 @@ async def test_settings_that_are_wrong_are_refused_with_reasons(tmp_path: Path) 
         log = door.engine.log("t")
         assert log is not None
         assert log.settings == {}
+
+
+@on_uvloop
+async def test_what_the_disk_does_not_take_is_not_promised(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door, pages(door) as page:
+        await page.publish(b"x")
+        vfs.fail(CALL_WRITE, errno.ENOSPC, times=1_000_000)
+        answer = await page.ask("POST", "/v1/channel/rewind", topic="t", channel="c", to="now")
+        vfs.heal()
+        assert answer == (503, {"message": "NOT_SAVED: No space left on device"})
+        (tmp_path / "t" / "meta.json.new").mkdir()
+        answer = await page.ask("PUT", "/v1/topic/settings", b'{"max_msgs": 5}', topic="t")
+        assert answer == (503, {"message": "NOT_SAVED: Is a directory"})
+        (tmp_path / "t" / "meta.json.new").rmdir()
+        _, shown = await page.ask("GET", "/v1/topic/settings", topic="t")
+        assert shown["set"] == {}
