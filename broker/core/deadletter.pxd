@@ -36,3 +36,5 @@ cdef class DeadLetters(Session):
 cdef void bury(Cursor cursor, entry_t *e, int reason) noexcept
 # Whether a record that is only for one cursor is for this one.
 cdef bint addressed_to(Cursor cursor, const stored_t *s) noexcept
+# Such a record was just stored: the other cursors are done with it.
+cdef void skip_others(Log log, const stored_t *s) noexcept

@@ -40,6 +40,14 @@ cdef bint addressed_to(Cursor cursor, const stored_t *s) noexcept:
     return s.rec.reply[:s.rec.reply_len] == cursor.name.encode()
 
 
+cdef void skip_others(Log log, const stored_t *s) noexcept:
+    cdef Cursor cursor
+    for cursor in log.cursors.values():
+        # one whose window is full finds out when it reads
+        if not addressed_to(cursor, s) and cursor.acks.fits(s.rec.seq):
+            cursor.skip_range(s.rec.seq, s.rec.seq + 1)
+
+
 cdef class DeadLetters(Session):
     def __init__(self, Cursor cursor, uint16_t deliver_max, str target, open_log, heads):
         """Records of `cursor` go to the log `target` when delivery number `deliver_max` failed.

@@ -18,6 +18,7 @@ from posix.fcntl cimport O_CREAT, O_EXCL, O_RDWR
 from broker.core.batch cimport Batch
 from broker.core.binding cimport Binding, bind
 from broker.core.cursor cimport Cursor
+from broker.core.deadletter cimport skip_others
 from broker.core.jobs cimport (
     JOB_WRITE,
     WRITE_RECORDS,
@@ -30,6 +31,7 @@ from broker.core.seams cimport Session
 from broker.core.segment cimport (
     FILE_HEADER_BYTES,
     HEADERS_LEN_MAX,
+    STORED_ADDRESSED,
     STORED_LIVE,
     Segment,
     record_get,
@@ -122,7 +124,7 @@ cdef class Log(JobOwner):
         batch.payload += r.total_len
         if not flags & STORED_LIVE:
             batch.unrouted += 1
-        if not_before_ns:
+        if not_before_ns or flags & STORED_ADDRESSED:
             batch.delayed += 1
         if r.subject_len:
             batch.foreign += 1
@@ -331,6 +333,8 @@ cdef class Log(JobOwner):
             if s.not_before_ns and s.rec.seq < self.frontier:
                 for cursor in self.cursors.values():
                     cursor.defer(&s, 0)
+            if s.flags & STORED_ADDRESSED and s.rec.seq < self.frontier:
+                skip_others(self, &s)
             if not live or s.flags & STORED_LIVE:
                 continue
             if s.rec.subject_len == 0:

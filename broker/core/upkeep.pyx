@@ -155,7 +155,8 @@ cdef void housekeep(Log log) noexcept:
             and log.active.size > log.shared.reclaim_bytes and log.waiting_bytes == 0):
         reclaim(log)
     if (log.idle_mark == log.next_seq and log.retention is None and not log.unsynced
-            and log.waiting_bytes == 0 and (not log.keep_ns or len(log.segments) < 2)):
+            and log.waiting_bytes == 0 and (not log.keep_ns or len(log.segments) < 2)
+            and not log.last_error):
         log.noticed = False
         log.spare = None            # an idle log keeps no buffer
         log.shared.touched.discard(log)     # until something happens to it again

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.core.rewind import rewind
+from broker.core.deadletter import DeadLetters
 from broker.core.taker import Taker
 
 CONSUMERS = 3
@@ -46,6 +47,7 @@ class Entry:
 
 class CursorMachine(RuleBasedStateMachine):
     inline = False
+    limit = 0  # deliveries; 0 = any
 
     @initialize(segment=st.sampled_from([512, 4096]), keep=st.booleans())
     def begin(self, segment: int, keep: bool) -> None:
@@ -67,9 +69,24 @@ class CursorMachine(RuleBasedStateMachine):
         self.keep = keep
         self.rig.engine.set_settings(self.log, {"keep": KEEP} if keep else {})
         self.cursor = self.log.open_cursor("c")
+        self.dead: list[bytes] = []
+        self.mark_dead()
         self.credit[0] = 40
         self.takers[0] = Taker(self.cursor, 40, WAIT, WAIT_MAX)
         self.rig.settle()
+
+    def mark_dead(self) -> None:
+        """Records delivered often enough go to the log `d`."""
+        if self.limit:
+            open_log = self.rig.engine.open_log
+            DeadLetters(self.cursor, self.limit, "d", open_log, lambda _c, _f: b"H").begin()
+
+    def again(self, entry: Entry) -> None:
+        """A delivery came to nothing."""
+        entry.state, entry.owner = AGAIN, None
+        if self.limit and entry.attempts >= self.limit:
+            entry.state = ACKED
+            self.dead.append(entry.body)
 
     @property
     def now(self) -> int:
@@ -129,9 +146,9 @@ class CursorMachine(RuleBasedStateMachine):
         entry, taker, seq = self.pick(draw)
         delay = draw(st.sampled_from([0, 2, 11]))
         assert taker.requeue(seq, delay) == 0
-        entry.owner = None
-        entry.state = DEFERRED if delay else AGAIN
-        entry.due = self.now + delay * SECOND
+        self.again(entry)
+        if delay and entry.state == AGAIN:
+            entry.state, entry.due = DEFERRED, self.now + delay * SECOND
 
     def touch(self, draw: Draw) -> None:
         entry, taker, seq = self.pick(draw)
@@ -173,7 +190,7 @@ class CursorMachine(RuleBasedStateMachine):
             if entry.owner == who:
                 entry.owner = None
                 if give_back:
-                    entry.state = AGAIN
+                    self.again(entry)
 
     def pause(self, draw: Draw) -> None:
         self.paused = True
@@ -230,9 +247,9 @@ class CursorMachine(RuleBasedStateMachine):
         assert not self.rig.engine.problems
         self.log = self.rig.engine.log("t")
         self.cursor = self.log.cursors["c"]
+        self.mark_dead()
         for seq in self.of(SENT):
-            self.model[seq].state = AGAIN
-            self.model[seq].owner = None
+            self.again(self.model[seq])
         self.expire()
         for who, credit in self.credit.items():
             self.takers[who] = Taker(self.cursor, credit, WAIT, WAIT_MAX)
@@ -250,7 +267,7 @@ class CursorMachine(RuleBasedStateMachine):
         for seq in self.of(SENT, DEFERRED):
             entry = self.model[seq]
             if entry.due <= self.now:
-                entry.state, entry.owner = AGAIN, None
+                self.again(entry)
 
     def take(self) -> None:
         """Let the engine act, and the model follow what was delivered."""
@@ -302,6 +319,11 @@ class CursorMachine(RuleBasedStateMachine):
         for seq, entry in self.model.items():
             assert (seq in acks) == (entry.state == ACKED), (seq, entry)
 
+    @invariant()
+    def the_dead_are_elsewhere(self) -> None:
+        log = self.rig.engine.log("d")
+        assert (0 if log is None else log.next_seq - 1) == len(self.dead)
+
     def teardown(self) -> None:
         if hasattr(self, "rig"):
             self.takers.clear()
@@ -335,6 +357,10 @@ class InlineMachine(CursorMachine):
     inline = True
 
 
+class DeadLetterMachine(CursorMachine):
+    limit = 2
+
+
 SETTINGS = settings(
     max_examples=100,
     report_multiple_bugs=False,
@@ -344,7 +370,7 @@ SETTINGS = settings(
 )
 
 
-@pytest.mark.parametrize("machine", [CursorMachine, InlineMachine])
+@pytest.mark.parametrize("machine", [CursorMachine, InlineMachine, DeadLetterMachine])
 def test_cursor_is_a_dict(machine: type[CursorMachine]) -> None:
     case = machine.TestCase
     case.settings = SETTINGS

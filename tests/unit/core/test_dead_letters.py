@@ -218,6 +218,30 @@ def test_a_log_is_not_its_own_dead_letters() -> None:
         assert (log.next_seq, cursor.deferred_count) == (2, 1)
 
 
+def test_a_record_for_one_cursor_is_done_with_for_the_others(tmp_path: Path) -> None:
+    """Even when nobody reads there, and after a crash; not given by a paused log it waits."""
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        cursors = [log.open_cursor(name) for name in ("c", "b")]
+        rig.publish(log, [b"1"])
+        append(log, b"2", reply=b"c", flags=ADDRESSED)
+        rig.publish(log, [b"3"])
+        assert [cursor.depth for cursor in cursors] == [3, 2]
+        log.pause()
+        append(log, b"4", reply=b"c", flags=ADDRESSED)
+        rig.settle()
+        log.unpause()
+        rig.settle()
+        rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b") as rig:
+        log = rig.engine.log("t")
+        assert [log.cursors[name].depth for name in ("c", "b")] == [4, 3]
+        takers = [Taker(log.cursors[name], 9) for name in ("c", "b")]
+        rig.settle()
+        assert [bodies_of(taker) for taker in takers] == [[b"1", b"2", b"3", b"4"], [b"1", b"3"]]
+        assert log.cursors["b"].depth == 0
+
+
 def test_a_record_for_one_cursor(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         log = rig.log()
