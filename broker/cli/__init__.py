@@ -17,6 +17,7 @@ class Commands(click.Group):
         "bench": ("broker.cli.bench:bench", "Measure this broker or any NATS or NSQ server."),
         "archive": ("broker.cli.archive:archive", "Write topics to files."),
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
+        "forward": ("broker.cli.forward:forward", "Send a topic to NSQ, HTTP or NATS."),
         "pub": ("broker.cli.pub:pub", "Publish arguments or lines to a topic."),
         "serve": ("broker.cli.serve:serve", "Run the broker."),
         "sub": ("broker.cli.sub:sub", "Print what topics get."),
