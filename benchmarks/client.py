@@ -129,7 +129,7 @@ def main() -> None:
         "--server", default=servers.OURS, help="command; {nsq} and {data} are filled in"
     )
     given = parser.parse_args()
-    logging.getLogger("nsq").setLevel(logging.CRITICAL)  # it complains about connections that are closed
+    logging.getLogger("nsq").setLevel(logging.CRITICAL)  # else it tells of its own closing
     msgs = max(1, given.msgs // WINDOW) * WINDOW
     with servers.running(given.server, ("nsq",)) as run:
         found = asyncio.run(measure("{}:{}".format(*run.nsq), given.rounds, msgs))
