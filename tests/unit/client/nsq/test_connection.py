@@ -12,6 +12,7 @@ import pytest
 
 from broker.client.nsq import ClosedError, ConnectError, NsqError, Options
 from broker.client.nsq.clock import LoopClock
+from broker.client.nsq.codec import Deflate, Snappy
 from broker.client.nsq.connection import Connection
 
 WAIT_S = 20.0
@@ -40,7 +41,8 @@ class Server:
                     size = int.from_bytes(await reader.readexactly(4), "big")
                     body = await reader.readexactly(size)
                     answer = self.features if line == b"IDENTIFY\n" else b'{"identity":"me"}'
-                    writer.write(frame(0, answer))
+                    if answer:
+                        writer.write(frame(0, answer))
                 self.said.put_nowait(line + body)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
@@ -155,3 +157,24 @@ async def test_a_server_that_says_nothing() -> None:
     with pytest.raises(ConnectError, match="no answer in time"):
         await Connection(address, options, LoopClock(), on_lost=lambda _: None).open()
     listener.close()
+
+
+@pytest.mark.parametrize("codec", ["snappy", "deflate"])
+@pytest.mark.parametrize("cuts", [(), (0,), (0, 3), (5, 20)])
+async def test_compression_begins_exactly_behind_the_answer(
+    codec: str, cuts: tuple[int, ...]
+) -> None:
+    """The server's first compressed bytes may come before the client has looked at the answer."""
+    async with serving(b"") as server:
+        connection = connect(server, lambda _: None, Options(**{codec: True}))
+        opening = asyncio.ensure_future(connection.open())
+        await server.next()
+        compressed = (Snappy() if codec == "snappy" else Deflate(6)).encode(frame(0, b"OK"))
+        plain = frame(0, b'{"%b":true}' % codec.encode())
+        stream, begin = plain + compressed, 0
+        for cut in cuts:
+            connection.data_received(stream[begin : len(plain) + cut])
+            begin = len(plain) + cut
+        connection.data_received(stream[begin:])
+        await asyncio.wait_for(opening, WAIT_S)
+        connection.close()
