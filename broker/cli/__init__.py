@@ -21,6 +21,7 @@ class Commands(click.Group):
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
         "nsqd": ("broker.cli.nsq:nsqd", "Run as nsqd, with its flags and defaults."),
         "nsqlookupd": ("broker.cli.nsq:nsqlookupd", "Run as nsqlookupd."),
+        "forward": ("broker.cli.forward:forward", "Send a topic to NSQ, HTTP or NATS."),
         "pub": ("broker.cli.pub:pub", "Publish arguments or lines to a topic."),
         "serve": ("broker.cli.serve:serve", "Run the broker."),
         "sub": ("broker.cli.sub:sub", "Print what topics get."),

@@ -1,1 +1,1 @@
-"""Clients: the compiled load generator behind `twinwire bench`."""
+"""Clients: the asyncio one of NSQ, and the compiled load generator behind `twinwire bench`."""

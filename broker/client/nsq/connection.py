@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
         except TimeoutError as error:
             self.abort(ClosedError("no answer in time"))
             raise ConnectError(f"{where}: no answer in time") from error
-        except (OSError, NsqError) as error:
+        except (OSError, NsqError, ValueError) as error:
             self.abort(ClosedError(str(error)))
             raise ConnectError(f"{where}: {error}") from error
         except BaseException:

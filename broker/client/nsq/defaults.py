@@ -27,7 +27,6 @@ RECONNECT_S_MAX: Final = 120.0
 LOOKUP_S: Final = 60.0
 LOOKUP_JITTER: Final = 0.3  # part of LOOKUP_S that is added at random
 LOOKUP_TIMEOUT_S: Final = 10.0
-LOOKUP_BYTES_MAX: Final = 16 * 1024 * 1024
 
 CLOSE_S: Final = 30.0
 # Publishes of one connection that wait for their answer.
