@@ -42,8 +42,6 @@ _DOORS = (
     ("nsq", "listen"),
     ("nsq", "http"),
     ("nsq", "https"),
-    ("nsqlookupd", "listen"),
-    ("nsqlookupd", "http"),
 )
 
 
@@ -55,8 +53,6 @@ def conflicts(config: Config) -> Iterator[Conflict]:
     taken: dict[Address, tuple[str, str]] = {}
     for section, key in _DOORS:
         address = getattr(getattr(config, section), key)
-        if section == "nsqlookupd" and config.nsqlookupd.listen is None:
-            continue
         if address is None or address.port == 0:
             continue
         if address in taken:
@@ -67,9 +63,6 @@ def conflicts(config: Config) -> Iterator[Conflict]:
     if config.nats.listen is None and config.nsq.listen is None and config.nsq.http is None:
         reason = "no door for clients is left open: give nats.listen, nsq.listen or nsq.http"
         yield Conflict((("nats", "listen"), ("nsq", "listen")), reason)
-    if config.nsqlookupd.listen is not None and config.nsqlookupd.http is None:
-        reason = "a lookup service answers over HTTP: give nsqlookupd.http"
-        yield Conflict((("nsqlookupd", "http"), ("nsqlookupd", "listen")), reason)
     yield from _certificates(config)
 
 

@@ -131,20 +131,6 @@ class NsqConfig(NsqWatching):
     auth_http_request_method: str = _setting(kinds.choice("get", "post"), "get")
     http_client_connect_timeout_ns: int = _duration(limits.NSQ_AUTH_CONNECT_TIMEOUT)
     http_client_request_timeout_ns: int = _duration(limits.NSQ_AUTH_REQUEST_TIMEOUT)
-    nsqlookupd_tcp_addresses: tuple[str, ...] = _setting(kinds.texts(), ())
-    broadcast_tcp_port: int = _count(0, 0, limits.PORT_MAX)  # 0: the listener's
-    broadcast_http_port: int = _count(0, 0, limits.PORT_MAX)
-
-
-@dataclass(frozen=True)
-class LookupConfig:
-    """[nsqlookupd]: the lookup service; it runs when `listen` is given."""
-
-    listen: Address | None = _setting(kinds.address(), None)
-    http: Address | None = _setting(kinds.address(), Address(_LOOPBACK, limits.LOOKUP_HTTP_PORT))
-    broadcast_address: str = _setting(kinds.text(), "")  # empty: the host's name
-    inactive_producer_timeout_ns: int = _duration(limits.LOOKUP_INACTIVE)
-    tombstone_lifetime_ns: int = _duration(limits.LOOKUP_TOMBSTONE)
 
 
 @dataclass(frozen=True)
@@ -207,6 +193,5 @@ class Config:
     nats: NatsConfig = NatsConfig()
     monitor: MonitorConfig = MonitorConfig()
     nsq: NsqConfig = NsqConfig()
-    nsqlookupd: LookupConfig = LookupConfig()
     storage: StorageConfig = StorageConfig()
     bridge: BridgeConfig = BridgeConfig()

@@ -205,19 +205,6 @@ NSQ_PUBLISH_FAILED: Final = WireError(
 NSQ_MESSAGE_FAILED: Final = WireError(
     "E_{command}_FAILED {command} {id} failed {cause}", False, f"{_V2} FIN REQ TOUCH"
 )
-_V1: Final = "lookup_protocol_v1.go"
-LOOKUP_COMMAND: Final = WireError("E_INVALID invalid command {command}", True, _V1)
-LOOKUP_AGAIN: Final = WireError("E_INVALID cannot IDENTIFY again", True, _V1)
-LOOKUP_IDENTIFY_FIRST: Final = WireError("E_INVALID client must IDENTIFY", True, _V1)
-LOOKUP_PARAMS: Final = WireError("E_INVALID {command} insufficient number of params", True, _V1)
-LOOKUP_JSON: Final = WireError("E_BAD_BODY IDENTIFY failed to decode JSON body", True, _V1)
-LOOKUP_FIELDS: Final = WireError("E_BAD_BODY IDENTIFY missing fields", True, _V1)
-LOOKUP_TOPIC: Final = WireError(
-    "E_BAD_TOPIC {command} topic name '{name}' is not valid", True, f"{_V1} getTopicChan"
-)
-LOOKUP_CHANNEL: Final = WireError(
-    "E_BAD_CHANNEL {command} channel name '{name}' is not valid", True, f"{_V1} getTopicChan"
-)
 NSQ_NOT_IN_FLIGHT: Final = "ID not in flight"  # channel.go popInFlightMessage
 NSQ_NOT_OWNER: Final = "client does not own message"  # channel.go popInFlightMessage
 NSQ_EXITING: Final = "exiting"  # topic.go PutMessage
@@ -258,7 +245,6 @@ NSQ_HTTP_VALUE_SIZE: Final = HttpError(413, "INVALID_VALUE")
 NSQ_HTTP_RATE: Final = HttpError(400, "invalid block rate : {text}")  # plain text
 NSQ_HTTP_SECONDS: Final = HttpError(400, "invalid seconds")  # plain text
 NSQ_HTTP_PROFILING: Final = HttpError(500, "a profile is already being taken")  # plain text
-NSQ_HTTP_NO_NODE: Final = HttpError(400, "MISSING_ARG_NODE")
 NSQ_HTTP_NO_TOPIC: Final = HttpError(400, "MISSING_ARG_TOPIC")
 NSQ_HTTP_TOPIC: Final = HttpError(400, "INVALID_TOPIC")
 NSQ_HTTP_ARG_TOPIC: Final = HttpError(400, "INVALID_ARG_TOPIC")

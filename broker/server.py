@@ -25,7 +25,6 @@ from broker.protocols.nats.door import NatsDoor
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
 from broker.protocols.nsq.extras import Extras
-from broker.protocols.nsq.lookup.door import LookupServer
 from broker.protocols.nsq.statsd import Statsd, full_prefix
 from broker.server_topics import TopicSettings, sync_words
 
@@ -53,7 +52,6 @@ class Server:
         self._pages: dict[str, Pages] = {}
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
-        self._lookup: LookupServer | None = None
         self._router: Router | None = None
         self._statsd: asyncio.Task[None] | None = None
 
@@ -88,11 +86,6 @@ class Server:
         self._engine.open(runtime.loop)
         for problem in self._engine.problems:
             log.warning("recovered: %s", problem)
-        if config.nsqlookupd.listen is not None:
-            self._lookup = LookupServer(config.nsqlookupd)
-            await self._lookup.start()
-            self.ports["nsqlookupd"] = self._lookup.address
-            self.ports["nsqlookupd_http"] = self._lookup.http_address
         if config.nats.listen is not None:
             nats = NatsDoor(config.nats, runtime, self._router, config.server.name)
             await self._open("nats", nats)
@@ -104,9 +97,6 @@ class Server:
             api = NsqApi(nsq, self.health, nsq_facts(config))
             api.extra_routes = Extras(nsq, TopicSettings(self.engine)).routes()
             await self._open_nsq_pages(api, nsq.certificates)
-            nsq.http_port = self.ports.get("nsq_http", ("", 0))[1]
-            peers = nsq.find_peers()
-            api.options.on_lookupd_addresses = peers.set_addresses
             if config.nsq.statsd_address is not None:
                 host = config.nsq.broadcast_address or socket.gethostname()
                 port = self.ports.get("nsq_http", self.ports["nsq"])[1]
@@ -182,9 +172,6 @@ class Server:
             await pages.close()
         self._pages.clear()
         self.doors.clear()
-        if self._lookup is not None:
-            await self._lookup.stop()
-            self._lookup = None
         if self._engine is not None:
             await self._engine.close()
             self._engine = None

@@ -88,7 +88,6 @@ cdef class Engine:
             log.close(True)
             raise
         self.adopt(log)
-        self.shared.tell(name, None, True)
         return log
 
     def settings_of(self, Log log):
@@ -108,7 +107,6 @@ cdef class Engine:
         del self.by_bytes[log.subject]
         self.shared.touched.discard(log)
         log.close(True)
-        self.shared.tell(name, None, False)
         if log.folder is not None:
             trash = os.path.join(self.shared.root, f'{TRASH}-{log.log_id.hex()}')
             os.rename(log.folder, trash)

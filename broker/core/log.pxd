@@ -28,7 +28,6 @@ cdef class Log(JobOwner):
     cdef readonly object folder         # str; None = in memory
     cdef readonly bint ephemeral        # in memory, gone with its last cursor
     cdef readonly bint paused
-    cdef readonly bint gathering        # cursors get nothing until all that belong here exist
     cdef readonly bint deleted
     cdef readonly bytes log_id
     cdef uint32_t salt

@@ -310,7 +310,7 @@ cdef class Log(JobOwner):
         self.visible = batch.next_seq
         self.message_count += count
         self.message_bytes += batch.payload
-        if self.cursors and not self.paused and not self.gathering:
+        if self.cursors and not self.paused:
             self.frontier = self.visible
         if batch.delayed or (batch.unrouted and self.shared.to_live):
             self.publish_batch(batch)
@@ -456,9 +456,8 @@ cdef class Log(JobOwner):
         cursor = Cursor(self, name, self.frontier, self.journal_for(name, ephemeral))
         cursor.ephemeral = ephemeral    # without a journal it may still outlive its consumers
         self.cursors[name] = cursor
-        if not self.paused and not self.gathering:
+        if not self.paused:
             self.frontier = self.visible
-        self.shared.tell(self.name, name, True)
         cursor.flush_journal()
         if len(self.cursors) == 1:
             self.save()
@@ -480,7 +479,6 @@ cdef class Log(JobOwner):
         if cursor is None:
             return
         cursor.close(True)
-        self.shared.tell(self.name, name, False)
         trim(self)
         if not self.cursors:
             try:
@@ -490,13 +488,6 @@ cdef class Log(JobOwner):
             if self.ephemeral and self.on_unused is not None:
                 self.on_unused(self.name)
 
-    def gather(self, bint on):
-        """Give cursors nothing while those that belong here are looked for; not kept in files."""
-        self.gathering = on
-        if not on and self.cursors and not self.paused:
-            self.frontier = self.visible
-            self.wake_cursors()
-
     def pause(self):
         """Cursors get no further records until unpause."""
         self.paused = True
@@ -505,7 +496,7 @@ cdef class Log(JobOwner):
     def unpause(self):
         """Give what has gathered to the cursors."""
         self.paused = False
-        if self.cursors and not self.gathering:
+        if self.cursors:
             self.frontier = self.visible
         self.save()
         self.wake_cursors()
@@ -523,7 +514,7 @@ cdef class Log(JobOwner):
         """Write the metadata."""
         if self.folder is None or self.deleted:
             return
-        follows = bool(self.cursors) and not self.paused and not self.gathering
+        follows = bool(self.cursors) and not self.paused
         save_meta(self.folder, {
             'name': self.name,
             'log_id': self.log_id.hex(),

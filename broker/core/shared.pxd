@@ -14,7 +14,6 @@ cdef class Shared:
     cdef readonly Worker loader         # cold reads
     cdef readonly Router router         # live subscribers
     cdef readonly object root           # str: folder of all logs; None = everything in memory
-    cdef public object changed          # told of logs and cursors that come and go, or None
     cdef public object report           # report(level, text, **fields): the engine's log lines
     cdef public size_t segment_bytes    # a segment is closed above it
     cdef public size_t append_bytes_max     # per log, waiting for the disk; more: publishers pause
@@ -49,6 +48,4 @@ cdef class Shared:
 
     cdef bint may_inline(self, size_t n) noexcept
     cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept
-    # changed(log, cursor or None, whether it is there)
-    cdef void tell(self, str log, str cursor, bint present) noexcept
     cdef void note_sync(self, int64_t took_ns) noexcept

@@ -20,7 +20,6 @@ class Shared:
     router: Router
     root: str | None
     report: Callable[..., object]
-    changed: Callable[[str, str | None, bool], object] | None
     segment_bytes: int
     append_bytes_max: int
     memory_bytes_max: int

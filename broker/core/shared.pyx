@@ -55,14 +55,6 @@ cdef class Shared:
                         seconds=took / 1e9, bytes=n, pause_seconds=self.inline_pause / 1e9)
         return error
 
-    cdef void tell(self, str log, str cursor, bint present) noexcept:
-        if self.changed is None:
-            return
-        try:
-            self.changed(log, cursor, present)
-        except Exception as problem:
-            self.report('error', 'a listener failed', reason=str(problem))
-
     cdef void note_sync(self, int64_t took_ns) noexcept:
         cdef double seconds = took_ns / 1e9
         cdef Py_ssize_t i = 0

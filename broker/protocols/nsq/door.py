@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from typing import TYPE_CHECKING, Protocol, cast
-
-import aiohttp
 
 from broker import limits
 from broker.net.listener import Door
@@ -17,7 +14,6 @@ from broker.protocols.nsq.auth import AuthServers, AuthSettings
 from broker.protocols.nsq.deadletters import Policies
 from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.identify import IdentifySettings
-from broker.protocols.nsq.lookup.peers import Peers
 from broker.protocols.nsq.session import NsqSession
 from broker.protocols.nsq.statsd import StatsdSettings
 
@@ -98,43 +94,15 @@ class NsqDoor(Door):
         self.engine = engine
         self.certificates = certificates_of(config)
         self.auth = AuthServers(config, time.monotonic_ns) if config.auth_http_addresses else None
-        self.http_port = 0  # what others are told; set once it is known
-        self.peers: Peers | None = None
         self.dead_letters = Policies(engine)
         self.face = NsqFace(engine, runtime.turn, config, self.certificates, self.auth)
 
     def new_session(self) -> NsqSession:
         return NsqSession(self.face)
 
-    def about(self) -> dict[str, object]:
-        """What nsqlookupds are told of us."""
-        config = self.config
-        hostname = socket.gethostname()
-        return {
-            "version": limits.NSQ_VERSION,
-            "tcp_port": config.broadcast_tcp_port or self.address[1],
-            "http_port": config.broadcast_http_port or self.http_port,
-            "hostname": hostname,
-            "broadcast_address": config.broadcast_address or hostname,
-            "topology_zone": config.topology_zone,
-            "topology_region": config.topology_region,
-        }
-
-    def find_peers(self) -> Peers:
-        """Begin to talk to the nsqlookupds of the configuration."""
-        timeout = aiohttp.ClientTimeout(
-            total=self.config.http_client_request_timeout_ns / limits.SECOND,
-            sock_connect=self.config.http_client_connect_timeout_ns / limits.SECOND,
-        )
-        self.peers = Peers(self.engine, self.about, timeout)
-        self.peers.set_addresses(self.config.nsqlookupd_tcp_addresses)
-        return self.peers
-
     async def drain(self, grace_ns: int = limits.CLOSE_GRACE) -> None:
         """Stop accepting and reading; end each connection once its publishes are answered."""
         await self.close()
-        if self.peers is not None:
-            await self.peers.stop()
         for session in list(self.face.sessions):
             session.drain()
         with contextlib.suppress(TimeoutError):

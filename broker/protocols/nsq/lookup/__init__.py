@@ -1,1 +1,0 @@
-"""nsqlookupd: which nsqd has which topics, and the nsqd's side of telling it."""
