@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from broker import config_parse as kinds
 from broker import limits
 from broker.config_check import conflicts, near, syntax_error
+from broker.config_lookup import LookupConfig
 from broker.config_parse import Address, SyncPolicy
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ class Config:
     nats: NatsConfig = NatsConfig()
     monitor: MonitorConfig = MonitorConfig()
     nsq: NsqConfig = NsqConfig()
+    nsqlookupd: LookupConfig = LookupConfig()
     storage: StorageConfig = StorageConfig()
     bridge: BridgeConfig = BridgeConfig()
 

@@ -36,7 +36,14 @@ _SIZES = (
     ("nats.max_payload", "storage.append_buffer_max"),
     ("nsq.max_msg_size", "storage.memory_topic_max"),
 )
-_DOORS = (("nats", "listen"), ("monitor", "listen"), ("nsq", "listen"), ("nsq", "http"))
+_DOORS = (
+    ("nats", "listen"),
+    ("monitor", "listen"),
+    ("nsq", "listen"),
+    ("nsq", "http"),
+    ("nsqlookupd", "listen"),
+    ("nsqlookupd", "http"),
+)
 
 
 def conflicts(config: Config) -> Iterator[Conflict]:
@@ -47,7 +54,8 @@ def conflicts(config: Config) -> Iterator[Conflict]:
     taken: dict[Address, tuple[str, str]] = {}
     for section, key in _DOORS:
         address = getattr(getattr(config, section), key)
-        if address is None or address.port == 0:
+        closed = section == "nsqlookupd" and not config.nsqlookupd.enabled
+        if address is None or address.port == 0 or closed:
             continue
         if address in taken:
             other = taken[address]

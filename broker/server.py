@@ -21,6 +21,7 @@ from broker.protocols.nats import monitor
 from broker.protocols.nats.door import NatsDoor
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
+from broker.protocols.nsq.lookup_server import LookupServer
 
 if TYPE_CHECKING:
     from broker.config import Address, Config
@@ -39,6 +40,7 @@ class Server:
         self.ports: dict[str, tuple[str, int]] = {}
         self.doors: dict[str, Door] = {}
         self._pages: list[web.AppRunner] = []
+        self._lookup: LookupServer | None = None
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
         self._router: Router | None = None
@@ -74,6 +76,11 @@ class Server:
         self._engine.open(runtime.loop)
         for problem in self._engine.problems:
             log.warning("recovered: %s", problem)
+        if config.nsqlookupd.enabled:
+            self._lookup = LookupServer(config.nsqlookupd)
+            await self._lookup.start()
+            for door, bound in self._lookup.ports.items():
+                self.ports["nsqlookupd" if door == "tcp" else f"nsqlookupd_{door}"] = bound
         if config.nats.listen is not None:
             nats = NatsDoor(config.nats, runtime, self._router, config.server.name)
             await self._open("nats", nats)
@@ -117,6 +124,9 @@ class Server:
             await runner.cleanup()
         self._pages.clear()
         self.doors.clear()
+        if self._lookup is not None:
+            await self._lookup.stop()
+            self._lookup = None
         if self._engine is not None:
             await self._engine.close()
             self._engine = None

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
 from broker import errors, limits
 from broker.errors import WireError, nsq_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class IdentifySettings(Protocol):
@@ -99,7 +102,7 @@ def _fits(value: object, kind: int | type) -> bool:
     )
 
 
-def read_fields(body: bytes) -> dict[str, Any]:
+def read_fields(body: bytes, fields: Mapping[str, int | type] = _FIELDS) -> dict[str, Any]:
     """The fields that are set; Refused when the body is not such an object."""
     document = _parse(body)
     if document is None:
@@ -109,7 +112,7 @@ def read_fields(body: bytes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in document.items():
         name = key.translate(_FOLDED).lower()
-        kind = _FIELDS.get(name)
+        kind = fields.get(name)
         if kind is None or value is None:
             continue
         if not _fits(value, kind):
