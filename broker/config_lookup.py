@@ -9,6 +9,23 @@ from broker import limits
 from broker.config_parse import Address
 
 
+def peers() -> kinds.Kind[tuple[str, ...]]:
+    """An array of HOST:PORT; in the environment with commas between them."""
+
+    def read(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ValueError(f'expected an array of strings, got {value!r} (["127.0.0.1:4160"])')
+        for item in value:
+            if item.startswith(":") or not kinds.parse_address(item).port:
+                raise ValueError(f'not an address to connect to: {item!r} (write "HOST:PORT")')
+        return tuple(dict.fromkeys(value))
+
+    def from_text(text: str) -> object:
+        return [item.strip() for item in text.split(",") if item.strip()]
+
+    return kinds.Kind(read, from_text)
+
+
 @dataclass(frozen=True)
 class LookupConfig:
     """[nsqlookupd]: tells consumers which nsqd has which topic."""

@@ -21,6 +21,7 @@ from broker.protocols.nats import monitor
 from broker.protocols.nats.door import NatsDoor
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
+from broker.protocols.nsq.lookup_peers import LookupPeers
 from broker.protocols.nsq.lookup_server import LookupServer
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Server:
         self.doors: dict[str, Door] = {}
         self._pages: list[web.AppRunner] = []
         self._lookup: LookupServer | None = None
+        self.lookup_peers: LookupPeers | None = None  # the nsqlookupds that we tell
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
         self._router: Router | None = None
@@ -87,10 +89,13 @@ class Server:
         if config.nsq.listen is not None:
             nsq = NsqDoor(config.nsq, runtime, self._engine)
             await self._open("nsq", nsq)
+            self.lookup_peers = LookupPeers(config.nsq, self._engine)
             if config.nsq.http is not None:
                 api = NsqApi(nsq, self.health)
                 await self._serve("nsq_http", config.nsq.http, api.app())
                 api.http_port = self.ports["nsq_http"][1]
+            ports = [self.ports[d][1] if d in self.ports else 0 for d in ("nsq", "nsq_http")]
+            self.lookup_peers.start(*ports, config.nsq.nsqlookupd_tcp_addresses)
         if config.monitor.listen is not None:
             pages = monitor.make_app(self, {"/metrics": metrics_page(self)})
             await self._serve("monitor", config.monitor.listen, pages)
@@ -109,6 +114,8 @@ class Server:
 
     async def stop(self) -> None:
         """Stop accepting, answer for what was accepted, write and sync everything, let go."""
+        if self.lookup_peers is not None:
+            await self.lookup_peers.stop()
         for door in self.doors.values():
             await door.close()
         if self._engine is not None:
@@ -118,6 +125,9 @@ class Server:
         await self._give_up()
 
     async def _give_up(self) -> None:
+        if self.lookup_peers is not None:
+            await self.lookup_peers.stop()
+            self.lookup_peers = None
         for door in self.doors.values():
             await door.drain()
         for runner in self._pages:

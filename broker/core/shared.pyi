@@ -39,6 +39,7 @@ class Shared:
     settle_poll: float
     to_live: bool
     from_live: bool
+    watchers: list[Callable[[str, str | None, bool], object]]
     touched: set[Log]
     bytes_written: int
     write_errors: int
