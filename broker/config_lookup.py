@@ -21,7 +21,11 @@ def peers() -> kinds.Kind[tuple[str, ...]]:
         return tuple(dict.fromkeys(value))
 
     def from_text(text: str) -> object:
-        return [item.strip() for item in text.split(",") if item.strip()]
+        items = (
+            item.strip("\"' ")
+            for item in text.strip().removeprefix("[").removesuffix("]").split(",")
+        )
+        return [item for item in items if item]
 
     return kinds.Kind(read, from_text)
 

@@ -94,8 +94,8 @@ class Server:
                 api = NsqApi(nsq, self.health)
                 await self._serve("nsq_http", config.nsq.http, api.app())
                 api.http_port = self.ports["nsq_http"][1]
-            ports = [self.ports[d][1] if d in self.ports else 0 for d in ("nsq", "nsq_http")]
-            self.lookup_peers.start(*ports, config.nsq.nsqlookupd_tcp_addresses)
+            tcp, http = (self.ports.get(name, ("", 0))[1] for name in ("nsq", "nsq_http"))
+            self.lookup_peers.start(tcp, http, config.nsq.nsqlookupd_tcp_addresses)
         if config.monitor.listen is not None:
             pages = monitor.make_app(self, {"/metrics": metrics_page(self)})
             await self._serve("monitor", config.monitor.listen, pages)

@@ -36,7 +36,7 @@ cdef class Shared:
     cdef public uint64_t window_max         # per cursor: records between ack floor and last ack
     cdef public double settle_poll      # seconds between looks while a stopping engine settles
     cdef public bint to_live, from_live     # the two crossings between logs and live subscribers
-    cdef readonly list watchers         # called with (log, cursor or None, made) by name: see Engine
+    cdef readonly list watchers         # called with (log, cursor or None, made): see Engine
     cdef readonly set touched           # logs that the housekeeping must look at
     # counters for monitoring
     cdef public uint64_t bytes_written, write_errors, sync_errors
