@@ -12,8 +12,16 @@ from typing import Any
 
 from harness.http import request
 from harness.peer import RawPeer, sized
-from harness.servers import ANY, START_DEADLINE_S, TARGET_ORIGINAL, Address, Broker, Server
-from harness.servers import ServerError, _Process
+from harness.servers import (
+    ANY,
+    START_DEADLINE_S,
+    TARGET_ORIGINAL,
+    Address,
+    Broker,
+    Server,
+    ServerError,
+    _Process,
+)
 
 MAGIC = b"  V1"
 WAIT_S = 15.0
@@ -123,7 +131,7 @@ class LookupClient:
         return self.reply()
 
     def reply(self) -> bytes:
-        return self.peer.read(int.from_bytes(self.peer.read(4), "big"))
+        return self.peer.read_exact(int.from_bytes(self.peer.read_exact(4), "big"))
 
     def identify(self, host: str = "node.test", tcp_port: int = 4150, http_port: int = 4151) -> Any:
         said = {

@@ -11,7 +11,7 @@ import asyncio
 import email.utils
 import re
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from broker import errors, limits
 from broker.protocols.nsq.http import CONTENT_TYPE, CONTENT_TYPE_VALUE, ApiError, Route, make_app
@@ -215,8 +215,7 @@ class LookupConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         self.server.http_connections.add(self)
 
     def data_received(self, data: bytes) -> None:

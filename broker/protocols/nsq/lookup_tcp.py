@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
@@ -61,9 +61,8 @@ class LookupPeer(asyncio.Protocol):
     # --- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        host, port = transport.get_extra_info("peername")[:2]
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        host, port = self._transport.get_extra_info("peername")[:2]
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.server.peers.add(self)
         LOG.info("TCP: new client(%s)", self.name)
