@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from broker import config_parse as kinds
 from broker import limits
 from broker.config_check import conflicts, near, syntax_error
+from broker.config_lookup import LookupConfig
 from broker.config_parse import Address, SyncPolicy
 from broker.config_sections import (
     BridgeConfig,
@@ -38,6 +39,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "LogConfig",
+    "LookupConfig",
     "MonitorConfig",
     "NatsConfig",
     "NsqConfig",

@@ -42,6 +42,8 @@ _DOORS = (
     ("nsq", "listen"),
     ("nsq", "http"),
     ("nsq", "https"),
+    ("nsqlookupd", "listen"),
+    ("nsqlookupd", "http"),
 )
 
 
@@ -53,7 +55,8 @@ def conflicts(config: Config) -> Iterator[Conflict]:
     taken: dict[Address, tuple[str, str]] = {}
     for section, key in _DOORS:
         address = getattr(getattr(config, section), key)
-        if address is None or address.port == 0:
+        closed = section == "nsqlookupd" and not config.nsqlookupd.enabled
+        if address is None or address.port == 0 or closed:
             continue
         if address in taken:
             other = taken[address]

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from broker import config_parse as kinds
 from broker import limits
+from broker.config_lookup import LookupConfig, peers
 from broker.config_nsq import NsqWatching
 from broker.config_parse import Address, SyncPolicy
 
@@ -95,6 +96,9 @@ class NsqConfig(NsqWatching):
     http: Address | None = _door(limits.NSQ_HTTP_PORT)
     https: Address | None = _setting(kinds.address(), None)
     broadcast_address: str = _setting(kinds.text(), "")  # empty: the host's name
+    broadcast_tcp_port: int = _count(0, 0, limits.PORT_MAX)  # 0: the door's, here and below
+    broadcast_http_port: int = _count(0, 0, limits.PORT_MAX)
+    nsqlookupd_tcp_addresses: tuple[str, ...] = _setting(peers(), ())
     node_id: int = _count(-1, -1, limits.NSQ_NODE_ID_MAX)  # -1: made from the host's name
     msg_timeout_ns: int = _duration(limits.NSQ_MSG_TIMEOUT)
     max_msg_timeout_ns: int = _duration(limits.NSQ_MAX_MSG_TIMEOUT)
@@ -193,5 +197,6 @@ class Config:
     nats: NatsConfig = NatsConfig()
     monitor: MonitorConfig = MonitorConfig()
     nsq: NsqConfig = NsqConfig()
+    nsqlookupd: LookupConfig = LookupConfig()
     storage: StorageConfig = StorageConfig()
     bridge: BridgeConfig = BridgeConfig()

@@ -209,6 +209,19 @@ NSQ_NOT_IN_FLIGHT: Final = "ID not in flight"  # channel.go popInFlightMessage
 NSQ_NOT_OWNER: Final = "client does not own message"  # channel.go popInFlightMessage
 NSQ_EXITING: Final = "exiting"  # topic.go PutMessage
 
+# nsqlookupd; names stand in single quotes here, and IDENTIFY's body is refused in nsqd's words.
+_V1 = "lookup_protocol_v1.go"
+NSQ_LOOKUP_IDENTIFY_FIRST: Final = WireError("E_INVALID client must IDENTIFY", True, _V1)
+NSQ_LOOKUP_IDENTIFIED: Final = WireError("E_INVALID cannot IDENTIFY again", True, _V1)
+NSQ_LOOKUP_FIELDS: Final = WireError("E_BAD_BODY IDENTIFY missing fields", True, _V1)
+NSQ_LOOKUP_TOPIC: Final = WireError(
+    "E_BAD_TOPIC {command} topic name '{name}' is not valid", True, _V1
+)
+NSQ_LOOKUP_CHANNEL: Final = WireError(
+    "E_BAD_CHANNEL {command} channel name '{name}' is not valid", True, _V1
+)
+NSQ_LOOKUP_KEYS: Final = WireError("E_INVALID REGISTER too many registrations", True, "ours")
+
 
 def nsq_text(error: WireError, **parts: str | int) -> bytes:
     """The payload of an error frame; surrogates of bytes that are not UTF-8 become those bytes."""
@@ -286,3 +299,4 @@ NSQ_DEAD_TO: Final = HttpError(400, "INVALID_ARG_TO")
 NSQ_DEAD_LIMIT: Final = HttpError(400, "INVALID_ARG_LIMIT")
 NSQ_DEAD_PAUSED: Final = HttpError(409, "CHANNEL_IS_PAUSED")
 NSQ_DEAD_FAILED: Final = HttpError(503, "CANNOT_BE_STORED")
+NSQ_HTTP_NO_NODE: Final = HttpError(400, "MISSING_ARG_NODE")

@@ -224,6 +224,25 @@ NSQ_ANSWER_BYTES: Final = 96  # the longest answer that may have to wait behind 
 # Frames a connection may have waiting beside the largest message: they come while it is blocked.
 NSQ_OUTPUT_SLACK: Final = 8 * MIB
 
+# nsqlookupd, and what nsqd does with its nsqlookupds (nsqlookupd/options.go, nsqd/lookup*.go).
+NSQ_LOOKUP_PORT: Final = 4160
+NSQ_LOOKUP_HTTP_PORT: Final = 4161
+NSQ_LOOKUP_INACTIVE: Final = 300 * SECOND  # a producer that did not ping for so long is not named
+NSQ_LOOKUP_TOMBSTONE: Final = 45 * SECOND
+NSQ_LOOKUP_LINE_MAX: Final = 16 * KIB  # one command of a peer, with its end of line
+NSQ_LOOKUP_BODY_MAX: Final = 64 * KIB  # of IDENTIFY, and of a reply to it
+NSQ_LOOKUP_KEYS_MAX: Final = 1_000_000  # topics and channels of one peer
+NSQ_LOOKUP_CACHE_BYTES: Final = 128 * MIB  # encoded answers to /lookup, all together
+NSQ_LOOKUP_HEAD_MAX: Final = 16 * KIB  # of a request answered without the general HTTP server
+NSQ_LOOKUP_IO: Final = 1 * SECOND  # to connect, to write, to wait for a reply
+NSQ_LOOKUP_PING: Final = 15 * SECOND
+NSQ_LOOKUP_RETRY: Final = 1 * SECOND  # after a failure, doubled each time up to NSQ_LOOKUP_PING
+NSQ_LOOKUP_BATCH: Final = 64  # commands sent before their replies are waited for
+NSQ_LOOKUP_HTTP_CONNECT: Final = 2 * SECOND  # of the question which channels a new topic has
+NSQ_LOOKUP_HTTP_REQUEST: Final = 5 * SECOND
+NSQ_LOOKUP_CHANNELS_BYTES: Final = 4 * MIB  # of the answer to it
+
+assert NSQ_LOOKUP_RETRY <= NSQ_LOOKUP_PING < NSQ_LOOKUP_INACTIVE
 assert NSQ_PROMISES_MAX * NSQ_ANSWER_BYTES <= NSQ_OUTPUT_SLACK
 assert NSQ_MSG_TIMEOUT_MIN <= NSQ_MSG_TIMEOUT
 

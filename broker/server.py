@@ -25,6 +25,8 @@ from broker.protocols.nats.door import NatsDoor
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
 from broker.protocols.nsq.extras import Extras
+from broker.protocols.nsq.lookup_peers import LookupPeers
+from broker.protocols.nsq.lookup_server import LookupServer
 from broker.protocols.nsq.statsd import Statsd, full_prefix
 from broker.server_topics import TopicSettings, sync_words
 
@@ -50,6 +52,8 @@ class Server:
         self.ports: dict[str, tuple[str, int]] = {}
         self.doors: dict[str, Door] = {}
         self._pages: dict[str, Pages] = {}
+        self._lookup: LookupServer | None = None
+        self.lookup_peers: LookupPeers | None = None  # the nsqlookupds that we tell
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
         self._router: Router | None = None
@@ -86,12 +90,16 @@ class Server:
         self._engine.open(runtime.loop)
         for problem in self._engine.problems:
             log.warning("recovered: %s", problem)
+        if config.nsqlookupd.enabled:
+            self._lookup = LookupServer(config.nsqlookupd)
+            await self._lookup.start()
+            for door, bound in self._lookup.ports.items():
+                self.ports["nsqlookupd" if door == "tcp" else f"nsqlookupd_{door}"] = bound
         if config.nats.listen is not None:
             nats = NatsDoor(config.nats, runtime, self._router, config.server.name)
             await self._open("nats", nats)
         if config.nsq.listen is not None:
             nsq = NsqDoor(config.nsq, runtime, self._engine)
-            nsq.dead_letters.begin(config.storage.for_topic)
             nsq.dead_letters.begin(config.storage.for_topic)
             await self._open("nsq", nsq)
             api = NsqApi(nsq, self.health, nsq_facts(config))
@@ -102,6 +110,10 @@ class Server:
                 port = self.ports.get("nsq_http", self.ports["nsq"])[1]
                 prefix = full_prefix(config.nsq.statsd_prefix, host, port)
                 self._statsd = asyncio.create_task(Statsd(nsq, config.nsq, prefix).run())
+            self.lookup_peers = LookupPeers(config.nsq, self._engine)
+            api.options.on_lookupd_addresses = self.lookup_peers.set_addresses
+            tcp, http = (self.ports.get(name, ("", 0))[1] for name in ("nsq", "nsq_http"))
+            self.lookup_peers.start(tcp, http, config.nsq.nsqlookupd_tcp_addresses)
         if config.monitor.listen is not None:
             pages = monitor.make_app(self, {"/metrics": metrics_page(self)})
             await self._serve("monitor", config.monitor.listen, pages)
@@ -152,6 +164,8 @@ class Server:
 
     async def stop(self) -> None:
         """Stop accepting, answer for what was accepted, write and sync everything, let go."""
+        if self.lookup_peers is not None:
+            await self.lookup_peers.stop()
         for door in self.doors.values():
             await door.close()
         if self._engine is not None:
@@ -166,12 +180,18 @@ class Server:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._statsd
             self._statsd = None
+        if self.lookup_peers is not None:
+            await self.lookup_peers.stop()
+            self.lookup_peers = None
         for door in self.doors.values():
             await door.drain()
         for pages in self._pages.values():
             await pages.close()
         self._pages.clear()
         self.doors.clear()
+        if self._lookup is not None:
+            await self._lookup.stop()
+            self._lookup = None
         if self._engine is not None:
             await self._engine.close()
             self._engine = None

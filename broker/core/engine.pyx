@@ -56,12 +56,22 @@ cdef class Engine:
                         self.adopt(log)
         self.timer = loop.call_later(1.0, self.keep_house)
 
+    def watch(self, watcher):
+        """Call watcher(log, cursor, made) when a log is made or deleted (cursor is None) or one
+        of its cursors; at once, so it must not wait. By name: what it names may be gone again."""
+        self.shared.watchers.append(watcher)
+
+    def unwatch(self, watcher):
+        """No more."""
+        self.shared.watchers.remove(watcher)
+
     def adopt(self, Log log):
         """Make a log known by its name."""
         self.logs[log.name] = log
         self.by_bytes[log.subject] = log
         log.on_unused = self.delete_log
         log.touch()
+        self.shared.changed(log.name, None, True)
 
     cdef Log find(self, const char *name, size_t n):
         return self.by_bytes.get(PyBytes_FromStringAndSize(name, <Py_ssize_t>n))
@@ -106,11 +116,15 @@ cdef class Engine:
             return
         del self.by_bytes[log.subject]
         self.shared.touched.discard(log)
+        gone = list(log.cursors)
         log.close(True)
         if log.folder is not None:
             trash = os.path.join(self.shared.root, f'{TRASH}-{log.log_id.hex()}')
             os.rename(log.folder, trash)
             remove_later(trash)
+        for cursor in gone:
+            self.shared.changed(name, cursor, False)
+        self.shared.changed(name, None, False)
 
     def keep_house(self):
         """Every second: periodic syncs, files to close, space to give back."""

@@ -28,6 +28,7 @@ cdef class Log(JobOwner):
     cdef readonly object folder         # str; None = in memory
     cdef readonly bint ephemeral        # in memory, gone with its last cursor
     cdef readonly bint paused
+    cdef readonly bint held             # as paused, for a moment and not remembered: see hold.pyx
     cdef readonly bint deleted
     cdef readonly bytes log_id
     cdef uint32_t salt

@@ -15,6 +15,7 @@ class Log(JobOwner):
     folder: str | None
     ephemeral: bool
     paused: bool
+    held: bool
     deleted: bool
     log_id: bytes
     created_ns: int

@@ -310,7 +310,7 @@ cdef class Log(JobOwner):
         self.visible = batch.next_seq
         self.message_count += count
         self.message_bytes += batch.payload
-        if self.cursors and not self.paused:
+        if self.cursors and not self.paused and not self.held:
             self.frontier = self.visible
         if batch.delayed or (batch.unrouted and self.shared.to_live):
             self.publish_batch(batch)
@@ -456,13 +456,14 @@ cdef class Log(JobOwner):
         cursor = Cursor(self, name, self.frontier, self.journal_for(name, ephemeral))
         cursor.ephemeral = ephemeral    # without a journal it may still outlive its consumers
         self.cursors[name] = cursor
-        if not self.paused:
+        if not self.paused and not self.held:
             self.frontier = self.visible
         cursor.flush_journal()
         if len(self.cursors) == 1:
             self.save()
         if self.shared.new_cursor is not None:
             self.shared.new_cursor(cursor)
+        self.shared.changed(self.name, name, True)
         return cursor
 
     def journal_for(self, str name, bint ephemeral):
@@ -479,6 +480,7 @@ cdef class Log(JobOwner):
         if cursor is None:
             return
         cursor.close(True)
+        self.shared.changed(self.name, name, False)
         trim(self)
         if not self.cursors:
             try:
@@ -496,7 +498,7 @@ cdef class Log(JobOwner):
     def unpause(self):
         """Give what has gathered to the cursors."""
         self.paused = False
-        if self.cursors:
+        if self.cursors and not self.held:
             self.frontier = self.visible
         self.save()
         self.wake_cursors()

@@ -38,6 +38,7 @@ cdef class Shared:
     cdef public double settle_poll      # seconds between looks while a stopping engine settles
     cdef public bint to_live, from_live     # the two crossings between logs and live subscribers
     cdef public object new_cursor       # called with each cursor that is made; None = nobody
+    cdef readonly list watchers         # called with (log, cursor or None, made): see Engine
     cdef readonly set touched           # logs that the housekeeping must look at
     # counters for monitoring
     cdef public uint64_t bytes_written, write_errors, sync_errors
@@ -48,4 +49,5 @@ cdef class Shared:
 
     cdef bint may_inline(self, size_t n) noexcept
     cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept
+    cdef void changed(self, str log, cursor, bint made)
     cdef void note_sync(self, int64_t took_ns) noexcept

@@ -41,6 +41,7 @@ class Shared:
     settle_poll: float
     to_live: bool
     from_live: bool
+    watchers: list[Callable[[str, str | None, bool], object]]
     touched: set[Log]
     new_cursor: Callable[[Cursor], object] | None
     bytes_written: int

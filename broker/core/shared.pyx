@@ -21,6 +21,7 @@ cdef class Shared:
         for name, value in limits.items():
             setattr(self, name, value)
         self.touched = set()
+        self.watchers = []
         self.writer = Worker('log-writer')
         self.syncer = Worker('log-syncer')
         self.loader = Worker('log-loader')
@@ -54,6 +55,14 @@ cdef class Shared:
             self.report('debug', 'a write was slow: the writer thread takes over',
                         seconds=took / 1e9, bytes=n, pause_seconds=self.inline_pause / 1e9)
         return error
+
+    cdef void changed(self, str log, cursor, bint made):
+        """A log, or a cursor of it, was made or deleted."""
+        for watcher in self.watchers:
+            try:
+                watcher(log, cursor, made)
+            except Exception as problem:
+                self.report('error', 'a watcher failed', log=log, reason=repr(problem))
 
     cdef void note_sync(self, int64_t took_ns) noexcept:
         cdef double seconds = took_ns / 1e9

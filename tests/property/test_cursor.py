@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.rewind import rewind
 from broker.core.deadletter import DeadLetters
+from broker.core.rewind import rewind
 from broker.core.taker import Taker
 
 CONSUMERS = 3
