@@ -193,3 +193,22 @@ NSQ_OUTPUT_SLACK: Final = 8 * MIB
 
 assert NSQ_PROMISES_MAX * NSQ_ANSWER_BYTES <= NSQ_OUTPUT_SLACK
 assert NSQ_MSG_TIMEOUT_MIN <= NSQ_MSG_TIMEOUT
+
+# --- Drop-in commands (nsqd/options.go, nsqlookupd/options.go) ------------------------------------
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+NSQD_NODE_IDS: Final = 1_024  # the default is a hash of the host's name modulo this
+NSQD_MEM_QUEUE_SIZE: Final = 10_000
+NSQD_BYTES_PER_FILE: Final = 100 * MIB
+NSQD_SYNC_EVERY: Final = 2_500
+NSQD_SYNC_TIMEOUT: Final = 2 * SECOND
+NSQD_SCAN_SELECTION: Final = 20
+NSQD_SCAN_WORKERS: Final = 4
+NSQD_HTTP_CONNECT_TIMEOUT: Final = 2 * SECOND
+NSQD_HTTP_REQUEST_TIMEOUT: Final = 5 * SECOND
+NSQD_STATSD_INTERVAL: Final = 60 * SECOND
+NSQD_STATSD_PACKET: Final = 508
+NSQD_E2E_WINDOW: Final = 10 * MINUTE
+NSQLOOKUPD_INACTIVE: Final = 300 * SECOND
+NSQLOOKUPD_TOMBSTONE: Final = 45 * SECOND
