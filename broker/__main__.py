@@ -1,6 +1,6 @@
 """`python -m broker`: the command line."""
 
-from broker.cli import main
+from broker.cli import entry
 
 if __name__ == "__main__":
-    main(prog_name="twinwire")
+    entry()

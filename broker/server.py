@@ -97,6 +97,10 @@ class Server:
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._pages.append(runner)
+        if listen.port == limits.UNIX_SOCKET_PORT:
+            await web.UnixSite(runner, listen.host).start()
+            self.ports[name] = listen
+            return
         await web.TCPSite(runner, *listen, reuse_address=True).start()
         self.ports[name] = (listen[0], runner.addresses[-1][1])
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 from typing import ClassVar
 
 import click
@@ -16,6 +18,8 @@ class Commands(click.Group):
     known: ClassVar[dict[str, tuple[str, str]]] = {
         "bench": ("broker.cli.bench:bench", "Measure this broker or any NATS or NSQ server."),
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
+        "nsqd": ("broker.cli.dropin:nsqd", "Run the broker in the place of an nsqd."),
+        "nsqlookupd": ("broker.cli.dropin:nsqlookupd", "Run in the place of an nsqlookupd."),
         "serve": ("broker.cli.serve:serve", "Run the broker."),
     }
 
@@ -41,3 +45,16 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="twinwire", message="%(prog)s %(version)s")
 def main() -> None:
     """One message broker that NSQ and NATS clients connect to unchanged."""
+
+
+# Programs whose place we take when the executable, or a link to it, has their name.
+DROP_INS = ("nsqd", "nsqlookupd")
+
+
+def entry() -> None:
+    """The executable: its name may be that of an original."""
+    program = Path(sys.argv[0]).name
+    if program in DROP_INS:
+        main(args=[program, *sys.argv[1:]], prog_name="twinwire")
+    else:
+        main(prog_name="twinwire")
