@@ -214,6 +214,7 @@ NSQD_STATSD_PACKET: Final = 508
 NSQD_E2E_WINDOW: Final = 10 * MINUTE
 NSQLOOKUPD_INACTIVE: Final = 300 * SECOND
 NSQLOOKUPD_TOMBSTONE: Final = 45 * SECOND
+NSQ_NAME_MAX: Final = 64  # of a topic or channel (internal/protocol/names.go)
 IMPORT_READ_BYTES: Final = 1 * MIB  # read from another broker's file at once
 IMPORT_BATCH_BYTES: Final = 2 * MIB  # appended before the disk is waited for
 IMPORT_BATCH: Final = 4_096  # and so many messages at most

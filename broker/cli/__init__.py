@@ -18,6 +18,7 @@ class Commands(click.Group):
     known: ClassVar[dict[str, tuple[str, str]]] = {
         "bench": ("broker.cli.bench:bench", "Measure this broker or any NATS or NSQ server."),
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
+        "import-nsqd": ("broker.cli.import_nsqd:import_nsqd", "Take over the data of an nsqd."),
         "nsqd": ("broker.cli.dropin:nsqd", "Run the broker in the place of an nsqd."),
         "nsqlookupd": ("broker.cli.dropin:nsqlookupd", "Run in the place of an nsqlookupd."),
         "serve": ("broker.cli.serve:serve", "Run the broker."),

@@ -1,0 +1,79 @@
+"""`twinwire import-nsqd`: takes over the topics, channels and messages of an nsqd."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import uvloop
+
+from broker import limits, logs
+from broker.config import ConfigError, load
+from broker.lockfile import DataLock, DataLockedError
+from broker.protocols.nsq.diskqueue import SourceError
+
+if TYPE_CHECKING:
+    from broker.cli.nsqd_import import Outcome
+    from broker.config import Config
+
+
+@click.command("import-nsqd")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="TOML file.")
+@click.option("--data", metavar="DIR", help="Folder of our logs (default: as `serve`).")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def import_nsqd(folder: Path, file: Path | None, data: str | None, quiet: bool) -> None:
+    """Take over the data folder DIR of a stopped nsqd; nothing in it is changed.
+
+    Run it again when it was interrupted: it goes on where it was. The exit code is 0 when all was
+    taken over, 3 when something could not be read (it is listed), 1 when nothing could be done.
+    """
+    from broker.cli import nsqd_import
+
+    try:
+        config = load(file, os.environ, {} if data is None else {"--data": data})
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(limits.EXIT_BAD_CONFIG)
+    logs.setup("warning", "text", utc=config.log.utc)
+    target = Path(config.server.data)
+    try:
+        source = nsqd_import.hold_source(folder)
+        with DataLock(target), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            outcome = runner.run(_with_bar(folder, target, config, quiet))
+        os.close(source)
+    except (
+        nsqd_import.SourceBusyError,
+        SourceError,
+        DataLockedError,
+        OSError,
+        OverflowError,
+    ) as error:
+        click.echo(f"import-nsqd: {error}", err=True)
+        sys.exit(limits.EXIT_START_FAILED)
+    if outcome.already:
+        click.echo(f"{folder} has been taken over already")
+        sys.exit(limits.EXIT_OK)
+    for problem in outcome.problems:
+        click.echo(str(problem), err=True)
+    click.echo(f"{outcome.topics} topics, {outcome.messages} messages taken over")
+    sys.exit(limits.EXIT_PARTLY if outcome.problems else limits.EXIT_OK)
+
+
+async def _with_bar(folder: Path, target: Path, config: Config, quiet: bool) -> Outcome:
+    from broker.cli.nsqd_import import Import
+
+    if quiet:
+        return await Import(folder, target, config, lambda _: None).run()
+    work = Import(folder, target, config, lambda _: None)
+    with click.progressbar(length=work.bytes, label="reading", file=sys.stderr) as bar:
+
+        def advance(size: int) -> None:
+            bar.update(size)
+
+        work.advance = advance
+        return await work.run()
