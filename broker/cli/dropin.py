@@ -21,7 +21,8 @@ from broker import errors, limits, logs
 from broker.cli import goflags, nsqd_flags
 from broker.cli import dropin_config as translate
 from broker.cli.serve import raise_open_files_limit, settle_memory
-from broker.lockfile import DataLockedError
+from broker.lockfile import DataLock, DataLockedError
+from broker.protocols.nsq.diskqueue import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,7 +138,10 @@ def nsqd(args: tuple[str, ...]) -> None:
     log.info("ID: %d", values["node-id"])
     for line in translate.remarks(flags, given):
         log.info("%s", line)
-    warn_of_foreign_data(Path(config.server.data))
+    try:
+        take_over(Path(config.server.data), config)
+    except (SourceError, DataLockedError, OSError, OverflowError) as error:
+        die("nsqd", f"failed to load metadata - {error}")
 
     def server() -> Startable:
         from broker.server import Server
@@ -195,14 +199,22 @@ def lock_folder(data: str) -> int:
     return fd
 
 
-def warn_of_foreign_data(data: Path) -> None:
-    """Messages that the original left here are not read by themselves: say so."""
-    if any(data.glob("*.diskqueue.*.dat")):
-        log.warning(
-            "this folder holds messages of another nsqd, which are not served: stop, run "
-            "`twinwire import-nsqd %s --data %s`, start again",
-            *(data.resolve(), data.resolve()),
-        )
+def take_over(data: Path, config: Config) -> None:
+    """Import what an original left in its folder, once: its consumers wait for it."""
+    from broker.cli import nsqd_import
+
+    if not nsqd_import.holds_messages(data):
+        return
+    with DataLock(data), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        work = nsqd_import.Import(data, data, config, lambda _: None)
+        outcome = runner.run(work.run())
+    if outcome.changed:
+        log.warning("an nsqd has used this folder since it was taken over: what is new is not read")
+    if outcome.already:
+        return
+    for line in outcome.remarks:
+        log.error("not taken over: %s", line)
+    log.info("taken over from nsqd: %d topics, %d messages", outcome.topics, outcome.messages)
 
 
 def run(program: str, make: Callable[[], Startable], addresses: tuple[str, str]) -> int:

@@ -55,13 +55,15 @@ def import_nsqd(folder: Path, file: Path | None, data: str | None, quiet: bool) 
     ) as error:
         click.echo(f"import-nsqd: {error}", err=True)
         sys.exit(limits.EXIT_START_FAILED)
+    for line in outcome.remarks:
+        click.echo(line, err=True)
     if outcome.already:
         click.echo(f"{folder} has been taken over already")
-        sys.exit(limits.EXIT_OK)
-    for problem in outcome.problems:
-        click.echo(str(problem), err=True)
-    click.echo(f"{outcome.topics} topics, {outcome.messages} messages taken over")
-    sys.exit(limits.EXIT_PARTLY if outcome.problems else limits.EXIT_OK)
+    else:
+        click.echo(f"{outcome.topics} topics, {outcome.messages} messages taken over")
+    if outcome.changed:
+        click.echo("an nsqd has used it since: what is new there is not read", err=True)
+    sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
 
 
 async def _with_bar(folder: Path, target: Path, config: Config, quiet: bool) -> Outcome:

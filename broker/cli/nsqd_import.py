@@ -23,6 +23,7 @@ from broker.core.importing import append_at, pass_over, set_attempts
 from broker.core.router import Router
 from broker.net.listener import Runtime
 from broker.protocols.nsq.diskqueue import (
+    METADATA,
     Problem,
     Queue,
     SourceError,
@@ -55,7 +56,14 @@ class Outcome:
     topics: int = 0
     messages: int = 0
     problems: list[Problem] = field(default_factory=list)
-    already: bool = False  # an earlier run had finished
+    already: bool = False  # an earlier run had finished, and these were its problems:
+    remembered: list[str] = field(default_factory=list)
+    changed: bool = False  # an nsqd has used the source since then
+
+    @property
+    def remarks(self) -> list[str]:
+        """What was not taken over, one line each."""
+        return self.remembered or [str(problem) for problem in self.problems]
 
 
 def hold_source(source: Path) -> int:
@@ -97,9 +105,18 @@ class Progress:
         sync_folder(self.path.parent)
 
 
-def is_finished(data: Path, source: Path) -> bool:
-    """Whether an import of this source has ended."""
-    return bool(Progress(data, source.resolve()).own["finished"])
+def signature(source: Path) -> list[list[object]]:
+    """What changes when an nsqd has run on the folder again."""
+    found: list[list[object]] = []
+    for path in sorted(source.glob("*.dat")):
+        status = path.stat()
+        found.append([path.name, status.st_size, status.st_mtime_ns])
+    return found
+
+
+def holds_messages(folder: Path) -> bool:
+    """Whether an nsqd has used the folder."""
+    return (folder / METADATA).exists() or any(folder.glob("*.diskqueue.*.dat"))
 
 
 class Import:
@@ -126,6 +143,8 @@ class Import:
         progress = Progress(self.data, self.source)
         if progress.own["finished"]:
             self.outcome.already = True
+            self.outcome.remembered = list(progress.own["problems"])
+            self.outcome.changed = progress.own["signature"] != signature(self.source)
             return self.outcome
         staging = self.data / STAGING
         (self.data / LOGS_FOLDER).mkdir(exist_ok=True)
@@ -143,7 +162,8 @@ class Import:
             await self._take(name, topic, progress, staging)
         remaining = set(self.topics) - set(progress.own["topics"])
         progress.own["finished"] = not remaining
-        progress.own["problems"] = [str(problem) for problem in self.outcome.problems]
+        progress.own["problems"] = self.outcome.remarks
+        progress.own["signature"] = signature(self.source)
         progress.save()
         return self.outcome
 

@@ -203,14 +203,3 @@ def test_sighup_ends_nothing_and_remarks_are_made_once(
     one.until("SIGHUP|certificates")
     assert one.end() == 0
     assert sum("--mem-queue-size has no effect" in line for line in one.lines) == 1
-
-
-def test_messages_of_an_original_are_not_passed_over_in_silence(
-    tmp_path: Path, processes: list[Running]
-) -> None:
-    (tmp_path / "t.diskqueue.000000.dat").touch()
-    one = Running(OURS, tmp_path, "-tcp-address=127.0.0.1:0", "-http-address=")
-    processes.append(one)
-    one.until("WARNING: .*twinwire import-nsqd")
-    one.until("TCP: listening on")
-    assert one.end() == 0
