@@ -250,6 +250,11 @@ def load(
     return reading.finish()
 
 
+def read_toml(file: Path) -> dict[str, object]:
+    """A TOML file that is not ours. OSError; ValueError when it is not TOML."""
+    return tomllib.loads(file.read_bytes().decode())
+
+
 class _Reading:
     """Values as they were found, each with its place, and what is wrong so far."""
 

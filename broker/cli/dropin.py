@@ -18,11 +18,9 @@ import click
 import uvloop
 
 from broker import errors, limits, logs
-from broker.cli import goflags, nsqd_flags
 from broker.cli import dropin_config as translate
+from broker.cli import goflags, nsqd_flags
 from broker.cli.serve import raise_open_files_limit, settle_memory
-from broker.lockfile import DataLock, DataLockedError
-from broker.protocols.nsq.diskqueue import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -138,10 +136,7 @@ def nsqd(args: tuple[str, ...]) -> None:
     log.info("ID: %d", values["node-id"])
     for line in translate.remarks(flags, given):
         log.info("%s", line)
-    try:
-        take_over(Path(config.server.data), config)
-    except (SourceError, DataLockedError, OSError, OverflowError) as error:
-        die("nsqd", f"failed to load metadata - {error}")
+    take_over(Path(config.server.data), config)
 
     def server() -> Startable:
         from broker.server import Server
@@ -201,13 +196,16 @@ def lock_folder(data: str) -> int:
 
 def take_over(data: Path, config: Config) -> None:
     """Import what an original left in its folder, once: its consumers wait for it."""
-    from broker.cli import nsqd_import
+    from broker.server_import import ImportRefusedError, holds_messages, importing
 
-    if not nsqd_import.holds_messages(data):
+    if not holds_messages(data):
         return
-    with DataLock(data), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        work = nsqd_import.Import(data, data, config, lambda _: None)
-        outcome = runner.run(work.run())
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
+        with importing(data, data, config, held=True) as make, runner:
+            outcome = runner.run(make().run())
+    except ImportRefusedError as error:
+        die("nsqd", f"failed to load metadata - {error}")
     if outcome.changed:
         log.warning("an nsqd has used this folder since it was taken over: what is new is not read")
     if outcome.already:
@@ -233,9 +231,6 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     loop.add_signal_handler(signal.SIGHUP, _reload, server)
     try:
         await server.start()
-    except DataLockedError as error:
-        log.critical("%s", errors.DROPIN_START.format(program, error))
-        return limits.EXIT_START_FAILED
     except Exception as error:  # whatever it is, one line for the operator
         reason = translate.listen_failure(str(error), *addresses)
         log.critical(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker import errors, limits
 from broker.cli import nsqd_flags
 from broker.cli.goflags import Flag, FlagError
-from broker.config import SECTIONS, Address, Config, SyncPolicy, settings
+from broker.config import SECTIONS, Address, Config, SyncPolicy, read_toml, settings
 from broker.config_parse import duration_text, parse_address
 
 if TYPE_CHECKING:
@@ -27,12 +27,11 @@ class StartError(Exception):
 def read_file(path: str) -> dict[str, object]:
     """The keys of a configuration file. FlagError with what a person can use."""
     try:
-        with open(path, "rb") as file:
-            values = tomllib.load(file)
+        values = read_toml(Path(path))
     except OSError as error:
         reason = f"open {path}: {str(error.strerror).lower()}"
         raise FlagError(errors.DROPIN_CONFIG.format(path, reason)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise FlagError(errors.DROPIN_CONFIG.format(path, error)) from None
     for key, kind in (
         ("tls_required", nsqd_flags.TLS_REQUIRED),

@@ -13,12 +13,11 @@ import uvloop
 
 from broker import limits, logs
 from broker.config import ConfigError, load
-from broker.lockfile import DataLock, DataLockedError
-from broker.protocols.nsq.diskqueue import SourceError
 
 if TYPE_CHECKING:
-    from broker.cli.nsqd_import import Outcome
-    from broker.config import Config
+    from collections.abc import Callable
+
+    from broker.server_import import Import, Outcome
 
 
 @click.command("import-nsqd")
@@ -32,7 +31,7 @@ def import_nsqd(folder: Path, file: Path | None, data: str | None, quiet: bool) 
     Run it again when it was interrupted: it goes on where it was. The exit code is 0 when all was
     taken over, 3 when something could not be read (it is listed), 1 when nothing could be done.
     """
-    from broker.cli import nsqd_import
+    from broker.server_import import ImportRefusedError, importing
 
     try:
         config = load(file, os.environ, {} if data is None else {"--data": data})
@@ -40,19 +39,11 @@ def import_nsqd(folder: Path, file: Path | None, data: str | None, quiet: bool) 
         click.echo(str(error), err=True)
         sys.exit(limits.EXIT_BAD_CONFIG)
     logs.setup("warning", "text", utc=config.log.utc)
-    target = Path(config.server.data)
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
-        source = nsqd_import.hold_source(folder)
-        with DataLock(target), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            outcome = runner.run(_with_bar(folder, target, config, quiet))
-        os.close(source)
-    except (
-        nsqd_import.SourceBusyError,
-        SourceError,
-        DataLockedError,
-        OSError,
-        OverflowError,
-    ) as error:
+        with importing(folder, Path(config.server.data), config) as make, runner:
+            outcome = runner.run(_with_bar(make, quiet))
+    except ImportRefusedError as error:
         click.echo(f"import-nsqd: {error}", err=True)
         sys.exit(limits.EXIT_START_FAILED)
     for line in outcome.remarks:
@@ -66,16 +57,10 @@ def import_nsqd(folder: Path, file: Path | None, data: str | None, quiet: bool) 
     sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
 
 
-async def _with_bar(folder: Path, target: Path, config: Config, quiet: bool) -> Outcome:
-    from broker.cli.nsqd_import import Import
-
+async def _with_bar(make: Callable[[], Import], quiet: bool) -> Outcome:
+    work = make()
     if quiet:
-        return await Import(folder, target, config, lambda _: None).run()
-    work = Import(folder, target, config, lambda _: None)
+        return await work.run()
     with click.progressbar(length=work.bytes, label="reading", file=sys.stderr) as bar:
-
-        def advance(size: int) -> None:
-            bar.update(size)
-
-        work.advance = advance
+        work.advance = bar.update
         return await work.run()

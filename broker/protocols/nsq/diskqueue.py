@@ -107,7 +107,7 @@ def read_folder(folder: Path, problems: list[Problem]) -> dict[str, Topic]:
     """Topics by name. SourceError when the folder, or its metadata, cannot be read at all."""
     topics: dict[str, Topic] = {}
     try:
-        names = sorted(os.listdir(folder))
+        names = sorted(path.name for path in folder.iterdir())
         metadata = (folder / METADATA).read_bytes() if METADATA in names else b""
     except OSError as error:
         raise SourceError(f"{folder}: {error.strerror}") from None

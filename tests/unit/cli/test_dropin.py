@@ -22,7 +22,9 @@ DEADLINE_S = 20
 
 needs_original = pytest.mark.skipif(ORIGINAL is None, reason="no nsqd on this machine")
 BOTH = pytest.mark.parametrize(
-    "command", [OURS, pytest.param([ORIGINAL or "nsqd"], marks=needs_original)], ids=["ours", "nsqd"]
+    "command",
+    [OURS, pytest.param([ORIGINAL or "nsqd"], marks=needs_original)],
+    ids=["ours", "nsqd"],
 )
 
 
@@ -81,14 +83,14 @@ def processes() -> Iterator[list[Running]]:
         (["--help"], 0, "", r"Usage of nsqd:\n"),
         (["-node-id=x"], 2, "", 'invalid value "x" for flag -node-id: parse error\nUsage of nsqd:'),
         (["-node-id=1024"], 1, "", rf"\[nsqd\] {STAMP} FATAL: failed to instantiate nsqd - "
-         r"--node-id must be \[0,1024\)"),
+          r"--node-id must be \[0,1024\)"),
         (["-max-deflate-level=0"], 1, "", r"FATAL: .*--max-deflate-level must be \[1,9\]"),
         (["-auth-http-request-method=put"], 1, "", "must be post or get"),
         (["-e2e-processing-latency-percentile=1.5"], 1, "",
          r"FATAL: .*invalid E2E processing latency percentile: 1\.5"),
         (["-config=none.toml"], 1, "",
          r"\[nsqd\] .* FATAL: failed to load config file none\.toml - "
-         r"open none\.toml: no such file or directory"),
+          r"open none\.toml: no such file or directory"),
         (["-data-path=nowhere"], 1, "", r"FATAL: failed to instantiate nsqd - "),
     ],
 )  # fmt: skip
@@ -106,8 +108,8 @@ def test_the_same_flags_with_the_same_defaults(tmp_path: Path) -> None:
     def shape(command: list[str], program: str) -> list[str]:
         text = once(command, "-h", cwd=tmp_path).stderr
         assert text.startswith(f"Usage of {program}:\n")
-        heads = re.findall(r"^  -.*$", text, re.M)
-        return heads + re.findall(r"\(default ([^() ]+|\"[^\"]*\")\)$", text, re.M)
+        heads = re.findall(r"^  -.*$", text, re.MULTILINE)
+        return heads + re.findall(r"\(default ([^() ]+|\"[^\"]*\")\)$", text, re.MULTILINE)
 
     for program in ("nsqd", "nsqlookupd"):
         ours = [sys.executable, "-m", "broker", program]
@@ -146,7 +148,7 @@ def test_a_configuration_file(command: list[str], tmp_path: Path, processes: lis
     file = tmp_path / "nsqd.toml"
     file.write_text(
         'id = 9\ntcp_address = "127.0.0.1:0"\nhttp_address = ""\nlog_level = "info"\nqwerty = 1\n'
-        'msg_timeout = 5000\n'
+        "msg_timeout = 5000\n"
     )
     one = Running(command, tmp_path, "-config", str(file), "--node-id=8")
     processes.append(one)

@@ -65,8 +65,8 @@ REFUSED = [
     (["-deflate=maybe"], 'invalid boolean value "maybe" for -deflate: parse error'),
     (
         ["-log-level=loud"],
-        'invalid value "loud" for flag -log-level: '
-        "invalid log level 'loud' (debug, info, warn, error, fatal)",
+        "invalid value \"loud\" for flag -log-level: invalid log level 'loud' "
+        "(debug, info, warn, error, fatal)",
     ),
     (
         ["-tls-required=maybe"],

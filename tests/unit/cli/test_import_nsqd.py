@@ -19,13 +19,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from broker.cli import nsqd_import
-from broker.cli.nsqd_import import Import, Outcome
 from broker.config import Config
 from broker.core.engine import Engine
 from broker.core.router import Router
 from broker.net.listener import Runtime
 from broker.server import engine_limits, report
+from broker.server_import import Import, Outcome, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
 ORIGINAL = shutil.which("nsqd")
@@ -62,7 +61,9 @@ def describe(folder: Path, **topics: dict[str, Any]) -> None:
 
 def run(source: Path, data: Path, advance: Callable[[int], object] = lambda _: None) -> Outcome:
     data.mkdir(exist_ok=True)
-    return uvloop.run(Import(source, data, Config(), advance).run())
+    work = Import(source, data, Config())
+    work.advance = advance
+    return uvloop.run(work.run())
 
 
 def inspect(data: Path) -> dict[str, Any]:
@@ -108,9 +109,9 @@ def test_each_channel_gets_its_own(source: Path, data: Path) -> None:
     put(source, "t", record(b"all"))
     put(source, "p", record(b"p1"))
     before = {p.name: p.read_bytes() for p in source.iterdir()}
-    os.chmod(source, 0o555)
+    source.chmod(0o555)
     outcome = run(source, data)
-    os.chmod(source, 0o755)
+    source.chmod(0o755)
     assert (outcome.topics, outcome.messages, outcome.remarks) == (3, 6, [])
     assert inspect(data) == {
         "t": {"depth": 0, "paused": False, "records": 5,
@@ -140,7 +141,7 @@ def test_again_changes_nothing(source: Path, data: Path) -> None:
     assert run(source, data).changed
 
 
-class Interrupted(Exception):
+class CutOffError(Exception):
     """Stands for the end of the process."""
 
 
@@ -154,9 +155,9 @@ def test_interrupted_and_run_again(source: Path, data: Path, at: int) -> None:
         nonlocal calls
         calls += 1
         if calls == at:
-            raise Interrupted
+            raise CutOffError
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(CutOffError):
         run(source, data, advance)
     assert not data.joinpath("logs").exists() or len(inspect(data)) == at - 1
     run(source, data)
@@ -171,25 +172,25 @@ def test_interrupted_around_the_rename(
 ) -> None:
     put(source, "t", record(b"x"))
     saves = 0
-    save = nsqd_import.Progress.save
+    save = Progress.save
 
-    def failing_save(self: nsqd_import.Progress) -> None:
+    def failing_save(self: Progress) -> None:
         nonlocal saves
         saves += 1
         if when == "at the note" and saves == 1:
-            raise Interrupted
+            raise CutOffError
         if when == "after the rename" and saves == 2:
-            raise Interrupted
+            raise CutOffError
         save(self)
 
     def failing_rename(self: Path, target: Path) -> Path:
-        raise Interrupted(self, target)
+        raise CutOffError(self, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(nsqd_import.Progress, "save", failing_save)
+        patch.setattr(Progress, "save", failing_save)
         if when == "before the rename":
             patch.setattr(Path, "rename", failing_rename)
-        with pytest.raises(Interrupted):
+        with pytest.raises(CutOffError):
             run(source, data)
     outcome = run(source, data)
     assert outcome.remarks == []

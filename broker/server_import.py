@@ -7,6 +7,7 @@ of its log, so that whoever goes on knows whether that has happened. The source 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -21,6 +22,7 @@ from broker.core.engine import Engine
 from broker.core.files import MetaError, escape, load_meta
 from broker.core.importing import append_at, pass_over, set_attempts
 from broker.core.router import Router
+from broker.lockfile import DataLock, DataLockedError
 from broker.net.listener import Runtime
 from broker.protocols.nsq.diskqueue import (
     METADATA,
@@ -45,8 +47,8 @@ PROGRESS = "import-nsqd.json"
 STAGING = ".import-nsqd"
 
 
-class SourceBusyError(Exception):
-    """An nsqd uses the source."""
+class ImportRefusedError(Exception):
+    """Nothing, or nothing more, can be taken over."""
 
 
 @dataclass
@@ -67,16 +69,16 @@ class Outcome:
 
 
 def hold_source(source: Path) -> int:
-    """Keep every nsqd from starting on the folder; SourceBusyError when one has. A descriptor."""
+    """Keep every nsqd from starting on the folder; ImportRefusedError when one has. A descriptor."""
     try:
         fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise SourceError(f"{source}: {error.strerror}") from None
+        raise ImportRefusedError(f"{source}: {error.strerror}") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise SourceBusyError(f"{source} is in use by a running nsqd: stop it first") from None
+        raise ImportRefusedError(f"{source} is in use by a running nsqd: stop it first") from None
     except OSError:
         pass  # a file system without locks: nobody can hold one either
     return fd
@@ -122,14 +124,11 @@ def holds_messages(folder: Path) -> bool:
 class Import:
     """One run."""
 
-    def __init__(
-        self, source: Path, data: Path, config: Config, advance: Callable[[int], object]
-    ) -> None:
-        """`advance(bytes)` is told of every piece that has been read."""
+    def __init__(self, source: Path, data: Path, config: Config) -> None:
         self.source = source.resolve()
         self.data = data
         self.config = config
-        self.advance = advance
+        self.advance: Callable[[int], object] = lambda _: None  # told of bytes that were read
         self.outcome = Outcome()
         self.topics = read_folder(self.source, self.outcome.problems)
 
@@ -240,6 +239,22 @@ class Import:
             self.advance(sum(stored.size for stored in batch))
 
 
+@contextlib.contextmanager
+def importing(
+    source: Path, data: Path, config: Config, *, held: bool = False
+) -> Iterator[Callable[[], Import]]:
+    """Hold both folders meanwhile; `held`: the caller has the lock of the source."""
+    fd = -1 if held else hold_source(source)
+    try:
+        with DataLock(data):
+            yield lambda: Import(source, data, config)
+    except (SourceError, DataLockedError, OSError, OverflowError) as error:
+        raise ImportRefusedError(str(error)) from error
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
 def batches(stored: Iterator[Stored]) -> Iterator[list[Stored]]:
     """Runs of messages, as large as may wait for the disk."""
     batch: list[Stored] = []
@@ -265,11 +280,9 @@ def sync_folder(folder: Path) -> None:
 
 def sync_tree(folder: Path) -> None:
     """Make everything below a folder safe."""
-    for path, _, files in os.walk(folder):
-        for name in files:
-            fd = os.open(os.path.join(path, name), os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        sync_folder(Path(path))
+    for path in (folder, *folder.rglob("*")):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
