@@ -69,7 +69,7 @@ class Outcome:
 
 
 def hold_source(source: Path) -> int:
-    """Keep every nsqd from starting on the folder; ImportRefusedError when one has. A descriptor."""
+    """Keep every nsqd from starting on the folder, by the descriptor. ImportRefusedError."""
     try:
         fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

@@ -174,7 +174,7 @@ def lookup_server(config: Config) -> Callable[[], Startable]:
     def make() -> Startable:
         import importlib
 
-        module = importlib.import_module("broker.protocols.nsq.lookup")
+        module = importlib.import_module("broker.protocols.nsq.lookup_server")
         server: Startable = module.LookupServer(section)
         return server
 
@@ -251,18 +251,14 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     except Exception:
         log.exception("%s", "not stopped cleanly")
         return limits.EXIT_STOP_FAILED
-    log.info("NSQ: bye")
+    log.info("%s: bye", "NSQ" if program == "nsqd" else program)
     return limits.EXIT_OK
 
 
 def listeners(ports: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
-    """TCP, HTTP and HTTPS with their addresses, in the originals' order."""
-    found = []
-    for label, suffix in (("TCP", ""), ("HTTP", "_http"), ("HTTPS", "_https")):
-        for door in ("nsq", "nsqlookupd"):
-            if door + suffix in ports:
-                found.append((label, address_text(*ports[door + suffix][:2])))
-    return found
+    """TCP, HTTP and HTTPS with their addresses, in the original's order."""
+    doors = (("TCP", "nsq"), ("HTTP", "nsq_http"), ("HTTPS", "nsq_https"))
+    return [(label, address_text(*ports[door][:2])) for label, door in doors if door in ports]
 
 
 def address_text(host: str, port: int) -> str:
@@ -274,14 +270,9 @@ def address_text(host: str, port: int) -> str:
 
 
 def _reload(server: object) -> None:
-    """SIGHUP: certificates are read again; nothing else changes, and nothing ends."""
-    reload = getattr(server, "reload_certificates", None)
+    """SIGHUP: a server that can reads its certificates again; nothing ends."""
+    reload = getattr(server, "reload", None)
     if reload is None:
         log.info("SIGHUP: nothing to reload")
-        return
-    try:
-        reload()
-    except Exception as error:
-        log.error("certificates are not reloaded: %s", error)
     else:
-        log.info("certificates reloaded")
+        reload()

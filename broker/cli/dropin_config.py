@@ -83,6 +83,9 @@ def check(values: Mapping[str, Any]) -> None:
         raise StartError(errors.NSQD_DEFLATE_LEVEL)
     if not 0 <= values["node-id"] <= limits.NSQ_NODE_ID_MAX:
         raise StartError(errors.NSQD_NODE_ID)
+    required = values["tls-required"] != "false" or values["tls-client-auth-policy"]
+    if required and not (values["tls-cert"] and values["tls-key"]):
+        raise StartError(errors.NSQD_TLS_WITHOUT)
     if values["auth-http-request-method"] not in ("get", "post"):
         raise StartError(errors.NSQD_AUTH_METHOD)
     for value in values["e2e-processing-latency-percentile"]:
@@ -118,9 +121,6 @@ def _value(name: str, flag: Flag, value: Any) -> Any:
     """The value for our key, refused when it is beyond what the engine can do."""
     if name in ADDRESSES:
         return listen(value)
-    if isinstance(value, (list, tuple)):
-        ordered = sorted(value, reverse=True) if name.startswith("e2e") else value
-        return tuple(ordered)
     place = attribute_of(flag.target)
     assert place is not None
     section, attribute = place
@@ -131,7 +131,7 @@ def _value(name: str, flag: Flag, value: Any) -> Any:
         if attribute.endswith("_ns"):
             whole_us = max(value, 0) // limits.US
             return kind.read(duration_text(whole_us * limits.US))
-        return kind.read(value)
+        return kind.read(list(value) if isinstance(value, tuple) else value)
     except ValueError as error:
         raise StartError(f"--{name} {error}") from None
 

@@ -65,13 +65,17 @@ REFUSED = [
     (["-deflate=maybe"], 'invalid boolean value "maybe" for -deflate: parse error'),
     (
         ["-log-level=loud"],
-        "invalid value \"loud\" for flag -log-level: invalid log level 'loud' "
-        "(debug, info, warn, error, fatal)",
+        (
+            "invalid value \"loud\" for flag -log-level: invalid log level 'loud' "
+            "(debug, info, warn, error, fatal)"
+        ),
     ),
     (
         ["-tls-required=maybe"],
-        'invalid boolean value "maybe" for -tls-required: '
-        'strconv.ParseBool: parsing "maybe": invalid syntax',
+        (
+            'invalid boolean value "maybe" for -tls-required: '
+            'strconv.ParseBool: parsing "maybe": invalid syntax'
+        ),
     ),
     (
         ["-tls-min-version=9"],

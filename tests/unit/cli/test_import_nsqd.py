@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from harness.nsqd_folder import describe, put, record
 
 from broker.config import Config
 from broker.core.engine import Engine
@@ -29,34 +30,6 @@ from broker.server_import import Import, Outcome, Progress
 ROOT = Path(__file__).resolve().parents[3]
 ORIGINAL = shutil.which("nsqd")
 DEADLINE_S = 30
-
-
-def record(body: bytes, attempts: int = 0, timestamp_ns: int = 5) -> bytes:
-    payload = struct.pack(">qH16s", timestamp_ns, attempts, b"0123456789abcdef") + body
-    return struct.pack(">i", len(payload)) + payload
-
-
-def put(folder: Path, name: str, *files: bytes, start: int = 0, meta: bool = True) -> None:
-    """A queue of one topic or channel, read up to byte `start` of its first file."""
-    for number, content in enumerate(files):
-        (folder / f"{name}.diskqueue.{number:06d}.dat").write_bytes(content)
-    if meta:
-        last = f"{len(files) - 1},{len(files[-1])}"
-        (folder / f"{name}.diskqueue.meta.dat").write_text(f"9\n0,{start}\n{last}\n")
-
-
-def describe(folder: Path, **topics: dict[str, Any]) -> None:
-    entries = [
-        {
-            "name": name,
-            "paused": topic.get("paused", False),
-            "channels": [
-                {"name": c, "paused": c in topic.get("held", ())} for c in topic.get("channels", ())
-            ],
-        }
-        for name, topic in topics.items()
-    ]
-    (folder / "nsqd.dat").write_text(json.dumps({"topics": entries, "version": "1.3.0"}))
 
 
 def run(source: Path, data: Path, advance: Callable[[int], object] = lambda _: None) -> Outcome:
