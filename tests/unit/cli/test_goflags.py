@@ -181,6 +181,22 @@ def test_what_the_engine_cannot_do_is_refused() -> None:
         listen("host:port")
 
 
+# Flags of parts that are on their way; a flag that reaches nothing else must be in NO_EFFECT.
+AWAITED = frozenset(
+    {"auth-http-address", "auth-http-request-method", "broadcast-http-port", "broadcast-tcp-port"}
+    | {"deflate", "snappy", "enable-experiment", "https-address", "lookupd-tcp-address"}
+    | {"http-client-connect-timeout", "http-client-request-timeout", "topology-region"}
+    | {"topology-zone", "e2e-processing-latency-percentile", "e2e-processing-latency-window-time"}
+    | {name for name in NSQD if name.startswith(("statsd-", "tls-"))}
+)
+
+
+def test_every_flag_reaches_something() -> None:
+    assert set(without_target(NSQD)) <= AWAITED
+    lookupd = nsqd_flags.nsqlookupd("box")
+    assert set(without_target(lookupd)) <= set(lookupd) - nsqd_flags.BY_NAME
+
+
 def test_flags_without_a_target_are_refused_unless_left_alone() -> None:
     for name in without_target(NSQD):
         flag = NSQD[name]
