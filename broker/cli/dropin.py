@@ -20,7 +20,7 @@ import uvloop
 from broker import errors, limits, logs
 from broker.cli import dropin_config as translate
 from broker.cli import goflags, nsqd_flags
-from broker.cli.serve import raise_open_files_limit, settle_memory
+from broker.cli.serve import on_signal, raise_open_files_limit, settle_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -226,7 +226,7 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, on_signal, number, stopping)
     server = make()
     loop.add_signal_handler(signal.SIGHUP, _reload, server)
     try:

@@ -69,7 +69,7 @@ async def run(config: Config, ports_file: Path | None) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, number, stopping)
+        loop.add_signal_handler(number, on_signal, number, stopping)
 
     server = Server(config)
     try:
@@ -99,7 +99,8 @@ def _announce(server: Server, config: Config, ports_file: Path | None) -> None:
     log.info("twinwire %s ready", __version__, extra=extra)
 
 
-def _on_signal(number: int, stopping: asyncio.Event) -> None:
+def on_signal(number: int, stopping: asyncio.Event) -> None:
+    """Ask for the end once; the second time end."""
     if stopping.is_set():  # asked twice: no more waiting for clients or disks
         log.warning("stopped at once by a second signal")
         os._exit(limits.EXIT_SIGNAL_BASE + number)
