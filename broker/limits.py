@@ -177,24 +177,6 @@ NATS_LAME_DUCK_GRACE: Final = 10 * SECOND
 NATS_CLOSED_CLIENTS: Final = 10_000  # connections that are gone and still shown by /connz
 NATS_SUB_TOKENS_MAX: Final = 255  # the largest max_sub_tokens
 
-# --- NSQ ----------------------------------------------------------------------------------------
-
-NSQ_VERSION: Final = "1.3.0"  # the nsqd whose behaviour this is; clients and tools look at it
-NSQ_HEARTBEAT_INTERVAL: Final = 30 * SECOND  # half of nsqd's client timeout
-NSQ_OUTPUT_BUFFER_SIZE: Final = 16 * KIB  # what IDENTIFY tells unless the client asked
-NSQ_MSG_TIMEOUT_MIN: Final = 1 * SECOND  # what clients may ask for at least
-NSQ_SAMPLE_RATE_MAX: Final = 99
-NSQ_DEFLATE_LEVEL: Final = 6  # what IDENTIFY tells unless the client asked
-# Publishes of one connection that wait for the disk; then it is not read until half are answered.
-NSQ_PROMISES_MAX: Final = 65_536
-NSQ_PROMISES_RESUME_DIVISOR: Final = 2
-NSQ_ANSWER_BYTES: Final = 96  # the longest answer that may have to wait behind publishes
-# Frames a connection may have waiting beside the largest message: they come while it is blocked.
-NSQ_OUTPUT_SLACK: Final = 8 * MIB
-
-assert NSQ_PROMISES_MAX * NSQ_ANSWER_BYTES <= NSQ_OUTPUT_SLACK
-assert NSQ_MSG_TIMEOUT_MIN <= NSQ_MSG_TIMEOUT
-
 # --- Drop-in commands (nsqd/options.go, nsqlookupd/options.go) ------------------------------------
 
 UNIX_SOCKET_PORT: Final = -1  # stands for the port where the host is the path of a socket
@@ -218,3 +200,21 @@ NSQ_NAME_MAX: Final = 64  # of a topic or channel (internal/protocol/names.go)
 IMPORT_READ_BYTES: Final = 1 * MIB  # read from another broker's file at once
 IMPORT_BATCH_BYTES: Final = 2 * MIB  # appended before the disk is waited for
 IMPORT_BATCH: Final = 4_096  # and so many messages at most
+
+# --- NSQ ----------------------------------------------------------------------------------------
+
+NSQ_VERSION: Final = "1.3.0"  # the nsqd whose behaviour this is; clients and tools look at it
+NSQ_HEARTBEAT_INTERVAL: Final = 30 * SECOND  # half of nsqd's client timeout
+NSQ_OUTPUT_BUFFER_SIZE: Final = 16 * KIB  # what IDENTIFY tells unless the client asked
+NSQ_MSG_TIMEOUT_MIN: Final = 1 * SECOND  # what clients may ask for at least
+NSQ_SAMPLE_RATE_MAX: Final = 99
+NSQ_DEFLATE_LEVEL: Final = 6  # what IDENTIFY tells unless the client asked
+# Publishes of one connection that wait for the disk; then it is not read until half are answered.
+NSQ_PROMISES_MAX: Final = 65_536
+NSQ_PROMISES_RESUME_DIVISOR: Final = 2
+NSQ_ANSWER_BYTES: Final = 96  # the longest answer that may have to wait behind publishes
+# Frames a connection may have waiting beside the largest message: they come while it is blocked.
+NSQ_OUTPUT_SLACK: Final = 8 * MIB
+
+assert NSQ_PROMISES_MAX * NSQ_ANSWER_BYTES <= NSQ_OUTPUT_SLACK
+assert NSQ_MSG_TIMEOUT_MIN <= NSQ_MSG_TIMEOUT
