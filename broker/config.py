@@ -47,9 +47,8 @@ __all__ = [
     "StorageConfig",
     "SyncPolicy",
     "TopicConfig",
-    "from_values",
     "load",
-    "read_document",
+    "read_toml",
 ]
 
 
@@ -115,16 +114,9 @@ def load(
     return reading.finish()
 
 
-def read_document(file: Path) -> dict[str, Any]:
-    """A TOML file that is not ours; OSError, ValueError."""
-    return tomllib.loads(file.read_text(encoding="utf-8"))
-
-
-def from_values(values: Mapping[tuple[str, str], tuple[str, object]]) -> Config:
-    """From (section, key) -> (place, TOML value) instead of a file; ConfigError."""
-    reading = _Reading()
-    reading.found.update(values)
-    return reading.finish()
+def read_toml(file: Path) -> dict[str, object]:
+    """A TOML file that is not ours. OSError; ValueError when it is not TOML."""
+    return tomllib.loads(file.read_bytes().decode())
 
 
 class _Reading:

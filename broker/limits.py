@@ -32,6 +32,7 @@ EXIT_OK: Final = 0
 EXIT_START_FAILED: Final = 1
 EXIT_STOP_FAILED: Final = 1  # something may not have been saved; the log says what
 EXIT_BAD_CONFIG: Final = 2
+EXIT_PARTLY: Final = 3  # done, but for what could not be read
 EXIT_SIGNAL_BASE: Final = 128
 
 # --- configuration: anything -----------------------------------------------------------------
@@ -188,6 +189,29 @@ NATS_LAME_DUCK_DURATION_MIN: Final = 30 * SECOND
 NATS_LAME_DUCK_GRACE: Final = 10 * SECOND
 NATS_CLOSED_CLIENTS: Final = 10_000  # connections that are gone and still shown by /connz
 NATS_SUB_TOKENS_MAX: Final = 255  # the largest max_sub_tokens
+
+# --- Drop-in commands (nsqd/options.go, nsqlookupd/options.go) ------------------------------------
+
+UNIX_SOCKET_PORT: Final = -1  # stands for the port where the host is the path of a socket
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+NSQD_NODE_IDS: Final = 1_024  # the default is a hash of the host's name modulo this
+NSQD_MEM_QUEUE_SIZE: Final = 10_000
+NSQD_BYTES_PER_FILE: Final = 100 * MIB
+NSQD_SYNC_EVERY: Final = 2_500
+NSQD_SYNC_TIMEOUT: Final = 2 * SECOND
+NSQD_SCAN_SELECTION: Final = 20
+NSQD_SCAN_WORKERS: Final = 4
+NSQD_HTTP_CONNECT_TIMEOUT: Final = 2 * SECOND
+NSQD_HTTP_REQUEST_TIMEOUT: Final = 5 * SECOND
+NSQD_STATSD_INTERVAL: Final = 60 * SECOND
+NSQD_STATSD_PACKET: Final = 508
+NSQD_E2E_WINDOW: Final = 10 * MINUTE
+NSQLOOKUPD_INACTIVE: Final = 300 * SECOND
+NSQLOOKUPD_TOMBSTONE: Final = 45 * SECOND
+IMPORT_READ_BYTES: Final = 1 * MIB  # read from another broker's file at once
+IMPORT_BATCH_BYTES: Final = 2 * MIB  # appended before the disk is waited for
+IMPORT_BATCH: Final = 4_096  # and so many messages at most
 
 # --- NSQ ----------------------------------------------------------------------------------------
 

@@ -97,36 +97,10 @@ class JsonFormatter(logging.Formatter):
             return json.dumps(line, default=str)
 
 
-class NsqFormatter(logging.Formatter):
-    """As nsqd writes: prefix, date, LEVEL: message."""
-
-    def __init__(self, prefix: str) -> None:
-        super().__init__()
-        self.prefix = prefix
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One line, and a traceback below it when there is one."""
-        moment = datetime.fromtimestamp(record.created, UTC).astimezone()
-        level = "FATAL" if record.levelno >= logging.CRITICAL else record.levelname
-        extra = "".join(f" {key}={_value(value)}" for key, value in _fields_of(record).items())
-        text = _one_line(record.getMessage()) + extra
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        return f"{self.prefix}{moment:%Y/%m/%d %H:%M:%S.%f} {level}: {text}"
-
-
-def setup(
-    level: str, style: str, *, utc: bool, stream: TextIO | None = None, prefix: str = ""
-) -> None:
-    """Send every logger of the process to one stream (standard error).
-
-    `style` is text, json, or nsq: that of nsqd, behind a prefix.
-    """
+def setup(level: str, style: str, *, utc: bool, stream: TextIO | None = None) -> None:
+    """Send every logger of the process to one stream (standard error)."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    if style == "nsq":
-        handler.setFormatter(NsqFormatter(prefix))
-    else:
-        handler.setFormatter(JsonFormatter(utc=utc) if style == "json" else TextFormatter(utc=utc))
+    handler.setFormatter(JsonFormatter(utc=utc) if style == "json" else TextFormatter(utc=utc))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -19,8 +19,9 @@ class Commands(click.Group):
         "bench": ("broker.cli.bench:bench", "Measure this broker or any NATS or NSQ server."),
         "archive": ("broker.cli.archive:archive", "Write topics to files."),
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
-        "nsqd": ("broker.cli.nsq:nsqd", "Run as nsqd, with its flags and defaults."),
-        "nsqlookupd": ("broker.cli.nsq:nsqlookupd", "Run as nsqlookupd."),
+        "import-nsqd": ("broker.cli.import_nsqd:import_nsqd", "Take over the data of an nsqd."),
+        "nsqd": ("broker.cli.dropin:nsqd", "Run the broker in the place of an nsqd."),
+        "nsqlookupd": ("broker.cli.dropin:nsqlookupd", "Run in the place of an nsqlookupd."),
         "forward": ("broker.cli.forward:forward", "Send a topic to NSQ, HTTP or NATS."),
         "pub": ("broker.cli.pub:pub", "Publish arguments or lines to a topic."),
         "serve": ("broker.cli.serve:serve", "Run the broker."),
@@ -51,13 +52,14 @@ def main() -> None:
     """One message broker that NSQ and NATS clients connect to unchanged."""
 
 
-LINKS = frozenset({"nsqd", "nsqlookupd"})
+# Programs whose place we take when the executable, or a link to it, has their name.
+DROP_INS = ("nsqd", "nsqlookupd")
 
 
 def entry() -> None:
-    """The program; under the name of an original it is that one."""
-    name = Path(sys.argv[0]).name
-    if name in LINKS:
-        main(args=[name, *sys.argv[1:]], prog_name="twinwire")
+    """The executable: its name may be that of an original."""
+    program = Path(sys.argv[0]).name
+    if program in DROP_INS:
+        main(args=[program, *sys.argv[1:]], prog_name="twinwire")
     else:
         main(prog_name="twinwire")

@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Protocol
 
 import click
 import orjson
@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from broker.server import Server
 
 log = logging.getLogger("broker.serve")
-
-
-class Words(NamedTuple):
-    """What the log says of the end, or of a start that failed."""
-
-    stopping: str
-    stopped: str
-    failed: str
-
-
-_WORDS = Words("stopping", "stopped", "cannot start: %s")
 
 
 @click.command("serve")
@@ -78,7 +67,6 @@ def serve(file: Path | None, ports_file: Path | None, **flags: str | None) -> No
 async def run(
     config: Config,
     announce: Callable[[Server], object],
-    words: Words = _WORDS,
 ) -> int:
     """Start, announce it, wait for a signal, drain; the exit code."""
     from broker.server import Server
@@ -86,27 +74,27 @@ async def run(
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, number, stopping)
+        loop.add_signal_handler(number, on_signal, number, stopping)
 
     server = Server(config)
     reloads: set[asyncio.Task[None]] = set()
-    loop.add_signal_handler(signal.SIGHUP, _reload, server, reloads)
+    loop.add_signal_handler(signal.SIGHUP, reload_soon, server, reloads)
     try:
         await server.start()
         if not stopping.is_set():
             settle_memory()
             announce(server)
     except Exception as error:  # whatever it is, the operator gets one line, and details on demand
-        log.error(words.failed, error, exc_info=log.isEnabledFor(logging.DEBUG))
+        log.error("cannot start: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
         return limits.EXIT_START_FAILED
     await stopping.wait()
-    log.info("%s", words.stopping)
+    log.info("stopping")
     try:
         await server.stop()
     except Exception:
         log.exception("not stopped cleanly")
         return limits.EXIT_STOP_FAILED
-    log.info("%s", words.stopped)
+    log.info("stopped")
     return limits.EXIT_OK
 
 
@@ -118,13 +106,21 @@ def _announce(server: Server, config: Config, ports_file: Path | None) -> None:
     log.info("twinwire %s ready", __version__, extra=extra)
 
 
-def _reload(server: Server, tasks: set[asyncio.Task[None]]) -> None:
+def reload_soon(server: Reloads, tasks: set[asyncio.Task[None]]) -> None:
+    """Read what can be read again while it runs; the task is kept in `tasks`."""
     task = asyncio.get_running_loop().create_task(server.reload())
     tasks.add(task)
     task.add_done_callback(tasks.discard)
 
 
-def _on_signal(number: int, stopping: asyncio.Event) -> None:
+class Reloads(Protocol):
+    """What can read its certificates again."""
+
+    async def reload(self) -> None: ...
+
+
+def on_signal(number: int, stopping: asyncio.Event) -> None:
+    """Ask for the end once; the second time end."""
     if stopping.is_set():  # asked twice: no more waiting for clients or disks
         log.warning("stopped at once by a second signal")
         os._exit(limits.EXIT_SIGNAL_BASE + number)

@@ -69,11 +69,20 @@ class Door(ABC):
     async def open(self) -> None:
         """Listen; OSError when the address is taken or not ours."""
         host, port = self.listen
+        if port == limits.UNIX_SOCKET_PORT:
+            await self._open_unix(host)
+            return
         self._server = await self.runtime.loop.create_server(
             self._accept, host or None, port, reuse_address=True, backlog=limits.ACCEPT_BACKLOG
         )
         name: Any = self._server.sockets[0].getsockname()
         self._address = (host, name[1])
+
+    async def _open_unix(self, path: str) -> None:
+        self._server = await self.runtime.loop.create_unix_server(
+            self._accept, path, backlog=limits.ACCEPT_BACKLOG
+        )
+        self._address = (path, limits.UNIX_SOCKET_PORT)
 
     def _accept(self) -> Conn:
         rt = self.runtime

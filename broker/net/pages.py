@@ -28,6 +28,10 @@ class Pages:
         """Listen; OSError when the address is taken or not ours."""
         await self.runner.setup()
         host, port = listen
+        if port == limits.UNIX_SOCKET_PORT:
+            self.address = (host, port)
+            await web.UnixSite(self.runner, host).start()
+            return
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         info = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
         self._socket = socket.socket(*info[0][:3])

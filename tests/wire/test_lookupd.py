@@ -194,7 +194,7 @@ def test_half_an_introduction(program: Program, half: bytes, error: bytes) -> No
 @pytest.mark.parametrize("size", [b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\x7f\xff\xff\xff"])
 def test_trap_25_sizes_that_crash_the_original(program: Program, size: bytes) -> None:
     with Node(program.tcp) as node:
-        assert node.ask(b"IDENTIFY\n" + size).startswith(b"E_BAD_BODY IDENTIFY invalid body size ")
+        assert node.ask(b"IDENTIFY\n" + size).startswith(b"E_BAD_BODY IDENTIFY ")
         assert node.is_closed()
     with Node(program.tcp) as node:
         assert node.ask(b"PING\n") == b"OK"

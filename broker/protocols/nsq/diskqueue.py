@@ -1,0 +1,222 @@
+"""The data folder of an nsqd, read and never written.
+
+    nsqd.dat                             {"topics": [{"name", "paused", "channels": [...]}]}
+    NAME.diskqueue.meta.dat              depth LF readFile,readPos LF writeFile,writePos LF
+    NAME.diskqueue.NNNNNN.dat            records: length int32, then the message; big-endian
+
+NAME is `topic` or `topic:channel`. A message: time int64 ns, attempts uint16, 16 hex digits of its
+id, body. Files are read to their end, whatever the meta file says of the writer's place: after a
+crash there is more in them than it knows. A record that makes no sense ends its file, because
+nothing marks where the next one begins.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+
+from broker import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+METADATA = "nsqd.dat"
+_NAME = r"[.a-zA-Z0-9_-]+"
+_FILE = re.compile(rf"({_NAME})(?::({_NAME}))?\.diskqueue\.(\d+|meta)\.dat")
+_ASIDE = re.compile(rf"{_NAME}(?::{_NAME})?\.diskqueue\.\d+\.dat\.bad")
+_META = re.compile(rb"(-?\d+)\n(\d+),(\d+)\n(\d+),(\d+)\n?")
+_HEAD = struct.Struct(">iqH16s")  # length, time, attempts, id
+_LENGTH = struct.Struct(">i")
+_HEX = frozenset(b"0123456789abcdef")
+
+
+class SourceError(Exception):
+    """The folder cannot be read as a whole."""
+
+
+class Stored(NamedTuple):
+    """One message of a file."""
+
+    timestamp_ns: int
+    attempts: int
+    body: bytes
+    size: int  # bytes in the file
+
+
+class Problem(NamedTuple):
+    """Bytes that were not taken over."""
+
+    file: str
+    offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: offset {self.offset}: {self.reason}"
+
+
+@dataclass
+class Queue:
+    """The files of one topic's or channel's backlog."""
+
+    files: dict[int, Path] = field(default_factory=dict)
+    meta: Path | None = None
+
+
+@dataclass
+class Channel:
+    """A channel and what waits in it."""
+
+    paused: bool = False
+    queue: Queue = field(default_factory=Queue)
+
+
+@dataclass
+class Topic:
+    """A topic, what waits in it, its channels."""
+
+    paused: bool = False
+    queue: Queue = field(default_factory=Queue)
+    channels: dict[str, Channel] = field(default_factory=dict)
+
+    def queues(self) -> list[Queue]:
+        """All of them."""
+        return [self.queue, *(channel.queue for channel in self.channels.values())]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(f.stat().st_size for queue in self.queues() for f in queue.files.values())
+
+
+def valid_name(name: object) -> bool:
+    """Whether nsqd would keep a topic or channel of that name."""
+    return (
+        isinstance(name, str)
+        and len(name) <= limits.NSQ_NAME_MAX
+        and re.fullmatch(_NAME, name) is not None
+    )
+
+
+def read_folder(folder: Path, problems: list[Problem]) -> dict[str, Topic]:
+    """Topics by name. SourceError when the folder, or its metadata, cannot be read at all."""
+    topics: dict[str, Topic] = {}
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+        metadata = (folder / METADATA).read_bytes() if METADATA in names else b""
+    except OSError as error:
+        raise SourceError(f"{folder}: {error.strerror}") from None
+    if metadata:
+        _read_metadata(folder / METADATA, metadata, topics, problems)
+    for name in names:
+        if _ASIDE.fullmatch(name):
+            problems.append(Problem(str(folder / name), 0, "was put aside by nsqd as damaged"))
+        match = _FILE.fullmatch(name)
+        if match is None:
+            continue
+        if not valid_name(match[1]) or (match[2] and not valid_name(match[2])):
+            problems.append(Problem(str(folder / name), 0, "the name is not valid"))
+            continue
+        topic = topics.setdefault(match[1], Topic())
+        queue = topic.queue
+        if match[2]:
+            queue = topic.channels.setdefault(match[2], Channel()).queue
+        if match[3] == "meta":
+            queue.meta = folder / name
+        else:
+            queue.files[int(match[3])] = folder / name
+    return topics
+
+
+def _read_metadata(
+    path: Path, text: bytes, topics: dict[str, Topic], problems: list[Problem]
+) -> None:
+    try:
+        found = orjson.loads(text)
+        entries = found["topics"] or []
+        for entry in entries:
+            if not valid_name(entry["name"]):
+                problems.append(Problem(str(path), 0, f"topic {entry['name']!r} has no valid name"))
+                continue
+            topic = topics.setdefault(entry["name"], Topic())
+            topic.paused = bool(entry.get("paused"))
+            for channel in entry.get("channels") or []:
+                if not valid_name(channel["name"]):
+                    reason = f"channel {channel['name']!r} has no valid name"
+                    problems.append(Problem(str(path), 0, reason))
+                    continue
+                paused = bool(channel.get("paused"))
+                topic.channels.setdefault(channel["name"], Channel()).paused = paused
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise SourceError(f"{path}: is no metadata of nsqd: {error}") from None
+
+
+def messages(queue: Queue, problems: list[Problem]) -> Iterator[Stored]:
+    """What waits in a queue, oldest first; what does not read goes to `problems`."""
+    number, offset = _start(queue, problems)
+    for this, path in sorted(queue.files.items()):
+        if this >= number:
+            yield from _file(path, offset if this == number else 0, problems)
+
+
+def _start(queue: Queue, problems: list[Problem]) -> tuple[int, int]:
+    if queue.meta is None:
+        if queue.files:
+            first = str(queue.files[min(queue.files)])
+            problems.append(Problem(first, 0, "has no meta file: read from its beginning"))
+        return 0, 0
+    try:
+        match = _META.fullmatch(queue.meta.read_bytes())
+    except OSError as error:
+        problems.append(Problem(str(queue.meta), 0, f"{error.strerror}: all files are read"))
+        return 0, 0
+    if match is None:
+        problems.append(Problem(str(queue.meta), 0, "does not read: all files are read"))
+        return 0, 0
+    number, offset = int(match[2]), int(match[3])
+    if number not in queue.files and (number, offset) != (int(match[4]), int(match[5])):
+        problems.append(Problem(str(queue.meta), 0, f"names file {number}, which is missing"))
+    return number, offset
+
+
+def _file(path: Path, offset: int, problems: list[Problem]) -> Iterator[Stored]:
+    try:
+        with path.open("rb", buffering=limits.IMPORT_READ_BYTES) as file:
+            size = os.fstat(file.fileno()).st_size
+            if offset > size:
+                problems.append(Problem(str(path), offset, f"the file ends at {size}"))
+                return
+            file.seek(offset)
+            while offset < size:
+                head = file.read(_HEAD.size)
+                reason, length = _wrong(head, size - offset)
+                if reason:
+                    left = size - offset
+                    problems.append(Problem(str(path), offset, f"{reason}; {left} bytes not read"))
+                    return
+                _, timestamp_ns, attempts, _ = _HEAD.unpack(head)
+                body = file.read(length + _LENGTH.size - _HEAD.size)
+                whole = length + _LENGTH.size
+                yield Stored(timestamp_ns, attempts, body, whole)
+                offset += whole
+    except OSError as error:
+        problems.append(Problem(str(path), offset, str(error.strerror)))
+
+
+def _wrong(head: bytes, left: int) -> tuple[str, int]:
+    """What is wrong with the record that begins so, or an empty text; and its length."""
+    if len(head) < _HEAD.size:
+        return "a record is cut off", 0
+    length, timestamp_ns, _, message_id = _HEAD.unpack(head)
+    if length < _HEAD.size - _LENGTH.size or length > limits.MESSAGE_SIZE_CEILING:
+        return f"{length} is no length of a record", length
+    if length + _LENGTH.size > left:
+        return "a record is cut off", length
+    if not _HEX.issuperset(message_id) or timestamp_ns < 0:
+        return "this is no record", length
+    return "", length
