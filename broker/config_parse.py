@@ -115,16 +115,17 @@ def choice(*names: str) -> Kind[str]:
     return Kind(read, _plain)
 
 
-def texts() -> Kind[tuple[str, ...]]:
-    """A list of strings; in the environment and in flags, commas stand between them."""
+def texts(check: Callable[[str], None]) -> Kind[tuple[str, ...]]:
+    """A list of strings, none of which `check` refuses; in the environment with commas."""
 
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, list):
             raise _expected("an array of strings", value)
-        one = text()
-        return tuple(one.read(entry) for entry in value)
+        for entry in value:
+            check(_string(entry))
+        return tuple(value)
 
-    return Kind(read, lambda found: [part for part in found.split(",") if part])
+    return Kind(read, lambda value: [part.strip() for part in value.strip("[]").split(",") if part])
 
 
 def flag() -> Kind[bool]:
@@ -297,6 +298,17 @@ def check_topic(name: str) -> None:
     """Refuse what no lasting NSQ topic can be called; empty is for the caller to say."""
     if not re.fullmatch(rf"[.a-zA-Z0-9_-]{{0,{limits.NSQ_NAME_MAX}}}", name):
         raise ValueError(f"not the name of a topic: {name!r}")
+
+
+def check_http(address: str) -> None:
+    """Refuse what is neither HOST:PORT nor an HTTP URL."""
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s#]*", address):
+        try:
+            bare = parse_address(address)
+        except ValueError:
+            bare = Address("", 0)
+        if not address[0:1].strip(":") or not bare.port:
+            raise ValueError(f'not a server: {address!r} (write "127.0.0.1:4181" or a URL)')
 
 
 def pattern_matches(pattern: str, name: str) -> bool:

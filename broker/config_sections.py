@@ -131,7 +131,7 @@ class NsqConfig(NsqWatching):
     tls_min_version: str = _setting(kinds.choice("tls1.0", "tls1.1", "tls1.2", "tls1.3"), "tls1.2")
     snappy: bool = _setting(kinds.flag(), True)
     deflate: bool = _setting(kinds.flag(), True)
-    auth_http_addresses: tuple[str, ...] = _setting(kinds.texts(), ())
+    auth_http_addresses: tuple[str, ...] = _setting(kinds.texts(kinds.check_http), ())
     auth_http_request_method: str = _setting(kinds.choice("get", "post"), "get")
     http_client_connect_timeout_ns: int = _duration(limits.NSQ_AUTH_CONNECT_TIMEOUT)
     http_client_request_timeout_ns: int = _duration(limits.NSQ_AUTH_REQUEST_TIMEOUT)

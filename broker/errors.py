@@ -151,11 +151,9 @@ NSQ_UPGRADE_FAILED: Final = WireError(
 NSQ_TWO_COMPRESSIONS: Final = WireError(
     "E_IDENTIFY_FAILED cannot enable both deflate and snappy compression", True, f"{_V2} IDENTIFY"
 )
-NSQ_AUTH_ALREADY: Final = WireError("E_INVALID AUTH already set", True, f"{_V2} AUTH")
+NSQ_AUTH_SET: Final = WireError("E_INVALID AUTH already set", True, f"{_V2} AUTH")
 NSQ_AUTH_FAILED: Final = WireError("E_AUTH_FAILED AUTH failed", True, f"{_V2} AUTH, CheckAuth")
-NSQ_AUTH_NOTHING: Final = WireError(
-    "E_UNAUTHORIZED AUTH no authorizations found", True, f"{_V2} AUTH"
-)
+NSQ_AUTH_NONE: Final = WireError("E_UNAUTHORIZED AUTH no authorizations found", True, f"{_V2} AUTH")
 NSQ_AUTH_FIRST: Final = WireError(
     "E_AUTH_FIRST AUTH required before {command}", True, f"{_V2} CheckAuth"
 )

@@ -85,6 +85,7 @@ class FakeNsq:
     """A face, its engine, and a clock that stands."""
 
     def __init__(self, engine: dict[str, Any] | None = None, **settings: Any) -> None:
+        authority = settings.pop("authority", None)
         self.loop = FakeLoop()
         self.config = replace(NsqConfig(), **settings)
         self.reports: list[str] = []
@@ -96,7 +97,7 @@ class FakeNsq:
             lambda _name: "none",
             lambda _level, text, **_details: self.reports.append(text),
         )
-        self.face = NsqFace(self.engine, self.loop.turn, self.config)
+        self.face = NsqFace(self.engine, self.loop.turn, self.config, None, authority)
         self.door = FakeDoor(self.loop, lambda: NsqSession(self.face), 1 << 26)
 
     def dial(self, identify: dict[str, object] | None = None, *, greet: bool = True) -> NsqPeer:

@@ -13,8 +13,6 @@ cdef enum Admit:
 cdef void identify(NsqSession session, bytes body) except *
 # TLS is there, or (cause) could not be had.
 cdef void go_secure(NsqSession session, str cause) except *
-# AUTH.
-cdef void authenticate(NsqSession session, bytes secret) except *
 # May a guarded session do this now?
 cdef int admit(NsqSession session, op_t *op) except -1
 # The same for an MPUB whose body is not all there.

@@ -1,119 +1,42 @@
-"""AUTH: what an auth server grants, and asking several of them over HTTP.
+"""AUTH: an HTTP server says what a client may do, and for how long.
 
-Source: internal/auth/authorizations.go.
+The first server is chosen at random, the next ones are asked when it fails. What it says is read
+as Go's encoding/json reads it: keys in any case, null leaves a field alone, a wrong type is
+refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import random
-import re
+import ssl
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
-from typing import Any, Protocol
-from urllib.parse import urlencode
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import quote_plus
 
 import aiohttp
-import msgspec
 import orjson
+from yarl import URL
 
 from broker import limits
+from broker.logs import fields
+from broker.protocols.nsq.identify import folded, parse_json
+from broker.protocols.nsq.pattern import Pattern, PatternError
 
-_PERMISSIONS = frozenset({"subscribe", "publish"})
-_ACCEPT = {"Accept": "application/vnd.nsq; version=1.0"}
+log = logging.getLogger("broker.nsq")
 
-
-class AuthError(Exception):
-    """Nothing was granted; the text is for the log, not for the client."""
-
-
-class Authorization(msgspec.Struct, frozen=True):
-    """What may be done with the topics and channels that these patterns match somewhere."""
-
-    topic: str = ""
-    channels: list[str] | None = None
-    permissions: list[str] | None = None
-
-    def allows(self, topic: str, channel: str) -> bool:
-        """Subscribing to a channel, or publishing: then the channel is empty."""
-        wanted = "subscribe" if channel else "publish"
-        if wanted not in (self.permissions or ()) or not re.search(self.topic, topic):
-            return False
-        return any(re.search(pattern, channel) for pattern in self.channels or ())
-
-    def check(self) -> None:
-        """AuthError unless all of it can be used."""
-        for permission in self.permissions or ():
-            if permission not in _PERMISSIONS:
-                raise AuthError(f"unknown permission {permission}")
-        for what, pattern in (
-            ("topic", self.topic),
-            *(("channel", c) for c in self.channels or ()),
-        ):
-            if len(pattern) > limits.NSQ_AUTH_PATTERN_MAX:
-                raise AuthError(f"{what} pattern is too long")
-            try:
-                re.compile(pattern)
-            except (re.error, RecursionError, OverflowError) as problem:
-                raise AuthError(f"unable to compile {what} {pattern!r}: {problem}") from None
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """The body an auth server sends."""
-
-    ttl: int = 0
-    identity: str = ""
-    identity_url: str = ""
-    authorizations: list[Authorization] | None = None
-
-
-class Grant:
-    """An answer that is good for a while."""
-
-    def __init__(self, answer: Answer, now_ns: int) -> None:
-        self.identity = answer.identity
-        self.identity_url = answer.identity_url
-        self.authorizations = answer.authorizations or []
-        self.expires_ns = now_ns + answer.ttl * limits.SECOND
-        self._known: dict[tuple[str, str], bool] = {}
-
-    def expired(self, now_ns: int) -> bool:
-        """It must be asked for again."""
-        return now_ns > self.expires_ns
-
-    def allows(self, topic: str, channel: str) -> bool:
-        """Subscribing to a channel, or publishing: then the channel is empty."""
-        key = topic, channel
-        known = self._known.get(key)
-        if known is None:
-            known = any(a.allows(topic, channel) for a in self.authorizations)
-            if len(self._known) >= limits.NSQ_AUTH_CACHE_MAX:
-                self._known.clear()
-            self._known[key] = known
-        return known
-
-    def response(self) -> bytes:
-        """What AUTH is answered with."""
-        return orjson.dumps(
-            {
-                "identity": self.identity,
-                "identity_url": self.identity_url,
-                "permission_count": len(self.authorizations),
-            }
-        )
-
-
-def read_grant(body: bytes, now_ns: int) -> Grant:
-    """AuthError when it grants nothing that could be understood."""
-    try:
-        answer = msgspec.json.decode(body, type=Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise AuthError(f"answer is not what was asked for: {problem}") from None
-    for entry in answer.authorizations or ():
-        entry.check()
-    if answer.ttl <= 0:
-        raise AuthError(f"invalid TTL {answer.ttl} (must be > 0)")
-    return Grant(answer, now_ns)
+PUBLISH: Final = "publish"
+SUBSCRIBE: Final = "subscribe"
+_HEADERS: Final = {"Accept": "application/vnd.nsq; version=1.0"}
+# Go writes these so that JSON can stand in HTML.
+_ESCAPED: Final = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
+_FORBIDDEN: Final = 403
+_INT_MAX: Final = 2**63 - 1
+# What an auth server, or the way to it, may do to us.
+_FAULTS: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError)
 
 
 class AuthSettings(Protocol):
@@ -124,86 +47,249 @@ class AuthSettings(Protocol):
     @property
     def auth_http_request_method(self) -> str: ...
     @property
+    def tls_root_ca_file(self) -> str: ...
+    @property
     def http_client_connect_timeout_ns(self) -> int: ...
     @property
     def http_client_request_timeout_ns(self) -> int: ...
 
 
-class AuthServers:
-    """Asks one after the other, beginning anywhere, until one answers."""
+class AuthError(ValueError):
+    """What an auth server said is no answer."""
 
-    def __init__(self, config: AuthSettings, now_ns: Callable[[], int]) -> None:
-        self.addresses: Sequence[str] = config.auth_http_addresses
-        self.post = config.auth_http_request_method == "post"
-        self.timeout = aiohttp.ClientTimeout(
-            total=config.http_client_request_timeout_ns / limits.SECOND,
-            sock_connect=config.http_client_connect_timeout_ns / limits.SECOND,
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What an auth server is told of a client, its secret apart."""
+
+    remote_ip: str
+    tls: bool = False
+    common_name: str = ""  # of its certificate
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """One row of what is allowed: these permissions, on these channels of these topics."""
+
+    topic: Pattern
+    channels: tuple[Pattern, ...]
+    permissions: frozenset[str]
+
+    def allows(self, permission: str, topic: str, channel: str) -> bool:
+        """Publishing is asked about with an empty channel, which one pattern has to match."""
+        return (
+            permission in self.permissions
+            and self.topic.found_in(topic)
+            and any(pattern.found_in(channel) for pattern in self.channels)
         )
-        self.now_ns = now_ns
-        self.tasks: set[asyncio.Task[None]] = set()
-        self._client: aiohttp.ClientSession | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one client may do, for `ttl_ns` from now."""
+
+    ttl_ns: int
+    identity: str
+    identity_url: str
+    authorizations: tuple[Authorization, ...]
+
+    @classmethod
+    def read(cls, body: bytes) -> Grant:
+        """Of the body of an answer; AuthError when it is none."""
+        found = _fields(parse_json(body))
+        rows = tuple(map(_authorization, _typed(found, "authorizations", list, [])))
+        if sum(_size(row) for row in rows) > limits.NSQ_AUTH_STEPS_MAX:
+            raise AuthError("its patterns are too large together")
+        ttl = _typed(found, "ttl", int, 0)
+        if not 0 < ttl <= _INT_MAX:
+            raise AuthError(f"invalid TTL {ttl} (must be >0)")
+        return cls(
+            ttl_ns=min(ttl * limits.SECOND, limits.DURATION_MAX),
+            identity=_typed(found, "identity", str, ""),
+            identity_url=_typed(found, "identity_url", str, ""),
+            authorizations=rows,
+        )
+
+    def allows(self, topic: str, channel: str) -> bool:
+        """Whether to subscribe, or with an empty channel to publish."""
+        permission = SUBSCRIBE if channel else PUBLISH
+        return any(row.allows(permission, topic, channel) for row in self.authorizations)
+
+    def response(self) -> bytes:
+        """What AUTH is answered with."""
+        text = orjson.dumps(
+            {
+                "identity": self.identity,
+                "identity_url": self.identity_url,
+                "permission_count": len(self.authorizations),
+            }
+        ).decode()
+        return text.translate(_ESCAPED).encode()
+
+
+def _fields(document: object) -> dict[str, Any]:
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise AuthError("not a JSON object")
+    return {folded(key): value for key, value in document.items() if value is not None}
+
+
+def _typed(found: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = found.get(name, default)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise AuthError(f"{name} is of a wrong type")
+    return value
+
+
+def _texts(found: dict[str, Any], name: str) -> list[str]:
+    texts = ["" if value is None else value for value in _typed(found, name, list, [])]
+    if not all(isinstance(value, str) for value in texts):
+        raise AuthError(f"{name} is of a wrong type")
+    return texts
+
+
+def _authorization(row: object) -> Authorization:
+    found = _fields(row)
+    permissions = frozenset(_texts(found, "permissions"))
+    for permission in permissions - {PUBLISH, SUBSCRIBE}:
+        raise AuthError(f"unknown permission {permission}")
+    topic = _pattern(_typed(found, "topic", str, ""))
+    channels = tuple(map(_pattern, _texts(found, "channels")))
+    return Authorization(topic, channels, permissions)
+
+
+def _pattern(text: str) -> Pattern:
+    try:
+        return Pattern(text)
+    except PatternError as problem:
+        raise AuthError(f"unable to compile {text!r}: {problem}") from None
+
+
+def _size(row: Authorization) -> int:
+    return row.topic.size + sum(pattern.size for pattern in row.channels)
+
+
+class Authority:
+    """Asks the auth servers; made on the loop it is used on, and closed there."""
+
+    def __init__(
+        self, settings: AuthSettings, choose: Callable[[int], int] = random.randrange
+    ) -> None:
+        """`choose(n)`: which of n servers is asked first."""
+        self._addresses: Sequence[str] = settings.auth_http_addresses
+        self._post = settings.auth_http_request_method == "post"
+        self._choose = choose
+        self._timeout = aiohttp.ClientTimeout(
+            total=settings.http_client_request_timeout_ns / limits.SECOND,
+            sock_connect=settings.http_client_connect_timeout_ns / limits.SECOND,
+        )
+        # as nsqd: its own authorities stand in for the system's
+        self._tls = ssl.create_default_context(cafile=settings.tls_root_ca_file or None)
+        # certificates made at home often lack what only the strict check, newer than most, wants
+        self._tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        self._session: aiohttp.ClientSession | None = None
+        self._asking: set[asyncio.Task[None]] = set()
 
     def ask(
-        self,
-        secret: bytes,
-        remote_ip: str,
-        tls: bool,
-        common_name: str,
-        answered: Callable[[Grant | AuthError], object],
-    ) -> None:
-        """`answered` is called once, later, with what was granted or why nothing was."""
-        fields = {
-            "common_name": common_name,
-            "remote_ip": remote_ip,
-            "secret": secret.decode("utf-8", "surrogateescape"),
-            "tls": "true" if tls else "false",
-        }
-        task = asyncio.get_running_loop().create_task(self._ask(fields, answered))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self, peer: Peer, secret: bytes, done: Callable[[Grant | None], None]
+    ) -> asyncio.Task[None]:
+        """Ask in the background, then call `done`: with None when no server gave an answer."""
+        task = asyncio.get_running_loop().create_task(self._ask(peer, secret, done))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        return task
 
-    async def _ask(
-        self, fields: dict[str, str], answered: Callable[[Grant | AuthError], object]
-    ) -> None:
-        first = random.randrange(len(self.addresses))  # noqa: S311 - any will do
-        reasons = []
-        for address in (*self.addresses[first:], *self.addresses[:first]):
+    async def _ask(self, peer: Peer, secret: bytes, done: Callable[[Grant | None], None]) -> None:
+        try:
+            found = await self.query(peer, secret)
+        except Exception:  # a mistake of ours: the client must not wait for ever
+            log.exception("asking auth servers failed")
+            found = None
+        done(found)
+
+    async def query(self, peer: Peer, secret: bytes) -> Grant | None:
+        """What the first server that answers grants, or None."""
+        count = len(self._addresses)
+        first = self._choose(count)
+        for number in range(count):
+            address = self._addresses[(first + number) % count]
             try:
-                answered(await self._query(address, fields))
-            except (AuthError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as problem:
-                reasons.append(f"{address}: {problem or type(problem).__name__}")
-            else:
-                return
-        answered(AuthError("; ".join(reasons)))
+                return Grant.read(await self._answer(endpoint(address), peer, secret))
+            except _FAULTS as problem:
+                # the client is not told: it may be anybody
+                reason = str(problem) or type(problem).__name__
+                log.warning("auth failed", extra=fields(server=address, reason=reason))
+        return None
 
-    async def _query(self, address: str, fields: dict[str, str]) -> Grant:
-        url = address if "://" in address else f"http://{address}/auth"
-        if self._client is None:
-            self._client = aiohttp.ClientSession(timeout=self.timeout, headers=_ACCEPT)
-        request: dict[str, Any] = {"allow_redirects": True}
-        if self.post:
-            request["data"] = orjson.dumps(
-                {k: [v.encode("utf-8", "replace").decode()] for k, v in fields.items()}
+    async def _answer(self, url: str, peer: Peer, secret: bytes) -> bytes:
+        values = {
+            "common_name": peer.common_name.encode(),
+            "remote_ip": peer.remote_ip.encode(),
+            "secret": secret,
+            "tls": b"true" if peer.tls else b"false",
+        }
+        status, body = await self._request(url, values)
+        if status == _FORBIDDEN and not url.startswith("https"):
+            status, body = await self._request(secure_endpoint(url, body), values)
+        if status != 200:
+            raise AuthError(f"got response {status}")
+        return body
+
+    async def _request(self, url: str, values: dict[str, bytes]) -> tuple[int, bytes]:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=limits.NSQ_AUTH_REQUESTS_MAX, ssl=self._tls)
+            jar = aiohttp.DummyCookieJar()
+            self._session = aiohttp.ClientSession(
+                connector=connector, cookie_jar=jar, timeout=self._timeout, headers=_HEADERS
             )
-            request["headers"] = {"Content-Type": "application/json"}
+        if self._post:
+            lists = {key: [value.decode("utf-8", "replace")] for key, value in values.items()}
+            request = self._session.post(
+                URL(url, encoded=True),
+                data=orjson.dumps(lists),
+                headers={"Content-Type": "application/json"},
+                max_redirects=limits.NSQ_AUTH_REDIRECTS_MAX,
+            )
         else:
-            url += "?" + urlencode(sorted(fields.items()), errors="surrogateescape")
-        method = "POST" if self.post else "GET"
-        async with self._client.request(method, url, **request) as response:
-            if response.status != HTTPStatus.OK:
-                raise AuthError(f"got response {response.status}")
-            body = bytearray()
-            async for part in response.content.iter_any():
-                body += part
-                if len(body) > limits.NSQ_AUTH_ANSWER_MAX:
-                    raise AuthError("answer is too long")
-            return read_grant(bytes(body), self.now_ns())
+            query = "&".join(f"{key}={quote_plus(value)}" for key, value in values.items())
+            request = self._session.get(
+                URL(f"{url}?{query}", encoded=True), max_redirects=limits.NSQ_AUTH_REDIRECTS_MAX
+            )
+        async with request as response:
+            return response.status, await _bounded(response)
 
     async def close(self) -> None:
-        """Ask no more."""
-        for task in list(self.tasks):
+        """Give up what is asked, end the connections."""
+        for task in list(self._asking):
             task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > limits.NSQ_AUTH_REPLY_MAX:
+            response.close()
+            raise AuthError("the answer is too long")
+    return bytes(body)
+
+
+def endpoint(address: str) -> str:
+    """host:port stands for a path of its own, anything else is taken as it is."""
+    return address if "://" in address else f"http://{address}/auth"
+
+
+def secure_endpoint(url: str, body: bytes) -> str:
+    """Where a server that wants TLS is asked instead; AuthError when it does not say."""
+    try:
+        found = _fields(parse_json(body))
+        port = _typed(found, "https_port", int, 0)
+        return str(URL(url, encoded=True).with_scheme("https").with_port(port))
+    except ValueError:
+        raise AuthError(f"got response {_FORBIDDEN}") from None

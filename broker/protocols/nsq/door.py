@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from typing import TYPE_CHECKING, Protocol, cast
 
 from broker import limits
 from broker.net.listener import Door
 from broker.net.tls import Certificates, TlsFiles
-from broker.protocols.nsq.auth import AuthServers, AuthSettings
+from broker.protocols.nsq.auth import Authority, AuthSettings
 from broker.protocols.nsq.deadletters import Policies
 from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.identify import IdentifySettings
@@ -93,9 +92,9 @@ class NsqDoor(Door):
         self.config = config
         self.engine = engine
         self.certificates = certificates_of(config)
-        self.auth = AuthServers(config, time.monotonic_ns) if config.auth_http_addresses else None
+        self.authority = Authority(config) if config.auth_http_addresses else None
         self.dead_letters = Policies(engine)
-        self.face = NsqFace(engine, runtime.turn, config, self.certificates, self.auth)
+        self.face = NsqFace(engine, runtime.turn, config, self.certificates, self.authority)
 
     def new_session(self) -> NsqSession:
         return NsqSession(self.face)
@@ -108,8 +107,8 @@ class NsqDoor(Door):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._emptied.wait(), grace_ns / limits.SECOND)
         await super().drain(grace_ns)
-        if self.auth is not None:
-            await self.auth.close()
+        if self.authority is not None:
+            await self.authority.close()
 
     @property
     def sessions(self) -> Collection[NsqSession]:

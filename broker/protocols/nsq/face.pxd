@@ -21,7 +21,7 @@ cdef class NsqFace:
     cdef uint32_t promises_max          # publishes of one connection that wait for the log
     cdef uint32_t promises_resume       # so few, and it is read again
     cdef readonly object certificates   # net.tls.Certificates, or None: no TLS
-    cdef readonly object auth           # auth.AuthServers, or None: everybody may do everything
+    cdef readonly object authority      # auth.Authority, or None: everybody may do everything
     cdef bint tls_required
     cdef bint give_back                 # what a gone client held is delivered again at once
     cdef readonly uint64_t total_connections, slow_consumers

@@ -4,7 +4,7 @@ from typing import final
 
 from broker.core.engine import Engine
 from broker.core.turn import Turn
-from broker.protocols.nsq.auth import AuthServers
+from broker.protocols.nsq.auth import Authority
 from broker.protocols.nsq.session import NsqSession
 
 @final
@@ -19,13 +19,13 @@ class NsqFace:
     engine: Engine
     config: object
     certificates: object | None
-    auth: AuthServers | None
+    authority: Authority | None
     def __init__(
         self,
         engine: Engine,
         turn: Turn,
         config: object,
         certificates: object | None = None,
-        auth: AuthServers | None = None,
+        authority: Authority | None = None,
     ) -> None: ...
     def count_in(self, messages: int, nbytes: int) -> None: ...

@@ -19,10 +19,10 @@ LOG = logging.getLogger('broker.nsq')
 
 
 cdef class NsqFace:
-    def __init__(self, Engine engine, Turn turn, config, certificates=None, auth=None):
+    def __init__(self, Engine engine, Turn turn, config, certificates=None, authority=None):
         """`config` has the attributes of config.NsqConfig."""
         self.certificates = certificates
-        self.auth = auth
+        self.authority = authority
         self.tls_required = certificates is not None and (
             config.tls_required != 'false' or config.tls_client_auth_policy != '')
         self.engine = engine

@@ -86,8 +86,8 @@ def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _parse(body: bytes) -> object:
-    """JSON by Go's rules: text that is not UTF-8, and lone surrogates, are replaced."""
+def parse_json(body: bytes) -> object:
+    """JSON by Go's rules: text that is not UTF-8, and lone surrogates, are replaced. ValueError."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -96,8 +96,13 @@ def _parse(body: bytes) -> object:
         value = json.loads(body.decode("utf-8", "replace"), parse_constant=_no_constant)
         text = json.dumps(value, ensure_ascii=False)
         return json.loads(text.encode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        raise Refused(errors.NSQ_IDENTIFY_JSON) from None
+    except RecursionError:
+        raise ValueError("too deep") from None
+
+
+def folded(key: str) -> str:
+    """A key of a JSON object as Go compares it with the name of a field."""
+    return key.translate(_FOLDED).lower()
 
 
 def _fits(value: object, kind: int | type) -> bool:
@@ -112,14 +117,17 @@ def _fits(value: object, kind: int | type) -> bool:
 
 def read_fields(body: bytes, fields: Mapping[str, int | type] = _FIELDS) -> dict[str, Any]:
     """The `fields` that are set; Refused when the body is not such an object."""
-    document = _parse(body)
+    try:
+        document = parse_json(body)
+    except ValueError:
+        raise Refused(errors.NSQ_IDENTIFY_JSON) from None
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise Refused(errors.NSQ_IDENTIFY_JSON)
     found: dict[str, Any] = {}
     for key, value in document.items():
-        name = key.translate(_FOLDED).lower()
+        name = folded(key)
         kind = fields.get(name)
         if kind is None or value is None:
             continue

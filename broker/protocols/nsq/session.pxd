@@ -7,6 +7,7 @@ from broker.core.log cimport Log
 from broker.core.outbuf cimport OutBuf
 from broker.core.seams cimport Session
 from broker.protocols.nsq.face cimport NsqFace
+from broker.protocols.nsq.permit cimport Warrant
 from broker.protocols.nsq.promises cimport Promises
 from broker.protocols.nsq.wire cimport op_t, scan_t
 
@@ -22,7 +23,7 @@ cdef enum Hold:
     HOLD_OUTPUT = 1     # the peer does not take its answers
     HOLD_PROMISES = 2   # too many publishes wait for the log
     HOLD_ORDER = 4      # the next command must wait until every publish is answered
-    HOLD_AUTH = 8       # the auth server has not answered yet
+    HOLD_ANSWER = 8     # a command waits for somebody else; `release` when that has come
 
 
 cdef class NsqSession(Session):
@@ -44,8 +45,7 @@ cdef class NsqSession(Session):
     cdef bint guarded                   # each command is looked at by admission.admit
     cdef bint upgrading                 # TLS or compression begin: what came behind is dropped
     cdef readonly str packing           # snappy, deflate or empty
-    cdef readonly object grant          # auth.Grant, or None
-    cdef bytes secret                   # of AUTH, to ask again with
+    cdef readonly Warrant warrant       # None where no auth server is asked
     cdef bint draining                  # nothing more is read; goes when all is answered
     cdef bint stalled                   # its log's disk is behind; the log resumes the link
     cdef int hold                       # Hold, ored
@@ -70,6 +70,7 @@ cdef class NsqSession(Session):
     cdef void rare(self, op_t *op) except *
     cdef int wait_for_log(self) except -1
     cdef int hold_for(self, int why) except -1
+    cdef int release(self, int why) except -1
     cdef int go_on(self) except -1
     cdef bint full(self) except *
     cdef void put_frame(self, bytes payload, uint32_t frame_type) noexcept

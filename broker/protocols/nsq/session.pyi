@@ -7,6 +7,7 @@ from broker.core.seams import Session
 from broker.protocols.nsq.auth import Grant
 from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.identify import Identity
+from broker.protocols.nsq.permit import Warrant
 
 @final
 class NsqSession(Session):
@@ -15,8 +16,9 @@ class NsqSession(Session):
     start_ns: int
     link: Any
     packing: str
-    grant: Grant | None
+    warrant: Warrant | None
     def __init__(self, face: NsqFace) -> None: ...
+    def granted(self, grant: Grant | None) -> None: ...
     def drain(self) -> None: ...
     def disconnect(self) -> None: ...
     def count_published(self) -> dict[str, int] | None: ...

@@ -19,8 +19,9 @@ from broker.core.outbuf cimport OutBuf, out_commit, out_put, out_reserve
 from broker.core.seams cimport Session
 from broker.core.types cimport record_t, tw_assert
 from broker.protocols.nsq.admission cimport (
-    ADMIT_GO_ON, ADMIT_WAIT, admit, admit_early, authenticate, go_secure, identify)
+    ADMIT_GO_ON, ADMIT_WAIT, admit, admit_early, go_secure, identify)
 from broker.protocols.nsq.face cimport NsqFace, make_room
+from broker.protocols.nsq.permit cimport Warrant, authenticate, forget, take_grant
 from broker.protocols.nsq.pulse cimport set_timer, tick
 from broker.protocols.nsq.promises cimport PROMISES_BROKEN, PROMISES_WAIT, Promises
 from broker.protocols.nsq.refusal cimport command_of, refusal, unread
@@ -57,6 +58,9 @@ cdef class NsqSession(Session):
         self.consumer.ack_wait_max_ns = face.wait_max_ns
         self.tick_ns = self.silence_ns = limits.NSQ_HEARTBEAT_INTERVAL
         self.packing = ''
+        self.guarded = face.tls_required or face.authority is not None
+        if face.authority is not None:
+            self.warrant = Warrant()
 
     # --- the life of a connection
 
@@ -68,12 +72,12 @@ cdef class NsqSession(Session):
         self.face.sessions.add(self)
         peer = link.peer
         self.identity = Identity.before(peer[0] if isinstance(peer, tuple) else str(peer))
-        self.guarded = self.face.tls_required or self.face.auth is not None
 
     cdef void closed(self) noexcept:
         self.face.turn.disarm(self)
         self.face.sessions.discard(self)
         self.link = None
+        forget(self.warrant)
         if self.cursor is not None:
             self.cursor.leave(&self.consumer, self.face.give_back)
             self.cursor = None
@@ -453,6 +457,13 @@ cdef class NsqSession(Session):
         self.link.pause()
         return 0
 
+    cdef int release(self, int why) except -1:
+        """What a command waited for has come (HOLD_ANSWER): go on behind it."""
+        self.hold &= ~why
+        if self.link is not None and not self.closing:
+            self.go_on()
+        return 0
+
     cdef int go_on(self) except -1:
         """Read again if what was waited for has come."""
         if not self.out.blocked:
@@ -482,6 +493,13 @@ cdef class NsqSession(Session):
                 errors.NSQ_PUBLISH_FAILED, command=command_of(self.promises.broken_kind),
                 cause=self.promises.broken_cause))
         return 0
+
+    def granted(self, grant):
+        """What an auth server says of this client; None when there is no answer."""
+        try:
+            take_grant(self, grant)
+        except Exception as problem:
+            self.give_up(problem)
 
     cdef void secured(self, str cause) noexcept:
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.core.cursor import Cursor
     from broker.core.engine import Engine
     from broker.core.log import Log
-    from broker.protocols.nsq.auth import Grant
+    from broker.protocols.nsq.permit import Warrant
     from broker.protocols.nsq.session import NsqSession
 
     Page = dict[str, Any]
@@ -46,7 +46,8 @@ def _resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
-def _granted(grant: Grant | None) -> Page:
+def _granted(warrant: Warrant | None) -> Page:
+    grant = None if warrant is None else warrant.grant
     if grant is None or not grant.authorizations:
         return {}
     page: Page = {"authed": True}
@@ -79,7 +80,7 @@ def client_page(session: NsqSession, topic: str) -> Page:
         "deflate": session.packing == "deflate",
         "snappy": session.packing == "snappy",
         "user_agent": who.user_agent,
-        **_granted(session.grant),
+        **_granted(session.warrant),
         "topology_zone": who.topology_zone,
         "topology_region": who.topology_region,
     }

@@ -1,0 +1,95 @@
+"""Patterns of auth servers: what Go's regexp says of them, and that none is slow."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import limits
+from broker.protocols.nsq.pattern import Pattern, PatternError
+
+# Pattern, names in which it is found, names in which it is not: as Go 1.2x's regexp answers.
+FOUND = [
+    ("", ["", "a"], []),
+    (".*", ["", "a.b#ephemeral"], []),
+    ("^foo$", ["foo"], ["xfoo", "foo.bar", "FOO"]),
+    ("foo", ["xfoo", "foo.bar"], ["fo"]),
+    ("^$", [""], ["a"]),
+    ("(a|b)*c", ["abc", "c"], ["ab"]),
+    ("(?i)FOO", ["foo", "xFoO"], ["fo"]),
+    ("(?i:F)oo", ["foo", "Foo"], ["fOO"]),
+    ("^(?:a(?i)b)c$", ["aBc"], ["aBC", "ABc"]),
+    ("^a{2,3}$", ["aa", "aaa"], ["a", "aaaa"]),
+    ("^a{2,}$", ["aa", "aaaa"], ["a"]),
+    ("a{,2}", ["a{,2}"], ["aa"]),
+    ("a*?b", ["b"], ["a"]),
+    ("[]a]", ["a"], ["b"]),
+    ("^[^a-c]+$", ["xyz"], ["xbz"]),
+    ("^[[:alpha:]]+$", ["ab"], ["a1"]),
+    ("[[:^alpha:]]", ["a1"], ["ab"]),
+    (r"^\d+$", ["12"], ["1a"]),
+    (r"\bfoo\b", ["a.foo.b", "foo"], ["xfoo", "foo_"]),
+    (r"\Aa\z", ["a"], ["ab"]),
+    (r"\Qa.b\E+", ["a.b"], ["axb"]),
+    ("(?P<x>a)", ["a"], ["b"]),
+    ("(?<x>a)", ["a"], ["b"]),
+    (r"^\p{Lu}$", ["A"], ["a"]),
+    (r"\x61\x{62}\143", ["abc"], ["ab"]),
+    (r"^(eu|us)\.orders\..+$", ["eu.orders.x"], ["eu.orders.", "asia.orders.x"]),
+    ("(|a)+$", ["", "b"], []),
+    ("$^", [""], ["a"]),
+    ("é", [], ["e", ""]),
+]
+REFUSED = [
+    "a**", "*a", "a*+", "(a", "a)", "[a", "[z-a]", "[[:foo:]]", r"a\Z", "(?=a)", "(?!a)", "(?<=a)",
+    r"(?P<x>a)\1", r"\8", r"\y", "a{1001}", "a{3,2}", r"[a-\d]", "(?z)", "\\", "|*", r"\C",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "found", "missed"), FOUND)
+def test_as_go_matches(text: str, found: list[str], missed: list[str]) -> None:
+    pattern = Pattern(text)
+    assert [name for name in found + missed if pattern.found_in(name)] == found
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_go_refuses(text: str) -> None:
+    with pytest.raises(PatternError):
+        Pattern(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["^(a+)+$", "^(a|a)*$", "(a*)*b", "^(a|aa)+$", "a*a*a*a*a*a*b", "(?:(?:a?){30}){30}b"]
+)
+def test_no_pattern_explodes(text: str) -> None:
+    """With backtracking these take longer than anyone waits."""
+    assert not Pattern(text).found_in("a" * 63 + "!" if "$" in text else "a" * 64)
+
+
+def test_bounds() -> None:
+    Pattern("a" * limits.NSQ_AUTH_PATTERN_LENGTH)
+    Pattern("(" * 99 + ")" * 99)
+    for text in ("a" * (limits.NSQ_AUTH_PATTERN_LENGTH + 1), "(a{1000}){5}", "(" * 100 + ")" * 100):
+        with pytest.raises(PatternError):
+            Pattern(text)
+
+
+_PARTS = st.recursive(
+    st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "^", "$", r"\b", r"\w", r"\."]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map("".join),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,2}", "{2,}"])).map(
+            lambda pair: f"(?:{pair[0]}){pair[1]}"
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+@given(_PARTS, st.text("ab.-", max_size=8))
+def test_as_python_where_the_two_agree(text: str, name: str) -> None:
+    assert Pattern(text).found_in(name) == bool(re.search(text, name))
