@@ -203,7 +203,8 @@ async def test_pynsq_finds_its_way(tmp_path: Path) -> None:
 def test_the_service_is_one_line_of_the_configuration(
     start_broker: Callable[..., Server],
 ) -> None:
-    server = start_broker({"nsqlookupd": {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}})
+    addresses = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    server = start_broker({"nsqlookupd": {"enabled": True, **addresses}})
     log = server.log_since()
     assert "nsqlookupd=127.0.0.1:" in log
     assert "nsqlookupd_http=127.0.0.1:" in log

@@ -41,6 +41,10 @@ class PeersSettings(Protocol):
     def broadcast_tcp_port(self) -> int: ...
     @property
     def broadcast_http_port(self) -> int: ...
+    @property
+    def topology_zone(self) -> str: ...
+    @property
+    def topology_region(self) -> str: ...
 
 
 class LookupPeers:
@@ -52,7 +56,10 @@ class LookupPeers:
         self.config = config
         self.engine = engine
         self.links: dict[str, LookupLink] = {}
-        self.topology: dict[str, str] = {"topology_zone": "", "topology_region": ""}
+        self.topology: dict[str, str] = {
+            "topology_zone": config.topology_zone,
+            "topology_region": config.topology_region,
+        }
         self._times = times or LookupTimes()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._asking: set[asyncio.Task[None]] = set()
