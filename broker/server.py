@@ -185,8 +185,7 @@ class Server:
             self.lookup_peers = None
         for door in self.doors.values():
             await door.drain()
-        for pages in self._pages.values():
-            await pages.close()
+        await asyncio.gather(*(pages.close() for pages in self._pages.values()))
         self._pages.clear()
         self.doors.clear()
         if self._lookup is not None:

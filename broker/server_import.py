@@ -221,11 +221,12 @@ class Import:
     async def _copy(
         self, engine: Engine, log: Log, queue: Queue, own: Cursor | None, others: list[Cursor]
     ) -> None:
+        reader = own.name.encode() if own is not None and others else b""
         for batch in batches(messages(queue, self.outcome.problems)):
             first = log.next_seq
             tries = []
             for stored in batch:
-                seq = append_at(log, stored.body, stored.timestamp_ns)
+                seq = append_at(log, stored.body, stored.timestamp_ns, reader)
                 if own is not None and stored.attempts:
                     tries.append((seq, stored.attempts))
             await engine.settle()

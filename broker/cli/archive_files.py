@@ -164,6 +164,9 @@ class Archive:
         """Sync, and move the file to its place, never over another."""
         if self._file is None:
             return
+        if self._layout.gzip and self._gzip is None and not self._size:
+            # nothing at all is no gzip file
+            self._gzip = zlib.compressobj(self._layout.gzip_level, zlib.DEFLATED, _GZIP_WBITS)
         self.sync()
         self._file.close()
         self._file = None

@@ -49,6 +49,7 @@ class _Tail:
     def __init__(self, count: int | None, print_topic: bool) -> None:
         self._left = count
         self._print_topic = print_topic
+        self._readers: list[Reader] = []
 
     async def follow(
         self, source: Source, topics: tuple[str, ...], channel: str, ending: Ending
@@ -58,6 +59,7 @@ class _Tail:
 
         arguments = source.reader_arguments()
         readers = [Reader(t, channel, take, max_attempts=0, **arguments) for t in topics]
+        self._readers = readers
         async with contextlib.AsyncExitStack() as stack:
             for reader in readers:
                 await stack.enter_async_context(reader)
@@ -65,7 +67,7 @@ class _Tail:
 
     def _take(self, message: Message, ending: Ending) -> None:
         if ending.asked:
-            message.requeue(0, backoff=False)
+            self._give_back(message)
             return
         out = sys.stdout.buffer
         try:
@@ -74,12 +76,12 @@ class _Tail:
             out.write(message.body + b"\n")
             out.flush()
         except BrokenPipeError:  # `| head` has seen enough
-            message.requeue(0, backoff=False)
+            self._give_back(message)
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
             ending.stop()
             return
         except OSError as error:
-            message.requeue(0, backoff=False)
+            self._give_back(message)
             ending.fail(f"cannot print: {error}")
             return
         message.finish()
@@ -87,3 +89,9 @@ class _Tail:
             self._left -= 1
             if self._left == 0:
                 ending.stop()
+
+    def _give_back(self, message: Message) -> None:
+        """No more of them must come, or this one comes back at once."""
+        for reader in self._readers:
+            reader.change_max_in_flight(0)
+        message.requeue(0, backoff=False)

@@ -352,7 +352,7 @@ cdef class Cursor(JobOwner):
                 quarantine(self, self.segment, self.offset, self.segment.size)
                 continue
             if s.rec.seq > self.next_seq:
-                self.missing(s.rec.seq)
+                self.missing(min(s.rec.seq, self.log.frontier))
                 continue        # with what was passed over the segment may be gone
             if s.not_before_ns or self.ahead or s.flags & STORED_ADDRESSED:
                 if self.acks.has(s.rec.seq) or self.inflight.find(s.rec.seq) != NULL:

@@ -28,6 +28,7 @@ ADDRESSED = STORED_ADDRESSED | STORED_LIVE
 
 cdef enum:
     RETRY_NS_MIN = 1000000          # a retry of this very moment would never end
+    RETRIES_MAX = 1024              # per period
 
 
 cdef void bury(Cursor cursor, entry_t *e, int reason) noexcept:
@@ -144,7 +145,9 @@ cdef class DeadLetters(Session):
             self.failing = True
             cursor.shared.report('error', 'a dead letter cannot be stored', log=cursor.log.name,
                                  cursor=cursor.name, target=self.target, reason=str(problem))
-        cursor.put_off(e, max(cursor.shared.retry_ns, <int64_t>RETRY_NS_MIN))
+        # many of them must not all come back in the same turn
+        cursor.put_off(e, max(cursor.shared.retry_ns, <int64_t>RETRY_NS_MIN) * (
+            1 + <int64_t>cursor.inflight.deferred // RETRIES_MAX))
 
     cdef void settled(self) noexcept:
         cdef list pending = self.pending

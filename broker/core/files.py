@@ -46,12 +46,21 @@ def unescape(name: str) -> str:
     return unquote(name)
 
 
-def save_meta(folder: str, meta: dict[str, Any]) -> None:
-    """Put the metadata of a log in place in one step."""
+def save_meta(folder: str, meta: dict[str, Any], *, durable: bool = False) -> None:
+    """Put the metadata of a log in place in one step; `durable`: safe against a power cut too."""
     path = os.path.join(folder, META)
     with open(path + ".new", "wb") as file:
         file.write(orjson.dumps({"version": META_VERSION, **meta}, option=orjson.OPT_INDENT_2))
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(path + ".new", path)
+    if durable:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def load_meta(folder: str) -> dict[str, Any] | None:

@@ -12,11 +12,15 @@ from broker.core.cursor cimport Cursor
 from broker.core.inflight cimport entry_t
 from broker.core.journal cimport OP_ENTRY
 from broker.core.log cimport Log
+from broker.core.segment cimport STORED_ADDRESSED, STORED_LIVE
 from broker.core.types cimport record_t
 
 
-def append_at(Log log, bytes body, int64_t timestamp_ns):
-    """Append a record that was published at another time; its seq. OSError when it is refused."""
+def append_at(Log log, bytes body, int64_t timestamp_ns, bytes reader=b''):
+    """Append a record that was published at another time; its seq. OSError when it is refused.
+
+    With a `reader` it is for the cursor of that name alone, now and after any rewind.
+    """
     cdef record_t rec
     cdef uint64_t seq = log.next_seq
     cdef int64_t now_ns = log.shared.turn.wall_ns
@@ -25,7 +29,10 @@ def append_at(Log log, bytes body, int64_t timestamp_ns):
     rec.data = <const char *>body
     rec.total_len = <uint32_t>len(body)
     log.shared.turn.wall_ns = timestamp_ns
-    ticket = log.append(&rec, 0, 0)
+    if reader:
+        rec.reply = <const char *>reader
+        rec.reply_len = <uint16_t>len(reader)
+    ticket = log.append(&rec, 0, STORED_ADDRESSED | STORED_LIVE if reader else 0)
     log.shared.turn.wall_ns = now_ns
     if ticket == 0:
         raise OSError(log.last_error or errno.EINVAL, log.refusal, log.name)

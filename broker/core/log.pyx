@@ -493,14 +493,14 @@ cdef class Log(JobOwner):
     def pause(self):
         """Cursors get no further records until unpause."""
         self.paused = True
-        self.save()
+        self.save(True)
 
     def unpause(self):
         """Give what has gathered to the cursors."""
         self.paused = False
         if self.cursors and not self.held:
             self.frontier = self.visible
-        self.save()
+        self.save(True)
         self.wake_cursors()
 
     def empty(self):
@@ -512,8 +512,8 @@ cdef class Log(JobOwner):
         self.save()
         trim(self)
 
-    def save(self):
-        """Write the metadata."""
+    def save(self, bint durable=False):
+        """Write the metadata; `durable` when an operator changed something, which is rare."""
         if self.folder is None or self.deleted:
             return
         follows = bool(self.cursors) and not self.paused
@@ -524,7 +524,7 @@ cdef class Log(JobOwner):
             'paused': self.paused,
             'frontier': None if follows else self.frontier,
             **({'settings': self.settings} if self.settings else {}),
-        })
+        }, durable=durable and self.sync_policy != SYNC_NONE)
         self.known_to_root = False
 
     def close(self, bint delete=False):

@@ -72,8 +72,13 @@ cdef class OutBuf:
         """Room for n bytes: a first chunk, a longer one, or a further one."""
         cdef Chunk chunk
         if self.full_bytes + self.len + n > self.limit:
-            self.overflow = True
-            return NULL
+            if self.full_bytes + self.len and not self.blocked:
+                self.owner.run()        # what waits goes first
+            # one piece alone is taken whatever its size; limit 0: the connection is gone
+            if self.limit == 0 or (
+                    self.full_bytes + self.len and self.full_bytes + self.len + n > self.limit):
+                self.overflow = True
+                return NULL
         if self.current is None:
             chunk = self.pool.take(max(n, self.last_bytes))
         elif self.len + n <= self.pool.large_bytes and self.cap < self.pool.large_bytes:

@@ -10,13 +10,16 @@ WAITING: str
 DEFERRED: str
 IN_FLIGHT: str
 
-_Record = tuple[int, int, bytes, bytes, bytes, bytes]
+_Record = tuple[int, int, bytes, bytes, bytes, bytes, bool]
 
 @final
 class Peek:
     found: list[list[Any]]
     next_seq: int | None
-    def __init__(self, log: Log, found: list[list[Any]], next_seq: int | None) -> None: ...
+    reader: str
+    def __init__(
+        self, log: Log, found: list[list[Any]], next_seq: int | None, reader: str = ""
+    ) -> None: ...
     def read(self, bytes_max: int) -> dict[int, _Record]: ...
 
 def peek_cursor(cursor: Cursor, states: Container[str], from_seq: int, limit: int) -> Peek: ...

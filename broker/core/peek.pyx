@@ -18,7 +18,7 @@ from broker.core.inflight cimport (
     entry_t,
 )
 from broker.core.log cimport Log
-from broker.core.segment cimport Segment, stored_t
+from broker.core.segment cimport STORED_ADDRESSED, Segment, stored_t
 from broker.core.view cimport View, hint_of, view_of
 
 WAITING = 'waiting'
@@ -33,14 +33,16 @@ cdef class Peek:
     cdef readonly list found        # [seq, state, attempts, due wall ns, since wall ns, sink]
     cdef readonly object next_seq   # where the next page begins; None = nothing follows
     cdef list views                 # [View, [(seq, hint), ...]]
+    cdef readonly str reader        # the cursor it is of; empty = of a whole log
     cdef bytes subject
 
-    def __init__(self, Log log, list found, next_seq):
+    def __init__(self, Log log, list found, next_seq, str reader=''):
         """See peek_cursor and peek_log."""
         cdef Segment segment, last = None
         self.found = found
         self.next_seq = next_seq
         self.subject = log.subject
+        self.reader = reader
         self.views = []
         for row in found:
             segment = log.segment_of(row[0])
@@ -53,7 +55,7 @@ cdef class Peek:
             wanted.append((row[0], hint_of(segment, row[0])))
 
     def read(self, size_t bytes_max):
-        """{seq: (timestamp ns, not-before ns, subject, reply, headers, body)} of what was found.
+        """{seq: (timestamp ns, not-before ns, subject, reply, headers, body, addressed)}.
 
         Ends when more than `bytes_max` have been read, and then sets next_seq; what does not
         read is left out. OSError.
@@ -85,7 +87,8 @@ cdef class Peek:
             s.rec.timestamp_ns, s.not_before_ns,
             s.rec.subject[:s.rec.subject_len] if s.rec.subject_len else self.subject,
             s.rec.reply[:s.rec.reply_len],
-            s.rec.data[:s.rec.headers_len], s.rec.data[s.rec.headers_len:s.rec.total_len])
+            s.rec.data[:s.rec.headers_len], s.rec.data[s.rec.headers_len:s.rec.total_len],
+            s.flags & STORED_ADDRESSED != 0)
 
 
 def peek_cursor(Cursor cursor, states, uint64_t from_seq, uint32_t limit):
@@ -104,7 +107,7 @@ def peek_cursor(Cursor cursor, states, uint64_t from_seq, uint32_t limit):
     if len(found) > limit:
         next_seq = found[limit][0]
         del found[limit:]
-    return Peek(cursor.log, found, next_seq)
+    return Peek(cursor.log, found, next_seq, cursor.name)
 
 
 def peek_log(Log log, uint64_t from_seq, uint32_t limit):

@@ -128,7 +128,9 @@ cdef void loaded(Cursor cursor, job_t *job) noexcept:
         end = job.resync if job.resync else segment.size
         quarantine(cursor, segment, job.done, end)
     if segment is cursor.segment:
-        cursor.loaded = end
+        # it may have been put elsewhere meanwhile: then this says nothing of where it is
+        if <size_t>job.offset <= max(cursor.offset, cursor.loaded):
+            cursor.loaded = end
         cursor.offset = segment.hop(cursor.offset)
     elif segment.users == 0 and not segment.active and segment.path is not None:
         segment.unmap()

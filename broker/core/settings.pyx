@@ -37,7 +37,7 @@ def change(Log log, dict settings, policy_for, retention_for):
     before = log.settings
     log.settings = settings
     try:
-        log.save()
+        log.save(True)
     except OSError:
         log.settings = before
         raise

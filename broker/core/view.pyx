@@ -64,6 +64,9 @@ cdef class View:
         error = vfs_open(self.path, O_RDONLY, &fd)
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self.path))
+        if <size_t>os.fstat(fd).st_size < self.size:
+            vfs_close(fd)       # a log made anew has a file of that name; ours is gone
+            raise FileNotFoundError(os.fsdecode(self.path))
         base = mmap(NULL, self.size, PROT_READ, MAP_SHARED, fd, 0)
         error = errno
         vfs_close(fd)

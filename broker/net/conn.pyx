@@ -9,7 +9,10 @@ written once per turn.
     transport -> tls -> packer -> session        filters, when a session has asked for them
     transport <- tls <- packer <- out
 """
+import fcntl
 import logging
+import sys
+import termios
 
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memmove
@@ -227,6 +230,21 @@ cdef class Conn(Task):
         self.big = None
 
     @property
+    def unsent(self):
+        """Bytes that the peer has not taken: in the transport and in the kernel."""
+        if self.transport is None:
+            return 0
+        waiting = self.transport.get_write_buffer_size()
+        handle = self.transport.get_extra_info('socket')
+        if handle is None:
+            return waiting
+        try:
+            return waiting + int.from_bytes(
+                fcntl.ioctl(handle.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        except OSError:
+            return waiting
+
+    @property
     def pending_bytes(self):
         """Bytes queued for the peer: here and in the transport."""
         waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
@@ -318,9 +336,11 @@ cdef class Conn(Task):
             self.take_input(room.data, room.fill + <size_t>got)
         if self.tls is not None:
             self.send(self.tls.pending())
-            if self.tls.ended and not self.ending and not self.paused:
-                if not self.eof_received():
-                    self.close()
+        if ((self.tls is not None and self.tls.ended)
+                or (self.packer is not None and self.packer.ended)) and (
+                not self.ending and not self.paused):
+            if not self.eof_received():
+                self.close()
 
     def decode_on(self):
         """The next part of it."""

@@ -3,6 +3,8 @@
 
 
 cdef class Filter:
+    cdef readonly bint ended    # the peer said that it sends no more
+
     # Takes n bytes as they came; FilterError when they make no sense.
     cdef int receive(self, const char *data, size_t n) except -1
     # Decodes up to n > 0 bytes into room; 0 = no more until something else is received.
@@ -37,7 +39,6 @@ cdef class Tls(Filter):
     cdef object incoming        # ssl.MemoryBIO
     cdef object outgoing
     cdef readonly object link   # ssl.SSLObject
-    cdef readonly bint ended    # the peer said that it sends no more
 
     cdef bint handshake(self) except -1
     cdef bytes pending(self)

@@ -8,7 +8,8 @@ from typing_extensions import disjoint_base
 class FilterError(Exception): ...
 
 @disjoint_base
-class Filter: ...
+class Filter:
+    ended: bool
 
 @disjoint_base
 class Deflate(Filter):
@@ -21,7 +22,6 @@ class Snappy(Filter):
 @disjoint_base
 class Tls(Filter):
     link: SSLObject
-    ended: bool
     def __init__(
         self, context: SSLContext, *, server_side: bool = True, server_hostname: str | None = None
     ) -> None: ...

@@ -81,7 +81,10 @@ cdef class Deflate(Filter):
             raise FilterError(f'deflate: {problem}') from None
         self.rest = self.unpacker.unconsumed_tail
         if self.unpacker.eof and not plain:
-            raise FilterError('deflate: the stream has ended')
+            if self.unpacker.unused_data:
+                raise FilterError('deflate: something follows the end of the stream')
+            self.ended = True
+            return 0
         self.more = <size_t>len(plain) == n or self.unpacker.eof
         memcpy(room, PyBytes_AS_STRING(plain), <size_t>len(plain))
         return len(plain)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import os
+import socket
 import time
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker import limits
@@ -19,6 +24,19 @@ if TYPE_CHECKING:
     from broker.core.seams import Session
 
 _NS_PER_MS = 1_000_000
+
+
+def is_answered(path: str) -> bool:
+    """Whether somebody listens on this unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(path) == 0
+
+
+def remove_socket(path: str) -> None:
+    """Take away the file of a unix socket that was listened on."""
+    with contextlib.suppress(OSError):
+        Path(path).unlink()
 
 
 class Runtime:
@@ -79,6 +97,8 @@ class Door(ABC):
         self._address = (host, name[1])
 
     async def _open_unix(self, path: str) -> None:
+        if is_answered(path):  # else the file is a leftover, and is replaced
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
         self._server = await self.runtime.loop.create_unix_server(
             self._accept, path, backlog=limits.ACCEPT_BACKLOG
         )
@@ -105,6 +125,8 @@ class Door(ABC):
         if self._server is not None:
             self._server.close()
             self._server = None
+            if self.listen[1] == limits.UNIX_SOCKET_PORT:
+                remove_socket(self.listen[0])
 
     async def drain(self, grace_ns: int = limits.CLOSE_GRACE) -> None:
         """Stop accepting, let each connection write what waits for it, end them all."""

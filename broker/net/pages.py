@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from broker import limits
+from broker.net.listener import is_answered, remove_socket
 
 if TYPE_CHECKING:
     import ssl
@@ -18,7 +21,16 @@ class Pages:
 
     def __init__(self, app: web.Application, context: ssl.SSLContext | None = None) -> None:
         """With a `context` it is HTTPS."""
-        self.runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        # Bodies stay as they were sent; a request that hangs must not hold up the end for long.
+        self.runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            auto_decompress=False,
+            shutdown_timeout=limits.CLOSE_GRACE / limits.SECOND,
+            max_line_size=limits.HTTP_LINE_MAX,
+            max_field_size=limits.HTTP_LINE_MAX,
+        )
         self.context = context
         self.address = ("", 0)  # the port is the real one once it is open
         self._socket: socket.socket | None = None
@@ -30,6 +42,8 @@ class Pages:
         host, port = listen
         if port == limits.UNIX_SOCKET_PORT:
             self.address = (host, port)
+            if is_answered(host):
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), host)
             await web.UnixSite(self.runner, host).start()
             return
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -66,6 +80,8 @@ class Pages:
     async def close(self) -> None:
         """Stop listening, end the connections."""
         await self.runner.cleanup()
+        if self.address[1] == limits.UNIX_SOCKET_PORT:
+            remove_socket(self.address[0])
         if self._socket is not None:
             self._socket.close()
             self._socket = None

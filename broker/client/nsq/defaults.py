@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 PORT: Final = 4150
+NAME_MAX: Final = 64  # of a topic or channel, #ephemeral included
 CONNECT_S: Final = 10.0  # dialling and the whole hand-shake
 HEARTBEAT_MS: Final = 30_000
 # Heartbeats that may be missing in a row before the connection is given up.

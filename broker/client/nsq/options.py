@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from broker import __version__
 from broker.client.nsq import defaults
 
 Address = tuple[str, int]
+_NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +154,10 @@ def parse_address(text: str, port: int = defaults.PORT) -> Address:
     if not host or not number.isdecimal() or not 0 < int(number) < 65536:
         raise ValueError(f"{text!r} is not HOST:PORT")
     return host, int(number)
+
+
+def checked(name: str) -> bytes:
+    """The name of a topic or channel as it is sent; ValueError when nothing can be called that."""
+    if len(name) > defaults.NAME_MAX or not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a topic or channel")
+    return name.encode()

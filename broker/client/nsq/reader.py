@@ -17,7 +17,7 @@ from broker.client.nsq.flow import Flow
 from broker.client.nsq.lane import Lane
 from broker.client.nsq.lookup import Lookup
 from broker.client.nsq.message import Message
-from broker.client.nsq.options import Address, Options, parse_address
+from broker.client.nsq.options import Address, Options, checked, parse_address
 
 Handler = Callable[[Message], bool | Awaitable[bool | None] | None]
 _log = logging.getLogger("broker.client")
@@ -56,6 +56,8 @@ class Reader:
         lookups = [lookupd] if isinstance(lookupd, str) else list(lookupd)
         if bool(direct) == bool(lookups):
             raise ValueError("give addresses of nsqd or of nsqlookupd, and not both")
+        checked(topic)
+        checked(channel)
         self.topic, self.channel = topic, channel
         self._handler = handler
         self._direct = [parse_address(text) for text in direct]

@@ -10,7 +10,7 @@ from broker.client.nsq import defaults
 from broker.client.nsq.clock import Clock, LoopClock
 from broker.client.nsq.connection import Connection
 from broker.client.nsq.errors import ClosedError, ConnectError, NsqError, PendingFullError
-from broker.client.nsq.options import Address, Options, parse_address
+from broker.client.nsq.options import Address, Options, checked, parse_address
 
 
 class _Node:
@@ -154,14 +154,14 @@ class Writer:
 
 
 def encode_pub(topic: str, body: bytes) -> bytes:
-    """PUB."""
-    return b"PUB %b\n%b%b" % (topic.encode(), len(body).to_bytes(4, "big"), body)
+    """PUB; ValueError when nothing can have that name."""
+    return b"PUB %b\n%b%b" % (checked(topic), len(body).to_bytes(4, "big"), body)
 
 
 def encode_dpub(topic: str, body: bytes, delay_s: float) -> bytes:
     """DPUB."""
     size = len(body).to_bytes(4, "big")
-    return b"DPUB %b %d\n%b%b" % (topic.encode(), round(delay_s * 1000), size, body)
+    return b"DPUB %b %d\n%b%b" % (checked(topic), round(delay_s * 1000), size, body)
 
 
 def encode_mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
@@ -172,4 +172,4 @@ def encode_mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
     if not parts:
         raise ValueError("no message to publish")
     content = (len(parts) // 2).to_bytes(4, "big") + b"".join(parts)
-    return b"MPUB %b\n%b%b" % (topic.encode(), len(content).to_bytes(4, "big"), content)
+    return b"MPUB %b\n%b%b" % (checked(topic), len(content).to_bytes(4, "big"), content)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.protocols.nsq.door import NsqDoor
     from broker.protocols.nsq.http import Answer, Query, Routes
 
-_GO_INT = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_GO_INT = re.compile(r"[+-]?[0-9]{1,400}", re.ASCII)
 
 
 def _named(name: str) -> bool:

@@ -97,7 +97,7 @@ def origin_of(headers: bytes) -> Origin | None:
     """Where a dead letter comes from; None when it does not say."""
 
     def value(name: str) -> str | None:
-        match = re.search(rb"(?m)^" + name.encode() + rb": ([^\r\n]+)\r?$", headers)
+        match = re.search(rb"\r\n" + name.encode() + rb": ([^\r\n]+)\r\n", headers)
         return match[1].decode("utf-8", "replace") if match else None
 
     topic, channel = value(_TOPIC), value(_CHANNEL)

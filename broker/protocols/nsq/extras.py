@@ -64,14 +64,16 @@ def moment_ns(text: str) -> int:
     """A moment as nanoseconds since 1970."""
     match = _SECONDS.fullmatch(text)
     if match:
-        return int(match[1]) * limits.SECOND + int((match[2] or "0").ljust(9, "0"))
+        moment_ns = int(match[1]) * limits.SECOND + int((match[2] or "0").ljust(9, "0"))
+        return min(moment_ns, limits.INT64_MAX)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None or "T" not in text.upper():
         raise refused("to", errors.V1_MOMENT, text=text)
-    return (moment - _EPOCH) // timedelta(microseconds=1) * limits.US
+    found = (moment - _EPOCH) // timedelta(microseconds=1) * limits.US
+    return max(-limits.INT64_MAX, min(found, limits.INT64_MAX))
 
 
 def _paging(query: Query) -> tuple[str, int, int]:

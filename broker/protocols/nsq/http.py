@@ -143,7 +143,10 @@ class _Dispatcher:
         return (known, known.removesuffix(_ANY) + name) if known else None
 
     async def serve(self, request: web.Request) -> web.Response:
-        path, _, query = request.raw_path.partition("?")
+        raw = request.raw_path
+        if not raw.startswith("/"):  # as proxies ask
+            raw = "/" + raw.partition("://")[2].partition("/")[2]
+        path, _, query = raw.partition("?")
         methods = self._find(path)
         if methods is None:
             return self._elsewhere(request.method, path, query)

@@ -22,7 +22,7 @@ _EPHEMERAL = "#ephemeral"
 class Producer:
     """One connected peer that has introduced itself."""
 
-    __slots__ = ("encoded", "entries", "fields", "id", "node", "seen_ns")
+    __slots__ = ("encoded", "entries", "fields", "id", "node", "seen_ns", "topics")
 
     def __init__(self, name: str, fields: dict[str, Any], now_ns: int) -> None:
         """`fields` as /lookup shows them; `name` is the remote address."""
@@ -32,6 +32,7 @@ class Producer:
         self.node = f"{fields['broadcast_address']}:{fields['http_port']}"
         self.seen_ns = now_ns
         self.entries: dict[Entry, None] = {}
+        self.topics: dict[str, dict[Entry, None]] = {}  # the same by topic, channels first
 
 
 class Entry:
@@ -97,9 +98,8 @@ class Registry:
         if channel:
             found = [known[channel]] if channel in known else []
         else:
-            found = list(known.values())
-            if topic in self.topics:
-                found.append(self.topics[topic])
+            # its own alone: others may have any number of channels there
+            found = list(producer.topics.get(topic, ()))
         return [entry for entry in found if self._unlink(entry, producer)]
 
     def tombstone(self, topic: str, node: str, now_ns: int) -> None:
@@ -151,7 +151,7 @@ class Registry:
     def _unlink(self, entry: Entry, producer: Producer) -> bool:
         if entry.producers.pop(producer, None) is None:
             return False
-        producer.entries.pop(entry, None)
+        _forget(entry, producer)
         if entry is not self.clients:
             self._forget_answer(entry.key)
             if entry.ephemeral and not entry.producers:
@@ -160,7 +160,7 @@ class Registry:
 
     def _drop(self, entry: Entry) -> None:
         for producer in entry.producers:
-            producer.entries.pop(entry, None)
+            _forget(entry, producer)
         entry.producers.clear()
         if entry.category == "topic":
             self.topics.pop(entry.key, None)
@@ -253,4 +253,15 @@ def _link(entry: Entry, producer: Producer) -> bool:
         return False
     entry.producers[producer] = 0
     producer.entries[entry] = None
+    producer.topics.setdefault(entry.key, {})[entry] = None
     return True
+
+
+def _forget(entry: Entry, producer: Producer) -> None:
+    """The producer's side of a link that is gone."""
+    producer.entries.pop(entry, None)
+    own = producer.topics.get(entry.key)
+    if own is not None:
+        own.pop(entry, None)
+        if not own:
+            del producer.topics[entry.key]

@@ -66,7 +66,11 @@ class LookupServer:
         if config.listen is not None:
             await self._open("tcp", config.listen, lambda: LookupPeer(self))
         if config.http is not None:
-            runner = self._runner = web.AppRunner(LookupApi(self).app(), access_log=None)
+            runner = self._runner = web.AppRunner(
+                LookupApi(self).app(),
+                access_log=None,
+                shutdown_timeout=limits.CLOSE_GRACE / limits.SECOND,
+            )
             await runner.setup()
             general = runner.server
             assert general is not None

@@ -56,6 +56,8 @@ class LookupPeer(asyncio.Protocol):
         self._step = self._read_magic
         self._body_bytes = 0
         self._full = False  # it does not take its answers
+        self._later = False  # it has had its turn
+        self._made = 0  # names it was the first to register
         self._closing = False
 
     # --- asyncio
@@ -105,11 +107,26 @@ class LookupPeer(asyncio.Protocol):
     # --- reading
 
     def _work(self) -> None:
+        left = limits.NSQ_LOOKUP_STEPS
         try:
-            while not (self._closing or self._full) and self._step():
-                pass
+            while not (self._closing or self._full or self._later) and self._step():
+                left -= 1
+                if not left:
+                    # the others have their turn
+                    self._later = True
+                    if self._transport is not None:
+                        self._transport.pause_reading()
+                    asyncio.get_running_loop().call_soon(self._work_on)
         except Refused as refusal:
             self._fail(refusal)
+
+    def _work_on(self) -> None:
+        self._later = False
+        if self._closing or self._transport is None:
+            return
+        self._work()
+        if not (self._later or self._full or self._closing):
+            self._transport.resume_reading()
 
     def _fail(self, refusal: Refused) -> None:
         LOG.error("[%s] - %s", self.name, refusal.payload.decode("utf-8", "replace"))
@@ -231,9 +248,11 @@ class LookupPeer(asyncio.Protocol):
 
     def _register(self, parameters: list[str]) -> None:
         producer, topic, channel = self._names("REGISTER", parameters)
-        if len(producer.entries) >= limits.NSQ_LOOKUP_KEYS_MAX:
+        if self._made >= limits.NSQ_LOOKUP_KEYS_MAX:
             raise Refused(errors.NSQ_LOOKUP_KEYS)
-        self._note("REGISTER", self.registry.register(producer, topic, channel))
+        new = self.registry.register(producer, topic, channel)
+        self._made += len(new)  # names stay when they are given up
+        self._note("REGISTER", new)
         self._answer(b"OK")
 
     def _unregister(self, parameters: list[str]) -> None:

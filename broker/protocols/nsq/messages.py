@@ -85,7 +85,9 @@ def fill(rows: list[dict[str, Any]], page: Peek, form: str) -> list[dict[str, An
         if record is None:
             complete.append({**row, "unreadable": True})
             continue
-        timestamp_ns, not_before_ns, subject, reply, headers, body = record
+        timestamp_ns, not_before_ns, subject, reply, headers, body, addressed = record
+        if addressed and page.reader not in ("", reply.decode("utf-8", "replace")):
+            continue  # for another channel alone
         if not_before_ns and row.get("attempts", 0) == 0:
             row.setdefault("deferred_until", moment(not_before_ns))
         row |= {
@@ -95,7 +97,7 @@ def fill(rows: list[dict[str, Any]], page: Peek, form: str) -> list[dict[str, An
             "body_bytes": len(body),
             **_body(body, form),
         }
-        if reply:
+        if reply and not addressed:
             row["reply"] = reply.decode("utf-8", "replace")
         complete.append(row)
     return complete

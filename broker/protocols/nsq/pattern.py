@@ -76,6 +76,7 @@ class Pattern:
         if len(text) > limits.NSQ_AUTH_PATTERN_LENGTH:
             raise PatternError("too long")
         self._steps: list[Step] = []
+        self._visits = 0
         self._emit(_Parser(text).parse())
         self._end = len(self._steps)
 
@@ -126,6 +127,9 @@ class Pattern:
         return len(self._steps) - 1
 
     def _emit(self, node: Node) -> None:
+        self._visits += 1  # a group repeated may put no step at all
+        if self._visits > limits.NSQ_AUTH_PATTERN_STEPS * 2:
+            raise PatternError("expression too large")
         if node.kind == "step":
             self._put(node.step)
         elif node.kind == "row":

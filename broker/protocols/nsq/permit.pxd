@@ -11,6 +11,7 @@ cdef class Warrant:
     cdef int64_t until_ns           # monotonic: what was granted counts so long
     cdef bytes secret               # of AUTH; said again whenever an auth server is asked
     cdef bytes topic                # last one that publishing was allowed to, None = none
+    cdef set topics                 # all of those lately
     cdef bint fresh                 # AUTH waits for what is asked, not a command behind it
     cdef object asking              # the task that asks, or None
 

@@ -16,7 +16,7 @@ from broker.protocols.nsq.session cimport (
 from broker.protocols.nsq.wire cimport (
     FRAME_RESPONSE, OP_DPUB, OP_MPUB, OP_PUB, OP_SUB, WRONG_SIZE, op_t)
 
-from broker import errors
+from broker import errors, limits
 from broker.errors import go_quote, nsq_text
 from broker.protocols.nsq.auth import Peer
 
@@ -44,8 +44,15 @@ cdef bint may_publish(NsqSession session, int kind, const char *name, uint32_t n
             n == <uint32_t>len(warrant.topic)) and (
             memcmp(name, <const char *>warrant.topic, n) == 0):
         return True
+    if warrant.topics is not None and session.face.turn.now_ns < warrant.until_ns and (
+            name[:n] in warrant.topics):
+        warrant.topic = name[:n]
+        return True
     if in_turn(session) and granted(session, kind, name[:n], b''):
         warrant.topic = name[:n]
+        if warrant.topics is None or len(warrant.topics) >= limits.NSQ_AUTH_TOPICS_MAX:
+            warrant.topics = set()
+        warrant.topics.add(warrant.topic)
         return True
     return False
 
@@ -107,7 +114,7 @@ cdef void take_grant(NsqSession session, object grant) except *:
         session.fatal(nsq_text(errors.NSQ_AUTH_FAILED))
         return
     warrant.grant = grant
-    warrant.topic = None
+    warrant.topic = warrant.topics = None
     warrant.until_ns = session.face.turn.now_ns + <int64_t>grant.ttl_ns
     if fresh and not grant.authorizations:
         session.fatal(nsq_text(errors.NSQ_AUTH_NONE))

@@ -42,6 +42,7 @@ cdef class NsqSession(Session):
     cdef State state
     cdef bint greeted                   # the magic has come
     cdef bint identified                # the first IDENTIFY counted for delivery
+    cdef size_t left                    # bytes that a blocked peer had not taken when last looked
     cdef bint guarded                   # each command is looked at by admission.admit
     cdef bint upgrading                 # TLS or compression begin: what came behind is dropped
     cdef readonly str packing           # snappy, deflate or empty
@@ -73,4 +74,5 @@ cdef class NsqSession(Session):
     cdef int release(self, int why) except -1
     cdef int go_on(self) except -1
     cdef bint full(self) except *
+    cdef bint still_takes(self, int64_t now_ns) except *
     cdef void put_frame(self, bytes payload, uint32_t frame_type) noexcept

@@ -520,6 +520,10 @@ cdef class NsqSession(Session):
         except Exception as problem:
             self.give_up(problem)
 
+    cdef void blocked(self) noexcept:
+        if self.link is not None:
+            self.left = <size_t>self.link.unsent
+
     cdef void writable(self) noexcept:
         if self.cursor is not None:
             self.cursor.ready(&self.consumer)
@@ -538,12 +542,22 @@ cdef class NsqSession(Session):
 
     # --- time
 
+    cdef bint still_takes(self, int64_t now_ns) except *:
+        """A peer that is slow, but took something since it was looked at, gets another interval."""
+        cdef size_t left = <size_t>self.link.unsent
+        if left >= self.left:
+            return False
+        self.left = left
+        self.out.blocked_ns = now_ns
+        return True
+
     cdef void expired(self, int64_t now_ns) noexcept:
         if self.link is None:
             return
         try:
-            if self.out.blocked and self.silence_ns and (
-                    now_ns - self.out.blocked_ns >= self.silence_ns):
+            if (self.out.blocked and self.silence_ns
+                    and now_ns - self.out.blocked_ns >= self.silence_ns
+                    and not self.still_takes(now_ns)):
                 self.drop()
                 return
             if not self.closing:

@@ -70,8 +70,8 @@ def test_what_is_read(tmp_path: Path) -> None:
         wall = rig.turn.wall_ns
         page = peek_cursor(cursor, ALL, 4, 2)
         assert page.read(MIB) == {
-            4: (wall, 0, b"t", b"", b"", bodies[3]),
-            5: (wall, 0, b"t", b"", b"", bodies[4]),
+            4: (wall, 0, b"t", b"", b"", bodies[3], False),
+            5: (wall, 0, b"t", b"", b"", bodies[4], False),
         }
         assert page.next_seq == 6
         page = peek_cursor(cursor, ALL, 0, 10)

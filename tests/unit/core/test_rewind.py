@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness.engine import SECOND, Rig, bodies_of, finish_all, numbered
+from harness.engine import (
+    SECOND,
+    Rig,
+    bodies_of,
+    finish_all,
+    flip,
+    numbered,
+    segment_files,
+)
 
 from broker.core.rewind import Approach, TimeSearch, rewind
 from broker.core.taker import Taker
@@ -104,3 +112,42 @@ def test_the_way_to_a_place_is_read_first(tmp_path: Path) -> None:
         cursor.empty()
         rig.settle()
         assert before.read() is False, "dropped meanwhile"
+
+
+def test_back_in_the_middle_of_a_cold_read_verifies_what_it_gives(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", segment_bytes=40_000) as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        for number in range(8):
+            rig.publish(log, numbered(250, 250 * number, 100))
+        with segment_files(tmp_path / "a")[0].open("r+b") as file:
+            file.seek(64 + 40 + 50)
+            file.write(b"BITROT")
+        taker = Taker(cursor, 100)
+        rewind(cursor, 250)  # a place that the sparse index knows
+        rig.loop.run()  # a cold read from there is under way
+        assert not taker.records
+        rewind(cursor, 1)
+        rig.settle()
+        assert taker.records[0][0] == 2
+        assert any("passed over" in text for _, text, _ in rig.reports)
+
+
+def test_damage_across_the_frontier_of_a_paused_log(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        log.open_cursor("c")
+        rig.publish(log, numbered(10))
+        log.pause()
+        rig.publish(log, numbered(10, 10))
+        rig.close()
+    for number in (8, 9, 10, 11):
+        flip(segment_files(tmp_path / "a")[0], 64 + 64 * number + 50)
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        cursor = log.cursors["c"]
+        taker = Taker(cursor, 100)
+        rig.settle()
+        assert len(taker.records) == 8
+        assert cursor.depth == 0
+        assert cursor.next_seq <= log.frontier

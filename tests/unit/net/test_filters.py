@@ -107,7 +107,7 @@ def test_deflate_refuses_garbage_and_the_end_of_the_stream() -> None:
     ended = zlib.compressobj(6, zlib.DEFLATED, -15)
     wire = ended.compress(b"bye") + ended.flush()
     ours = make("deflate")
-    with pytest.raises(FilterError, match="ended"):
+    with pytest.raises(FilterError, match="follows"):
         unpack(ours, wire + b"more")
 
 

@@ -209,3 +209,11 @@ async def test_headers_of_the_publisher_are_kept(tmp_path: Path) -> None:
         assert b"\r\nTwinwire-Attempts: 1\r\nTwinwire-Reason: requeue\r\n" in head
         assert head.endswith(b"\r\n\r\n")
         assert origin_of(head) == ("t", "c", b"NATS/1.0\r\nA: b\r\n\r\n")
+
+
+def test_a_publisher_cannot_say_where_a_dead_letter_comes_from() -> None:
+    forged = b"NATS/1.0\r\nX: a\nTwinwire-Topic: victim\nTwinwire-Channel: c\r\n"
+    true = b"Twinwire-Topic: orders\r\nTwinwire-Channel: own\r\n\r\n"
+    found = origin_of(forged + true)
+    assert found is not None
+    assert (found.topic, found.channel) == ("orders", "own")

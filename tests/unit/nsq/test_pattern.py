@@ -93,3 +93,8 @@ _PARTS = st.recursive(
 @given(_PARTS, st.text("ab.-", max_size=8))
 def test_as_python_where_the_two_agree(text: str, name: str) -> None:
     assert Pattern(text).found_in(name) == bool(re.search(text, name))
+
+
+def test_repeats_of_nothing_are_bounded_too() -> None:
+    with pytest.raises(PatternError, match="too large"):
+        Pattern("(?:(?:(?:){1000}){1000}){1000}")

@@ -183,6 +183,20 @@ def test_a_consumer_that_never_reads_is_dropped(nsq: FakeNsq) -> None:
     assert [shown(f) for f in other.frames()] == [(1, 2, b"a")]
 
 
+def test_a_consumer_that_reads_slowly_stays(nsq: FakeNsq) -> None:
+    peer = nsq.consumer(b"t", 10, {"heartbeat_interval": 1000})
+    peer.transport.room = 0
+    assert nsq.dial().ask(pub(b"t", b"a" * 500)) == [OK]
+    for _ in range(10):
+        del peer.transport.kept[:20]  # the kernel passed on a little
+        nsq.loop.advance(SECOND)
+        peer.send(b"NOP\n")
+        assert not peer.closed
+    nsq.loop.advance(SECOND)
+    nsq.loop.advance(SECOND)
+    assert peer.closed
+
+
 @pytest.mark.parametrize("give_back", [True, False])
 def test_messages_of_a_closed_connection(make_nsq: MakeNsq, *, give_back: bool) -> None:
     nsq = make_nsq(requeue_on_close=give_back)
