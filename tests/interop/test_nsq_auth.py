@@ -1,13 +1,9 @@
-"""Clients that bring a secret: pynsq, and the Go client that nsqd's authors use themselves."""
+"""Clients that bring a secret: pynsq and go-nsq."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import nsq
@@ -18,8 +14,6 @@ from harness.authd import AuthServer, Reply, grant, row
 from harness.http import nsq_channel
 
 WAIT_S = 15.0
-BUILD_S = 120.0
-GO_SOURCE = Path(__file__).parent / "go_nsq"
 
 
 @pytest.fixture(scope="module")
@@ -33,29 +27,6 @@ def authd() -> Iterator[AuthServer]:
 @pytest.fixture(scope="module")
 def guarded(authd: AuthServer, broker_for: BrokerFor) -> Server:
     return broker_for({"nsq": {"auth_http_addresses": [str(authd.address)]}})
-
-
-@pytest.fixture(scope="module")
-def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("no Go")
-    folder = tmp_path_factory.mktemp("go") / "source"
-    shutil.copytree(GO_SOURCE, folder)
-    environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
-    for command in (["mod", "download"], ["build", "-o", "../program", "."]):
-        done = subprocess.run(
-            [go, *command],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            check=False,
-            timeout=BUILD_S,
-        )
-        if done.returncode and command[0] == "mod":
-            pytest.skip("go-nsq cannot be had")
-        assert done.returncode == 0, done.stderr.decode()
-    return folder.parent / "program"
 
 
 def _end(client: Any) -> None:
@@ -124,23 +95,13 @@ async def test_pynsq_with_a_wrong_secret_tries_again(
     authd.wait_asked(secret, 2)
 
 
-def test_go_nsq_with_a_secret(guarded: Server, go_program: Path, uniq: str) -> None:
-    done = subprocess.run(
-        [go_program, str(guarded.nsq), uniq, "good"],
-        capture_output=True,
-        check=False,
-        timeout=2 * WAIT_S,
-    )
+def test_go_nsq_with_a_secret(guarded: Server, go_nsq: Any, uniq: str) -> None:
+    done = go_nsq(nsqd=guarded.nsq, topic=uniq, options="auth_secret=good")
     assert done.returncode == 0, done.stderr.decode()
-    assert sorted(done.stdout.split()) == [b"one", b"three", b"two"]
+    assert sorted(done.stdout.split()) == [b"0", b"1", b"2"]
 
 
-def test_go_nsq_with_a_wrong_secret(guarded: Server, go_program: Path, uniq: str) -> None:
-    done = subprocess.run(
-        [go_program, str(guarded.nsq), uniq, "bad"],
-        capture_output=True,
-        check=False,
-        timeout=2 * WAIT_S,
-    )
+def test_go_nsq_with_a_wrong_secret(guarded: Server, go_nsq: Any, uniq: str) -> None:
+    done = go_nsq(nsqd=guarded.nsq, topic=uniq, options="auth_secret=bad")
     assert done.returncode == 1
     assert b"E_AUTH_FAILED" in done.stderr

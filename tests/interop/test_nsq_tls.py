@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import signal
 import ssl
+import subprocess
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -72,3 +74,21 @@ def test_https_and_reload(start_broker: Callable[..., Server], tmp_path: Path) -
     server.await_log("certificates stay as they were")
     assert shown(server.nsq, authority) == second
     assert shown_by_https(port) == second
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")
+def test_renegotiation_is_refused(start_broker: Callable[..., Server], tmp_path: Path) -> None:
+    pair = Authority(tmp_path).issue("server")
+    files = {"tls_cert": str(pair.certificate), "tls_key": str(pair.key)}
+    server = start_broker({"nsq": {**files, "https": "127.0.0.1:0", "tls_required": "true"}})
+    port = request(server.nsq_http, "GET", "/ping").json["https_port"]
+    done = subprocess.run(
+        ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-tls1_2"],
+        input=b"R\n",
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    said = done.stdout + done.stderr
+    assert b"RENEGOTIATING" in said
+    assert b"no renegotiation" in said

@@ -10,7 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import uvloop
+from harness.engine import Rig
 from harness.nsqd_folder import describe, put, record
+
+from broker.config import Config
+from broker.core.rewind import rewind
+from broker.core.taker import Taker
+from broker.server_import import Import
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 30
@@ -71,6 +78,22 @@ def test_consumers_get_their_own(tmp_path: Path, restarts: int) -> None:
             process.terminate()
             process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0
+
+
+def test_a_rewound_channel_still_gets_its_own_alone(tmp_path: Path) -> None:
+    source, data = tmp_path / "source", tmp_path / "data"
+    source.mkdir()
+    data.mkdir()
+    describe(source, t={"channels": ["a", "b"]})
+    put(source, "t:a", record(b"a1") + record(b"a2"))
+    put(source, "t:b", record(b"b1") + record(b"b2") + record(b"b3"))
+    uvloop.run(Import(source, data, Config()).run())
+    with Rig(data / "logs") as rig:
+        cursor = rig.log().cursors["a"]
+        assert rewind(cursor, 1) == 1
+        taker = Taker(cursor, 100)
+        rig.settle()
+        assert [body for *_, body in taker.records] == [b"a1", b"a2"]
 
 
 def check(address: str) -> None:

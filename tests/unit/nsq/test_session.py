@@ -183,6 +183,19 @@ def test_a_consumer_that_never_reads_is_dropped(nsq: FakeNsq) -> None:
     assert [shown(f) for f in other.frames()] == [(1, 2, b"a")]
 
 
+def test_trap_7_touch_never_passes_the_longest_time(make_nsq: MakeNsq) -> None:
+    nsq = make_nsq(max_msg_timeout_ns=4 * SECOND)
+    assert nsq.dial().ask(pub(b"t", b"a")) == [OK]
+    peer = nsq.consumer(b"t", 1, {"msg_timeout": 2000, "heartbeat_interval": 60000})
+    (frame,) = peer.frames()
+    for _ in range(3):
+        nsq.loop.advance(SECOND)
+        peer.send(b"TOUCH " + frame[1][10:26] + b"\n")
+    assert peer.frames() == []
+    nsq.loop.advance(SECOND)
+    assert [shown(f) for f in peer.frames()] == [(1, 2, b"a")]
+
+
 def test_a_consumer_that_reads_slowly_stays(nsq: FakeNsq) -> None:
     peer = nsq.consumer(b"t", 10, {"heartbeat_interval": 1000})
     peer.transport.room = 0

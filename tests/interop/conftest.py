@@ -1,0 +1,47 @@
+"""A program on the Go client that nsqd's authors use themselves, built once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+BUILD_S = 120.0
+RUN_S = 40.0
+SOURCE = Path(__file__).parent / "go_nsq"
+GoNsq = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+@pytest.fixture(scope="session")
+def go_nsq(tmp_path_factory: pytest.TempPathFactory) -> GoNsq:
+    """Run it with flags; skips without Go or the client's module."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("no Go")
+    folder = tmp_path_factory.mktemp("go") / "source"
+    shutil.copytree(SOURCE, folder)
+    environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
+    for command in (["mod", "download"], ["build", "-o", "../program", "."]):
+        done = subprocess.run(
+            [go, *command],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            check=False,
+            timeout=BUILD_S,
+        )
+        if done.returncode and command[0] == "mod":
+            pytest.skip("go-nsq cannot be had")
+        assert done.returncode == 0, done.stderr.decode()
+
+    def run(**flags: object) -> subprocess.CompletedProcess[bytes]:
+        words = [f"-{name}={value}" for name, value in flags.items()]
+        return subprocess.run(
+            [folder.parent / "program", *words], capture_output=True, check=False, timeout=RUN_S
+        )
+
+    return run
