@@ -327,7 +327,7 @@ def test_metadata_that_cannot_be_saved(folder: Path, monkeypatch: pytest.MonkeyP
     with Rig(folder) as rig:
         log = rig.log()
 
-        def full(*_: object) -> None:
+        def full(*_: object, **__: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr("broker.core.log.save_meta", full)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
 from client_tools import WAIT_S, Inbox, Open
 from harness import Server
 from harness.http import nsq_channel
@@ -259,6 +260,19 @@ async def test_refused_first_and_there_later(start_nsq: StartNsq, opened: Open, 
 
 
 async def test_a_bad_channel_is_told(server: Server, opened: Open, uniq: str) -> None:
-    errors: asyncio.Queue[NsqError] = asyncio.Queue()
-    await opened(server, uniq, Inbox(), channel="not*valid", on_error=errors.put_nowait)
-    assert "E_BAD_CHANNEL" in str(await asyncio.wait_for(errors.get(), WAIT_S))
+    with pytest.raises(ValueError, match="'not\\*valid' is no name of a topic or channel"):
+        await opened(server, uniq, Inbox(), channel="not*valid")
+
+
+async def test_a_refused_subscription_is_told(
+    start_nsq: StartNsq, target: str, opened: Open, uniq: str
+) -> None:
+    if target == "original":
+        pytest.skip("its limit of consumers is a flag the harness does not set")
+    server = start_nsq({"nsq": {"max_channel_consumers": 1}})
+    first, errors = Inbox(), asyncio.Queue[NsqError]()
+    await opened(server, uniq, first)
+    await _publish(server, uniq, b"x")
+    (await first.next()).finish()
+    await opened(server, uniq, Inbox(), on_error=errors.put_nowait)
+    assert "E_SUB_FAILED" in str(await asyncio.wait_for(errors.get(), WAIT_S))
