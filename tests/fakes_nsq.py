@@ -39,6 +39,11 @@ def pub(topic: bytes, body: bytes) -> bytes:
     return b"PUB " + topic + b"\n" + sized(body)
 
 
+def not_in_flight(command: str, seq: int) -> tuple[int, bytes]:
+    text = f"E_{command}_FAILED {command} {seq:016x} failed ID not in flight"
+    return ERROR, text.encode()
+
+
 def message_id(seq: int) -> bytes:
     """The id of a record."""
     return b"%016x" % seq
