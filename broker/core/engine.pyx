@@ -110,17 +110,21 @@ cdef class Engine:
         change(log, settings, self.policy_for, self.retention_for)
 
     def delete_log(self, str name):
-        """Forget a log, its cursors and its files."""
-        cdef Log log = self.logs.pop(name, None)
+        """Forget a log, its cursors and its files. OSError: nothing has changed."""
+        cdef Log log = self.logs.get(name)
         if log is None:
             return
+        trash = None
+        if log.folder is not None:
+            # first of all: a folder that stays would be found by the next log of this name
+            trash = os.path.join(self.shared.root, f'{TRASH}-{log.log_id.hex()}')
+            os.rename(log.folder, trash)
+        del self.logs[name]
         del self.by_bytes[log.subject]
         self.shared.touched.discard(log)
         gone = list(log.cursors)
         log.close(True)
-        if log.folder is not None:
-            trash = os.path.join(self.shared.root, f'{TRASH}-{log.log_id.hex()}')
-            os.rename(log.folder, trash)
+        if trash is not None:
             remove_later(trash)
         for cursor in gone:
             self.shared.changed(name, cursor, False)

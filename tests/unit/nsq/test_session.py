@@ -83,7 +83,7 @@ def test_mpub_makes_its_topic_before_its_body(nsq: FakeNsq) -> None:
     assert nsq.engine.log("v") is None
 
 
-def test_a_publish_that_is_refused_ends_the_connection(make_nsq: MakeNsq) -> None:
+def test_trap_20_a_full_ephemeral_topic_refuses_what_it_cannot_keep(make_nsq: MakeNsq) -> None:
     nsq = make_nsq(engine={"memory_bytes_max": 4096, "memory_segment_bytes": 4096})
     peer = nsq.dial()
     *oks, last = peer.ask(pub(b"t#ephemeral", b"x" * 1000) * 10)
