@@ -1,8 +1,8 @@
 # cython: language_level=3
 """A log's place in the router: what live publishers send to its name is appended."""
 from broker.core.log cimport Log
-from broker.core.router cimport sub_t
 from broker.core.seams cimport Sink
+from broker.core.trie cimport sub_t
 
 
 cdef class Binding(Sink):

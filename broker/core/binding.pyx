@@ -1,13 +1,9 @@
 # cython: language_level=3
 """A log's place in the router: what live publishers send to its name is appended."""
 from broker.core.log cimport Log
-from broker.core.router cimport (
-    SUBJECT_EMPTY_TOKEN,
-    SUBJECT_TAIL_INSIDE,
-    SUBJECT_WILDCARD,
-    subject_shape,
-)
 from broker.core.segment cimport STORED_LIVE
+from broker.core.trie cimport (
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, subject_shape)
 from broker.core.types cimport record_t
 
 

@@ -4,8 +4,9 @@ cimport cython
 from libc.stdint cimport uint16_t, uint32_t, uintptr_t
 from libc.string cimport memset
 
-from broker.core.router cimport Router, match_t, sub_t, subject_shape
+from broker.core.router cimport Router
 from broker.core.seams cimport Sink
+from broker.core.trie cimport match_t, sub_t, subject_shape
 from broker.core.types cimport record_t
 
 

@@ -26,7 +26,6 @@ from broker.core.jobs cimport (
 )
 from broker.core.journal cimport Journal
 from broker.core.mishap cimport note_failure, refuse, write_failed
-from broker.core.router cimport match_t
 from broker.core.seams cimport Session
 from broker.core.segment cimport (
     FILE_HEADER_BYTES,
@@ -43,6 +42,7 @@ from broker.core.segment cimport (
 )
 from broker.core.shared cimport Shared
 from broker.core.syncing cimport sync, synced
+from broker.core.trie cimport match_t
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
 from broker.core.types cimport record_t
 from broker.core.upkeep cimport seal, trim

@@ -2,6 +2,8 @@
 
 from typing import Self, final
 
+from broker.core.seams import Sink
+
 @final
 class Router:
     changes: int
@@ -12,3 +14,4 @@ class Router:
     cache_hits: int
     def __new__(cls, cache_subjects: int = 8192, cached_refs_max: int = ...) -> Self: ...
     def snapshot(self) -> dict[str, int]: ...
+    def listing(self) -> list[tuple[bytes, bytes, bytes, Sink, int, int, int]]: ...

@@ -1,23 +1,23 @@
 # cython: language_level=3
-"""Subject router.
+"""Subject router: the trie of subscriptions, and a bounded cache of answers.
 
-    SUB a.b      root -a-> node -b-> node{subs}
-    SUB a.*      root -a-> node -*-> node{subs}
-    SUB a.>      root -a-> node ->-> node{subs}
+A literal SUB or UNSUB drops one cached subject; a wildcard one raises `version`, and each cached
+answer is worked out again when it is next asked for.
 
-Literal children of all nodes share one hash table, keyed by parent and token: a node with one
-child costs no table of its own, which is what a million unique subjects consist of.
-
-Answers are cached per subject. A literal SUB or UNSUB drops one cached subject; a wildcard one
-raises `version`, and each cached answer is worked out again when it is next asked for.
+A sink may route a further message while it is given one, of this Router too: what the outer call
+stands on stays as it is, the inner one gets answers of its own.
 """
 import os
 
-from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from broker.core.seams cimport Sink
+from broker.core.trie cimport (
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, child_hash, clear_match, collect,
+    drop_queue, find_child, free_branches, free_node, gather_t, is_wildcard_node, join_plain,
+    join_queue, match_t, node_t, queue_t, sub_t, subject_shape, walk)
 from broker.core.types cimport record_t
 
 cdef extern from "core.h" nogil:
@@ -26,48 +26,7 @@ cdef extern from "core.h" nogil:
 cdef enum:
     CACHE_WAYS = 4
     TABLE_MIN = 64
-
-
-cdef int subject_shape(const char *subject, size_t n) noexcept nogil:
-    cdef int shape = 0
-    cdef size_t start = 0, end
-    cdef const char *dot
-    while True:
-        dot = <const char *>memchr(subject + start, c'.', n - start) if start < n else NULL
-        end = <size_t>(dot - subject) if dot != NULL else n
-        if end == start:
-            shape |= SUBJECT_EMPTY_TOKEN
-        elif end - start == 1:
-            if subject[start] == c'*':
-                shape |= SUBJECT_WILDCARD
-            elif subject[start] == c'>':
-                shape |= SUBJECT_WILDCARD if dot == NULL else SUBJECT_TAIL_INSIDE
-        if dot == NULL:
-            return shape
-        start = end + 1
-
-
-# What one walk through the trie gathers.
-cdef struct gather_t:
-    node_t **nodes
-    size_t size
-    size_t cap
-    bint failed
-
-
-cdef void gather_node(gather_t *g, node_t *node) noexcept nogil:
-    cdef node_t **grown
-    if node.subs_size == 0 and node.queues_size == 0:
-        return
-    if g.size == g.cap:
-        grown = <node_t **>realloc(g.nodes, sizeof(void *) * max(<size_t>16, g.cap * 2))
-        if grown == NULL:
-            g.failed = True
-            return
-        g.nodes = grown
-        g.cap = max(<size_t>16, g.cap * 2)
-    g.nodes[g.size] = node
-    g.size += 1
+    SUB_HEAD = 49       # bytes of a sub_t before its sid: what it takes without padding
 
 
 cdef class Router:
@@ -84,11 +43,14 @@ cdef class Router:
         self.cache_mask = cache_subjects // CACHE_WAYS - 1
         self.cached_refs_max = cached_refs_max
         self.version = 1
+        self.late = []
         if self.root == NULL or self.table == NULL or self.cache == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         cdef uint32_t i
+        for i in range(ROUTE_DEPTH):
+            clear_match(self.spare + i)
         if self.cache != NULL:
             self.clear_cache()
             free(self.cache)
@@ -114,7 +76,7 @@ cdef class Router:
             raise ValueError('not a subject to subscribe to')
         if sid_len > 0xFFFF or subject_len > 0xFFFF:
             raise ValueError('subject or sid too long')
-        sub = <sub_t *>calloc(1, sizeof(sub_t) + sid_len)
+        sub = <sub_t *>calloc(1, max(sizeof(sub_t), SUB_HEAD + sid_len))
         if sub == NULL:
             raise MemoryError
         while True:
@@ -226,6 +188,8 @@ cdef class Router:
         else:
             self.cache_turn = (self.cache_turn + 1) % CACHE_WAYS
             m = ways + self.cache_turn
+        if self.busy:
+            return self.match_inside(subject, n)
         if m.subject_len:
             self.cached_refs -= m.size
             clear_match(m)
@@ -236,6 +200,16 @@ cdef class Router:
         m.subject_hash = h
         self.fill(m, subject, n)
         self.cached_refs += m.size
+        return m
+
+    cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL:
+        """An answer while messages are on their way: the cache may be in use by an outer call."""
+        cdef match_t *m = self.spare + min(self.busy, <uint32_t>ROUTE_DEPTH) - 1
+        clear_match(m)
+        self.changes += 1
+        if self.busy > <uint32_t>ROUTE_DEPTH:
+            raise RecursionError('messages lead to messages too often')
+        self.fill(m, subject, n)
         return m
 
     cdef int fill(self, match_t *m, const char *subject, size_t n) except -1:
@@ -262,28 +236,77 @@ cdef class Router:
 
         Subscriptions of the sink `skip` are passed over (no echo, no loop).
         """
-        cdef uint32_t i, j, _k, size, start, taken = 0
+        cdef uint32_t i, start, taken = 0
         cdef sub_t *sub
+        self.busy += 1
         for i in range(m.plain):
             sub = m.subs[i]
             if sub.sink != skip and not sub.retired:
                 taken += <uint32_t>(<Sink>sub.sink).deliver(sub, rec)
         start = m.plain
         for i in range(m.groups):
-            size = m.ends[i] - start
-            # xorshift: which member is asked first is uniform
-            self.random ^= self.random << 13
-            self.random ^= self.random >> 7
-            self.random ^= self.random << 17
-            j = <uint32_t>(((self.random >> 32) * size) >> 32)
-            for _k in range(size):
-                sub = m.subs[start + j]
-                if sub.sink != skip and not sub.retired and (<Sink>sub.sink).deliver(sub, rec):
-                    taken += 1
-                    break
-                j = j + 1 if j + 1 < size else 0
+            taken += self.give_one(m, start, m.ends[i] - start, rec, skip)
             start = m.ends[i]
+        self.busy -= 1
+        if self.late_size:
+            self.finish(rec)
         return taken
+
+    cdef uint32_t give_one(self, const match_t *m, uint32_t start, uint32_t size,
+                           const record_t *rec, void *skip) noexcept:
+        """Deliver to one member of a group, to those of other servers only if none here takes it;
+        1 when somebody did."""
+        cdef uint32_t j, _k
+        cdef sub_t *sub
+        # xorshift: which member is asked first is uniform
+        self.random ^= self.random << 13
+        self.random ^= self.random >> 7
+        self.random ^= self.random << 17
+        j = <uint32_t>(((self.random >> 32) * size) >> 32)
+        for _k in range(size):
+            sub = m.subs[start + j]
+            if sub.sink != skip and not sub.retired and not sub.far and (
+                    (<Sink>sub.sink).deliver(sub, rec)):
+                return 1
+            j = j + 1 if j + 1 < size else 0
+        return self.give_far(m, start, size, rec, skip) if m.far else 0
+
+    cdef uint32_t give_far(self, const match_t *m, uint32_t start, uint32_t size,
+                           const record_t *rec, void *skip) noexcept:
+        """Deliver to a member on another server, chosen by weight."""
+        cdef uint64_t total = 0, at
+        cdef uint32_t j, first = start
+        cdef sub_t *sub
+        for j in range(start, start + size):
+            if m.subs[j].sink != skip:
+                total += m.subs[j].far
+        at = ((self.random & 0xFFFFFFFF) * total) >> 32
+        for j in range(start, start + size):
+            if m.subs[j].sink == skip or not m.subs[j].far:
+                continue
+            if at < m.subs[j].far:
+                first = j
+                break
+            at -= m.subs[j].far
+        for j in range(size):
+            sub = m.subs[start + (first - start + j) % size]
+            if sub.far and sub.sink != skip and not sub.retired and (
+                    (<Sink>sub.sink).deliver(sub, rec)):
+                return 1
+        return 0
+
+    cdef void wait(self, Sink sink) noexcept:
+        """The sink's `routed` is called when the message at hand was given to everybody."""
+        self.late.append(sink)
+        self.late_size += 1
+
+    cdef void finish(self, const record_t *rec) noexcept:
+        cdef list late = self.late
+        cdef Sink sink
+        self.late = []
+        self.late_size = 0
+        for sink in late:
+            sink.routed(rec)
 
     cdef node_t *child(self, node_t *parent, const char *token, size_t n,
                        bint make) except? NULL:
@@ -387,205 +410,53 @@ cdef class Router:
             'cache_hits': self.cache_hits,
         }
 
-
-cdef inline bint is_wildcard_node(node_t *node) noexcept nogil:
-    return node.token_len == 1 and (node.token[0] == c'*' or node.token[0] == c'>')
-
-
-cdef inline uint32_t child_hash(uint64_t seed, node_t *parent, const char *token,
-                                size_t n) noexcept nogil:
-    return tw_hash(seed ^ (<uint64_t><uintptr_t>parent * <uint64_t>0x9E3779B97F4A7C15), token, n)
-
-
-cdef node_t *find_child(node_t **table, uint32_t mask, uint64_t seed, node_t *parent,
-                        const char *token, size_t n) noexcept nogil:
-    cdef uint32_t h = child_hash(seed, parent, token, n)
-    cdef uint32_t i = h & mask
-    cdef node_t *node = table[i]
-    while node != NULL:
-        if node.hash == h and node.parent == parent and node.token_len == n and (
-                memcmp(node.token, token, n) == 0):
-            return node
-        i = (i + 1) & mask
-        node = table[i]
-    return NULL
+    def listing(self):
+        """All subscriptions, in no order: (subject, queue, sid, sink, delivered, max, far)."""
+        cdef uint32_t i
+        cdef list found = []
+        list_branches(self.root, found)
+        for i in range(self.table_mask + 1):
+            if self.table[i] != NULL:
+                list_node(self.table[i], found)
+                list_branches(self.table[i], found)
+        return found
 
 
-cdef void walk(node_t **table, uint32_t mask, uint64_t seed, gather_t *g, node_t *node,
-               const char *rest, size_t n) noexcept nogil:
-    """Gather every node below `node` that matches the tokens in rest[0..n-1]."""
-    cdef const char *dot
-    cdef size_t token_len
-    cdef node_t *literal
-    while True:
-        if node.children == 0:
-            return
-        if node.tail != NULL:
-            gather_node(g, node.tail)
-        dot = <const char *>memchr(rest, c'.', n)
-        token_len = <size_t>(dot - rest) if dot != NULL else n
-        literal = NULL
-        if not (token_len == 1 and (rest[0] == c'*' or rest[0] == c'>')):
-            literal = find_child(table, mask, seed, node, rest, token_len)
-        if dot == NULL:
-            if literal != NULL:
-                gather_node(g, literal)
-            if node.star != NULL:
-                gather_node(g, node.star)
-            return
-        if node.star != NULL:
-            if literal == NULL:
-                literal = node.star     # one way on: no need to recurse
-            else:
-                walk(table, mask, seed, g, node.star, dot + 1, n - token_len - 1)
-        if literal == NULL:
-            return
-        node = literal
-        rest = dot + 1
-        n -= token_len + 1
-
-
-cdef int collect(match_t *m, gather_t *g) noexcept nogil:
-    """Lay the subscriptions of the gathered nodes out as a match; -1 = no memory."""
-    cdef size_t i, a, b, at = 0, total = 0, groups = 0
-    cdef Py_ssize_t k
-    cdef uint32_t j
-    cdef queue_t *q
-    cdef queue_t *other
-    cdef bint seen
-    for i in range(g.size):
-        total += g.nodes[i].subs_size
-        groups += g.nodes[i].queues_size
-        for j in range(g.nodes[i].queues_size):
-            total += g.nodes[i].queues[j].size
-    if total == 0:
-        return 0
-    m.subs = <sub_t **>malloc(total * sizeof(void *))
-    m.ends = <uint32_t *>malloc(max(groups, <size_t>1) * sizeof(uint32_t))
-    if m.subs == NULL or m.ends == NULL:
-        return -1
-    for i in range(g.size):
-        if g.nodes[i].subs_size:
-            memcpy(m.subs + at, g.nodes[i].subs, g.nodes[i].subs_size * sizeof(void *))
-            at += g.nodes[i].subs_size
-    m.plain = <uint32_t>at
-    for i in range(g.size):
-        for j in range(g.nodes[i].queues_size):
-            q = &g.nodes[i].queues[j]
-            seen = False        # a name met at an earlier node has been gathered from there
-            for a in range(i):
-                if find_queue(g.nodes[a], q.name, q.name_len) >= 0:
-                    seen = True
-                    break
-            if seen:
-                continue
-            memcpy(m.subs + at, q.members, q.size * sizeof(void *))
-            at += q.size
-            for b in range(i + 1, g.size):
-                k = find_queue(g.nodes[b], q.name, q.name_len)
-                if k >= 0:
-                    other = &g.nodes[b].queues[k]
-                    memcpy(m.subs + at, other.members, other.size * sizeof(void *))
-                    at += other.size
-            m.ends[m.groups] = <uint32_t>at
-            m.groups += 1
-    m.size = <uint32_t>at
-    return 0
-
-
-cdef Py_ssize_t find_queue(node_t *node, const char *name, size_t n) noexcept nogil:
-    cdef uint32_t i
-    for i in range(node.queues_size):
-        if node.queues[i].name_len == n and memcmp(node.queues[i].name, name, n) == 0:
-            return i
-    return -1
-
-
-cdef int append_sub(sub_t ***array, uint32_t *size, uint32_t *cap, sub_t *sub) noexcept nogil:
-    cdef sub_t **grown
-    cdef uint32_t room
-    if size[0] == cap[0]:
-        room = cap[0] * 2 if cap[0] else 1
-        grown = <sub_t **>realloc(array[0], room * sizeof(void *))
-        if grown == NULL:
-            return -1
-        array[0] = grown
-        cap[0] = room
-    sub.place = size[0]
-    array[0][size[0]] = sub
-    size[0] += 1
-    return 0
-
-
-cdef int join_plain(node_t *node, sub_t *sub) noexcept nogil:
-    sub.group = 0
-    return append_sub(&node.subs, &node.subs_size, &node.subs_cap, sub)
-
-
-cdef int join_queue(node_t *node, sub_t *sub, const char *name, size_t n) noexcept nogil:
-    cdef Py_ssize_t i = find_queue(node, name, n)
-    cdef queue_t *grown
-    cdef queue_t *q
-    if i < 0:
-        grown = <queue_t *>realloc(node.queues, (node.queues_size + 1) * sizeof(queue_t))
-        if grown == NULL:
-            return -1
-        node.queues = grown
-        i = node.queues_size
-        q = &node.queues[i]
-        memset(q, 0, sizeof(queue_t))
-        q.name = <char *>malloc(n)
-        if q.name == NULL:
-            return -1
-        memcpy(q.name, name, n)
-        q.name_len = <uint32_t>n
-        node.queues_size += 1
-    q = &node.queues[i]
-    sub.group = <uint32_t>i + 1
-    return append_sub(&q.members, &q.size, &q.cap, sub)
-
-
-cdef void drop_queue(node_t *node, uint32_t i) noexcept nogil:
-    """Remove an empty queue group; the last one takes its place."""
-    cdef uint32_t k
-    free(node.queues[i].name)
-    free(node.queues[i].members)
-    node.queues_size -= 1
-    if i != node.queues_size:
-        node.queues[i] = node.queues[node.queues_size]
-        for k in range(node.queues[i].size):
-            node.queues[i].members[k].group = i + 1
-    if node.queues_size == 0:
-        free(node.queues)
-        node.queues = NULL
-
-
-cdef void clear_match(match_t *m) noexcept nogil:
-    free(m.subject)
-    free(m.subs)
-    free(m.ends)
-    memset(m, 0, sizeof(match_t))
-
-
-cdef void free_node(node_t *node) noexcept nogil:
-    cdef uint32_t i, j
-    for i in range(node.subs_size):
-        free(node.subs[i])
-    free(node.subs)
-    for i in range(node.queues_size):
-        for j in range(node.queues[i].size):
-            free(node.queues[i].members[j])
-        free(node.queues[i].members)
-        free(node.queues[i].name)
-    free(node.queues)
-    free(node)
-
-
-cdef void free_branches(node_t *node) noexcept nogil:
-    """Free what hangs below a node by `*` and `>`; literal children are in the table."""
+cdef list_branches(node_t *node, list found):
+    """What hangs below a node by `*` and `>`; literal children are in the table."""
     if node.star != NULL:
-        free_branches(node.star)
-        free_node(node.star)
+        list_node(node.star, found)
+        list_branches(node.star, found)
     if node.tail != NULL:
-        free_branches(node.tail)
-        free_node(node.tail)
+        list_node(node.tail, found)
+        list_branches(node.tail, found)
+
+
+cdef list_node(node_t *node, list found):
+    cdef uint32_t i, j
+    cdef queue_t *q
+    cdef bytes subject = None
+    if node.subs_size == 0 and node.queues_size == 0:
+        return
+    subject = spell(node)
+    for i in range(node.subs_size):
+        found.append(listed(node.subs[i], subject, b''))
+    for i in range(node.queues_size):
+        q = &node.queues[i]
+        for j in range(q.size):
+            found.append(listed(q.members[j], subject, q.name[:q.name_len]))
+
+
+cdef tuple listed(sub_t *sub, bytes subject, bytes queue):
+    return (subject, queue, sub.sid[:sub.sid_len], <object>sub.sink, sub.delivered, sub.max,
+            sub.far)
+
+
+cdef bytes spell(node_t *node):
+    """The subject of a node."""
+    tokens = []
+    while node.parent != NULL:
+        tokens.append(node.token[:node.token_len])
+        node = node.parent
+    tokens.reverse()
+    return b'.'.join(tokens)

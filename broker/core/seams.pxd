@@ -17,6 +17,8 @@ cdef class Sink(Task):
     # Takes one message for `ctx` (a sub_t of the router, a consumer_t of a cursor).
     # Returns 1 when it was taken, 0 when this sink cannot (closing, own echo, full).
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept
+    # The message was given to everybody, after Router.wait.
+    cdef void routed(self, const record_t *rec) noexcept
 
 
 cdef class Session(Sink):

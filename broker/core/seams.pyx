@@ -21,6 +21,9 @@ cdef class Sink(Task):
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         return 0
 
+    cdef void routed(self, const record_t *rec) noexcept:
+        pass
+
 
 cdef class Session(Sink):
     cdef Py_ssize_t feed(self, const char *data, Py_ssize_t n) except -1:

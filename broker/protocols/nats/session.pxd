@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from broker.core.outbuf cimport OutBuf
-from broker.core.router cimport match_t, sub_t
 from broker.core.seams cimport Session
+from broker.core.trie cimport match_t, sub_t
 from broker.core.types cimport record_t
 from broker.protocols.nats.face cimport NatsFace
 from broker.protocols.nats.subs cimport subs_t

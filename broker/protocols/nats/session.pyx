@@ -17,9 +17,10 @@ from libc.string cimport memcmp, memcpy
 
 from broker import errors
 from broker.core.outbuf cimport out_commit, out_put, out_reserve
-from broker.core.router cimport (
-    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, Router, match_t, sub_t, subject_shape)
+from broker.core.router cimport Router
 from broker.core.seams cimport Session, Sink
+from broker.core.trie cimport (
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, match_t, sub_t, subject_shape)
 from broker.core.turn cimport PHASE_STORE
 from broker.core.types cimport REC_CRLF, record_t
 from broker.protocols.nats.face cimport NatsFace
@@ -588,8 +589,6 @@ cdef class NatsSession(Session):
             return
         self.stall_due_ns = 0
         self.link.resume()
-
-    # --- what monitoring reads
 
     @property
     def subscriptions(self):

@@ -2,7 +2,7 @@
 """The subscriptions of one connection by sid: open addressing, no memory while there are none."""
 from libc.stdint cimport uint32_t, uint64_t
 
-from broker.core.router cimport sub_t
+from broker.core.trie cimport sub_t
 
 ctypedef struct subs_t:
     sub_t **slots       # owned array of borrowed subs, mask + 1 long; NULL while empty

@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp
 
-from broker.core.router cimport sub_t
+from broker.core.trie cimport sub_t
 from broker.core.types cimport tw_assert
 
 cdef extern from "core.h" nogil:
