@@ -79,6 +79,17 @@ NATS_RESPONDERS_NEED_HEADERS: Final = WireError(
     "no responders requires headers support", True, "errors.go"
 )
 NATS_CONNECTIONS: Final = WireError("maximum connections exceeded", True, "errors.go")
+NATS_USER_EXPIRED: Final = WireError("User Authentication Expired", True, "client.go authExpired")
+NATS_ACCOUNT_EXPIRED: Final = WireError(
+    "Account Authentication Expired", True, "client.go accountAuthExpired"
+)
+NATS_USER_REVOKED: Final = WireError(
+    "User Authentication Revoked", True, "accounts.go updateAccountClaimsWithRefresh"
+)
+NATS_LOGIN_TIMEOUT: Final = WireError("Authentication Timeout", True, "client.go authTimeout")
+NATS_ACCOUNT_CONNECTIONS: Final = WireError(
+    "maximum account active connections exceeded", True, "errors.go"
+)
 NATS_STALE: Final = WireError("Stale Connection", True, "client.go processPingTimer")
 NATS_SUBSCRIPTIONS: Final = WireError("maximum subscriptions exceeded", False, "errors.go")
 NATS_SUBJECT: Final = WireError("Invalid Subject", False, "client.go processSub")
@@ -114,6 +125,12 @@ NATS_CLOSED_NO_HEADERS: Final = "No Responders Requires Headers"
 NATS_CLOSED_CONNECTIONS: Final = "Maximum Connections Exceeded"
 NATS_CLOSED_PENDING: Final = "Slow Consumer (Pending Bytes)"
 NATS_CLOSED_DEADLINE: Final = "Slow Consumer (Write Deadline)"
+NATS_CLOSED_AUTH_TIMEOUT: Final = "Authentication Timeout"
+NATS_CLOSED_EXPIRED: Final = "Authentication Expired"
+NATS_CLOSED_REVOKED: Final = "Credentials Revoked"
+NATS_CLOSED_MISSING_ACCOUNT: Final = "Missing Account"
+NATS_CLOSED_ACCOUNT_CONNECTIONS: Final = "Maximum Account Connections Exceeded"
+NATS_CLOSED_KICKED: Final = "Kicked"
 NATS_CLOSED_STALE: Final = "Stale Connection"
 NATS_CLOSED_SHUTDOWN: Final = "Server Shutdown"
 
