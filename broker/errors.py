@@ -107,6 +107,9 @@ NATS_QUEUE_DENIED: Final = WireError(
     False,
     "client.go subPermissionViolation",
 )
+NATS_SUBSCRIPTION_DENIED: Final = WireError(
+    "Permissions Violation for Subscription to {subject}", False, "client.go subPermissionViolation"
+)
 NATS_SUB_TOKENS: Final = WireError(
     "Permissions Violation for Subscription to {subject}, too many tokens",
     False,

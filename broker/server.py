@@ -21,7 +21,8 @@ from broker.net.listener import Runtime
 from broker.net.pages import Pages
 from broker.net.tls import TlsError
 from broker.protocols.nats import monitor
-from broker.protocols.nats.door import NatsDoor
+from broker.protocols.nats.server import NatsServer
+from broker.protocols.nats.settings import Settings
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
 from broker.protocols.nsq.extras import Extras
@@ -54,6 +55,7 @@ class Server:
         self._pages: dict[str, Pages] = {}
         self._lookup: LookupServer | None = None
         self.lookup_peers: LookupPeers | None = None  # the nsqlookupds that we tell
+        self.nats: NatsServer | None = None
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
         self._router: Router | None = None
@@ -96,8 +98,11 @@ class Server:
             for door, bound in self._lookup.ports.items():
                 self.ports["nsqlookupd" if door == "tcp" else f"nsqlookupd_{door}"] = bound
         if config.nats.listen is not None:
-            nats = NatsDoor(config.nats, runtime, self._router, config.server.name)
-            await self._open("nats", nats)
+            self.nats = NatsServer(nats_settings(config), runtime, self._router)
+            await self.nats.start()
+            assert self.nats.door is not None
+            self.doors["nats"] = self.nats.door
+            self.ports |= self.nats.ports
         if config.nsq.listen is not None:
             nsq = NsqDoor(config.nsq, runtime, self._engine)
             nsq.dead_letters.begin(config.storage.for_topic)
@@ -183,6 +188,9 @@ class Server:
         if self.lookup_peers is not None:
             await self.lookup_peers.stop()
             self.lookup_peers = None
+        if self.nats is not None:
+            await self.nats.stop()
+            self.nats = None
         for door in self.doors.values():
             await door.drain()
         await asyncio.gather(*(pages.close() for pages in self._pages.values()))
@@ -221,11 +229,10 @@ class Server:
 
     def identity(self) -> monitor.Identity:
         """Who we are, for /varz."""
-        nats = self.doors.get("nats")
         config = self.config.nats
         host, port = self.ports.get("nats", ("", 0))
         http_host, http_port = self.ports["monitor"]
-        server_id = nats.server_id if isinstance(nats, NatsDoor) else ""
+        server_id = self.nats.server_id if self.nats is not None else ""
         return monitor.Identity(
             server_id=server_id,
             server_name=self.config.server.name or server_id,
@@ -261,6 +268,25 @@ class Server:
             ),
             subscriptions=self._router.size if self._router is not None else 0,
         )
+
+
+def nats_settings(config: Config) -> Settings:
+    """What [nats] says, in the words of a NATS server."""
+    nats = config.nats
+    assert nats.listen is not None
+    return Settings(
+        listen=nats.listen,
+        server_name=config.server.name,
+        max_control_line=nats.max_control_line,
+        max_payload=nats.max_payload,
+        max_pending=nats.max_pending,
+        max_connections=nats.max_connections,
+        max_subscriptions=nats.max_subscriptions,
+        max_sub_tokens=nats.max_sub_tokens,
+        ping_interval_ns=nats.ping_interval_ns,
+        ping_max=nats.ping_max,
+        write_deadline_ns=nats.write_deadline_ns,
+    )
 
 
 def nsq_facts(config: Config) -> dict[str, Any]:

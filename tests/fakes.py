@@ -208,16 +208,21 @@ class FakeNats:
     """A NATS face with peers and no sockets."""
 
     def __init__(self, **settings: Any) -> None:
-        from dataclasses import replace
-
-        from broker.config import NatsConfig
+        from broker.protocols.nats.account import Account, Desk
         from broker.protocols.nats.face import NatsFace
+        from broker.protocols.nats.gate import Gate
         from broker.protocols.nats.session import NatsSession
+        from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Settings
 
-        config = replace(NatsConfig(), **settings)
+        config = Settings(**settings)
         self.loop = FakeLoop()
         self.router = Router()
-        self.face = NatsFace(self.router, self.loop.turn, config, b'INFO {"x":1')
+        self.face = NatsFace(self.loop.turn, config)
+        self.gate = Gate(self.face)
+        self.gate.set_info({"x": 1})
+        self.desk = Desk()
+        self.account = Account(GLOBAL_ACCOUNT, self.loop.turn, self.desk, self.router)
+        self.gate.accounts[GLOBAL_ACCOUNT] = self.account
         self.door = FakeDoor(self.loop, lambda: NatsSession(self.face), config.max_pending)
 
     def dial(self, connect: bytes | None = b"{}", *, quiet: bool = True) -> FakePeer:

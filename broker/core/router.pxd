@@ -34,6 +34,8 @@ cdef class Router:
     cdef match_t spare[ROUTE_DEPTH]     # answers for the inner ones
     cdef list late              # sinks that are called when everybody has the message
     cdef uint32_t late_size
+    cdef list watchers          # told of every subscription that comes or goes
+    cdef uint32_t watched       # len(watchers)
 
     cdef sub_t *add(self, Sink sink, const char *subject, size_t subject_len, const char *queue,
                     size_t queue_len, const char *sid, size_t sid_len) except NULL

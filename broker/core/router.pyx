@@ -17,7 +17,7 @@ from broker.core.seams cimport Sink
 from broker.core.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, child_hash, clear_match, collect,
     drop_queue, find_child, free_branches, free_node, gather_t, is_wildcard_node, join_plain,
-    join_queue, match_t, node_t, queue_t, sub_t, subject_shape, walk)
+    join_queue, match_t, node_t, queue_name, queue_t, spell, sub_t, subject_shape, walk)
 from broker.core.types cimport record_t
 
 cdef extern from "core.h" nogil:
@@ -44,12 +44,13 @@ cdef class Router:
         self.cached_refs_max = cached_refs_max
         self.version = 1
         self.late = []
+        self.watchers = []
         if self.root == NULL or self.table == NULL or self.cache == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         cdef uint32_t i
-        for i in range(ROUTE_DEPTH):
+        for i in range(<uint32_t>ROUTE_DEPTH):
             clear_match(self.spare + i)
         if self.cache != NULL:
             self.clear_cache()
@@ -100,6 +101,8 @@ cdef class Router:
         self.size += 1
         self.inserts += 1
         self.changed(subject, subject_len, shape)
+        if self.watched:
+            self.tell(subject[:subject_len], queue[:queue_len] if queue_len else b'', 1, sink)
         return sub
 
     cdef void changed(self, const char *subject, size_t n, int shape) noexcept:
@@ -128,6 +131,8 @@ cdef class Router:
                 start -= 1
                 path[start] = c'.'
         self.changed(path + start, sizeof(path) - start, SUBJECT_WILDCARD if wildcard else 0)
+        if self.watched:
+            self.tell(path[start:sizeof(path)], queue_name(sub), -1, <object>sub.sink)
         node = sub.node
         self.unlink(sub)
         free(sub)
@@ -145,6 +150,20 @@ cdef class Router:
             parent.children -= 1
             free_node(node)
             node = parent
+
+    def tell(self, bytes subject, bytes queue, int delta, sink):
+        """Tell the watchers that a subscription came (1) or goes (-1)."""
+        for watcher in tuple(self.watchers):
+            watcher.interest_changed(subject, queue, delta, sink)
+
+    def watch(self, watcher):
+        """From now on `watcher.interest_changed(subject, queue, delta, sink)` is called."""
+        self.watchers.append(watcher)
+        self.watched += 1
+
+    def unwatch(self, watcher):
+        self.watchers.remove(watcher)
+        self.watched -= 1
 
     cdef void unlink(self, sub_t *sub) noexcept:
         cdef node_t *node = sub.node
@@ -450,13 +469,3 @@ cdef list_node(node_t *node, list found):
 cdef tuple listed(sub_t *sub, bytes subject, bytes queue):
     return (subject, queue, sub.sid[:sub.sid_len], <object>sub.sink, sub.delivered, sub.max,
             sub.far)
-
-
-cdef bytes spell(node_t *node):
-    """The subject of a node."""
-    tokens = []
-    while node.parent != NULL:
-        tokens.append(node.token[:node.token_len])
-        node = node.parent
-    tokens.reverse()
-    return b'.'.join(tokens)

@@ -78,3 +78,7 @@ cdef void drop_queue(node_t *node, uint32_t i) noexcept nogil
 cdef void clear_match(match_t *m) noexcept nogil
 cdef void free_node(node_t *node) noexcept nogil
 cdef void free_branches(node_t *node) noexcept nogil
+
+# The subject of a node; the queue group of a subscription, or nothing.
+cdef bytes spell(node_t *node)
+cdef bytes queue_name(sub_t *sub)

@@ -255,3 +255,22 @@ cdef void free_branches(node_t *node) noexcept nogil:
     if node.tail != NULL:
         free_branches(node.tail)
         free_node(node.tail)
+
+
+cdef bytes spell(node_t *node):
+    """The subject of a node."""
+    tokens = []
+    while node.parent != NULL:
+        tokens.append(node.token[:node.token_len])
+        node = node.parent
+    tokens.reverse()
+    return b'.'.join(tokens)
+
+
+cdef bytes queue_name(sub_t *sub):
+    """The queue group it is in, or nothing."""
+    cdef queue_t *q
+    if sub.group == 0:
+        return b''
+    q = &sub.node.queues[sub.group - 1]
+    return q.name[:q.name_len]

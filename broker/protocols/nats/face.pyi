@@ -2,17 +2,23 @@
 
 from typing import Any, final
 
-from broker.core.router import Router
 from broker.core.turn import Turn
 from broker.protocols.nats.session import NatsSession
 
 @final
 class NatsFace:
-    router: Router
+    turn: Turn
+    gate: Any
+    tracer: Any
+    must_connect: bool
+    connections_max: int
+    payload_max: int
+    ping_interval_ns: int
     sessions: set[NatsSession]
     info_head: bytes
     total_connections: int
     slow_consumers: int
     stale: int
-    def __init__(self, router: Router, turn: Turn, config: Any, info_head: bytes) -> None: ...
+    def __init__(self, turn: Turn, config: Any) -> None: ...
+    def configure(self, config: Any) -> None: ...
     def traffic(self) -> tuple[int, int, int, int]: ...

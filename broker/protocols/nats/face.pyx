@@ -5,34 +5,38 @@ import os
 from libc.stdint cimport uint64_t
 
 from broker import limits
-from broker.core.router cimport Router
 from broker.core.turn cimport Turn
 
 
 cdef class NatsFace:
-    def __init__(self, Router router, Turn turn, config, bytes info_head):
-        """`config` has the attributes of config.NatsConfig; `info_head` is options.info_head()."""
-        self.router = router
+    def __init__(self, Turn turn, config):
+        """`config` has the attributes of settings.Settings."""
         self.turn = turn
         self.sessions = set()
-        self.info_head = info_head
         self.seed = int.from_bytes(os.urandom(8), 'little')
-        self.stall_bytes = config.max_pending // limits.NATS_STALL_SHARE
-        self.control_line_max = config.max_control_line
-        self.payload_max = config.max_payload
         self.run_max = limits.NATS_RUN_MAX
         self.run_bytes = limits.NATS_RUN_BYTES
         self.teardown_max = limits.NATS_TEARDOWN
+        self.first_ping_jitter = limits.NATS_FIRST_PING_JITTER
+        self.rtt_max_age_ns = limits.NATS_RTT_MAX_AGE
+        self.stall_ns = limits.NATS_STALL
+        self.configure(config)
+
+    def configure(self, config):
+        """These limits hold from here on, for sessions that come."""
+        self.stall_bytes = config.max_pending // limits.NATS_STALL_SHARE
+        self.control_line_max = config.max_control_line
+        self.payload_max = config.max_payload
+        if self.payload_max <= 0:
+            self.payload_max = limits.NATS_PAYLOAD_HUGE
         self.subscriptions_max = config.max_subscriptions
         self.tokens_max = config.max_sub_tokens
-        self.connections_max = config.max_connections
+        self.connections_max = max(0, config.max_connections)
+        self.headers = not config.no_header_support
         self.ping_interval_ns = config.ping_interval_ns
         self.first_ping_ns = min(config.ping_interval_ns, limits.NATS_FIRST_PING)
-        self.first_ping_jitter = limits.NATS_FIRST_PING_JITTER
         self.ping_max = config.ping_max
-        self.rtt_max_age_ns = limits.NATS_RTT_MAX_AGE
         self.write_deadline_ns = config.write_deadline_ns
-        self.stall_ns = limits.NATS_STALL
 
     def traffic(self):
         """Messages and bytes since start: (in_msgs, in_bytes, out_msgs, out_bytes)."""

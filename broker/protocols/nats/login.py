@@ -79,5 +79,9 @@ class Authenticator(Protocol):
     def check(self, login: Login) -> Identity | Awaitable[Identity]:
         """Who it is; raises Refused, as the awaitable does."""
 
-    def still_valid(self, identity: Identity, login: Login) -> bool:
-        """Whether one who was let in would still be, with the same rights to an account."""
+    def renew(self, identity: Identity, login: Login) -> Identity | None:
+        """The rights, as they are now, of one who was let in; None when there are none left.
+
+        Asked after a reload. A password is not checked again if what it is compared with is the
+        same as before.
+        """

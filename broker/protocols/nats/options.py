@@ -147,22 +147,18 @@ def _crc16(data: bytes) -> int:
     return crc
 
 
-def info_head(*, server_id: str, server_name: str, host: str, port: int, max_payload: int) -> bytes:
-    """An INFO line up to the two fields that differ from client to client."""
-    fields = {
+def server_info(
+    server_id: str, server_name: str, address: tuple[str, int], *, headers: bool, max_payload: int
+) -> dict[str, Any]:
+    """What INFO says to everybody, in the original's order; more may be added."""
+    return {
         "server_id": server_id,
         "server_name": server_name or server_id,
         "version": NATS_VERSION,
         "proto": 1,
         "go": f"none ({platform.python_implementation()} {platform.python_version()})",
-        "host": host,
-        "port": port,
-        "headers": True,
+        "host": address[0],
+        "port": address[1],
+        "headers": headers,
         "max_payload": max_payload,
     }
-    return b"INFO " + orjson.dumps(fields)[:-1]
-
-
-def info_line(head: bytes, client_id: int, client_ip: str) -> bytes:
-    """The INFO of one client. A blank before CRLF: clients have come to see it there."""
-    return b'%b,"client_id":%d,"client_ip":%b} \r\n' % (head, client_id, orjson.dumps(client_ip))

@@ -3,10 +3,13 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from broker.core.outbuf cimport OutBuf
+from broker.core.router cimport Router
 from broker.core.seams cimport Session
 from broker.core.trie cimport match_t, sub_t
 from broker.core.types cimport record_t
+from broker.protocols.nats.account cimport Account
 from broker.protocols.nats.face cimport NatsFace
+from broker.protocols.nats.permit cimport Patterns, Permit
 from broker.protocols.nats.subs cimport subs_t
 from broker.protocols.nats.wire cimport op_t, scan_t
 
@@ -36,20 +39,35 @@ cdef class NatsSession(Session):
     cdef uint32_t sweep                 # where the removal of a gone session's subs stands
     cdef list waiters                   # sessions that rest until this one has sent its bytes
     cdef readonly object options        # ClientOptions, or None before CONNECT
+    cdef readonly Account account       # None until it is known who this is
+    cdef Router router                  # of the account
+    cdef readonly Permit permit         # None: everything is allowed
+    cdef Patterns filter                # what must not be delivered, or None
+    cdef readonly object identity       # login.Identity, or None
+    cdef public object kind             # STANDARD, WEBSOCKET ...
+    cdef public object host             # of the peer; '' = not known
+    cdef public int port
+    cdef public object tls_peer         # login.TlsPeer, or None
+    cdef public bytes nonce             # of INFO, or None
+    cdef public object extra            # what the door that accepted it knows, or None
+    cdef dict replies                   # subject -> [when, how often], by allow_responses
+    cdef readonly int64_t stop_ns       # wall clock; 0 while open
+    cdef int64_t login_due_ns           # CONNECT must be there by then; 0 = no hurry
+    cdef int64_t expires_due_ns         # the login ends then; 0 = never
+    cdef int64_t account_subs_max       # -1 = no limit
+    cdef bint unknown                   # nobody has logged in yet
+    cdef readonly bint waiting          # somebody is asked: no input meanwhile
+    cdef readonly bint ponged           # has had a PONG behind CONNECT: may be sent INFO
+    cdef uint8_t memo_denied            # the memo's subject may not be published to
     cdef readonly str closed_because    # NATS_CLOSED_*, or None while open
 
     cdef int walk(self, op_t *ops, uint32_t count) except -1
-    cdef const match_t *find(self, const char *subject, size_t n) except NULL
-    cdef int publish(self, op_t *op) except -1
-    cdef int publish_each(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1
-    cdef int publish_run(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1
-    cdef bint apart(self, const match_t *m) noexcept
-    cdef bint allowed(self, op_t *op) except *
-    cdef int no_one(self, op_t *op) except -1
+    cdef void trace(self, op_t *op) noexcept
+    cdef bint drop_any(self) noexcept
     cdef void deliver_run(self, sub_t *sub, record_t *rec, op_t *op, const char *limit) noexcept
     cdef void counted(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept
-    cdef int subscribe(self, op_t *op) except -1
-    cdef void unsubscribe(self, op_t *op) noexcept
+    cdef void may_be_answered(self, const record_t *rec) noexcept
+    cdef bint may_answer(self, bytes subject) except -1
     cdef void remove_sub(self, sub_t *sub) noexcept
     cdef void remove_retired(self) noexcept
     cdef void say(self, const char *line, size_t n) noexcept

@@ -1,42 +1,36 @@
 # cython: language_level=3
-"""NATS sessions: operations in, messages out.
+"""NATS sessions: a connection's life, its input, its subscriptions, and what is delivered to it.
 
-    PUB -> find (memo, then Router.match) -> publish_each -> Router.route -> deliver of each sink
-                                          -> publish_run  -> deliver_run of each session
+    feed -> walk -> publishing.publish, subscribe, unsubscribe, ...
+    CONNECT -> gate.connect -> (a login, perhaps later) -> bind
 
-A run is a row of PUBs with the same control line. Each subscriber takes all of a run before the
-next subscriber does: its head is written once, and nobody can tell, as long as no connection
-stands in the match twice.
+Until `bind` a session belongs to no account and no operation but CONNECT is done.
 """
 import logging
 import random
 
-from cpython.object cimport PyObject, PyTypeObject
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
-from broker import errors
+from broker import errors, limits
 from broker.core.outbuf cimport out_commit, out_put, out_reserve
-from broker.core.router cimport Router
-from broker.core.seams cimport Session, Sink
-from broker.core.trie cimport (
-    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, match_t, sub_t, subject_shape)
+from broker.core.seams cimport Session
+from broker.core.trie cimport sub_t
 from broker.core.turn cimport PHASE_STORE
 from broker.core.types cimport REC_CRLF, record_t
+from broker.protocols.nats.account cimport Account
 from broker.protocols.nats.face cimport NatsFace
-from broker.protocols.nats.options import ClientOptions, info_line, parse_object
-from broker.protocols.nats.subs cimport (
-    sid_hash, subs_any, subs_drop, subs_find, subs_free, subs_put, subs_retire, subs_unretire)
+from broker.protocols.nats.options import parse_object
+from broker.protocols.nats.permit cimport Permit
+from broker.protocols.nats.publishing cimport publish
+from broker.protocols.nats.subs cimport subs_any, subs_drop, subs_free, subs_retire, subs_unretire
+from broker.protocols.nats.subscribing cimport listing, subscribe, unsubscribe
 from broker.protocols.nats.wire cimport (
     OP_CONNECT, OP_ERROR, OP_INFO, OP_PEER_ERROR, OP_PING, OP_PONG, OP_PUB, OP_SUB, OP_UNSUB,
-    OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_UNKNOWN, SIZES_MAX, TW_SLACK, count_tokens,
-    head_bytes, join_sizes, no_responders_bytes, op_t, put_head, put_no_responders,
-    reserved_reply, reserved_subject, scan, tw_put_run)
+    OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_UNKNOWN, TW_SLACK, head_bytes, op_t, put_head,
+    scan, tw_put_run)
 
 LOG = logging.getLogger('broker.nats')
-
-cdef extern from "Python.h":
-    PyTypeObject *Py_TYPE(PyObject *o) nogil
 
 cdef const char *OK = b'+OK\r\n'
 cdef const char *PING = b'PING\r\n'
@@ -50,6 +44,9 @@ cdef class NatsSession(Session):
     def __init__(self, NatsFace face):
         self.face = face
         self.verbose = self.pedantic = self.echo = True
+        self.kind = 'STANDARD'
+        self.host = ''
+        self.account_subs_max = -1
         self.state.control_line_max = face.control_line_max
         self.state.payload_max = face.payload_max
         self.state.run_max = face.run_max
@@ -67,15 +64,11 @@ cdef class NatsSession(Session):
         self.active_ns = face.turn.now_ns
         face.total_connections += 1
         self.client_id = face.total_connections
-        peer = link.peer
-        ip = peer[0] if isinstance(peer, tuple) else ''
-        self.out.put_bytes(info_line(face.info_head, self.client_id, ip))
-        if face.connections_max and <uint64_t>len(face.sessions) >= face.connections_max:
-            self.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
-            return
         face.sessions.add(self)
         self.ping_due_ns = face.turn.now_ns + face.ping_interval_ns
-        self.set_timer()
+        face.gate.opened(self)
+        if not self.closing:
+            self.set_timer()
 
     cdef void closed(self) noexcept:
         cdef NatsFace face = self.face
@@ -87,25 +80,83 @@ cdef class NatsSession(Session):
         face.gone_out_bytes += self.out_bytes
         if self.closed_because is None:
             self.closed_because = errors.NATS_CLOSED_CLIENT
+        self.stop_ns = face.turn.wall_ns
+        if self.account is not None:
+            self.account.leave(self)
+        face.gate.left(self)
         self.link = None
         self.gone = True
         self.stall_due_ns = 0
         self.wake_waiters()
         self.run()
 
+    def bind(self, Account account, identity, Permit permit):
+        """Belong to an account from here on, with these rights."""
+        if self.account is not None and self.account is not account:
+            self.account.leave(self)
+            while self.drop_any():
+                pass
+        if self.account is not account:
+            account.join(self)
+        self.account = account
+        self.router = account.router
+        self.identity = identity
+        self.permit = permit
+        self.filter = None
+        self.memo = NULL
+        self.unknown = False
+        self.login_due_ns = 0
+        self.limit(identity)
+
+    def limit(self, identity):
+        """The smallest of the server's, the account's and the user's limits holds."""
+        cdef NatsFace face = self.face
+        sizes = [n for n in (face.payload_max, self.account.payload_max, identity.payload_max)
+                 if n >= 0]
+        counts = [n for n in (face.subscriptions_max or -1, self.account.subscriptions_max,
+                              identity.subscriptions_max) if n >= 0]
+        self.state.payload_max = min(sizes)
+        self.account_subs_max = min(counts) if counts else -1
+        self.expires_due_ns = 0
+        if identity.expires_ns:
+            self.expires_due_ns = (
+                face.turn.now_ns + max(0, identity.expires_ns - face.turn.wall_ns))
+        self.set_timer()
+
+    def expect_login(self, int64_t timeout_ns):
+        """Nothing is done for this client before it is known who it is; 0 = it has the time."""
+        self.unknown = True
+        self.login_due_ns = self.face.turn.now_ns + timeout_ns if timeout_ns else 0
+        self.set_timer()
+
+    def wait(self):
+        """Take no more input: somebody is asked about this client."""
+        self.waiting = True
+        self.link.pause()
+
+    def go(self):
+        """The answer is there."""
+        self.waiting = False
+        if self.link is not None and not self.stall_due_ns:
+            self.link.resume()
+
+    cdef bint drop_any(self) noexcept:
+        """Remove one subscription; False when there is none."""
+        cdef sub_t *sub = subs_any(&self.subs, &self.sweep)
+        if sub == NULL:
+            return False
+        self.remove_sub(sub)
+        return True
+
     cdef void run(self) noexcept:
         """Remove what could not be removed while messages were on their way."""
         cdef uint32_t left = self.face.teardown_max
-        cdef sub_t *sub
         if not self.gone:
             self.remove_retired()
             return
         while left:
-            sub = subs_any(&self.subs, &self.sweep)
-            if sub == NULL:
+            if not self.drop_any():
                 return
-            subs_drop(&self.subs, sub)
-            self.face.router.remove(sub)
             left -= 1
         self.face.turn.add(PHASE_STORE, self)   # a million must not stop the loop
 
@@ -125,6 +176,10 @@ cdef class NatsSession(Session):
         cdef bytes line = errors.nats_line(error, **quoted)
         self.say(line, <size_t>len(line))
 
+    def send(self, bytes line):
+        """Put a line of the protocol into the output."""
+        self.say(line, <size_t>len(line))
+
     cdef void say(self, const char *line, size_t n) noexcept:
         if not out_put(self.out, line, n):
             self.drop_slow(errors.NATS_CLOSED_PENDING)
@@ -135,6 +190,8 @@ cdef class NatsSession(Session):
             return
         self.closed_because = why
         self.face.slow_consumers += 1
+        if self.account is not None:
+            self.account.slow_consumers += 1
         LOG.warning('client %d: %s', self.client_id, why)
         self.link.abort()
 
@@ -145,7 +202,10 @@ cdef class NatsSession(Session):
         cdef uint32_t count
         cdef size_t used = 0, step
         self.input_end = data + n
-        while used < <size_t>n and not self.closing:
+        if self.unknown and self.face.must_connect and n and (data[0] | 0x20) != c'c' and (
+                self.options is None and not self.closing):
+            self.face.gate.refuse(self, 'not CONNECT')
+        while used < <size_t>n and not self.closing and not self.waiting:
             step = scan(data + used, <size_t>n - used, ops, &count, &self.state)
             if count:
                 self.walk(ops, count)
@@ -167,21 +227,28 @@ cdef class NatsSession(Session):
         cdef op_t *op
         for i in range(count):
             op = ops + i
+            if self.unknown and op.kind != OP_CONNECT and op.kind != OP_ERROR:
+                self.face.gate.first(self)
+                if self.closing:
+                    break
+            if self.face.tracer is not None:
+                self.trace(op)
             if op.kind == OP_PUB:
-                self.publish(op)
+                publish(self, op)
             elif op.kind == OP_SUB:
-                self.subscribe(op)
+                subscribe(self, op)
             elif op.kind == OP_UNSUB:
-                self.unsubscribe(op)
+                unsubscribe(self, op)
             elif op.kind == OP_PING:
                 self.pinged_ns = self.face.turn.now_ns
                 self.say(PONG, PING_LEN)
+                self.ponged = self.options is not None
             elif op.kind == OP_PONG:
                 self.pings_out = 0
                 if self.rtt_start_ns:
                     self.rtt_ns = max(1, self.face.turn.now_ns - self.rtt_start_ns)
             elif op.kind == OP_CONNECT:
-                self.connect(op.data[:op.total_len])
+                self.face.gate.connect(self, op.data[:op.total_len])
             elif op.kind == OP_INFO:
                 try:
                     parse_object(op.data[:op.total_len])
@@ -206,170 +273,32 @@ cdef class NatsSession(Session):
         else:
             self.end(None, errors.NATS_CLOSED_PARSE)
 
-    def connect(self, bytes raw):
-        """CONNECT, the first or a later one; what it may do is decided here and nowhere else."""
+    def take(self, options):
+        """What a CONNECT, the first or a later one, asked for."""
         cdef NatsFace face = self.face
         cdef uint64_t jitter = <uint64_t>face.first_ping_ns // face.first_ping_jitter
-        now_ns = face.turn.now_ns
         if self.rtt_ns == 0:
             self.rtt_ns = max(1, face.turn.wall_ns - self.start_ns)
-        self.ping_due_ns = now_ns + face.first_ping_ns + random.randrange(jitter + 1)
-        self.set_timer()
-        if self.options is None:
-            self.options = ClientOptions()
-        options = self.options
-        try:
-            options.merge(raw)
-        except ValueError:
-            return self.end(None, errors.NATS_CLOSED_PARSE)
+        self.ping_due_ns = face.turn.now_ns + face.first_ping_ns + random.randrange(jitter + 1)
+        self.options = options
         self.echo = options.echo
         self.verbose = options.verbose
         self.pedantic = options.pedantic
-        self.state.headers = options.headers
+        self.state.headers = face.headers and options.headers
         self.no_responders = options.no_responders
-        if options.account or options.new_account:
-            self.end(errors.NATS_AUTHORIZATION, errors.NATS_CLOSED_AUTHENTICATION)
-        elif options.protocol not in (0, 1):
-            self.end(errors.NATS_PROTOCOL_LEVEL, errors.NATS_CLOSED_PROTOCOL_LEVEL)
-        elif options.no_responders and not options.headers:
-            self.end(errors.NATS_RESPONDERS_NEED_HEADERS, errors.NATS_CLOSED_NO_HEADERS)
-        elif options.verbose:
-            self.say(OK, OK_LEN)
+        self.set_timer()
 
-    # --- publishing
-
-    cdef const match_t *find(self, const char *subject, size_t n) except NULL:
-        cdef const match_t *m = self.memo
-        cdef Router router = self.face.router
-        if self.memo_changes == router.changes and m != NULL and m.subject_len == n and (
-                memcmp(m.subject, subject, n) == 0):
-            return m
-        m = router.match(subject, n)
-        self.memo = m
-        self.memo_changes = router.changes
-        self.memo_apart = 0
-        return m
-
-    cdef int publish(self, op_t *op) except -1:
-        cdef record_t rec
-        cdef char sizes[SIZES_MAX]
-        cdef void *skip = NULL if self.echo else <void *>self
-        cdef const match_t *m = self.find(op.subject, op.subject_len)
-        self.in_msgs += op.count
-        self.in_bytes += <uint64_t>op.total_len * op.count
-        self.active_ns = self.face.turn.now_ns
-        rec.subject = op.subject
-        rec.reply = op.reply
-        rec.data = op.data
-        rec.size_text = op.text
-        rec.size_text_len = <uint8_t>op.text_len
-        rec.seq = 0
-        rec.timestamp_ns = self.face.turn.wall_ns
-        rec.total_len = op.total_len
-        rec.headers_len = op.headers_len
-        rec.subject_len = op.subject_len
-        rec.reply_len = op.reply_len
-        rec.attempts = 0
-        rec.flags = REC_CRLF
-        if op.headers_len:
-            rec.size_text = sizes
-            rec.size_text_len = <uint8_t>join_sizes(sizes, op.text, op.text_len)
-        if not (self.verbose or self.pedantic or op.reply_len or op.subject[0] == c'_'):
-            if m.size == 0:
-                return 0
-            if op.count > 1 and m.groups == 0 and self.apart(m):
-                return self.publish_run(op, &rec, m, skip)
-        return self.publish_each(op, &rec, m, skip)
-
-    cdef int publish_each(self, op_t *op, record_t *rec, const match_t *m,
-                          void *skip) except -1:
-        """One message after the other, with everything that may be said of each."""
-        cdef Router router = self.face.router
-        cdef uint32_t k
-        cdef bint plain = not self.verbose and not self.pedantic and not op.reply_len and not (
-            op.subject[0] == c'_')
-        for k in range(op.count):
-            if not plain and not self.allowed(op):
-                continue
-            if self.closing:
-                break
-            if router.changes != self.memo_changes:
-                m = self.find(op.subject, op.subject_len)
-            rec.data = op.data + <size_t>k * op.stride
-            if not router.route(m, rec, skip) and op.reply_len and self.no_responders:
-                self.no_one(op)
-        return 0
-
-    cdef int publish_run(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1:
-        """All messages of a run to one sink after the other."""
-        cdef uint32_t i, k
-        cdef sub_t *sub
-        for i in range(m.plain):
-            sub = m.subs[i]
-            if sub.sink == skip or sub.retired:
-                continue
-            if Py_TYPE(<PyObject *>sub.sink) == <PyTypeObject *>NatsSession:
-                (<NatsSession>sub.sink).deliver_run(sub, rec, op, self.input_end)
-                continue
-            for k in range(op.count):
-                rec.data = op.data + <size_t>k * op.stride
-                (<Sink>sub.sink).deliver(sub, rec)
-        return 0
-
-    cdef bint apart(self, const match_t *m) noexcept:
-        """Is every connection of the match in it only once?"""
-        cdef uint32_t i, foreign = 0
-        cdef NatsSession session
-        if self.memo_apart:
-            return self.memo_apart == 1
-        self.memo_apart = 2
-        self.face.stamp += 1
-        for i in range(m.plain):
-            if Py_TYPE(<PyObject *>m.subs[i].sink) != <PyTypeObject *>NatsSession:
-                foreign += 1
-                continue
-            session = <NatsSession>m.subs[i].sink
-            if session.stamp == self.face.stamp:
-                return False
-            session.stamp = self.face.stamp
-        if foreign > 1:
-            return False
-        self.memo_apart = 1
-        return True
-
-    cdef bint allowed(self, op_t *op) except *:
-        """Say what must be said before a message goes out; False when it must not."""
-        if self.pedantic and subject_shape(op.subject, op.subject_len):
-            self.tell(errors.NATS_PUBLISH_SUBJECT)
-        if reserved_subject(op.subject, op.subject_len):
-            self.tell(errors.NATS_PUBLISH_DENIED, subject=op.subject[:op.subject_len])
-            return False
-        if reserved_reply(op.reply, op.reply_len):
-            self.tell(errors.NATS_REPLY_DENIED, subject=op.reply[:op.reply_len])
-            return False
+    def ok(self):
+        """Say +OK if that is wanted."""
         if self.verbose:
             self.say(OK, OK_LEN)
-        return True
 
-    cdef int no_one(self, op_t *op) except -1:
-        """Nobody took a request: tell the requester, if it listens to the reply by itself."""
-        cdef const match_t *m = self.face.router.match(op.reply, op.reply_len)
-        cdef uint32_t i
-        cdef sub_t *sub
-        cdef char *p
-        cdef char *end
-        for i in range(m.plain):
-            sub = m.subs[i]
-            if sub.sink != <void *>self or sub.retired:
-                continue
-            p = out_reserve(self.out, no_responders_bytes(op.reply_len, sub.sid_len))
-            if p == NULL:
-                self.drop_slow(errors.NATS_CLOSED_PENDING)
-                return 0
-            end = put_no_responders(p, op.reply, op.reply_len, sub.sid, sub.sid_len)
-            out_commit(self.out, <size_t>(end - p))
-            return 0
-        return 0
+    cdef void trace(self, op_t *op) noexcept:
+        """Show the operator what came in."""
+        self.face.tracer.came(self, op.kind, op.subject[:op.subject_len],
+                              op.reply[:op.reply_len] if op.reply_len else b'',
+                              op.text[:op.text_len] if op.text_len else b'',
+                              op.data[:op.total_len] if op.total_len else b'', op.count)
 
     # --- delivery
 
@@ -379,7 +308,8 @@ cdef class NatsSession(Session):
         cdef const char *data = rec.data
         cdef char *p
         cdef char *q
-        if self.closing:
+        if self.closing or (self.filter is not None
+                            and self.filter.has(rec.subject, rec.subject_len)):
             return 0
         if rec.headers_len and not self.state.headers:
             data += rec.headers_len
@@ -398,6 +328,10 @@ cdef class NatsSession(Session):
             q[size + 1] = c'\n'
         out_commit(self.out, <size_t>(q - p) + size + 2)
         self.counted(sub, 1, size)
+        if rec.reply_len and self.permit is not None and self.permit.responses:
+            self.may_be_answered(rec)
+        if self.face.tracer is not None:
+            self.face.tracer.went(self, p[:q - p])
         return 1
 
     cdef void deliver_run(self, sub_t *sub, record_t *rec, op_t *op, const char *limit) noexcept:
@@ -407,7 +341,8 @@ cdef class NatsSession(Session):
         cdef const char *data = op.data
         cdef char *p
         cdef char *q
-        if self.closing:
+        if self.closing or (self.filter is not None
+                            and self.filter.has(rec.subject, rec.subject_len)):
             return
         if sub.max and sub.max - sub.delivered < left:
             left = sub.max - sub.delivered
@@ -427,6 +362,8 @@ cdef class NatsSession(Session):
                 p = self.out.data + self.out.len
             q = put_head(p, rec, sub.sid, sub.sid_len, self.state.headers)
             head = <size_t>(q - p)
+            if self.face.tracer is not None:
+                self.face.tracer.went(self, p[:head])
             memcpy(q, data + cut, body)
             q += body
             data += op.stride
@@ -449,60 +386,33 @@ cdef class NatsSession(Session):
         if self.out.full_bytes > self.face.stall_bytes:
             self.face.stalled = <void *>self
 
+    cdef void may_be_answered(self, const record_t *rec) noexcept:
+        """Remember a reply subject that this client may publish to."""
+        if self.replies is None:
+            self.replies = {}
+        if len(self.replies) >= limits.NATS_REPLIES_MAX:
+            self.replies.pop(next(iter(self.replies)))      # the oldest
+        self.replies[rec.reply[:rec.reply_len]] = [self.face.turn.now_ns, 0]
+
+    cdef bint may_answer(self, bytes subject) except -1:
+        """May it publish there because it was asked?"""
+        cdef Permit permit = self.permit
+        entry = self.replies.get(subject) if self.replies is not None else None
+        if entry is None:
+            return False
+        entry[1] += 1
+        if (permit.responses_max > 0 and entry[1] > permit.responses_max) or (
+                permit.responses_expire_ns > 0
+                and self.face.turn.now_ns - entry[0] > permit.responses_expire_ns):
+            del self.replies[subject]
+            return False
+        return True
+
     # --- subscriptions
-
-    cdef int subscribe(self, op_t *op) except -1:
-        cdef NatsFace face = self.face
-        cdef uint32_t hash = sid_hash(face.seed, op.text, op.text_len)
-        cdef sub_t *sub
-        self.active_ns = face.turn.now_ns
-        if op.code and op.reply_len == 5 and memcmp(op.reply, b'_sys_', 5) == 0:
-            self.tell(errors.NATS_QUEUE_DENIED, subject=op.subject[:op.subject_len],
-                      queue=op.reply[:op.reply_len])
-            return 0
-        if face.tokens_max and count_tokens(op.subject, op.subject_len) > face.tokens_max:
-            self.tell(errors.NATS_SUB_TOKENS, subject=op.subject[:op.subject_len])
-            return 0
-        if face.subscriptions_max and (
-                self.subs.size - self.subs.retired_size >= face.subscriptions_max):
-            self.tell(errors.NATS_SUBSCRIPTIONS)
-            return 0
-        sub = subs_find(&self.subs, hash, op.text, op.text_len)
-        if sub != NULL and sub.retired:
-            self.remove_retired()
-            sub = NULL
-        if sub == NULL:
-            if subject_shape(op.subject, op.subject_len) & (
-                    SUBJECT_EMPTY_TOKEN | SUBJECT_TAIL_INSIDE):
-                self.tell(errors.NATS_SUBJECT)
-                return 0
-            sub = face.router.add(self, op.subject, op.subject_len, op.reply, op.reply_len,
-                                  op.text, op.text_len)
-            sub.hash = hash
-            try:
-                subs_put(&self.subs, sub)
-            except MemoryError:
-                face.router.remove(sub)
-                raise
-        if self.verbose:
-            self.say(OK, OK_LEN)
-        return 0
-
-    cdef void unsubscribe(self, op_t *op) noexcept:
-        cdef sub_t *sub = subs_find(
-            &self.subs, sid_hash(self.face.seed, op.text, op.text_len), op.text, op.text_len)
-        self.active_ns = self.face.turn.now_ns
-        if sub != NULL and not sub.retired:
-            if op.count > sub.delivered:
-                sub.max = op.count
-            else:
-                self.remove_sub(sub)
-        if self.verbose:
-            self.say(OK, OK_LEN)
 
     cdef void remove_sub(self, sub_t *sub) noexcept:
         subs_drop(&self.subs, sub)
-        self.face.router.remove(sub)
+        self.router.remove(sub)
 
     cdef void remove_retired(self) noexcept:
         cdef sub_t *sub = subs_unretire(&self.subs)
@@ -519,6 +429,10 @@ cdef class NatsSession(Session):
             due = min(due, self.out.blocked_ns + self.face.write_deadline_ns)
         if self.stall_due_ns:
             due = min(due, self.stall_due_ns)
+        if self.login_due_ns:
+            due = min(due, self.login_due_ns)
+        if self.expires_due_ns:
+            due = min(due, self.expires_due_ns)
         self.face.turn.arm(self, due)
 
     cdef void expired(self, int64_t now_ns) noexcept:
@@ -530,6 +444,12 @@ cdef class NatsSession(Session):
             else:
                 self.drop_slow(errors.NATS_CLOSED_DEADLINE)
             return
+        if self.login_due_ns and now_ns >= self.login_due_ns:
+            self.login_due_ns = 0
+            self.end(errors.NATS_LOGIN_TIMEOUT, errors.NATS_CLOSED_AUTH_TIMEOUT)
+        if self.expires_due_ns and now_ns >= self.expires_due_ns:
+            self.expires_due_ns = 0
+            self.end(self.identity.expired, errors.NATS_CLOSED_EXPIRED)
         if self.stall_due_ns and now_ns >= self.stall_due_ns:
             self.go_on()
         if now_ns >= self.ping_due_ns:
@@ -588,7 +508,8 @@ cdef class NatsSession(Session):
         if self.stall_due_ns == 0:
             return
         self.stall_due_ns = 0
-        self.link.resume()
+        if not self.waiting:
+            self.link.resume()
 
     @property
     def subscriptions(self):
@@ -597,3 +518,16 @@ cdef class NatsSession(Session):
     @property
     def pending_bytes(self):
         return 0 if self.link is None else self.link.pending_bytes
+
+    def closing_down(self):
+        """The server stops."""
+        if self.closed_because is None:
+            self.closed_because = errors.NATS_CLOSED_SHUTDOWN
+
+    def kick(self):
+        """Close it, as an operator asked."""
+        self.end(None, errors.NATS_CLOSED_KICKED)
+
+    def list_subs(self):
+        """(subject, queue, sid, delivered, max) of each subscription."""
+        return listing(self)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from functools import wraps
 
 import pytest
 import uvloop
 
-from broker.config import NatsConfig
-from broker.core.router import Router
 from broker.net.listener import Runtime
 from broker.protocols.nats.door import NatsDoor
+from broker.protocols.nats.server import NatsServer
+from broker.protocols.nats.settings import Settings
 
 DEADLINE_S = 10
 
@@ -36,9 +35,10 @@ async def dial(door: NatsDoor) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
 
 
 async def open_door() -> NatsDoor:
-    door = NatsDoor(replace(NatsConfig(), listen=("127.0.0.1", 0)), Runtime(), Router())
-    await door.open()
-    return door
+    server = NatsServer(Settings(listen=("127.0.0.1", 0)), Runtime())
+    await server.start()
+    assert server.door is not None
+    return server.door
 
 
 @on_uvloop
@@ -63,9 +63,9 @@ async def test_counts_and_drain() -> None:
 @on_uvloop
 async def test_a_taken_address() -> None:
     door = await open_door()
-    taken = NatsDoor(replace(NatsConfig(), listen=door.address), Runtime(), Router())
+    taken = NatsServer(Settings(listen=door.address), Runtime())
     with pytest.raises(OSError, match="in use"):
-        await taken.open()
+        await taken.start()
     await door.drain()
 
 

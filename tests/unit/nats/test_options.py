@@ -6,13 +6,14 @@ import base64
 
 import orjson
 import pytest
+from fakes import FakeNats, FakePeer
 
+from broker import limits
 from broker.protocols.nats.options import (
     ClientOptions,
-    info_head,
-    info_line,
     make_server_id,
     parse_object,
+    server_info,
 )
 
 
@@ -77,14 +78,20 @@ def test_deep_nesting_is_no_crash() -> None:
 
 
 def test_info() -> None:
-    head = info_head(server_id="N1", server_name="", host="h", port=5, max_payload=9)
-    line = info_line(head, 7, "192.0.2.1")
+    info = server_info("N1", "", ("h", 5), headers=True, max_payload=9)
+    assert (info["server_id"], info["server_name"]) == ("N1", "N1")
+    assert (info["version"], info["max_payload"]) == (limits.NATS_VERSION, 9)
+    assert (info["proto"], info["headers"], info["host"], info["port"]) == (1, True, "h", 5)
+
+
+def test_info_of_one_client() -> None:
+    nats = FakeNats()
+    line = FakePeer(nats.door).take()
     assert line.startswith(b"INFO {")
     assert line.endswith(b"} \r\n")
     info = orjson.loads(line[5:])
-    assert (info["server_id"], info["server_name"], info["version"]) == ("N1", "N1", "2.9.10")
-    assert (info["client_id"], info["client_ip"], info["max_payload"]) == (7, "192.0.2.1", 9)
-    assert (info["proto"], info["headers"], info["host"], info["port"]) == (1, True, "h", 5)
+    assert (info["x"], info["client_id"]) == (1, 1)
+    assert "nonce" not in info
 
 
 def test_server_id_is_shaped_like_a_key() -> None:

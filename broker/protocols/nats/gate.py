@@ -1,0 +1,230 @@
+"""Who is let in: INFO, CONNECT and what follows from it, for each session of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import os
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from broker import errors, limits
+from broker.protocols.nats.login import Identity, Login, Refused
+from broker.protocols.nats.options import ClientOptions
+from broker.protocols.nats.permit import permit_for
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from broker.protocols.nats.account import Account
+    from broker.protocols.nats.face import NatsFace
+    from broker.protocols.nats.login import Authenticator
+    from broker.protocols.nats.session import NatsSession
+
+log = logging.getLogger("broker.nats")
+
+_NONCE_BYTES = 11
+
+
+class Anybody:
+    """The authenticator of a server that asks nobody."""
+
+    required = False
+    must_connect = False
+    wants_nonce = False
+
+    def check(self, login: Login) -> Identity:  # noqa: ARG002
+        """Everybody is the same one."""
+        return Identity()
+
+    def renew(self, identity: Identity, login: Login) -> Identity:  # noqa: ARG002
+        """And stays it."""
+        return identity
+
+
+class Door(Protocol):
+    """What the door that accepted a session says about it; None in its place: the plain one."""
+
+    authorization: Any  # settings.Authorization of the door itself, or None
+    no_auth_user: str
+    info: dict[str, Any]  # fields of INFO that differ from the server's
+
+
+class Gate:
+    """Lets sessions in, one by one."""
+
+    def __init__(self, face: NatsFace) -> None:
+        self.face = face
+        self.authenticator: Authenticator = Anybody()
+        self.accounts: dict[str, Account] = {}
+        self.login_timeout_ns = limits.NATS_AUTH_TIMEOUT
+        self.info: dict[str, Any] = {}  # what every INFO says
+        self.tasks: set[asyncio.Task[None]] = set()  # logins that somebody is asked about
+        self.find_account: Callable[[str], Account | None] = lambda _name: None
+        self.on_connect: list[Callable[[NatsSession], object]] = []  # a client was let in
+        self.on_refuse: list[Callable[[NatsSession, Login, str], object]] = []
+        self.on_leave: list[Callable[[NatsSession], object]] = []  # whether or not it was let in
+        face.gate = self
+
+    # --- asked by others
+
+    def account(self, name: str) -> Account | None:
+        """The account of this name; None when there is none."""
+        return self.accounts.get(name) or self.find_account(name)
+
+    # --- called by sessions
+
+    def opened(self, session: NatsSession) -> None:
+        """A connection was made."""
+        peer = session.link.peer
+        session.host = peer[0] if isinstance(peer, tuple) else ""
+        session.port = peer[1] if isinstance(peer, tuple) else 0
+        self.greet(session)
+
+    def greet(self, session: NatsSession) -> None:
+        """Say INFO, and wait for a login if one is needed."""
+        session.send(self.info_line(session))
+        face = self.face
+        if face.connections_max and len(face.sessions) > face.connections_max:
+            session.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
+            return
+        if self.authenticator.required:
+            session.expect_login(self.login_timeout_ns)
+        else:
+            session.expect_login(0)
+
+    def info_line(self, session: NatsSession, **more: object) -> bytes:
+        """INFO for this client. A blank before CRLF: clients have come to see it there."""
+        if self.authenticator.wants_nonce and not session.nonce:
+            session.nonce = base64.urlsafe_b64encode(os.urandom(_NONCE_BYTES)).rstrip(b"=")
+        head = self.face.info_head
+        fields: dict[str, object] = {"client_id": session.client_id}
+        if session.host:
+            fields["client_ip"] = session.host
+        if session.nonce:
+            fields["nonce"] = session.nonce.decode()
+        fields |= more
+        if session.extra is not None:
+            head = b"INFO " + orjson.dumps(self.info | session.extra.info)[:-1]
+        return head + b"," + orjson.dumps(fields)[1:] + b" \r\n"
+
+    def set_info(self, fields: dict[str, Any]) -> None:
+        """From now on INFO says this, and what differs from client to client."""
+        self.info = fields
+        self.face.info_head = b"INFO " + orjson.dumps(fields)[:-1]
+
+    def first(self, session: NatsSession) -> None:
+        """The first operation is not CONNECT."""
+        if self.authenticator.must_connect:
+            self.refuse(session, "not CONNECT")
+            return
+        self._check(session, self.login(session))
+
+    def connect(self, session: NatsSession, raw: bytes) -> None:
+        """CONNECT, the first or a later one."""
+        options = session.options or ClientOptions()
+        try:
+            options.merge(raw)
+        except ValueError:
+            session.end(None, errors.NATS_CLOSED_PARSE)
+            return
+        session.take(options)
+        self._check(session, self.login(session))
+
+    def left(self, session: NatsSession) -> None:
+        """A connection is gone."""
+        for act in self.on_leave:
+            act(session)
+
+    def refuse(self, session: NatsSession, reason: str) -> None:
+        """Turn away somebody who did not even ask properly."""
+        self._refuse(session, self.login(session), Refused(reason))
+
+    # --- logins
+
+    def login(self, session: NatsSession) -> Login:
+        """What is known about somebody who wants in."""
+        extra = session.extra
+        return Login(
+            options=session.options or ClientOptions(),
+            nonce=session.nonce or b"",
+            host=session.host,
+            kind=session.kind,
+            tls=session.tls_peer,
+            cookie_jwt=getattr(extra, "cookie_jwt", ""),
+            client_id=session.client_id,
+            authorization=getattr(extra, "authorization", None),
+            no_auth_user=getattr(extra, "no_auth_user", ""),
+        )
+
+    def _check(self, session: NatsSession, login: Login) -> None:
+        try:
+            answer = self.authenticator.check(login)
+        except Refused as refusal:
+            self._refuse(session, login, refusal)
+            return
+        if isinstance(answer, Identity):
+            self._admit(session, login, answer)
+            return
+        session.wait()
+        task = asyncio.get_running_loop().create_task(self._check_later(session, login, answer))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _check_later(
+        self, session: NatsSession, login: Login, answer: Awaitable[Identity]
+    ) -> None:
+        try:
+            identity = await answer
+        except Refused as refusal:
+            if session.link is not None:
+                self._refuse(session, login, refusal)
+            return
+        except Exception:
+            log.exception("login of client %d", session.client_id)
+            if session.link is not None:
+                self._refuse(session, login, Refused("internal error"))
+            return
+        if session.link is None:  # it did not wait
+            return
+        self._admit(session, login, identity)
+        session.go()
+
+    def _refuse(self, session: NatsSession, login: Login, refusal: Refused) -> None:
+        for act in self.on_refuse:
+            act(session, login, str(refusal))
+        session.end(refusal.error, refusal.why)
+
+    def _admit(self, session: NatsSession, login: Login, identity: Identity) -> None:
+        account = self.account(identity.account)
+        if account is None:
+            self._refuse(session, login, Refused(f"account {identity.account} is not there"))
+            return
+        newcomer = session.account is not account
+        most = account.connections_max
+        if newcomer and most >= 0 and len(account.sessions) >= most:
+            refusal = Refused(
+                "too many connections of the account",
+                error=errors.NATS_ACCOUNT_CONNECTIONS,
+                why=errors.NATS_CLOSED_ACCOUNT_CONNECTIONS,
+            )
+            self._refuse(session, login, refusal)
+            return
+        options = session.options
+        if options is not None and (options.account or options.new_account):
+            self._refuse(session, login, Refused("an account is named in CONNECT"))
+            return
+        session.bind(account, identity, permit_for(identity.permissions))
+        if options is None:
+            return
+        if options.protocol not in (0, 1):
+            session.end(errors.NATS_PROTOCOL_LEVEL, errors.NATS_CLOSED_PROTOCOL_LEVEL)
+        elif options.no_responders and not options.headers:
+            session.end(errors.NATS_RESPONDERS_NEED_HEADERS, errors.NATS_CLOSED_NO_HEADERS)
+        else:
+            session.ok()
+            if newcomer:
+                for act in self.on_connect:
+                    act(session)

@@ -1,0 +1,186 @@
+# cython: language_level=3
+"""Publishing: operations in, messages to sinks.
+
+    PUB -> find (memo, then Router.match) -> publish_each -> Router.route -> deliver of each sink
+                                          -> publish_run  -> deliver_run of each session
+
+A run is a row of PUBs with the same control line. Each subscriber takes all of a run before the
+next subscriber does: its head is written once, and nobody can tell, as long as no connection
+stands in the match twice.
+"""
+from cpython.object cimport PyObject, PyTypeObject
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+
+from broker import errors
+from broker.core.outbuf cimport out_commit, out_reserve
+from broker.core.router cimport Router
+from broker.core.seams cimport Sink
+from broker.core.trie cimport match_t, sub_t, subject_shape
+from broker.core.types cimport REC_CRLF, record_t
+from broker.protocols.nats.session cimport NatsSession
+from broker.protocols.nats.wire cimport (
+    SIZES_MAX, join_sizes, no_responders_bytes, op_t, put_no_responders, reserved_reply,
+    reserved_subject)
+
+cdef extern from "Python.h":
+    PyTypeObject *Py_TYPE(PyObject *o) nogil
+
+cdef const char *OK = b'+OK\r\n'
+cdef enum:
+    OK_LEN = 5
+
+
+cdef const match_t *find(NatsSession s, const char *subject, size_t n) except NULL:
+    """Who wants it; what only depends on the subject is worked out once for many messages."""
+    cdef const match_t *m = s.memo
+    cdef Router router = s.router
+    if s.memo_changes == router.changes and m != NULL and m.subject_len == n and (
+            memcmp(m.subject, subject, n) == 0):
+        return m
+    m = router.match(subject, n)
+    s.memo = m
+    s.memo_changes = router.changes
+    s.memo_apart = 0
+    s.memo_denied = s.permit is not None and not s.permit.may_publish(subject, n)
+    return m
+
+
+cdef int publish(NatsSession s, op_t *op) except -1:
+    cdef record_t rec
+    cdef char sizes[SIZES_MAX]
+    cdef void *skip = NULL if s.echo else <void *>s
+    cdef const match_t *m = find(s, op.subject, op.subject_len)
+    s.in_msgs += op.count
+    s.in_bytes += <uint64_t>op.total_len * op.count
+    s.active_ns = s.face.turn.now_ns
+    s.account.desk.speaker = <void *>s
+    rec.subject = op.subject
+    rec.reply = op.reply
+    rec.data = op.data
+    rec.size_text = op.text
+    rec.size_text_len = <uint8_t>op.text_len
+    rec.seq = 0
+    rec.timestamp_ns = s.face.turn.wall_ns
+    rec.total_len = op.total_len
+    rec.headers_len = op.headers_len
+    rec.subject_len = op.subject_len
+    rec.reply_len = op.reply_len
+    rec.attempts = 0
+    rec.flags = REC_CRLF
+    if op.headers_len:
+        rec.size_text = sizes
+        rec.size_text_len = <uint8_t>join_sizes(sizes, op.text, op.text_len)
+    if is_plain(s, op):
+        if m.size == 0:
+            return 0
+        if op.count > 1 and m.groups == 0 and apart(s, m):
+            return publish_run(s, op, &rec, m, skip)
+    return publish_each(s, op, &rec, m, skip)
+
+
+cdef bint is_plain(NatsSession s, op_t *op) noexcept:
+    """Nothing can be said of it and nobody has to be asked."""
+    return not (s.verbose or s.pedantic or s.memo_denied or op.reply_len
+                or op.subject[0] == c'_')
+
+
+cdef int publish_each(NatsSession s, op_t *op, record_t *rec, const match_t *m,
+                      void *skip) except -1:
+    """One message after the other, with everything that may be said of each."""
+    cdef Router router = s.router
+    cdef uint32_t k
+    cdef bint plain = is_plain(s, op)
+    for k in range(op.count):
+        if not plain and not allowed(s, op):
+            continue
+        if s.closing:
+            break
+        if router.changes != s.memo_changes:
+            m = find(s, op.subject, op.subject_len)
+        rec.data = op.data + <size_t>k * op.stride
+        if not router.route(m, rec, skip) and op.reply_len and s.no_responders:
+            no_one(s, op)
+    return 0
+
+
+cdef int publish_run(NatsSession s, op_t *op, record_t *rec, const match_t *m,
+                     void *skip) except -1:
+    """All messages of a run to one sink after the other."""
+    cdef Router router = s.router
+    cdef uint32_t i, k
+    cdef sub_t *sub
+    router.busy += 1
+    for i in range(m.plain):
+        sub = m.subs[i]
+        if sub.sink == skip or sub.retired:
+            continue
+        if Py_TYPE(<PyObject *>sub.sink) == <PyTypeObject *>NatsSession:
+            (<NatsSession>sub.sink).deliver_run(sub, rec, op, s.input_end)
+            continue
+        for k in range(op.count):
+            rec.data = op.data + <size_t>k * op.stride
+            (<Sink>sub.sink).deliver(sub, rec)
+            if router.late_size:
+                router.finish(rec)
+    router.busy -= 1
+    return 0
+
+
+cdef bint apart(NatsSession s, const match_t *m) noexcept:
+    """Is every connection of the match in it only once?"""
+    cdef uint32_t i, foreign = 0
+    cdef NatsSession session
+    if s.memo_apart:
+        return s.memo_apart == 1
+    s.memo_apart = 2
+    s.face.stamp += 1
+    for i in range(m.plain):
+        if Py_TYPE(<PyObject *>m.subs[i].sink) != <PyTypeObject *>NatsSession:
+            foreign += 1
+            continue
+        session = <NatsSession>m.subs[i].sink
+        if session.stamp == s.face.stamp:
+            return False
+        session.stamp = s.face.stamp
+    if foreign > 1:
+        return False
+    s.memo_apart = 1
+    return True
+
+
+cdef bint allowed(NatsSession s, op_t *op) except *:
+    """Say what must be said before a message goes out; False when it must not."""
+    if s.pedantic and subject_shape(op.subject, op.subject_len):
+        s.tell(errors.NATS_PUBLISH_SUBJECT)
+    if reserved_subject(op.subject, op.subject_len) or (
+            s.memo_denied and not s.may_answer(op.subject[:op.subject_len])):
+        s.tell(errors.NATS_PUBLISH_DENIED, subject=op.subject[:op.subject_len])
+        return False
+    if reserved_reply(op.reply, op.reply_len):
+        s.tell(errors.NATS_REPLY_DENIED, subject=op.reply[:op.reply_len])
+        return False
+    if s.verbose:
+        s.say(OK, OK_LEN)
+    return True
+
+
+cdef int no_one(NatsSession s, op_t *op) except -1:
+    """Nobody took a request: tell the requester, if it listens to the reply by itself."""
+    cdef const match_t *m = s.router.match(op.reply, op.reply_len)
+    cdef uint32_t i
+    cdef sub_t *sub
+    cdef char *p
+    cdef char *end
+    for i in range(m.plain):
+        sub = m.subs[i]
+        if sub.sink != <void *>s or sub.retired:
+            continue
+        p = out_reserve(s.out, no_responders_bytes(op.reply_len, sub.sid_len))
+        if p == NULL:
+            s.drop_slow(errors.NATS_CLOSED_PENDING)
+            return 0
+        end = put_no_responders(p, op.reply, op.reply_len, sub.sid, sub.sid_len)
+        out_commit(s.out, <size_t>(end - p))
+        return 0
+    return 0

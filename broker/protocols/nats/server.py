@@ -1,0 +1,159 @@
+"""A NATS server: its accounts, its doors, its life."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from broker import errors, limits
+from broker.protocols.nats import settings as conf
+from broker.protocols.nats.account import Account, Desk
+from broker.protocols.nats.door import ANY_HOST, NatsDoor
+from broker.protocols.nats.face import NatsFace
+from broker.protocols.nats.gate import Gate
+from broker.protocols.nats.options import make_server_id, server_info
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from broker.core.router import Router
+    from broker.net.listener import Runtime
+    from broker.protocols.nats.session import NatsSession
+
+log = logging.getLogger("broker.nats")
+
+_RELOAD_BATCH: Final = 200  # sessions looked at again before the loop goes on with its work
+
+
+class NatsServer:
+    """Everything that speaks NATS in this process."""
+
+    def __init__(
+        self, settings: conf.Settings, runtime: Runtime, router: Router | None = None
+    ) -> None:
+        """`router`: the subject space of the global account, if others use it too."""
+        self.settings = settings
+        self.runtime = runtime
+        self.server_id = make_server_id()
+        self.server_name = settings.server_name or self.server_id
+        self.start_ns = self.reload_ns = time.time_ns()
+        self.ports: dict[str, tuple[str, int]] = {}
+        self.lame = False
+        self.closed: deque[Any] = deque(maxlen=settings.max_closed_clients)
+        self.desk = Desk()
+        self.face = NatsFace(runtime.turn, settings)
+        self.gate = Gate(self.face)
+        self.door: NatsDoor | None = None
+        self._make_account(conf.GLOBAL_ACCOUNT, router)
+        self.configure_accounts(settings)
+
+    # --- accounts
+
+    @property
+    def accounts(self) -> dict[str, Account]:
+        """All that are there, by name."""
+        return self.gate.accounts
+
+    @property
+    def system_account(self) -> Account | None:
+        """Where the server speaks about itself; None when that is switched off."""
+        if self.settings.no_system_account:
+            return None
+        return self.accounts.get(self.settings.system_account or conf.SYSTEM_ACCOUNT)
+
+    def _make_account(self, name: str, router: Router | None = None) -> Account:
+        account = Account(name, self.runtime.turn, self.desk, router)
+        self.accounts[name] = account
+        return account
+
+    def configure_accounts(self, settings: conf.Settings) -> None:
+        """Make the accounts that are configured, set their limits; nobody is cut here."""
+        configured = {account.name: account for account in settings.accounts}
+        names = [*configured]
+        if not settings.no_system_account:
+            names.append(settings.system_account or conf.SYSTEM_ACCOUNT)
+        for name in names:
+            if name not in self.accounts:
+                self._make_account(name)
+        for name, account in self.accounts.items():
+            config = configured.get(name)
+            account.config = config
+            most = config.limits if config is not None else conf.AccountLimits()
+            account.connections_max = most.max_connections
+            account.subscriptions_max = most.max_subscriptions
+            account.payload_max = most.max_payload
+            account.leafs_max = most.max_leafnodes
+
+    # --- life
+
+    async def start(self) -> None:
+        """Open every door; OSError when an address is taken."""
+        settings = self.settings
+        self.door = NatsDoor(self.face, self.runtime, settings.listen, settings.max_pending)
+        await self.door.open()
+        self.ports["nats"] = self.door.address
+        self.tell_info()
+
+    def tell_info(self) -> None:
+        """Work out INFO anew."""
+        assert self.door is not None
+        host, port = self.door.address
+        info = server_info(
+            self.server_id,
+            self.server_name,
+            (host or ANY_HOST, port),
+            headers=not self.settings.no_header_support,
+            max_payload=self.settings.max_payload,
+        )
+        if self.gate.authenticator.required:
+            info["auth_required"] = True
+        if self.lame:
+            info["ldm"] = True
+        self.gate.set_info(info)
+
+    async def close(self) -> None:
+        """Accept nobody any more; who is here stays."""
+        if self.door is not None:
+            await self.door.close()
+
+    async def stop(self) -> None:
+        """Let every connection write what waits for it, end them all."""
+        for session in list(self.face.sessions):
+            session.closing_down()
+        if self.door is not None:
+            await self.door.drain()
+        for task in list(self.gate.tasks):
+            task.cancel()
+        await asyncio.gather(*self.gate.tasks, return_exceptions=True)
+
+    async def lame_duck(self) -> None:
+        """Tell clients to go elsewhere, then close them one by one; returns when all are gone."""
+        if self.lame:
+            return
+        self.lame = True
+        await self.close()
+        self.tell_info()
+        for session in list(self.face.sessions):
+            options = session.options
+            if options is not None and options.protocol >= 1 and session.ponged:
+                session.send(self.gate.info_line(session))
+        settings = self.settings
+        await asyncio.sleep(settings.lame_duck_grace_period_ns / limits.SECOND)
+        left = list(self.face.sessions)
+        random.shuffle(left)
+        window = settings.lame_duck_duration_ns - settings.lame_duck_grace_period_ns
+        pause = min(window / limits.SECOND / max(1, len(left)), 1.0)
+        for session in left:
+            session.end(None, errors.NATS_CLOSED_SHUTDOWN)
+            await asyncio.sleep(random.uniform(0.5, 1.0) * pause)  # noqa: S311 - only spreads load
+
+    # --- what others ask for
+
+    @property
+    def sessions(self) -> Collection[NatsSession]:
+        """Clients' connections, in no order."""
+        return self.face.sessions

@@ -1,0 +1,100 @@
+# cython: language_level=3
+"""SUB and UNSUB of a session."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+
+from broker import errors
+from broker.core.trie cimport (
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, queue_name, spell, sub_t, subject_shape)
+from broker.protocols.nats.face cimport NatsFace
+from broker.protocols.nats.permit cimport PERMIT_FILTERED, PERMIT_NO, PERMIT_YES
+from broker.protocols.nats.session cimport NatsSession
+from broker.protocols.nats.subs cimport sid_hash, subs_find, subs_put
+from broker.protocols.nats.wire cimport count_tokens, op_t
+
+cdef const char *OK = b'+OK\r\n'
+cdef enum:
+    OK_LEN = 5
+
+
+cdef int subscribe(NatsSession s, op_t *op) except -1:
+    cdef NatsFace face = s.face
+    cdef uint32_t hash = sid_hash(face.seed, op.text, op.text_len)
+    cdef uint64_t held = s.subs.size - s.subs.retired_size
+    cdef int permitted = PERMIT_YES
+    cdef sub_t *sub
+    s.active_ns = face.turn.now_ns
+    if op.code and op.reply_len == 5 and memcmp(op.reply, b'_sys_', 5) == 0:
+        deny(s, op)
+        return 0
+    if face.tokens_max and count_tokens(op.subject, op.subject_len) > face.tokens_max:
+        s.tell(errors.NATS_SUB_TOKENS, subject=op.subject[:op.subject_len])
+        return 0
+    if s.permit is not None:
+        permitted = s.permit.may_subscribe(
+            op.subject, op.subject_len, op.reply, op.reply_len if op.code else 0)
+    if permitted == PERMIT_NO:
+        deny(s, op)
+        return 0
+    if s.account_subs_max >= 0 and <int64_t>held >= s.account_subs_max:
+        s.tell(errors.NATS_SUBSCRIPTIONS)
+        return 0
+    sub = subs_find(&s.subs, hash, op.text, op.text_len)
+    if sub != NULL and sub.retired:
+        s.remove_retired()
+        sub = NULL
+    if sub == NULL:
+        if subject_shape(op.subject, op.subject_len) & (
+                SUBJECT_EMPTY_TOKEN | SUBJECT_TAIL_INSIDE):
+            s.tell(errors.NATS_SUBJECT)
+            return 0
+        if permitted == PERMIT_FILTERED:
+            s.filter = s.permit.filter
+        sub = s.router.add(s, op.subject, op.subject_len, op.reply, op.reply_len,
+                              op.text, op.text_len)
+        sub.hash = hash
+        try:
+            subs_put(&s.subs, sub)
+        except MemoryError:
+            s.router.remove(sub)
+            raise
+    if s.verbose:
+        s.say(OK, OK_LEN)
+    return 0
+
+
+cdef int deny(NatsSession s, op_t *op) except -1:
+    """A subscription that is not permitted."""
+    subject = op.subject[:op.subject_len]
+    if op.code:
+        s.tell(errors.NATS_QUEUE_DENIED, subject=subject, queue=op.reply[:op.reply_len])
+    else:
+        s.tell(errors.NATS_SUBSCRIPTION_DENIED, subject=subject)
+    return 0
+
+
+cdef void unsubscribe(NatsSession s, op_t *op) noexcept:
+    cdef sub_t *sub = subs_find(
+        &s.subs, sid_hash(s.face.seed, op.text, op.text_len), op.text, op.text_len)
+    s.active_ns = s.face.turn.now_ns
+    if sub != NULL and not sub.retired:
+        if op.count > sub.delivered:
+            sub.max = op.count
+        else:
+            s.remove_sub(sub)
+    if s.verbose:
+        s.say(OK, OK_LEN)
+
+
+cdef list listing(NatsSession s):
+    cdef uint32_t i
+    cdef sub_t *sub
+    found = []
+    if s.subs.slots == NULL:
+        return found
+    for i in range(s.subs.mask + 1):
+        sub = s.subs.slots[i]
+        if sub != NULL and not sub.retired:
+            found.append((spell(sub.node), queue_name(sub), sub.sid[:sub.sid_len],
+                          sub.delivered, sub.max))
+    return found
