@@ -26,6 +26,7 @@ cdef class Account:
     cdef public object mapper           # mappings of its subjects, or None
     cdef public object imports          # what it takes from and gives to others, or None
     cdef public int64_t connections_max, subscriptions_max, payload_max, leafs_max  # -1: no limit
+    cdef public object bucket           # how fast its clients may publish, or None
     cdef readonly uint64_t total_connections
     cdef public uint64_t slow_consumers
     cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes

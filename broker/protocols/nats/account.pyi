@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, final
 from broker.core.router import Router
 from broker.core.seams import Sink
 from broker.core.turn import Turn
+from broker.protocols.nats.rates import Bucket
 
 class Message(NamedTuple):
     subject: bytes
@@ -37,6 +38,7 @@ class Account:
     subscriptions_max: int
     payload_max: int
     leafs_max: int
+    bucket: Bucket | None
     total_connections: int
     slow_consumers: int
     def __init__(self, name: str, turn: Turn, desk: Desk, router: Router | None = None) -> None: ...

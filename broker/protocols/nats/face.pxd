@@ -1,8 +1,14 @@
 # cython: language_level=3
 """What all NATS connections of a server share: limits, counters, who is there."""
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from broker.core.turn cimport Turn
+
+# What becomes of a subscriber whose queue is full.
+cdef enum:
+    SLOW_CLOSE = 0      # its connection is closed, as the original does
+    SLOW_DROP = 1       # it misses messages
+    SLOW_PAUSE = 2      # who publishes to it waits before the queue is full
 
 
 cdef class NatsFace:
@@ -26,5 +32,6 @@ cdef class NatsFace:
     cdef int64_t first_ping_ns, write_deadline_ns, stall_ns, rtt_max_age_ns
     cdef uint32_t ping_max, first_ping_jitter
     cdef readonly uint64_t total_connections
-    cdef public uint64_t slow_consumers, stale
+    cdef public uint64_t slow_consumers, stale, dropped
+    cdef uint8_t slow_policy            # SLOW_*
     cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes   # of closed sessions

@@ -7,6 +7,8 @@ from libc.stdint cimport uint64_t
 from broker import limits
 from broker.core.turn cimport Turn
 
+SLOW_POLICIES = {'close': SLOW_CLOSE, 'drop': SLOW_DROP, 'pause': SLOW_PAUSE}
+
 
 cdef class NatsFace:
     def __init__(self, Turn turn, config):
@@ -37,6 +39,7 @@ cdef class NatsFace:
         self.first_ping_ns = min(config.ping_interval_ns, limits.NATS_FIRST_PING)
         self.ping_max = config.ping_max
         self.write_deadline_ns = config.write_deadline_ns
+        self.slow_policy = SLOW_POLICIES[config.slow_consumer]
 
     def traffic(self):
         """Messages and bytes since start: (in_msgs, in_bytes, out_msgs, out_bytes)."""

@@ -14,6 +14,7 @@ from broker import errors, limits
 from broker.protocols.nats.login import Identity, Login, Refused
 from broker.protocols.nats.options import ClientOptions
 from broker.protocols.nats.permit import permit_for
+from broker.protocols.nats.rates import Bucket
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from broker.protocols.nats.face import NatsFace
     from broker.protocols.nats.login import Authenticator
     from broker.protocols.nats.session import NatsSession
+    from broker.protocols.nats.settings import RateLimit
 
 log = logging.getLogger("broker.nats")
 
@@ -217,6 +219,7 @@ class Gate:
             self._refuse(session, login, Refused("an account is named in CONNECT"))
             return
         session.bind(account, identity, permit_for(identity.permissions))
+        pace(session, account, identity)
         if options is None:
             return
         if options.protocol not in (0, 1):
@@ -228,3 +231,18 @@ class Gate:
             if newcomer:
                 for act in self.on_connect:
                     act(session)
+
+
+def bucket(rate: RateLimit | None) -> Bucket | None:
+    """A full one of this size; None when there is no limit."""
+    if rate is None:
+        return None
+    return Bucket(rate.msgs_per_second, rate.bytes_per_second, rate.burst_ns / limits.SECOND)
+
+
+def pace(session: NatsSession, account: Account, identity: Identity) -> None:
+    """Let the limits of the account, which its sessions share, and of the user hold."""
+    own = bucket(identity.rate)
+    both = [one for one in (account.bucket, own) if one is not None]
+    if both or session.rated:
+        session.pace(tuple(both))

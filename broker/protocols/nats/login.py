@@ -9,7 +9,7 @@ from typing import Protocol
 from broker import errors
 from broker.errors import WireError
 from broker.protocols.nats.options import ClientOptions
-from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Authorization, Permissions
+from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Authorization, Permissions, RateLimit
 
 
 @dataclass(slots=True)
@@ -45,6 +45,7 @@ class Identity:
     permissions: Permissions | None = None  # None: everything
     subscriptions_max: int = -1  # -1 = no limit
     payload_max: int = -1
+    rate: RateLimit | None = None  # of this connection
     expires_ns: int = 0  # since 1970; 0 = never
     expired: WireError = errors.NATS_USER_EXPIRED  # what is said then
     jwt: str = field(default="", repr=False)

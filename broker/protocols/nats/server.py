@@ -14,7 +14,7 @@ from broker.protocols.nats import settings as conf
 from broker.protocols.nats.account import Account, Desk
 from broker.protocols.nats.door import ANY_HOST, NatsDoor
 from broker.protocols.nats.face import NatsFace
-from broker.protocols.nats.gate import Gate
+from broker.protocols.nats.gate import Gate, bucket
 from broker.protocols.nats.options import make_server_id, server_info
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class NatsServer:
             account.subscriptions_max = most.max_subscriptions
             account.payload_max = most.max_payload
             account.leafs_max = most.max_leafnodes
+            account.bucket = bucket(config.rate if config is not None else None)
 
     # --- life
 

@@ -58,6 +58,11 @@ cdef class NatsSession(Session):
     cdef bint unknown                   # nobody has logged in yet
     cdef readonly bint waiting          # somebody is asked: no input meanwhile
     cdef readonly bint ponged           # has had a PONG behind CONNECT: may be sent INFO
+    cdef NatsSession slow               # it rests because of this one, or None
+    cdef tuple buckets                  # Buckets that pace it
+    cdef readonly bint rated              # there are such
+    cdef uint64_t paid_msgs, paid_bytes # of in_msgs and in_bytes
+    cdef readonly uint64_t dropped      # messages it had no room for, if those are dropped
     cdef uint8_t memo_denied            # the memo's subject may not be published to
     cdef readonly str closed_because    # NATS_CLOSED_*, or None while open
 
@@ -74,4 +79,7 @@ cdef class NatsSession(Session):
     cdef void ping_tick(self, int64_t now_ns) noexcept
     cdef void set_timer(self) noexcept
     cdef void stall(self) noexcept
+    cdef void rest(self, int64_t wait_ns) noexcept
+    cdef void pay(self) noexcept
+    cdef void no_room(self, uint64_t messages) noexcept
     cdef void wake_waiters(self) noexcept

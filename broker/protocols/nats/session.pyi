@@ -9,6 +9,7 @@ from broker.protocols.nats.face import NatsFace
 from broker.protocols.nats.login import Identity, TlsPeer
 from broker.protocols.nats.options import ClientOptions
 from broker.protocols.nats.permit import Permit
+from broker.protocols.nats.rates import Bucket
 
 @final
 class NatsSession(Session):
@@ -33,6 +34,8 @@ class NatsSession(Session):
     rtt_ns: int
     pings_out: int
     waiting: bool
+    rated: bool
+    dropped: int
     ponged: bool
     options: ClientOptions | None
     closed_because: str | None
@@ -42,6 +45,7 @@ class NatsSession(Session):
     @property
     def pending_bytes(self) -> int: ...
     def bind(self, account: Account, identity: Identity, permit: Permit | None) -> None: ...
+    def pace(self, buckets: tuple[Bucket, ...]) -> None: ...
     def limit(self, identity: Identity) -> None: ...
     def expect_login(self, timeout_ns: int) -> None: ...
     def take(self, options: ClientOptions) -> None: ...

@@ -19,10 +19,11 @@ from broker.core.trie cimport sub_t
 from broker.core.turn cimport PHASE_STORE
 from broker.core.types cimport REC_CRLF, record_t
 from broker.protocols.nats.account cimport Account
-from broker.protocols.nats.face cimport NatsFace
+from broker.protocols.nats.face cimport SLOW_DROP, SLOW_PAUSE, NatsFace
 from broker.protocols.nats.options import parse_object
 from broker.protocols.nats.permit cimport Permit
 from broker.protocols.nats.publishing cimport publish
+from broker.protocols.nats.rates cimport Bucket
 from broker.protocols.nats.subs cimport subs_any, subs_drop, subs_free, subs_retire, subs_unretire
 from broker.protocols.nats.subscribing cimport listing, subscribe, unsubscribe
 from broker.protocols.nats.wire cimport (
@@ -107,6 +108,13 @@ cdef class NatsSession(Session):
         self.unknown = False
         self.login_due_ns = 0
         self.limit(identity)
+
+    def pace(self, tuple buckets):
+        """These say how fast it may publish."""
+        self.buckets = buckets
+        self.rated = bool(buckets)
+        self.paid_msgs = self.in_msgs
+        self.paid_bytes = self.in_bytes
 
     def limit(self, identity):
         """The smallest of the server's, the account's and the user's limits holds."""
@@ -213,6 +221,8 @@ cdef class NatsSession(Session):
                 break
             used += step
         self.need = self.state.need
+        if self.rated:
+            self.pay()
         if self.face.stalled != NULL:
             self.stall()
         if self.face.turn.pressed is not None:
@@ -317,7 +327,7 @@ cdef class NatsSession(Session):
         room = head_bytes(rec, sub.sid_len) + size + 2
         p = out_reserve(self.out, room)
         if p == NULL:
-            self.drop_slow(errors.NATS_CLOSED_PENDING)
+            self.no_room(1)
             return 0
         q = put_head(p, rec, sub.sid, sub.sid_len, self.state.headers)
         if rec.flags & REC_CRLF:
@@ -356,7 +366,7 @@ cdef class NatsSession(Session):
                 each = min(left, self.face.run_bytes // room + 1)
                 p = out_reserve(self.out, each * room)
                 if p == NULL:
-                    self.drop_slow(errors.NATS_CLOSED_PENDING)
+                    self.no_room(left)
                     return
             else:
                 p = self.out.data + self.out.len
@@ -374,6 +384,14 @@ cdef class NatsSession(Session):
             out_commit(self.out, <size_t>(q - p))
             self.counted(sub, n + 1, (n + 1) * (body - 2))
             left -= n + 1
+
+    cdef void no_room(self, uint64_t messages) noexcept:
+        """What is queued has reached its limit."""
+        if self.face.slow_policy == SLOW_DROP:
+            self.dropped += messages
+            self.face.dropped += messages
+        else:
+            self.drop_slow(errors.NATS_CLOSED_PENDING)
 
     cdef inline void counted(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept:
         self.out_msgs += messages
@@ -425,7 +443,7 @@ cdef class NatsSession(Session):
     cdef void set_timer(self) noexcept:
         """Arm the one timer for whatever comes first."""
         cdef int64_t due = self.ping_due_ns
-        if self.out.blocked:
+        if self.out.blocked and (self.closing or self.face.slow_policy != SLOW_DROP):
             due = min(due, self.out.blocked_ns + self.face.write_deadline_ns)
         if self.stall_due_ns:
             due = min(due, self.stall_due_ns)
@@ -438,7 +456,8 @@ cdef class NatsSession(Session):
     cdef void expired(self, int64_t now_ns) noexcept:
         if self.gone:
             return
-        if self.out.blocked and now_ns >= self.out.blocked_ns + self.face.write_deadline_ns:
+        if self.out.blocked and now_ns >= self.out.blocked_ns + self.face.write_deadline_ns and (
+                self.closing or self.face.slow_policy != SLOW_DROP):
             if self.closing:
                 self.link.abort()
             else:
@@ -451,7 +470,11 @@ cdef class NatsSession(Session):
             self.expires_due_ns = 0
             self.end(self.identity.expired, errors.NATS_CLOSED_EXPIRED)
         if self.stall_due_ns and now_ns >= self.stall_due_ns:
-            self.go_on()
+            if self.face.slow_policy == SLOW_PAUSE and self.slow is not None and (
+                    not self.slow.closing and self.slow.out.full_bytes > self.face.stall_bytes):
+                self.stall_due_ns = now_ns + self.face.stall_ns
+            else:
+                self.go_on()
         if now_ns >= self.ping_due_ns:
             self.ping_due_ns = now_ns + self.face.ping_interval_ns
             if not self.closing:
@@ -490,9 +513,26 @@ cdef class NatsSession(Session):
         if slow.waiters is None:
             slow.waiters = []
         slow.waiters.append(self)
-        self.stall_due_ns = self.face.turn.now_ns + self.face.stall_ns
+        self.slow = slow
+        self.rest(self.face.stall_ns)
+
+    cdef void rest(self, int64_t wait_ns) noexcept:
+        """Take no input for a while."""
+        self.stall_due_ns = self.face.turn.now_ns + wait_ns
         self.link.pause()
         self.set_timer()
+
+    cdef void pay(self) noexcept:
+        """For what was published since the last read, to whoever limits its rate."""
+        cdef uint64_t msgs = self.in_msgs - self.paid_msgs, octets = self.in_bytes - self.paid_bytes
+        cdef int64_t wait = 0
+        cdef Bucket bucket
+        self.paid_msgs = self.in_msgs
+        self.paid_bytes = self.in_bytes
+        for bucket in self.buckets:
+            wait = max(wait, bucket.take(self.face.turn.now_ns, msgs, octets))
+        if wait and not self.stall_due_ns and not self.closing:
+            self.rest(wait)
 
     cdef void wake_waiters(self) noexcept:
         cdef NatsSession session
@@ -508,6 +548,7 @@ cdef class NatsSession(Session):
         if self.stall_due_ns == 0:
             return
         self.stall_due_ns = 0
+        self.slow = None
         if not self.waiting:
             self.link.resume()
 

@@ -51,6 +51,15 @@ class Permissions:
 
 
 @dataclass(frozen=True, slots=True)
+class RateLimit:
+    """How much may be published (a token bucket); 0 = no limit."""
+
+    msgs_per_second: int = 0
+    bytes_per_second: int = 0  # headers and body
+    burst_ns: int = limits.NATS_RATE_BURST  # what so much time allows may come at once
+
+
+@dataclass(frozen=True, slots=True)
 class User:
     """Somebody who may log in: by name and password, or by an nkey."""
 
@@ -59,6 +68,7 @@ class User:
     nkey: str = ""  # public
     permissions: Permissions | None = None  # None: the account's or server's default
     connection_types: frozenset[str] | None = None  # None: any
+    rate: RateLimit | None = None  # of each of its connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +135,7 @@ class Account:
     imports: tuple[Import, ...] = ()
     mappings: tuple[Mapping, ...] = ()
     limits: AccountLimits = AccountLimits()
+    rate: RateLimit | None = None  # of all its connections together
     default_permissions: Permissions | None = None
 
 
@@ -278,3 +289,4 @@ class Settings:
     leafnodes: Leafnodes | None = None
     resolver: Resolver | None = None
     server_tags: tuple[str, ...] = ()
+    slow_consumer: str = "close"  # or drop (its messages), pause (who publishes to it)

@@ -1,0 +1,12 @@
+"""Token buckets: how fast a user or an account may publish."""
+
+from typing import final
+
+@final
+class Bucket:
+    msgs_per_s: float
+    bytes_per_s: float
+    def __init__(
+        self, msgs_per_s: float = 0, bytes_per_s: float = 0, burst_s: float = 1
+    ) -> None: ...
+    def pay(self, now_ns: int, msgs: int, octets: int) -> int: ...
