@@ -135,6 +135,12 @@ def decode_signature(text: str) -> bytes | None:
         return None
 
 
+def verify_nonce(public: str, nonce: bytes, signature: str) -> bool:
+    """Whether CONNECT's `sig` is that key's signature of the nonce in INFO."""
+    raw = decode_signature(signature) if signature and nonce else None
+    return raw is not None and verify(public, nonce, raw)
+
+
 def _seed(kind: str, raw: bytes) -> str:
     prefix = _PREFIXES[kind]
     return _armour(bytes([_SEED | prefix >> 5, (prefix & 31) << 3]) + raw)
