@@ -32,7 +32,7 @@ class Anybody:
     required = False
     must_connect = False
     wants_nonce = False
-    anonymous = Identity()
+    anonymous: Identity | None = Identity()
 
     def asks(self, kind: str) -> bool:  # noqa: ARG002
         """Nobody is."""
