@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.nats")
 
-_NONCE_BYTES = 11
-
 
 class Anybody:
     """The authenticator of a server that asks nobody."""
@@ -36,6 +34,11 @@ class Anybody:
     required = False
     must_connect = False
     wants_nonce = False
+    anonymous: Identity | None = Identity()
+
+    def asks(self, kind: str) -> bool:  # noqa: ARG002
+        """Nobody is."""
+        return False
 
     def check(self, login: Login) -> Identity:  # noqa: ARG002
         """Everybody is the same one."""
@@ -44,6 +47,8 @@ class Anybody:
     def renew(self, identity: Identity, login: Login) -> Identity:  # noqa: ARG002
         """And stays it."""
         return identity
+
+    check_again = renew
 
 
 class Door(Protocol):
@@ -92,7 +97,7 @@ class Gate:
         if face.connections_max and len(face.sessions) > face.connections_max:
             session.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
             return
-        if self.authenticator.required:
+        if self.authenticator.asks(session.kind):
             session.expect_login(self.login_timeout_ns)
         else:
             session.expect_login(0)
@@ -100,7 +105,9 @@ class Gate:
     def info_line(self, session: NatsSession, **more: object) -> bytes:
         """INFO for this client. A blank before CRLF: clients have come to see it there."""
         if self.authenticator.wants_nonce and not session.nonce:
-            session.nonce = base64.urlsafe_b64encode(os.urandom(_NONCE_BYTES)).rstrip(b"=")
+            session.nonce = base64.urlsafe_b64encode(os.urandom(limits.NATS_NONCE_BYTES)).rstrip(
+                b"="
+            )
         head = self.face.info_head
         fields: dict[str, object] = {"client_id": session.client_id}
         if session.host:
@@ -119,10 +126,11 @@ class Gate:
 
     def first(self, session: NatsSession) -> None:
         """The first operation is not CONNECT."""
-        if self.authenticator.must_connect:
+        somebody = self.authenticator.anonymous
+        if somebody is None:
             self.refuse(session, "not CONNECT")
             return
-        self._check(session, self.login(session))
+        self._admit(session, self.login(session), somebody)
 
     def connect(self, session: NatsSession, raw: bytes) -> None:
         """CONNECT, the first or a later one."""

@@ -53,10 +53,15 @@ class Identity:
     name_tag: str = ""
     tags: tuple[str, ...] = ()
     key: str = ""  # how a reload finds it again: user:NAME, nkey:U..., token; "": nobody asked
+    # What the password was compared with: while that stays, it need not be compared again.
+    proof: str = field(default="", repr=False, compare=False)
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
-    """The login is turned down; `detail` is for our log and holds no secrets."""
+    """The login is turned down; `detail` is for our log and holds no secrets.
+
+    When one who was let in is turned down later, `silent` says to close without an error.
+    """
 
     def __init__(
         self,
@@ -64,10 +69,12 @@ class Refused(Exception):  # noqa: N818 - an answer, not a fault
         *,
         error: WireError = errors.NATS_AUTHORIZATION,
         why: str = errors.NATS_CLOSED_AUTHENTICATION,
+        silent: bool = False,
     ) -> None:
         super().__init__(detail or error.text)
         self.error = error
         self.why = why
+        self.silent = silent
 
 
 class Authenticator(Protocol):
@@ -76,13 +83,16 @@ class Authenticator(Protocol):
     required: bool  # INFO says auth_required
     must_connect: bool  # nothing but CONNECT may come first
     wants_nonce: bool  # INFO carries a nonce
+    anonymous: Identity | None  # of one who begins with something else, where that is allowed
+
+    def asks(self, kind: str) -> bool:
+        """Whether logins of that kind are looked at."""
 
     def check(self, login: Login) -> Identity | Awaitable[Identity]:
         """Who it is; raises Refused, as the awaitable does."""
 
-    def renew(self, identity: Identity, login: Login) -> Identity | None:
-        """The rights, as they are now, of one who was let in; None when there are none left.
+    def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
+        """The same after a change, of one who was let in before it: who it is now."""
 
-        Asked after a reload. A password is not checked again if what it is compared with is the
-        same as before.
-        """
+    def renew(self, identity: Identity, login: Login) -> Identity | None:
+        """check_again() that does not wait; None when there is nobody any more."""

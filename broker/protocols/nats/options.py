@@ -6,9 +6,7 @@ a wrong type refuses the whole.
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 import platform
 import sys
 from typing import Any, Final
@@ -17,7 +15,6 @@ import orjson
 
 from broker.limits import NATS_VERSION
 
-_SERVER_KEY_PREFIX: Final = 13 << 3  # the first base32 letter becomes N
 _INT_BITS: Final = 63
 
 # The names of CONNECT on the wire, and of what keeps them here.
@@ -129,22 +126,6 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 
 def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
-
-
-def make_server_id(random: bytes | None = None) -> str:
-    """A name shaped like the public key of a server: N and 55 letters; nobody holds a secret."""
-    body = bytes([_SERVER_KEY_PREFIX]) + (random if random is not None else os.urandom(32))
-    return base64.b32encode(body + _crc16(body).to_bytes(2, "little")).decode()
-
-
-def _crc16(data: bytes) -> int:
-    """CRC-16/XMODEM, as nkeys end with."""
-    crc = 0
-    for byte in data:
-        crc ^= byte << 8
-        for _ in range(8):
-            crc = (crc << 1 ^ 0x1021) & 0xFFFF if crc & 0x8000 else crc << 1
-    return crc
 
 
 def server_info(

@@ -15,7 +15,8 @@ from broker.protocols.nats.account import Account, Desk
 from broker.protocols.nats.door import ANY_HOST, NatsDoor
 from broker.protocols.nats.face import NatsFace
 from broker.protocols.nats.gate import Gate, bucket
-from broker.protocols.nats.options import make_server_id, server_info
+from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
+from broker.protocols.nats.options import server_info
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,7 +39,9 @@ class NatsServer:
         """`router`: the subject space of the global account, if others use it too."""
         self.settings = settings
         self.runtime = runtime
-        self.server_id = make_server_id()
+        self.key = KeyPair(SERVER)
+        self.xkey = CurvePair()
+        self.server_id = self.key.public
         self.server_name = settings.server_name or self.server_id
         self.start_ns = self.reload_ns = time.time_ns()
         self.ports: dict[str, tuple[str, int]] = {}

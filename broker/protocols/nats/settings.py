@@ -69,6 +69,7 @@ class User:
     permissions: Permissions | None = None  # None: the account's or server's default
     connection_types: frozenset[str] | None = None  # None: any
     rate: RateLimit | None = None  # of each of its connections
+    account: str = ""  # of logins of leaf nodes; elsewhere the account lists its users
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class Import:
     to: str = ""  # here, "" = the same
     prefix: str = ""  # of streams
     share: bool = False  # the requester's data is passed on
+    granted: bool = False  # a token shows the right to it: Export.accounts need not name us
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,8 @@ class Leafnodes:
 
     listen: Address | None = None
     authorization: Authorization | None = None
-    account: str = ""  # of those who log in with the single user of the block
+    account: str = ""  # of those who log in with the single user or nkey of the block
+    nkey: str = ""  # public, of the one who may log in instead of a user with password
     tls: Tls | None = None
     advertise: str = ""
     no_advertise: bool = False
@@ -230,14 +233,22 @@ class Leafnodes:
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """Operator mode: where account tokens come from."""
+    """Operator mode: whom we trust, and where the tokens of accounts come from."""
 
-    operators: tuple[str, ...]  # their tokens
-    kind: str = "memory"  # or directory
+    operators: tuple[str, ...] = ()  # their tokens, checked
+    kind: str = "memory"  # or full, cache (folders), url; none: no account is ever found
     directory: str = ""
+    url: str = ""  # ends in /
     preload: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # account key, token
     allow_delete: bool = False
-    interval_ns: int = limits.NATS_RESOLVER_INTERVAL
+    hard_delete: bool = False  # else what is deleted is only renamed
+    interval_ns: int = limits.NATS_RESOLVER_INTERVAL  # full: others are asked for what they have
+    limit: int = 0  # tokens kept, 0 = no limit
+    ttl_ns: int = 0  # cache: a token is forgotten after so long; 0 = never
+    timeout_ns: int = limits.NATS_RESOLVER_TIMEOUT
+    trusted_keys: tuple[str, ...] = ()  # operator keys, when no operator's token is given
+    pinned_accounts: frozenset[str] = frozenset()  # if any: nobody else may log in
+    tls: Tls | None = None  # of url
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +295,7 @@ class Settings:
     mappings: tuple[Mapping, ...] = ()  # of the global account
     accounts: tuple[Account, ...] = ()
     authorization: Authorization = Authorization()
+    authorization_given: bool = False  # there was a block, however empty
     tls: Tls | None = None
     websocket: Websocket | None = None
     leafnodes: Leafnodes | None = None

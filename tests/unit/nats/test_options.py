@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 import orjson
 import pytest
 from fakes import FakeNats, FakePeer
@@ -11,7 +9,6 @@ from fakes import FakeNats, FakePeer
 from broker import limits
 from broker.protocols.nats.options import (
     ClientOptions,
-    make_server_id,
     parse_object,
     server_info,
 )
@@ -92,14 +89,3 @@ def test_info_of_one_client() -> None:
     info = orjson.loads(line[5:])
     assert (info["x"], info["client_id"]) == (1, 1)
     assert "nonce" not in info
-
-
-def test_server_id_is_shaped_like_a_key() -> None:
-    server_id = make_server_id()
-    assert len(server_id) == 56
-    assert server_id[0] == "N"
-    assert len(base64.b32decode(server_id)) == 35
-    assert make_server_id() != server_id
-    # one that nats-server made
-    original = "NDMGPD2HC6BAAUWMUAM2SAIM5T5YUTIHS7LWVQECNEX6WHYZFSSZCAHL"
-    assert make_server_id(base64.b32decode(original)[1:33]) == original

@@ -1,0 +1,78 @@
+"""Passwords as a NATS configuration keeps them: plain, or as bcrypt hashes.
+
+A hash takes tens of milliseconds to check, so that is done by a few threads, and only so many
+checks wait for them. What was found is not remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import bcrypt
+
+from broker import limits
+
+_HASH: Final = re.compile(r"\$2[abxy]\$\d\d\$")
+_PASSWORD_BYTES: Final = 72  # bcrypt looks at no more
+
+
+class Busy(Exception):  # noqa: N818 - a state, not a fault
+    """Too many checks wait already."""
+
+
+def is_hash(stored: str) -> bool:
+    return _HASH.match(stored) is not None
+
+
+def same(stored: str, given: str) -> bool:
+    """Whether two secrets are equal, in a time that does not tell where they differ."""
+    return hmac.compare_digest(_bytes(stored), _bytes(given))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _matches(stored: bytes, given: bytes) -> bool:
+    try:
+        return bcrypt.checkpw(given[:_PASSWORD_BYTES], stored)
+    except ValueError:  # it only looked like a hash
+        return False
+
+
+class Passwords:
+    """Checks hashes, in threads."""
+
+    def __init__(
+        self,
+        threads: int = limits.NATS_PASSWORD_THREADS,
+        queue_max: int = limits.NATS_PASSWORD_QUEUE_MAX,
+    ) -> None:
+        self._threads = ThreadPoolExecutor(threads, "bcrypt")
+        self._queue_max = queue_max
+        self.waiting = 0  # and being worked at
+
+    async def matches(self, stored: str, given: str) -> bool:
+        """Whether the hash `stored` is of `given`; raises Busy."""
+        if self.waiting >= self._queue_max:
+            raise Busy
+        self.waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            work = loop.run_in_executor(self._threads, _matches, _bytes(stored), _bytes(given))
+            work.add_done_callback(self._done)
+        except BaseException:
+            self.waiting -= 1
+            raise
+        return await work
+
+    def _done(self, _work: asyncio.Future[bool]) -> None:
+        self.waiting -= 1
+
+    def close(self) -> None:
+        """Checks that have not begun are given up."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
