@@ -116,6 +116,25 @@ NATS_SUB_TOKENS: Final = WireError(
     "client.go maxTokensViolation",
 )
 
+# Mappings of subjects and imports, as they stand in the log when a configuration is refused
+# (subject_transform.go, accounts.go, errors.go).
+NATS_BAD_SUBJECT: Final = "invalid subject"
+NATS_MAPPING: Final = "invalid mapping destination: {why} in {token}"
+NATS_MAPPING_SUBJECT: Final = "invalid subject"
+NATS_MAPPING_BLANK: Final = "invalid mapping destination: invalid subject"
+NATS_MAPPING_FUNCTION: Final = "unknown function"
+NATS_MAPPING_RANGE: Final = "wildcard index out of range"
+NATS_MAPPING_FEW: Final = "not enough arguments passed to the function"
+NATS_MAPPING_MANY: Final = "too many arguments passed to the function"
+NATS_MAPPING_ARGUMENT: Final = "function argument is invalid or in the wrong format"
+NATS_MAPPING_UNUSED: Final = "not using all of the token wildcard(s)"
+NATS_MAPPING_IMPORT: Final = (
+    "the only mapping function allowed for import transforms is {{Wildcard()}}"
+)
+NATS_MAPPING_TWICE: Final = "duplicate entry for {quoted}"
+NATS_MAPPING_WEIGHT: Final = "individual weights need to be <= 100"
+NATS_MAPPING_WEIGHTS: Final = "total weight needs to be <= 100"
+
 # Why a NATS connection ended, as monitoring shows it (client.go ClosedState).
 NATS_CLOSED_CLIENT: Final = "Client Closed"
 NATS_CLOSED_PARSE: Final = "Parse Error"

@@ -1,0 +1,166 @@
+"""The tokens of a destination that stand for something of the source: $1, {{partition(3,1)}} ...
+
+    orders.*.*  ->  orders.{{partition(4,1)}}.$2        orders.ann.7 -> orders.2.7
+
+What is refused here, and in which words, is as in nats-server (server/subject_transform.go).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from broker import errors
+
+TAIL: Final = ">"
+INT64_MAX: Final = 2**63 - 1
+_SPACES: Final = re.compile(r"[\t\n\f\r ]")
+_COMMA: Final = re.compile(r",[\t\n\f\r ]*")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+# In the order they are looked for. The last two exist in transforms, but mappings do not know them.
+_SPELLINGS: Final = {
+    "wildcard": "[wW]ildcard",
+    "partition": "[pP]artition",
+    "splitfromleft": "[sS]plit[fF]rom[lL]eft",
+    "splitfromright": "[sS]plit[fF]rom[rR]ight",
+    "slicefromleft": "[sS]lice[fF]rom[lL]eft",
+    "slicefromright": "[sS]lice[fF]rom[rR]ight",
+    "right": "[rR]ight",
+    "left": "[lL]eft",
+    "split": "[sS]plit",
+}
+_FUNCTIONS: Final = {
+    name: re.compile(r"\{\{[\t\n\f\r ]*" + spelling + r"[\t\n\f\r ]*\((.*)\)[\t\n\f\r ]*\}\}")
+    for name, spelling in _SPELLINGS.items()
+}
+_NOT_IN_MAPPINGS: Final = ("right", "left")
+
+
+class MappingError(ValueError):
+    """A source and a destination that cannot be used together."""
+
+
+class Placeholder(NamedTuple):
+    """A function of wildcards of the source."""
+
+    function: str
+    wildcards: tuple[int, ...]  # counted from 1; what is below 1 is the subject's first token
+    number: int = 0  # partitions, position or size
+    delimiter: str = ""
+
+
+def wrong(why: str, token: str) -> MappingError:
+    """An error about one token."""
+    return MappingError(errors.NATS_MAPPING.format(why=why, token=token))
+
+
+def integer(text: str) -> int | None:
+    """A signed decimal number of 64 bits, or None."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    value = int(text)
+    return value if -INT64_MAX - 1 <= value <= INT64_MAX else None
+
+
+def is_function(token: str) -> bool:
+    """Whether a token is written as a function, known or not."""
+    return len(token) > 4 and token.startswith("{{") and token.endswith("}}")
+
+
+def parse(token: str) -> Placeholder | None:
+    """What a token of a destination stands for; None: for itself."""
+    if len(token) > 1 and token[0] == "$":
+        number = integer(token[1:])
+        return None if number is None else Placeholder("wildcard", (number,))
+    if not is_function(token):
+        return None
+    for name, pattern in _FUNCTIONS.items():
+        match = pattern.search(token)
+        if match is not None:
+            return _call(name, _COMMA.split(match[1]), token)
+    raise wrong(errors.NATS_MAPPING_FUNCTION, token)
+
+
+def _call(name: str, arguments: list[str], token: str) -> Placeholder:
+    most = {"wildcard": 1, "partition": len(arguments)}.get(name, 2)
+    least = 1 if name == "wildcard" else 2
+    if len(arguments) < least or arguments == [""]:
+        raise wrong(errors.NATS_MAPPING_FEW, token)
+    if len(arguments) > most:
+        raise wrong(errors.NATS_MAPPING_MANY, token)
+    if name == "split":
+        if " " in arguments[1]:
+            raise wrong(errors.NATS_MAPPING_ARGUMENT, token)
+        return Placeholder(name, (_number(arguments[0], token),), 0, arguments[1])
+    numbers = [_number(argument, token) for argument in arguments]
+    if name == "wildcard":
+        return Placeholder(name, (numbers[0],))
+    if name == "partition":
+        count = numbers[0] & 0xFFFFFFFF  # 32 bits are counted with, as there
+        if count == 0:
+            raise wrong(errors.NATS_MAPPING_ARGUMENT, token)
+        return Placeholder(name, tuple(numbers[1:]), count)
+    return Placeholder(name, (numbers[0],), _int32(numbers[1]))
+
+
+def _number(text: str, token: str) -> int:
+    value = integer(text.strip(" "))
+    if value is None:
+        raise wrong(errors.NATS_MAPPING_ARGUMENT, token)
+    return value
+
+
+def _int32(value: int) -> int:
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def check_destination(subject: str) -> None:
+    """Refuse what a mapping cannot send to, before the source is looked at."""
+    tokens = subject.split(".")
+    behind_tail = False
+    for token in tokens:
+        if not token or behind_tail:
+            raise wrong(errors.NATS_MAPPING_SUBJECT, token)
+        behind_tail = token == TAIL
+        if is_function(token):
+            known = (n for n in _FUNCTIONS if n not in _NOT_IN_MAPPINGS)
+            if not any(_FUNCTIONS[name].search(token) for name in known):
+                raise wrong(errors.NATS_MAPPING_FUNCTION, token)
+        elif _SPACES.search(token):
+            raise MappingError(errors.NATS_MAPPING_BLANK)
+
+
+def _shape(subject: str) -> tuple[list[str], int, bool]:
+    """Tokens, how many are `*`, is the last one `>`."""
+    tokens = subject.split(".")
+    if not all(tokens) or ">" in tokens[:-1]:
+        raise MappingError(errors.NATS_BAD_SUBJECT)
+    return tokens, tokens.count("*"), tokens[-1] == ">"
+
+
+def compile_tokens(
+    source: str, destination: str, *, strict: bool
+) -> list[tuple[str, Placeholder | None]]:
+    """The destination token by token; `strict` is for imports, which must be reversible."""
+    _, wildcards, tail = _shape(source)
+    tokens, stars, to_tail = _shape(destination)
+    if stars or tail != to_tail:
+        raise MappingError(errors.NATS_BAD_SUBJECT)
+    found = []
+    used = 0
+    for token in tokens:
+        place = parse(token)
+        found.append((token, place))
+        if place is None:
+            continue
+        if strict and place.function != "wildcard" and (wildcards or tail):
+            raise wrong(errors.NATS_MAPPING_IMPORT, token)
+        if wildcards == 0:
+            raise wrong(errors.NATS_MAPPING_RANGE, token)
+        used += len(place.wildcards)
+        for number in place.wildcards:
+            if number > wildcards:
+                raise wrong(errors.NATS_MAPPING_RANGE, f"{token}: [{number}]")
+    if strict and used < wildcards:
+        raise wrong(errors.NATS_MAPPING_UNUSED, destination)
+    return found
