@@ -7,6 +7,7 @@ from broker.core.seams cimport Sink
 from broker.core.trie cimport sub_t
 from broker.core.turn cimport Turn
 from broker.core.types cimport record_t
+from broker.protocols.nats.mapping cimport Mapper
 
 
 cdef class Desk:
@@ -23,7 +24,7 @@ cdef class Account:
     cdef readonly set sessions          # clients' sessions bound to it
     cdef readonly set leafs             # sessions of other servers
     cdef public object config           # settings.Account, or None
-    cdef public object mapper           # mappings of its subjects, or None
+    cdef public Mapper mapper           # mappings of its subjects, or None
     cdef public object imports          # what it takes from and gives to others, or None
     cdef public int64_t connections_max, subscriptions_max, payload_max, leafs_max  # -1: no limit
     cdef public object bucket           # how fast its clients may publish, or None

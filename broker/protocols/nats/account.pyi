@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, final
 from broker.core.router import Router
 from broker.core.seams import Sink
 from broker.core.turn import Turn
+from broker.protocols.nats.mapping import Mapper
 from broker.protocols.nats.rates import Bucket
 
 class Message(NamedTuple):
@@ -32,7 +33,7 @@ class Account:
     sessions: set[Any]
     leafs: set[Any]
     config: Any
-    mapper: Any
+    mapper: Mapper | None
     imports: Any
     connections_max: int
     subscriptions_max: int

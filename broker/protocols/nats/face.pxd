@@ -21,6 +21,7 @@ cdef class NatsFace:
     cdef public bytes info_head         # INFO up to the fields of one client
     cdef uint64_t seed                  # of the sid tables
     cdef uint64_t stamp                 # marks the sessions met while a match is looked through
+    cdef char *mapped                   # owned scratch for one subject that was mapped
     cdef void *stalled                  # a NatsSession with much to send, met while delivering
     cdef size_t stall_bytes             # how much that is
     cdef uint32_t control_line_max, run_max, teardown_max

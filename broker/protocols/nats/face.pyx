@@ -3,14 +3,24 @@
 import os
 
 from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc
 
 from broker import limits
 from broker.core.turn cimport Turn
+from broker.protocols.nats.transform cimport SUBJECT_MAX
 
 SLOW_POLICIES = {'close': SLOW_CLOSE, 'drop': SLOW_DROP, 'pause': SLOW_PAUSE}
 
 
 cdef class NatsFace:
+    def __cinit__(self):
+        self.mapped = <char *>malloc(SUBJECT_MAX)
+        if self.mapped == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.mapped)
+
     def __init__(self, Turn turn, config):
         """`config` has the attributes of settings.Settings."""
         self.turn = turn

@@ -45,6 +45,7 @@ class _Known:
             permissions=self.permissions,
             key=f"{'nkey' if self.user.nkey else 'user'}:{name}",
             proof=_SIGNED if self.user.nkey else self.user.password,
+            rate=self.user.rate,
         )
 
 

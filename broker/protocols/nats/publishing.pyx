@@ -9,7 +9,7 @@ next subscriber does: its head is written once, and nobody can tell, as long as 
 stands in the match twice.
 """
 from cpython.object cimport PyObject, PyTypeObject
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from broker import errors
@@ -18,6 +18,7 @@ from broker.core.router cimport Router
 from broker.core.seams cimport Sink
 from broker.core.trie cimport match_t, sub_t, subject_shape
 from broker.core.types cimport REC_CRLF, record_t
+from broker.protocols.nats.mapping cimport MAP_CHANCE, MAP_LOST, MAP_TO, Mapper
 from broker.protocols.nats.session cimport NatsSession
 from broker.protocols.nats.wire cimport (
     SIZES_MAX, join_sizes, no_responders_bytes, op_t, put_no_responders, reserved_reply,
@@ -47,6 +48,46 @@ cdef const match_t *find(NatsSession s, const char *subject, size_t n) except NU
 
 
 cdef int publish(NatsSession s, op_t *op) except -1:
+    if s.account.mapper is None:
+        return publish_to(s, op)
+    return publish_mapped(s, op, s.account.mapper)
+
+
+cdef int publish_mapped(NatsSession s, op_t *op, Mapper mapper) except -1:
+    """To where the mappings of the account send it, message by message if chance decides."""
+    cdef op_t part = op[0]
+    cdef uint32_t left = op.count
+    cdef size_t mapped_len = 0
+    cdef int what
+    while left and not s.closing:
+        what = mapper.map(op.subject, op.subject_len, s.face.mapped, &mapped_len)
+        part.count = 1 if what & MAP_CHANCE else left
+        part.subject = op.subject
+        part.subject_len = op.subject_len
+        what &= ~MAP_CHANCE
+        if what == MAP_TO:
+            part.subject = s.face.mapped
+            part.subject_len = <uint16_t>mapped_len
+        if what == MAP_LOST:
+            lose(s, &part)
+        else:
+            publish_to(s, &part)
+        part.data += <size_t>part.count * op.stride
+        left -= part.count
+    return 0
+
+
+cdef void lose(NatsSession s, op_t *op) noexcept:
+    """It counts as published, and nobody gets it."""
+    cdef uint32_t _k
+    s.in_msgs += op.count
+    s.in_bytes += <uint64_t>op.total_len * op.count
+    if s.verbose:
+        for _k in range(op.count):
+            s.say(OK, OK_LEN)
+
+
+cdef int publish_to(NatsSession s, op_t *op) except -1:
     cdef record_t rec
     cdef char sizes[SIZES_MAX]
     cdef void *skip = NULL if s.echo else <void *>s
