@@ -110,6 +110,11 @@ NATS_QUEUE_DENIED: Final = WireError(
 NATS_SUBSCRIPTION_DENIED: Final = WireError(
     "Permissions Violation for Subscription to {subject}", False, "client.go subPermissionViolation"
 )
+NATS_SUBSCRIPTION_ENDED: Final = WireError(
+    "Permissions Violation for Subscription to {subject} (sid {sid})",
+    False,
+    "client.go processSubsOnConfigReload",
+)
 NATS_SUB_TOKENS: Final = WireError(
     "Permissions Violation for Subscription to {subject}, too many tokens",
     False,

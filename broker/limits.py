@@ -183,6 +183,7 @@ NATS_REPLIES_MAX: Final = 4_096  # reply subjects one connection may answer, by 
 NATS_ACCOUNT_CACHE: Final = 1_024  # subjects remembered by the router of an account, not of $G
 NATS_ACCOUNT_CACHE_REFS: Final = 131_072
 NATS_PAYLOAD_HUGE: Final = 1 << 30  # stands for no limit: sizes are numbers of nine digits
+NATS_RECHECK_BATCH: Final = 100  # sessions looked at again after a reload before others run
 NATS_RATE_BURST: Final = 1 * SECOND
 NATS_LISTENER_MAX: Final = 16_384  # messages that wait for one internal subscriber in one turn
 NATS_TEARDOWN: Final = 16_384  # subscriptions of a gone connection removed per turn

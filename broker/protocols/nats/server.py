@@ -7,16 +7,20 @@ import logging
 import random
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from broker import errors, limits
+from broker.protocols.nats import auth
 from broker.protocols.nats import settings as conf
 from broker.protocols.nats.account import Account, Desk
 from broker.protocols.nats.door import ANY_HOST, NatsDoor
 from broker.protocols.nats.face import NatsFace
 from broker.protocols.nats.gate import Gate, bucket
+from broker.protocols.nats.mapping import Mapper
 from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
 from broker.protocols.nats.options import server_info
+from broker.protocols.nats.passwords import Passwords
+from broker.protocols.nats.recheck import Recheck
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -27,7 +31,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.nats")
 
-_RELOAD_BATCH: Final = 200  # sessions looked at again before the loop goes on with its work
+
+def login_timeout_ns(settings: conf.Settings) -> int:
+    """How long a client has to log in."""
+    if settings.authorization.timeout_ns:
+        return settings.authorization.timeout_ns
+    if settings.tls is not None:
+        return settings.tls.timeout_ns + limits.SECOND
+    return limits.NATS_AUTH_TIMEOUT
 
 
 class NatsServer:
@@ -50,9 +61,10 @@ class NatsServer:
         self.desk = Desk()
         self.face = NatsFace(runtime.turn, settings)
         self.gate = Gate(self.face)
+        self.passwords = Passwords()
         self.door: NatsDoor | None = None
         self._make_account(conf.GLOBAL_ACCOUNT, router)
-        self.configure_accounts(settings)
+        self.configure(settings)
 
     # --- accounts
 
@@ -73,7 +85,16 @@ class NatsServer:
         self.accounts[name] = account
         return account
 
-    def configure_accounts(self, settings: conf.Settings) -> None:
+    def configure(self, settings: conf.Settings) -> None:
+        """What holds for those who come from here on; who is here is not touched."""
+        self.settings = settings
+        self.face.configure(settings)
+        self._configure_accounts(settings)
+        self.gate.authenticator = auth.build(settings, self.passwords)
+        self.gate.login_timeout_ns = login_timeout_ns(settings)
+        self.face.must_connect = self.gate.authenticator.must_connect
+
+    def _configure_accounts(self, settings: conf.Settings) -> None:
         """Make the accounts that are configured, set their limits; nobody is cut here."""
         configured = {account.name: account for account in settings.accounts}
         names = [*configured]
@@ -91,6 +112,10 @@ class NatsServer:
             account.payload_max = most.max_payload
             account.leafs_max = most.max_leafnodes
             account.bucket = bucket(config.rate if config is not None else None)
+            mappings = config.mappings if config is not None else ()
+            if name == conf.GLOBAL_ACCOUNT:
+                mappings = (*settings.mappings, *mappings)
+            account.mapper = Mapper(mappings) if mappings else None
 
     # --- life
 
@@ -119,6 +144,19 @@ class NatsServer:
             info["ldm"] = True
         self.gate.set_info(info)
 
+    async def reload(self, settings: conf.Settings) -> None:
+        """Let these settings hold, and cut whoever has no rights left. What cannot change while
+        the server runs (addresses, its name) is the caller's to refuse: see reload.plan."""
+        self.configure(settings)
+        self.reload_ns = time.time_ns()
+        self.tell_info()
+        await Recheck(self.gate).run()
+        configured = {account.name for account in settings.accounts}
+        for name, account in list(self.accounts.items()):
+            kept = configured | {conf.GLOBAL_ACCOUNT}
+            if name not in kept and account is not self.system_account and not account.sessions:
+                del self.accounts[name]
+
     async def close(self) -> None:
         """Accept nobody any more; who is here stays."""
         if self.door is not None:
@@ -133,6 +171,7 @@ class NatsServer:
         for task in list(self.gate.tasks):
             task.cancel()
         await asyncio.gather(*self.gate.tasks, return_exceptions=True)
+        self.passwords.close()
 
     async def lame_duck(self) -> None:
         """Tell clients to go elsewhere, then close them one by one; returns when all are gone."""

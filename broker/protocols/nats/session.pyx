@@ -25,7 +25,7 @@ from broker.protocols.nats.permit cimport Permit
 from broker.protocols.nats.publishing cimport publish
 from broker.protocols.nats.rates cimport Bucket
 from broker.protocols.nats.subs cimport subs_any, subs_drop, subs_free, subs_retire, subs_unretire
-from broker.protocols.nats.subscribing cimport listing, subscribe, unsubscribe
+from broker.protocols.nats.subscribing cimport listing, prune, subscribe, unsubscribe
 from broker.protocols.nats.wire cimport (
     OP_CONNECT, OP_ERROR, OP_INFO, OP_PEER_ERROR, OP_PING, OP_PONG, OP_PUB, OP_SUB, OP_UNSUB,
     OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_UNKNOWN, TW_SLACK, head_bytes, op_t, put_head,
@@ -572,3 +572,7 @@ cdef class NatsSession(Session):
     def list_subs(self):
         """(subject, queue, sid, delivered, max) of each subscription."""
         return listing(self)
+
+    def prune(self):
+        """Remove the subscriptions that are not permitted any more, and say so."""
+        prune(self)

@@ -6,3 +6,4 @@ from broker.protocols.nats.wire cimport op_t
 cdef int subscribe(NatsSession s, op_t *op) except -1
 cdef void unsubscribe(NatsSession s, op_t *op) noexcept
 cdef list listing(NatsSession s)
+cdef int prune(NatsSession s) except -1

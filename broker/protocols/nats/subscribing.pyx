@@ -98,3 +98,26 @@ cdef list listing(NatsSession s):
             found.append((spell(sub.node), queue_name(sub), sub.sid[:sub.sid_len],
                           sub.delivered, sub.max))
     return found
+
+
+cdef int prune(NatsSession s) except -1:
+    """Remove what is not permitted any more."""
+    cdef const char *name
+    cdef sub_t *sub
+    cdef int permitted
+    s.filter = None
+    if s.permit is None:
+        return 0
+    for subject, queue, sid, _delivered, _max in listing(s):
+        permitted = s.permit.may_subscribe(
+            subject, <size_t>len(subject), queue, <size_t>len(queue))
+        if permitted == PERMIT_FILTERED:
+            s.filter = s.permit.filter
+        if permitted != PERMIT_NO:
+            continue
+        name = sid
+        sub = subs_find(&s.subs, sid_hash(s.face.seed, name, <size_t>len(sid)), name,
+                        <size_t>len(sid))
+        s.remove_sub(sub)
+        s.tell(errors.NATS_SUBSCRIPTION_ENDED, subject=subject, sid=sid)
+    return 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fakes import FakeNats, FakePeer
 
 from broker import limits
-from broker.protocols.nats.login import Identity
+from broker.protocols.nats.gate import Anybody
+from broker.protocols.nats.login import Identity, Login
 from broker.protocols.nats.rates import Bucket
 from broker.protocols.nats.settings import RateLimit
 
@@ -30,19 +31,14 @@ def test_a_bucket_of_bytes() -> None:
     assert bucket.pay(SECOND, 0, 50) == SECOND // 2
 
 
-class Paced:
-    """Everybody may publish ten messages a second."""
+class Paced(Anybody):
+    """Everybody may publish so much."""
 
-    required = must_connect = wants_nonce = False
-
-    def __init__(self, rate: RateLimit | None) -> None:
+    def __init__(self, rate: RateLimit) -> None:
         self.rate = rate
 
-    def check(self, login: object) -> Identity:  # noqa: ARG002
+    def check(self, login: Login) -> Identity:  # noqa: ARG002
         return Identity(rate=self.rate)
-
-    def renew(self, identity: Identity, login: object) -> Identity:  # noqa: ARG002
-        return identity
 
 
 def listener(nats: FakeNats) -> FakePeer:

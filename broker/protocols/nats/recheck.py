@@ -1,0 +1,89 @@
+"""After a reload: everybody who is connected is looked at again, a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from broker import errors, limits
+from broker.protocols.nats.gate import pace
+from broker.protocols.nats.login import Identity, Refused
+from broker.protocols.nats.permit import permit_for
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from broker.protocols.nats.gate import Gate
+    from broker.protocols.nats.session import NatsSession
+
+log = logging.getLogger("broker.nats")
+
+
+class Recheck:
+    """One round through all sessions of a gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    async def run(self) -> None:
+        """Returns when each session has its rights of now, or is closed."""
+        later: list[tuple[NatsSession, Awaitable[Identity]]] = []
+        for at, session in enumerate(list(self.gate.face.sessions)):
+            if at % limits.NATS_RECHECK_BATCH == limits.NATS_RECHECK_BATCH - 1:
+                await asyncio.sleep(0)  # messages go on meanwhile
+            answer = self._look(session)
+            if answer is not None:
+                later.append((session, answer))
+        for session, waiting in later:  # passwords that have to be compared with another hash
+            try:
+                self._apply(session, await waiting)
+            except Refused as refusal:
+                cut(session, refusal)
+        self._too_many()
+
+    def _look(self, session: NatsSession) -> Awaitable[Identity] | None:
+        if session.link is None:
+            return None
+        if session.identity is None:  # it has said nothing yet
+            if self.gate.authenticator.asks(session.kind) and not session.waiting:
+                session.expect_login(self.gate.login_timeout_ns)
+            return None
+        try:
+            answer = self.gate.authenticator.check_again(session.identity, self.gate.login(session))
+        except Refused as refusal:
+            cut(session, refusal)
+            return None
+        if not isinstance(answer, Identity):
+            return answer
+        self._apply(session, answer)
+        return None
+
+    def _apply(self, session: NatsSession, identity: Identity) -> None:
+        if session.link is None:
+            return
+        account = self.gate.account(identity.account)
+        if account is None or account is not session.account:
+            session.end(None, errors.NATS_CLOSED_AUTHENTICATION)
+            return
+        if session.identity == identity:
+            session.limit(identity)
+        else:
+            session.bind(account, identity, permit_for(identity.permissions))
+            session.prune()
+        pace(session, account, identity)
+
+    def _too_many(self) -> None:
+        """Close some if fewer may be connected now."""
+        most = self.gate.face.connections_max
+        sessions = self.gate.face.sessions
+        if not most or len(sessions) <= most:
+            return
+        for session in list(sessions)[: len(sessions) - most]:
+            session.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
+
+
+def cut(session: NatsSession, refusal: Refused) -> None:
+    """Close a connection whose login does not hold any more."""
+    if session.link is not None:
+        session.end(None if refusal.silent else refusal.error, refusal.why)
