@@ -140,6 +140,17 @@ NATS_MAPPING_TWICE: Final = "duplicate entry for {quoted}"
 NATS_MAPPING_WEIGHT: Final = "individual weights need to be <= 100"
 NATS_MAPPING_WEIGHTS: Final = "total weight needs to be <= 100"
 
+# What a request that is no WebSocket is told (websocket.go wsUpgrade).
+WEBSOCKET_METHOD: Final = "request method must be GET"
+WEBSOCKET_HOST: Final = "'Host' missing in request"
+WEBSOCKET_UPGRADE: Final = "invalid value for header 'Upgrade'"
+WEBSOCKET_CONNECTION: Final = "invalid value for header 'Connection'"
+WEBSOCKET_KEY: Final = "key missing"
+WEBSOCKET_VERSION: Final = "invalid version"
+WEBSOCKET_ORIGIN: Final = "origin not allowed: {}"
+WEBSOCKET_MQTT: Final = "MQTT is not served here"
+WEBSOCKET_LEAF: Final = "leaf nodes are not served here"
+
 # Why a NATS connection ended, as monitoring shows it (client.go ClosedState).
 NATS_CLOSED_CLIENT: Final = "Client Closed"
 NATS_CLOSED_PARSE: Final = "Parse Error"

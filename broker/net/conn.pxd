@@ -33,4 +33,5 @@ cdef class Conn(Task):
     cdef void shake(self) except *
     cdef void broken(self, str reason) except *
     cdef void send(self, bytes data)
+    cdef void say_inside(self, bytes data) except *
     cdef void write_encoded(self) except *

@@ -155,6 +155,8 @@ cdef class Conn(Task):
             self.write(chunk)
             out.pool.give(chunk)
         if self.ending and not out.blocked:
+            if self.packer is not None:
+                self.say_inside(self.packer.finish())
             if self.tls is not None:
                 self.send(self.tls.finish())
             self.transport.close()
@@ -228,6 +230,11 @@ cdef class Conn(Task):
         self.filtered = True
         self.tail = None
         self.big = None
+
+    def frame(self, Filter packer):
+        """Everything goes through `packer` from the first byte on."""
+        self.packer = packer
+        self.filtered = True
 
     @property
     def unsent(self):
@@ -334,6 +341,8 @@ cdef class Conn(Task):
                 break
             given += <size_t>got
             self.take_input(room.data, room.fill + <size_t>got)
+        if self.packer is not None and not self.out.blocked:
+            self.say_inside(self.packer.pending())
         if self.tls is not None:
             self.send(self.tls.pending())
         if ((self.tls is not None and self.tls.ended)
@@ -372,9 +381,16 @@ cdef class Conn(Task):
     cdef void broken(self, str reason) except *:
         """The peer's bytes make no sense: nothing that it sends could be trusted any more."""
         LOG.info('client %s dropped: %s', self.peer, reason)
+        cdef bytes last = self.packer.pending() if self.packer is not None else b''
+        self.say_inside(last)
         if self.tls is not None:
             self.send(self.tls.pending())       # the alert that says so
-        self.abort() if self.tls is None else self.close()
+        self.abort() if self.tls is None and not last else self.close()
+
+    cdef void say_inside(self, bytes data) except *:
+        """What a filter inside of TLS has to say."""
+        if data:
+            self.send(self.tls.send(data) if self.tls is not None else data)
 
     cdef void send(self, bytes data):
         if data and self.transport is not None:

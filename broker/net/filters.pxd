@@ -13,6 +13,10 @@ cdef class Filter:
     cdef bytes send(self, object data)
     # Everything that is still inside, so that the peer can decode all that was sent.
     cdef bytes flush(self)
+    # What the filter itself has to say to the peer.
+    cdef bytes pending(self)
+    # Its last words, when nothing more is sent.
+    cdef bytes finish(self)
 
 
 cdef class Deflate(Filter):
@@ -41,5 +45,3 @@ cdef class Tls(Filter):
     cdef readonly object link   # ssl.SSLObject
 
     cdef bint handshake(self) except -1
-    cdef bytes pending(self)
-    cdef bytes finish(self)

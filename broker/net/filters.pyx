@@ -58,6 +58,12 @@ cdef class Filter:
     cdef bytes flush(self):
         return b''
 
+    cdef bytes pending(self):
+        return b''
+
+    cdef bytes finish(self):
+        return b''
+
 
 cdef class Deflate(Filter):
     """Raw deflate, one stream in each direction."""

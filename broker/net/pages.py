@@ -77,6 +77,12 @@ class Pages:
         self.context = context
         await self._listen()
 
+    async def stop_listening(self) -> None:
+        """Accept nobody any more; who is here stays."""
+        if self._site is not None:
+            await self._site.stop()
+            self._site = None
+
     async def close(self) -> None:
         """Stop listening, end the connections."""
         await self.runner.cleanup()

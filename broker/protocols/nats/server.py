@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from broker import errors, limits
+from broker.net.tls import TlsFiles, server_context
 from broker.protocols.nats import auth
 from broker.protocols.nats import settings as conf
 from broker.protocols.nats.account import Account, Desk
@@ -21,12 +22,13 @@ from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
 from broker.protocols.nats.options import server_info
 from broker.protocols.nats.passwords import Passwords
 from broker.protocols.nats.recheck import Recheck
+from broker.protocols.nats.websocket import WebsocketDoor
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from broker.core.router import Router
-    from broker.net.listener import Runtime
+    from broker.net.listener import Door, Runtime
     from broker.protocols.nats.session import NatsSession
 
 log = logging.getLogger("broker.nats")
@@ -63,6 +65,7 @@ class NatsServer:
         self.gate = Gate(self.face)
         self.passwords = Passwords()
         self.door: NatsDoor | None = None
+        self.websocket: WebsocketDoor | None = None
         self._make_account(conf.GLOBAL_ACCOUNT, router)
         self.configure(settings)
 
@@ -125,6 +128,16 @@ class NatsServer:
         self.door = NatsDoor(self.face, self.runtime, settings.listen, settings.max_pending)
         await self.door.open()
         self.ports["nats"] = self.door.address
+        if settings.websocket is not None:
+            context = None
+            if settings.websocket.tls is not None:
+                tls = settings.websocket.tls
+                context = server_context(TlsFiles(tls.cert_file, tls.key_file, tls.ca_file))
+            self.websocket = WebsocketDoor(
+                self.face, self.runtime, settings.websocket, settings.max_pending, context
+            )
+            await self.websocket.open()
+            self.ports["websocket"] = self.websocket.address
         self.tell_info()
 
     def tell_info(self) -> None:
@@ -143,6 +156,11 @@ class NatsServer:
         if self.lame:
             info["ldm"] = True
         self.gate.set_info(info)
+        if self.websocket is not None:
+            host, port = self.websocket.address
+            self.websocket.info = {"host": host or ANY_HOST, "port": port}
+            if self.settings.websocket is not None and self.settings.websocket.tls is not None:
+                self.websocket.info |= {"tls_required": True, "tls_available": True}
 
     async def reload(self, settings: conf.Settings) -> None:
         """Let these settings hold, and cut whoever has no rights left. What cannot change while
@@ -159,15 +177,15 @@ class NatsServer:
 
     async def close(self) -> None:
         """Accept nobody any more; who is here stays."""
-        if self.door is not None:
-            await self.door.close()
+        for door in self.doors:
+            await door.close()
 
     async def stop(self) -> None:
         """Let every connection write what waits for it, end them all."""
         for session in list(self.face.sessions):
             session.closing_down()
-        if self.door is not None:
-            await self.door.drain()
+        for door in self.doors:
+            await door.drain()
         for task in list(self.gate.tasks):
             task.cancel()
         await asyncio.gather(*self.gate.tasks, return_exceptions=True)
@@ -193,6 +211,11 @@ class NatsServer:
         for session in left:
             session.end(None, errors.NATS_CLOSED_SHUTDOWN)
             await asyncio.sleep(random.uniform(0.5, 1.0) * pause)  # noqa: S311 - only spreads load
+
+    @property
+    def doors(self) -> list[Door]:
+        """Those that are open, or were."""
+        return [door for door in (self.door, self.websocket) if door is not None]
 
     # --- what others ask for
 

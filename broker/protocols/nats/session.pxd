@@ -61,7 +61,7 @@ cdef class NatsSession(Session):
     cdef NatsSession slow               # it rests because of this one, or None
     cdef tuple buckets                  # Buckets that pace it
     cdef readonly bint rated              # there are such
-    cdef uint64_t paid_msgs, paid_bytes # of in_msgs and in_bytes
+    cdef uint64_t paid_msgs, paid_bytes     # of in_msgs and in_bytes
     cdef readonly uint64_t dropped      # messages it had no room for, if those are dropped
     cdef uint8_t memo_denied            # the memo's subject may not be published to
     cdef readonly str closed_because    # NATS_CLOSED_*, or None while open

@@ -37,7 +37,7 @@ class Paced(Anybody):
     def __init__(self, rate: RateLimit) -> None:
         self.rate = rate
 
-    def check(self, login: Login) -> Identity:  # noqa: ARG002
+    def check(self, login: Login) -> Identity:
         return Identity(rate=self.rate)
 
 
