@@ -21,6 +21,7 @@ from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
 from broker.protocols.nats.options import server_info
 from broker.protocols.nats.passwords import Passwords
 from broker.protocols.nats.recheck import Recheck
+from broker.protocols.nats.tls_policy import TlsPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -86,8 +87,13 @@ class NatsServer:
         return account
 
     def configure(self, settings: conf.Settings) -> None:
-        """What holds for those who come from here on; who is here is not touched."""
+        """What holds for those who come from here on; who is here is not touched.
+
+        TlsError when certificates cannot be used: then nothing has changed.
+        """
+        tls = TlsPolicy.of(settings, self.gate.tls)
         self.settings = settings
+        self.gate.tls = tls
         self.face.configure(settings)
         self._configure_accounts(settings)
         self.gate.authenticator = auth.build(settings, self.passwords)
@@ -140,13 +146,18 @@ class NatsServer:
         )
         if self.gate.authenticator.required:
             info["auth_required"] = True
+        if self.gate.tls is not None:
+            info |= self.gate.tls.info()
         if self.lame:
             info["ldm"] = True
         self.gate.set_info(info)
 
     async def reload(self, settings: conf.Settings) -> None:
         """Let these settings hold, and cut whoever has no rights left. What cannot change while
-        the server runs (addresses, its name) is the caller's to refuse: see reload.plan."""
+        the server runs (addresses, its name) is the caller's to refuse: see reload.plan.
+
+        TlsError when certificates cannot be used: then nothing has changed.
+        """
         self.configure(settings)
         self.reload_ns = time.time_ns()
         self.tell_info()
