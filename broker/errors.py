@@ -42,6 +42,8 @@ def go_quote(raw: bytes) -> str:
     return '"' + "".join(out) + '"'
 
 
+TLS_TIMED_OUT: Final = "tls: handshake timed out"  # why a handshake that never ends fails
+
 # --- command lines of the originals (Go's flag package, go-options, apps/nsqd) --------------------
 
 GO_PARSE_ERROR: Final = "parse error"
@@ -89,6 +91,11 @@ NATS_USER_REVOKED: Final = WireError(
 NATS_LOGIN_TIMEOUT: Final = WireError("Authentication Timeout", True, "client.go authTimeout")
 NATS_ACCOUNT_CONNECTIONS: Final = WireError(
     "maximum account active connections exceeded", True, "errors.go"
+)
+# Nobody reads it: plain text has no place inside a handshake. The peer sees the end, as there.
+NATS_TLS_REQUIRED: Final = WireError("Secure Connection - TLS Required", True, "errors.go")
+NATS_TLS_THROTTLED: Final = WireError(
+    "Connection throttling is active. Please try again later.", True, "server.go createClient"
 )
 NATS_STALE: Final = WireError("Stale Connection", True, "client.go processPingTimer")
 NATS_SUBSCRIPTIONS: Final = WireError("maximum subscriptions exceeded", False, "errors.go")
@@ -169,6 +176,7 @@ NATS_CLOSED_REVOKED: Final = "Credentials Revoked"
 NATS_CLOSED_MISSING_ACCOUNT: Final = "Missing Account"
 NATS_CLOSED_ACCOUNT_CONNECTIONS: Final = "Maximum Account Connections Exceeded"
 NATS_CLOSED_KICKED: Final = "Kicked"
+NATS_CLOSED_TLS: Final = "TLS Handshake Failure"
 NATS_CLOSED_STALE: Final = "Stale Connection"
 NATS_CLOSED_SHUTDOWN: Final = "Server Shutdown"
 

@@ -196,6 +196,7 @@ NATS_RESPONSES_EXPIRE: Final = 2 * MINUTE
 NATS_RESPONSE_THRESHOLD: Final = 2 * MINUTE  # a service import without an answer is forgotten
 NATS_AUTH_TIMEOUT: Final = 2 * SECOND  # from accept to CONNECT; with TLS its timeout and a second
 NATS_TLS_TIMEOUT: Final = 2 * SECOND
+NATS_TLS_RATE_WINDOW: Final = 1 * SECOND  # of connection_rate_limit; it may all be used at once
 NATS_LEAF_PORT: Final = 7422
 NATS_LEAF_RECONNECT: Final = 1 * SECOND
 NATS_RESOLVER_INTERVAL: Final = 1 * MINUTE

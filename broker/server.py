@@ -19,7 +19,7 @@ from broker.lockfile import DataLock
 from broker.logs import fields
 from broker.net.listener import Runtime
 from broker.net.pages import Pages
-from broker.net.tls import TlsError
+from broker.openssl import TlsError
 from broker.protocols.nats import monitor
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Settings

@@ -33,6 +33,8 @@ cdef class Session(Sink):
     cdef void opened(self, object link) except *        # link: see net.conn.Conn
     cdef void blocked(self) noexcept                    # its output takes no more for now
     cdef void writable(self) noexcept                   # a blocked output has drained
+    # What it asked for by `peek`: the first byte of input, not yet fed; -1 = none came in time.
+    cdef void begun(self, int first) noexcept
     # TLS that the session began: it is there, or (cause) it is not, and bytes are plain as before.
     cdef void secured(self, str cause) noexcept
     cdef void settled(self) noexcept                    # a log it waits for got further, or failed

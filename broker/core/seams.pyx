@@ -38,6 +38,9 @@ cdef class Session(Sink):
     cdef void writable(self) noexcept:
         pass
 
+    cdef void begun(self, int first) noexcept:
+        pass
+
     cdef void secured(self, str cause) noexcept:
         pass
 

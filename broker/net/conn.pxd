@@ -22,10 +22,12 @@ cdef class Conn(Task):
     cdef Filter packer          # compression inside of it, or None
     cdef bint filtered          # there is one of the two
     cdef bint shaking           # in the TLS handshake: the session neither reads nor writes
+    cdef bint peeking           # the session is told of the first byte before it gets any
     cdef bint later             # what came is not decoded yet: a later turn goes on
 
     cdef void take_input(self, const char *data, size_t total) except *
     cdef void keep(self, const char *data, size_t rest) except *
+    cdef void peeked(self, const char *data, size_t n) except *
     cdef void take_encoded(self, const char *data, size_t n) except *
     cdef void decode(self) except *
     cdef void decode_some(self) except *

@@ -22,7 +22,7 @@ from broker.core.outbuf cimport Chunk, OutBuf, out_waiting
 from broker.core.seams cimport Session, Task
 from broker.net.filters cimport Filter, Tls
 
-from broker import limits
+from broker import errors, limits
 from broker.net.filters import Deflate, FilterError, Snappy
 from broker.net.tls import cipher_name, common_name, version_name
 
@@ -95,6 +95,9 @@ cdef class Conn(Task):
         self.out.turn.tick()
         if self.filtered:
             self.take_encoded(self.shared.data, <size_t>n)
+            return
+        if self.peeking:
+            self.peeked(self.shared.data, <size_t>n)
             return
         self.take_input(room.data, room.fill + <size_t>n)
 
@@ -206,19 +209,27 @@ cdef class Conn(Task):
         if not self.paused and not self.ending and self.transport is not None:
             self.transport.resume_reading()
 
-    def secure(self, context, int64_t timeout_ns):
-        """Begin TLS as the server; what was put into `out` before goes out in plain.
+    def peek(self, int64_t timeout_ns):
+        """Tell the session by `begun` how the input begins, before it gets any of it."""
+        self.peeking = True
+        self.out.turn.arm(self, self.out.turn.now_ns + timeout_ns)
 
-        The session is told by `secured`; until then it gets no input and its output waits.
+    def secure(self, context, int64_t timeout_ns, hostname=None):
+        """Begin TLS; what was put into `out` before goes out in plain.
+
+        As the server, or as the client of `hostname`. The session is told by `secured`; until
+        then it gets no input and its output waits.
         """
         self.run()
         if self.ending:
             return
-        self.tls = Tls(context)
+        self.tls = Tls(context, server_side=hostname is None, server_hostname=hostname)
         self.filtered = self.shaking = True
         self.tail = None
         self.big = None
         self.out.turn.arm(self, self.out.turn.now_ns + timeout_ns)
+        if hostname is not None:
+            self.shake()
 
     def compress(self, str kind, int level=limits.NSQ_DEFLATE_LEVEL):
         """Deflate or snappy from here on, in both directions."""
@@ -263,12 +274,30 @@ cdef class Conn(Task):
         return '' if self.tls is None else common_name(self.tls.link)
 
     @property
+    def certificate(self):
+        """What the peer showed, as DER; None: nothing."""
+        return None if self.tls is None else self.tls.link.getpeercert(True)
+
+    @property
     def security(self):
         """(cipher, version, protocol) of TLS under the names Go has for them; None: plain."""
         if self.tls is None:
             return None
         link = self.tls.link
         return cipher_name(link), version_name(link), link.selected_alpn_protocol() or ''
+
+    # --- how input begins
+
+    cdef void peeked(self, const char *data, size_t n) except *:
+        """The first input has come: the session says what it is."""
+        self.peeking = False
+        self.out.turn.disarm(self)
+        if not self.session.closing:
+            self.session.begun(<unsigned char>data[0])
+        if self.filtered:
+            self.take_encoded(data, n)
+        else:
+            self.take_input(data, n)
 
     # --- filters
 
@@ -294,7 +323,8 @@ cdef class Conn(Task):
                 return
         except FilterError as problem:
             cause = str(problem)
-        self.send(self.tls.pending())
+        if cause is None or self.tls.spoken_to:
+            self.send(self.tls.pending())       # what is no TLS at all gets no alert either
         self.shaken(cause)
         if cause is None and not self.ending:
             self.decode()       # it may have come with the end of the handshake
@@ -310,8 +340,14 @@ cdef class Conn(Task):
         self.out.mark()
 
     cdef void expired(self, int64_t now_ns) noexcept:
-        if self.shaking and self.transport is not None:
-            self.shaken('tls: handshake timed out')
+        if self.transport is None:
+            return
+        if self.shaking:
+            self.shaken(errors.TLS_TIMED_OUT)
+        elif self.peeking:
+            self.peeking = False
+            if not self.session.closing:
+                self.session.begun(-1)
 
     cdef void decode(self) except *:
         """Feed what was received, a bounded part of it per turn."""

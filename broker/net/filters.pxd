@@ -43,5 +43,7 @@ cdef class Tls(Filter):
     cdef object incoming        # ssl.MemoryBIO
     cdef object outgoing
     cdef readonly object link   # ssl.SSLObject
+    cdef bint spoken_to         # what came begins as a TLS record does, as far as one can see
+    cdef bint received
 
     cdef bint handshake(self) except -1

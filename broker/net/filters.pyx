@@ -35,6 +35,7 @@ cdef enum:
     CHUNK_SKIPPABLE = 0x80
     CHUNK_IDENTIFIER = 0xFF
     IDENTIFIER_BYTES = 6
+    HANDSHAKE = 0x16            # the first byte of TLS
 
 tw_crc_init()
 
@@ -232,6 +233,9 @@ cdef class Tls(Filter):
             self.incoming, self.outgoing, server_side=server_side, server_hostname=server_hostname)
 
     cdef int receive(self, const char *data, size_t n) except -1:
+        if not self.received and n:
+            self.received = True
+            self.spoken_to = data[0] == HANDSHAKE
         self.incoming.write(PyMemoryView_FromMemory(<char *>data, <Py_ssize_t>n, PyBUF_READ))
         return 0
 
@@ -283,8 +287,9 @@ cdef class Tls(Filter):
 
 def reason_of(problem):
     """Why TLS failed, in a few words."""
-    reason = getattr(problem, 'reason', None)
-    return f"tls: {(reason or str(problem) or 'failed').replace('_', ' ').lower()}"
+    reason = (getattr(problem, 'reason', None) or str(problem) or 'failed').replace('_', ' ')
+    detail = getattr(problem, 'verify_message', None)       # of a certificate
+    return f"tls: {reason.lower()}{f': {detail}' if detail else ''}"
 
 
 # --- for tests

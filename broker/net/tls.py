@@ -6,7 +6,6 @@ nothing. Sources: nsqd.go buildTLSConfig; Python's ssl.
 
 from __future__ import annotations
 
-import ctypes
 import ssl
 import warnings
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Final, Literal
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-_ssl_module = __import__("_ssl")
+from broker.openssl import accept_any_certificate, load_authorities, load_pair
 
 ClientCertificate = Literal["", "request", "require", "require-verify"]
 
@@ -25,9 +24,6 @@ VERSIONS: Final = {
     "tls1.2": ssl.TLSVersion.TLSv1_2,
     "tls1.3": ssl.TLSVersion.TLSv1_3,
 }
-_VERIFY_PEER: Final = 1
-_VERIFY_FAIL_IF_NO_PEER_CERT: Final = 2
-_VERIFY_CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 # OpenSSL's names of ciphers up to TLS 1.2, in parts, and the IANA names, which Go uses.
 _CIPHER_PARTS: Final = {
     "AES128": "AES_128",
@@ -35,10 +31,6 @@ _CIPHER_PARTS: Final = {
     "CHACHA20": "CHACHA20",
     "POLY1305": "POLY1305",
 }
-
-
-class TlsError(Exception):
-    """Certificates cannot be used; the text says which file and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +52,11 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
         context.minimum_version = VERSIONS[files.min_version]  # whoever asks for old ones knows
     if context.minimum_version < ssl.TLSVersion.TLSv1_2:
         context.set_ciphers("DEFAULT:@SECLEVEL=0")  # OpenSSL offers no such old version otherwise
-    try:
-        context.load_cert_chain(files.certificate, files.key)
-    except (OSError, ValueError) as problem:
-        reason = _reason(problem)
-        raise TlsError(f"certificate {files.certificate}, key {files.key}: {reason}") from None
+    load_pair(context, files.certificate, files.key)
     if files.client:
         context.verify_mode = ssl.CERT_REQUIRED
     if files.authorities:
-        try:
-            context.load_verify_locations(files.authorities)
-        except (OSError, ValueError) as problem:
-            raise TlsError(f"authorities {files.authorities}: {_reason(problem)}") from None
+        load_authorities(context, files.authorities)
     elif files.client == "require-verify":
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
     if files.client == "require":
@@ -80,35 +65,6 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_OPTIONAL
         accept_any_certificate(context)
     return context
-
-
-def _reason(problem: Exception) -> str:
-    if isinstance(problem, ssl.SSLError):
-        return (problem.reason or str(problem)).replace("_", " ").lower()
-    return getattr(problem, "strerror", None) or str(problem)
-
-
-# Kept for ever: contexts hold on to it.
-_TAKE_IT: Final = _VERIFY_CALLBACK(lambda _good, _store: 1)
-
-
-def accept_any_certificate(context: ssl.SSLContext) -> None:
-    """Whatever certificate a client shows is taken: nobody looks at who signed it.
-
-    Python's ssl has no word for it, OpenSSL has. The context object begins with OpenSSL's; that
-    it does is made sure of, as far as that is possible, before anything is changed.
-    """
-    library = ctypes.CDLL(_ssl_module.__file__)
-    at = id(context) + object.__basicsize__
-    inner = ctypes.c_void_p(ctypes.c_void_p.from_address(at).value)
-    mode = _VERIFY_PEER
-    if context.verify_mode is ssl.CERT_REQUIRED:
-        mode |= _VERIFY_FAIL_IF_NO_PEER_CERT
-    library.SSL_CTX_get_options.restype = ctypes.c_uint64
-    known = (library.SSL_CTX_get_verify_mode(inner), library.SSL_CTX_get_options(inner))
-    if known != (mode, int(context.options) & (1 << 64) - 1):
-        raise TlsError("this Python does not let a server take any client certificate")
-    library.SSL_CTX_set_verify(inner, mode, _TAKE_IT)
 
 
 class Certificates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+LOCAL: Sequence[x509.GeneralName] = (
+    x509.DNSName("localhost"),
+    x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+)
 
 
 class Pair(NamedTuple):
@@ -22,14 +28,16 @@ class Pair(NamedTuple):
 
 
 class Authority:
-    """Signs certificates; its own is `file`."""
+    """Signs certificates; its own is `file`, signed by itself or by another authority."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(
+        self, folder: Path, name: str = "authority", *, signed_by: Authority | None = None
+    ) -> None:
         self.folder = folder
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.file = folder / f"{name}.pem"
-        signed = self._sign(self.name, self.key.public_key(), is_authority=True)
+        signed = (signed_by or self)._sign(self.name, self.key.public_key(), is_authority=True)
         self.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
     def _sign(
@@ -39,9 +47,9 @@ class Authority:
         *,
         is_authority: bool = False,
         days: int = 2,
+        names: Sequence[x509.GeneralName] = LOCAL,
     ) -> x509.Certificate:
         now = datetime.now(UTC)
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -55,13 +63,24 @@ class Authority:
             .sign(self.key, hashes.SHA256())
         )
 
-    def issue(self, name: str, *, days: int = 2) -> Pair:
-        """A certificate for localhost with this common name; negative days: it has expired."""
+    def issue(
+        self,
+        name: str,
+        *,
+        days: int = 2,
+        names: Sequence[x509.GeneralName] = LOCAL,
+        with_chain: bool = False,
+    ) -> Pair:
+        """A certificate for localhost with this common name; negative days: it has expired.
+
+        With `with_chain` the authority's own stands behind it in the file.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        signed = self._sign(subject, key.public_key(), days=days)
+        signed = self._sign(subject, key.public_key(), days=days, names=names)
         pair = Pair(self.folder / f"{name}.pem", self.folder / f"{name}.key")
-        pair.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        pem = signed.public_bytes(serialization.Encoding.PEM)
+        pair.certificate.write_bytes(pem + (self.file.read_bytes() if with_chain else b""))
         pair.key.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,

@@ -29,26 +29,27 @@ TEXTS = sorted(
 
 # Who may import whom. A protocol's wire module counts apart from the rest of the protocol.
 _BASE = {"root", "limits", "errors"}
-_SERVED = _BASE | {"core", "wire", "stats", "logs"}
+_SERVED = _BASE | {"core", "wire", "stats", "logs", "openssl"}
 ALLOWED = {
     "root": set(),
     "limits": set(),
     "stats": set(),
     "logs": set(),
     "lockfile": set(),
+    "openssl": set(),
     "build": set(),
     "errors": {"limits"},
     "config": _BASE,
     "core": {"limits", "errors"},
     "wire": {"limits", "errors", "core"},
-    "net": {"limits", "errors", "core", "logs"},
+    "net": {"limits", "errors", "core", "logs", "openssl"},
     "nsq": _SERVED,
     "nats": _SERVED,
     "stan": _SERVED | {"nats"},
     "jetstream": _SERVED | {"nats"},
     "admin": _SERVED | set(PROTOCOLS),
     "server": _SERVED | set(PROTOCOLS) | {"admin", "net", "config", "lockfile"},
-    "client": _BASE | {"core", "wire"},
+    "client": _BASE | {"core", "wire", "openssl"},
     "spark": _BASE | {"client"},
     "cli": _SERVED | {"server", "config", "client", "admin"},
     "main": {"cli"},

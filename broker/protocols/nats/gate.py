@@ -15,15 +15,17 @@ from broker.protocols.nats.login import Identity, Login, Refused
 from broker.protocols.nats.options import ClientOptions
 from broker.protocols.nats.permit import permit_for
 from broker.protocols.nats.rates import Bucket
+from broker.protocols.nats.tls_gate import TlsGate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from broker.protocols.nats.account import Account
     from broker.protocols.nats.face import NatsFace
-    from broker.protocols.nats.login import Authenticator
+    from broker.protocols.nats.login import Authenticator, TlsPeer
     from broker.protocols.nats.session import NatsSession
     from broker.protocols.nats.settings import RateLimit
+    from broker.protocols.nats.tls_policy import TlsPolicy
 
 log = logging.getLogger("broker.nats")
 
@@ -67,6 +69,7 @@ class Gate:
         self.authenticator: Authenticator = Anybody()
         self.accounts: dict[str, Account] = {}
         self.login_timeout_ns = limits.NATS_AUTH_TIMEOUT
+        self.tls: TlsPolicy | None = None  # of the door for plain clients
         self.info: dict[str, Any] = {}  # what every INFO says
         self.tasks: set[asyncio.Task[None]] = set()  # logins that somebody is asked about
         self.find_account: Callable[[str], Account | None] = lambda _name: None
@@ -88,15 +91,33 @@ class Gate:
         peer = session.link.peer
         session.host = peer[0] if isinstance(peer, tuple) else ""
         session.port = peer[1] if isinstance(peer, tuple) else 0
-        self.greet(session)
+        tls = self.tls if session.extra is None else None
+        face = self.face
+        if face.connections_max and len(face.sessions) > face.connections_max:
+            if tls is None or not tls.first:
+                session.send(self.info_line(session))
+            session.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
+        elif tls is None:
+            self.greet(session)
+        else:
+            session.tls_gate = TlsGate(tls, session, self.greet_behind, self.begin)
+            session.tls_gate.opened()
 
     def greet(self, session: NatsSession) -> None:
         """Say INFO, and wait for a login if one is needed."""
         session.send(self.info_line(session))
-        face = self.face
-        if face.connections_max and len(face.sessions) > face.connections_max:
-            session.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
-            return
+        self.begin(session, None)
+
+    def greet_behind(self, session: NatsSession, first: bool) -> None:
+        """Say INFO, in plain or behind a handshake that came first."""
+        more = {} if not first or "tls_required" in self.info else {"tls_required": True}
+        session.send(self.info_line(session, **more))
+
+    def begin(self, session: NatsSession, peer: TlsPeer | None) -> None:
+        """Wait for a login if one is needed."""
+        session.tls_gate = None
+        if peer is not None:
+            session.tls_peer = peer
         if self.authenticator.asks(session.kind):
             session.expect_login(self.login_timeout_ns)
         else:

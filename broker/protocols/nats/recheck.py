@@ -43,7 +43,10 @@ class Recheck:
         self._too_many()
 
     def _look(self, session: NatsSession) -> Awaitable[Identity] | None:
-        if session.link is None:
+        if session.link is None or session.tls_gate is not None:
+            return None
+        if not self._pinned(session):
+            session.end(None, errors.NATS_CLOSED_TLS)
             return None
         if session.identity is None:  # it has said nothing yet
             if self.gate.authenticator.asks(session.kind) and not session.waiting:
@@ -58,6 +61,12 @@ class Recheck:
             return answer
         self._apply(session, answer)
         return None
+
+    def _pinned(self, session: NatsSession) -> bool:
+        tls, peer = self.gate.tls, session.tls_peer
+        if tls is None or peer is None or session.extra is not None:
+            return True
+        return tls.admits(peer.der)
 
     def _apply(self, session: NatsSession, identity: Identity) -> None:
         if session.link is None:

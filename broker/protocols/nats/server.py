@@ -10,7 +10,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from broker import errors, limits
-from broker.net.tls import TlsFiles, server_context
 from broker.protocols.nats import auth
 from broker.protocols.nats import settings as conf
 from broker.protocols.nats.account import Account, Desk
@@ -22,6 +21,7 @@ from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
 from broker.protocols.nats.options import server_info
 from broker.protocols.nats.passwords import Passwords
 from broker.protocols.nats.recheck import Recheck
+from broker.protocols.nats.tls_policy import TlsPolicy, server_context
 from broker.protocols.nats.websocket import WebsocketDoor
 
 if TYPE_CHECKING:
@@ -89,8 +89,13 @@ class NatsServer:
         return account
 
     def configure(self, settings: conf.Settings) -> None:
-        """What holds for those who come from here on; who is here is not touched."""
+        """What holds for those who come from here on; who is here is not touched.
+
+        TlsError when certificates cannot be used: then nothing has changed.
+        """
+        tls = TlsPolicy.of(settings, self.gate.tls)
         self.settings = settings
+        self.gate.tls = tls
         self.face.configure(settings)
         self._configure_accounts(settings)
         self.gate.authenticator = auth.build(settings, self.passwords)
@@ -131,8 +136,7 @@ class NatsServer:
         if settings.websocket is not None:
             context = None
             if settings.websocket.tls is not None:
-                tls = settings.websocket.tls
-                context = server_context(TlsFiles(tls.cert_file, tls.key_file, tls.ca_file))
+                context = server_context(settings.websocket.tls)
             self.websocket = WebsocketDoor(
                 self.face, self.runtime, settings.websocket, settings.max_pending, context
             )
@@ -153,6 +157,8 @@ class NatsServer:
         )
         if self.gate.authenticator.required:
             info["auth_required"] = True
+        if self.gate.tls is not None:
+            info |= self.gate.tls.info()
         if self.lame:
             info["ldm"] = True
         self.gate.set_info(info)
@@ -164,7 +170,10 @@ class NatsServer:
 
     async def reload(self, settings: conf.Settings) -> None:
         """Let these settings hold, and cut whoever has no rights left. What cannot change while
-        the server runs (addresses, its name) is the caller's to refuse: see reload.plan."""
+        the server runs (addresses, its name) is the caller's to refuse: see reload.plan.
+
+        TlsError when certificates cannot be used: then nothing has changed.
+        """
         self.configure(settings)
         self.reload_ns = time.time_ns()
         self.tell_info()

@@ -48,6 +48,7 @@ cdef class NatsSession(Session):
     cdef public object host             # of the peer; '' = not known
     cdef public int port
     cdef public object tls_peer         # login.TlsPeer, or None
+    cdef public object tls_gate         # TlsGate from accept to the first operation, or None
     cdef public bytes nonce             # of INFO, or None
     cdef public object extra            # what the door that accepted it knows, or None
     cdef dict replies                   # subject -> [when, how often], by allow_responses

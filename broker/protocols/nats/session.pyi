@@ -10,6 +10,7 @@ from broker.protocols.nats.login import Identity, TlsPeer
 from broker.protocols.nats.options import ClientOptions
 from broker.protocols.nats.permit import Permit
 from broker.protocols.nats.rates import Bucket
+from broker.protocols.nats.tls_gate import TlsGate
 
 @final
 class NatsSession(Session):
@@ -22,6 +23,7 @@ class NatsSession(Session):
     identity: Identity | None
     permit: Permit | None
     tls_peer: TlsPeer | None
+    tls_gate: TlsGate[NatsSession] | None
     nonce: bytes | None
     extra: Any
     in_msgs: int

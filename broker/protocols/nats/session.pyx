@@ -68,8 +68,22 @@ cdef class NatsSession(Session):
         face.sessions.add(self)
         self.ping_due_ns = face.turn.now_ns + face.ping_interval_ns
         face.gate.opened(self)
-        if not self.closing:
+        if not self.closing and self.tls_gate is None:
             self.set_timer()
+
+    cdef void begun(self, int first) noexcept:
+        self.pass_gate(lambda: self.tls_gate.begun(first))
+
+    cdef void secured(self, str cause) noexcept:
+        self.pass_gate(lambda: self.tls_gate.secured(cause))
+
+    def pass_gate(self, step):
+        """One step of TLS; whoever is half way through does not get in."""
+        try:
+            step()
+        except Exception as problem:
+            LOG.error('connection dropped after an internal error', exc_info=problem)
+            self.link.abort()
 
     cdef void closed(self) noexcept:
         cdef NatsFace face = self.face
@@ -80,7 +94,9 @@ cdef class NatsSession(Session):
         face.gone_out_msgs += self.out_msgs
         face.gone_out_bytes += self.out_bytes
         if self.closed_because is None:
-            self.closed_because = errors.NATS_CLOSED_CLIENT
+            self.closed_because = (
+                self.tls_gate.lost() if self.tls_gate is not None else errors.NATS_CLOSED_CLIENT)
+        self.tls_gate = None
         self.stop_ns = face.turn.wall_ns
         if self.account is not None:
             self.account.leave(self)
@@ -134,6 +150,7 @@ cdef class NatsSession(Session):
     def expect_login(self, int64_t timeout_ns):
         """Nothing is done for this client before it is known who it is; 0 = it has the time."""
         self.unknown = True
+        self.ping_due_ns = self.face.turn.now_ns + self.face.ping_interval_ns
         self.login_due_ns = self.face.turn.now_ns + timeout_ns if timeout_ns else 0
         self.set_timer()
 

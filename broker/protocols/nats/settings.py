@@ -168,8 +168,9 @@ class Authorization:
 class Tls:
     """Certificates and what is asked of the peer's."""
 
-    cert_file: str
-    key_file: str
+    cert_file: str = ""
+    key_file: str = ""
+    certificates: tuple[tuple[str, str], ...] = ()  # instead: pairs of certificate and key
     ca_file: str = ""
     verify: bool = False
     verify_and_map: bool = False

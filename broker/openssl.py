@@ -1,0 +1,113 @@
+"""Certificates into contexts, and what OpenSSL can do and Python's ssl has no word for.
+
+A context object begins with OpenSSL's own; that it does is made sure of, as far as that is
+possible, before anything is changed there. A Python that keeps OpenSSL elsewhere is told by
+TlsError, or by False where one can do without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ssl
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ssl_module = __import__("_ssl")
+
+_VERIFY_PEER: Final = 1
+_VERIFY_FAIL_IF_NO_PEER_CERT: Final = 2
+_VERIFY_CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+_SET_GROUPS_LIST: Final = 92  # SSL_CTRL_SET_GROUPS_LIST
+
+
+class TlsError(Exception):
+    """Certificates cannot be used; the text says which file and why."""
+
+
+class _EncryptedKeyError(ValueError):
+    pass
+
+
+def _no_password() -> str:
+    raise _EncryptedKeyError("the key is encrypted")  # nobody is there to be asked
+
+
+def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """What the context shows; the certificate file may hold the chain."""
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ValueError) as problem:
+        raise TlsError(f"certificate {certificate}, key {key}: {_reason(problem)}") from None
+
+
+def load_authorities(context: ssl.SSLContext, file: str) -> None:
+    """Who may have signed what the peer shows."""
+    try:
+        context.load_verify_locations(file)
+    except (OSError, ValueError) as problem:
+        raise TlsError(f"authorities {file}: {_reason(problem)}") from None
+
+
+def _reason(problem: Exception) -> str:
+    if isinstance(problem, ssl.SSLError):
+        return (problem.reason or str(problem)).replace("_", " ").lower()
+    return getattr(problem, "strerror", None) or str(problem)
+
+
+# Kept for ever: contexts hold on to it.
+_TAKE_IT: Final = _VERIFY_CALLBACK(lambda _good, _store: 1)
+
+
+def accept_any_certificate(context: ssl.SSLContext) -> None:
+    """Whatever certificate a client shows is taken: nobody looks at who signed it."""
+    reached = _reach(context)
+    if reached is None:
+        raise TlsError("this Python does not let a server take any client certificate")
+    library, inner = reached
+    library.SSL_CTX_set_verify(inner, _mode(context), _TAKE_IT)
+
+
+def set_groups(context: ssl.SSLContext, names: Iterable[str]) -> bool:
+    """Key exchange by these groups, in this order, under OpenSSL's names."""
+    reached = _reach(context)
+    if reached is None:
+        return False
+    library, inner = reached
+    library.SSL_CTX_ctrl.restype = ctypes.c_long
+    library.SSL_CTX_ctrl.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_char_p]
+    return bool(library.SSL_CTX_ctrl(inner, _SET_GROUPS_LIST, 0, ":".join(names).encode()))
+
+
+def set_suites(context: ssl.SSLContext, names: Iterable[str]) -> bool:
+    """The ciphers of TLS 1.3, in this order; those up to 1.2 stay as they are."""
+    reached = _reach(context)
+    if reached is None:
+        return False
+    library, inner = reached
+    library.SSL_CTX_set_ciphersuites.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    return bool(library.SSL_CTX_set_ciphersuites(inner, ":".join(names).encode()))
+
+
+def _mode(context: ssl.SSLContext) -> int:
+    if context.verify_mode is ssl.CERT_NONE:
+        return 0
+    required = context.verify_mode is ssl.CERT_REQUIRED
+    return _VERIFY_PEER | (_VERIFY_FAIL_IF_NO_PEER_CERT if required else 0)
+
+
+def _reach(context: ssl.SSLContext) -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
+    """The library, and its own context object; None: it is not where we think."""
+    try:
+        library = ctypes.CDLL(_ssl_module.__file__)
+        get_options = library.SSL_CTX_get_options
+        get_mode = library.SSL_CTX_get_verify_mode
+    except (AttributeError, OSError):
+        return None
+    inner = ctypes.c_void_p(ctypes.c_void_p.from_address(id(context) + object.__basicsize__).value)
+    get_options.restype = ctypes.c_uint64
+    known = (get_mode(inner), get_options(inner))
+    if known != (_mode(context), int(context.options) & (1 << 64) - 1):
+        return None
+    return library, inner
