@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import limits
-from broker.protocols.nats import conf_auth, conf_keys
+from broker.protocols.nats import conf_auth, nkeys
 from broker.protocols.nats.conf_absent import account_jetstream
 from broker.protocols.nats.conf_fields import INT32, Block, kind_of
-from broker.protocols.nats.conf_subjects import is_subject, wrong_mapping
+from broker.protocols.nats.patterns import is_subject
+from broker.protocols.nats.placeholders import MappingError, check_destination, compile_tokens
 from broker.protocols.nats.settings import (
     GLOBAL_ACCOUNT,
     Account,
@@ -83,7 +84,11 @@ def _plain(value: Value, mistakes: Mistakes) -> list[Placed]:
 def _account(name: str, block: Block, logins: Logins) -> Placed:
     nkey_place = block.peek("nkey")
     nkey = block.text("nkey")
-    if nkey_place is not None and isinstance(nkey_place.it, str) and not conf_keys.is_account(nkey):
+    if (
+        nkey_place is not None
+        and isinstance(nkey_place.it, str)
+        and not nkeys.is_public(nkeys.ACCOUNT, nkey)
+    ):
         block.mistakes.add(nkey_place, "nkey: not the public key of an account")
     placed = Placed(Account(name), block.value)
     exports, imports = [], []
@@ -323,7 +328,11 @@ def _wrong_destinations(source: str, destinations: list[Destination]) -> str:
         weights[one.cluster] = weights.get(one.cluster, 0) + one.weight
         if weights[one.cluster] > 100:
             return "weights exceed 100 in total"
-        reason = wrong_mapping(source, one.subject)
-        if reason:
-            return reason
+        try:
+            if not one.subject:
+                return "a destination is missing"
+            check_destination(one.subject)
+            compile_tokens(source, one.subject, strict=False)
+        except MappingError as problem:
+            return str(problem)
     return ""

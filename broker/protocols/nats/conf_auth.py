@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker import limits
-from broker.protocols.nats import conf_keys
+from broker.protocols.nats import nkeys
 from broker.protocols.nats.conf_fields import INT32
-from broker.protocols.nats.conf_subjects import is_subject
+from broker.protocols.nats.patterns import is_subject
 from broker.protocols.nats.settings import (
     Authorization,
     Callout,
@@ -153,8 +153,8 @@ def _user(block: Block) -> User | None:
         return None
     if nkey and (name or password):
         block.wrong("who has an nkey has neither name nor password")
-    if nkey_place is not None and nkey and not conf_keys.is_user(nkey):
-        block.mistakes.add(nkey_place, "nkey: not the public key of a user")
+    if nkey_place is not None and nkey and not nkeys.is_public(nkeys.USER, nkey):
+        block.mistakes.add(nkey_place, "nkey: not the public key of a user (U...)")
     return user
 
 
@@ -233,10 +233,10 @@ def _callout(block: Block) -> Callout | None:
     if inner is None or not isinstance(inner.value.it, dict):
         return None
     before = len(inner.mistakes.errors)
-    issuer = inner.checked(conf_keys.is_account, "not the public key of an account", "issuer")
+    issuer = inner.key(nkeys.ACCOUNT, "issuer")
     who = inner.texts("auth_users", "users", only_array=True)
     account = inner.text("account", "acc")
-    xkey = inner.checked(conf_keys.is_curve, "not a public curve key (X...)", "xkey", "key")
+    xkey = inner.key(nkeys.CURVE, "xkey", "key")
     inner.done()
     if len(inner.mistakes.errors) == before:
         if not issuer:

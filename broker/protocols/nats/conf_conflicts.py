@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.protocols.nats import conf_exchange, conf_keys
+from broker.protocols.nats import conf_exchange, nkeys
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ class _Conflicts:
 
     def sizes(self) -> None:
         it = self.settings
-        if it.max_payload > it.max_pending:
+        payload = self.places.get("max_payload")
+        unlimited = payload is not None and payload.it < 0
+        if it.max_payload > it.max_pending and not unlimited:
             reason = f"max_payload: {it.max_payload} is more than max_pending ({it.max_pending})"
             self.wrong(reason, "max_payload", "max_pending")
         if it.lame_duck_grace_period_ns >= it.lame_duck_duration_ns:
@@ -159,7 +161,7 @@ class _Conflicts:
                 self.mistakes.add(leafs.users, "users: do not go together with operators")
             named = [leafs.single] if leafs.single is not None else []
             for name, place in leafs.remotes + (named if self.settings.leafnodes.listen else []):
-                if not conf_keys.is_account(name):
+                if not nkeys.is_public(nkeys.ACCOUNT, name):
                     reason = "account: has to be the public key of an account (A...)"
                     self.mistakes.add(place, reason)
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from broker import limits
-from broker.protocols.nats import conf_auth, conf_keys
+from broker.protocols.nats import conf_auth, nkeys
 from broker.protocols.nats.conf_fields import Block, go_duration, kind_of, words
 from broker.protocols.nats.conf_tls import optional_tls
 from broker.protocols.nats.settings import (
@@ -138,7 +138,7 @@ class Leafs:
         single_place = inner.peek("user", "username")
         account_place = inner.peek("account")
         users_place = inner.peek("users")
-        nkey = inner.checked(conf_keys.is_user, "not the public key of a user", "nkey")
+        nkey = inner.key(nkeys.USER, "nkey")
         account = inner.text("account")
         if account_place is not None and account:
             self.accounts.append((account, account_place))
@@ -184,7 +184,10 @@ class Leafs:
         account = block.text("account", "local", default=GLOBAL_ACCOUNT) or GLOBAL_ACCOUNT
         self.remotes.append((account, account_place))
         credentials = self.expanded(block, "credentials", "creds")
-        nkey = block.checked(conf_keys.is_user_seed, "not the seed of a user", "nkey", "seed")
+        nkey_place = block.peek("nkey", "seed")
+        nkey = block.text("nkey", "seed")
+        if nkey_place is not None and nkey and not _is_user_seed(nkey):
+            block.mistakes.add(nkey_place, "nkey: not the seed of a user (SU...)")
         if credentials and nkey:
             block.wrong("a remote has credentials or an nkey, not both")
         _compression(block)
@@ -241,6 +244,14 @@ def _urls(block: Block) -> tuple[str, ...]:
         reason = "urls: those of WebSocket and others do not go together"
         block.mistakes.add(next(iter(found.values())), reason)
     return tuple(found)
+
+
+def _is_user_seed(text: str) -> bool:
+    """Whether it is the secret key of a user."""
+    try:
+        return nkeys.KeyPair.from_seed(text).kind == nkeys.USER
+    except ValueError:
+        return False
 
 
 def _is_url(text: str) -> bool:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.protocols.nats.conf_subjects import (
+from broker.protocols.nats.patterns import (
     collide,
     has_wildcard,
-    is_literal,
     is_subject,
-    is_within,
+    lies_within,
     numbered,
     unnumbered,
-    wrong_mapping,
 )
+from broker.protocols.nats.placeholders import MappingError, compile_tokens
 
 if TYPE_CHECKING:
     from broker.protocols.nats.conf_accounts import Placed
@@ -74,9 +73,9 @@ class _Check:
         results = export.latency_subject
         if results and not system:
             reason = "there is no system account"
-        elif results and not is_literal(results):
+        elif results and (not is_subject(results) or has_wildcard(results)):
             reason = f"{results!r} is no subject to publish to"
-        elif results and any(e.service and is_within(results, e.subject) for e in exports):
+        elif results and any(e.service and lies_within(results, e.subject) for e in exports):
             reason = f"{results!r} is a service of this account"
         elif results and export.response_type != "singleton":
             reason = "of single responses only"
@@ -107,7 +106,7 @@ class _Check:
             if e.token_position
             else e.accounts is None or name in e.accounts
             for e in exports
-            if is_within(one.subject, e.subject)
+            if lies_within(one.subject, e.subject)
         )
 
     def taken_stream(self, name: str, one: Import) -> str:
@@ -126,8 +125,8 @@ class _Check:
             return "forms a cycle of imports"
         reason = ""
         if has_wildcard(one.subject) and here != one.subject:
-            reason = wrong_mapping(one.subject, numbered(here), reversible=True)
-            here = unnumbered(here)
+            reason = _wrong_way(one.subject, numbered(here))
+            here = unnumbered(here)[0]
         mine = self.streams.setdefault(name, [])
         if not reason and any(step[:2] == (one.account, one.subject) for step in mine):
             return "is imported already"
@@ -141,14 +140,14 @@ class _Check:
             return f"to: {here!r} is no subject" if is_subject(there) else "is no subject"
         if not self.approved(name, one):
             return f'account "{one.account}" does not export it to "{name}"'
-        start = unnumbered(here) if has_wildcard(there) else here
+        start = unnumbered(here)[0] if has_wildcard(there) else here
         if self.leads_back(name, one.account, start, self.services):
             return "forms a cycle of imports"
         if has_wildcard(there) and there != here:
-            reason = wrong_mapping(unnumbered(there), numbered(here), reversible=True)
+            reason = _wrong_way(unnumbered(there)[0], numbered(here))
             if reason:
                 return f"to: {reason}"
-            here = unnumbered(here)
+            here = unnumbered(here)[0]
         self.services.setdefault(name, []).append((one.account, there, here))
         return ""
 
@@ -169,9 +168,18 @@ class _Check:
                 if collide(subject, there if taken is self.services else here):
                     if further == home:
                         return True
-                    waiting.append((further, here if is_within(here, subject) else subject))
+                    waiting.append((further, here if lies_within(here, subject) else subject))
         return False
 
     def exports_stream(self, account: str, subject: str) -> bool:
         exports = self.accounts[account].account.exports
-        return any(not e.service and is_within(subject, e.subject) for e in exports)
+        return any(not e.service and lies_within(subject, e.subject) for e in exports)
+
+
+def _wrong_way(source: str, destination: str) -> str:
+    """Why subjects cannot be turned into others, and back; empty if they can."""
+    try:
+        compile_tokens(source, destination, strict=True)
+    except MappingError as problem:
+        return str(problem)
+    return ""

@@ -10,10 +10,11 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import limits
+from broker.protocols.nats import nkeys
 from broker.protocols.nats.conf_text import ConfError, ConfNote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from broker.protocols.nats.conf_text import Value
 
@@ -30,6 +31,11 @@ _UNITS: Final = {
 }
 _KINDS: Final = {str: "a string", int: "a number", float: "a number with a fraction",
                  bool: "true or false", list: "an array", dict: "a map"}  # fmt: skip
+_OWNERS: Final = {
+    nkeys.ACCOUNT: "an account (A...)",
+    nkeys.USER: "a user (U...)",
+    nkeys.CURVE: "a curve (X...)",
+}
 _INT64: Final = (1 << 63) - 1
 INT32: Final = (1 << 31) - 1
 PORT_ANY: Final = -1  # the system picks one
@@ -272,12 +278,10 @@ class Block:
         found = [Block(one, self.mistakes, what) for one in self.items(*names)]
         return [block for block in found if isinstance(block.value.it, dict)]
 
-    def checked(self, check: Callable[[str], bool], reason: str, *names: str) -> str:
-        """A string that `check` takes; `reason` says what it should have been."""
+    def key(self, kind: str, *names: str) -> str:
+        """The public key of somebody of that kind."""
         entry = self.peek(*names)
         found = self.text(*names)
-        if found and not check(found):
-            assert entry is not None
-            self.mistakes.add(entry, f"{names[0]}: {reason}")
-            return ""
+        if entry is not None and isinstance(entry.it, str) and not nkeys.is_public(kind, found):
+            self.mistakes.add(entry, f"{names[0]}: not the public key of {_OWNERS[kind]}")
         return found

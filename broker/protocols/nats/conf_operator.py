@@ -6,11 +6,11 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from broker import limits
-from broker.protocols.nats import conf_keys
+from broker.protocols.nats import nkeys, tokens
 from broker.protocols.nats.conf_fields import Block, Mistakes, kind_of
 from broker.protocols.nats.conf_tls import optional_tls
 from broker.protocols.nats.settings import Resolver
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from broker.protocols.nats.conf_text import Value
 
 _OPERATORS: Final = ("operator", "operators", "root_operator", "root_operators", "root", "roots")
-_TOKEN: Final = "eyJ"  # noqa: S105 - what the first part of a token begins with
 _MEMORY: Final = re.compile(r"MEM", re.IGNORECASE)
 _URL: Final = re.compile(r'URL(?:\(\s*"?([^\s"]*)"?\s*\))?', re.IGNORECASE)
 
@@ -30,8 +29,7 @@ class OperatorMode:
     def __init__(self, root: Block) -> None:
         self.mistakes: Mistakes = root.mistakes
         self.place = root.peek(*_OPERATORS)  # of the operators, if they are given
-        self.operators: list[dict[str, Any]] = []  # what their tokens say
-        self.tokens: list[str] = []
+        self.operators: list[tokens.Token] = []
         for text, value in root.each_text(*_OPERATORS):
             self.operator(text, value)
         self.resolver_place = root.peek("resolver", "account_resolver", "accounts_resolver")
@@ -47,12 +45,12 @@ class OperatorMode:
             resolver = self.of_operator() or Resolver(kind="none")
         if self.place is not None:
             for key in pinned:
-                if not conf_keys.is_account(key) and pinned_place is not None:
+                if not nkeys.is_public(nkeys.ACCOUNT, key) and pinned_place is not None:
                     reason = f"resolver_pinned_accounts: {key!r} is not the key of an account"
                     self.mistakes.add(pinned_place, reason)
         self.resolver = replace(
             resolver,
-            operators=tuple(self.tokens),
+            operators=tuple(token.text for token in self.operators),
             preload=preload,
             trusted_keys=trusted,
             pinned_accounts=frozenset(pinned),
@@ -72,31 +70,24 @@ class OperatorMode:
         try:
             token = Path(text).read_text("ascii")
         except (OSError, ValueError) as error:
-            if not text.startswith(_TOKEN):
+            if not text.startswith(tokens.PREFIX):
                 why = error.strerror if isinstance(error, OSError) else "cannot be read"
                 return self.mistakes.add(value, f"operator: {text}: {why}")
-        token = conf_keys.undecorated(token)
         try:
-            claims = conf_keys.claims(token, "operator")
-        except ValueError as problem:
+            found = tokens.decode(tokens.undecorated(token), "operator")
+        except tokens.Invalid as problem:
             return self.mistakes.add(value, f"operator: {problem}")
-        reason = _too_new(str(self.said(claims, "assert_server_version")))
+        reason = _too_new(found.body.assert_server_version)
         if reason:
             self.mistakes.add(value, f"operator: {reason}")
-        self.operators.append(claims)
-        return self.tokens.append(token)
-
-    @staticmethod
-    def said(claims: dict[str, Any], key: str) -> Any:
-        about = claims.get("nats")
-        return (about.get(key) if isinstance(about, dict) else None) or ""
+        return self.operators.append(found)
 
     def trusted(self, root: Block) -> tuple[str, ...]:
         place = root.peek("trusted", "trusted_keys")
         found = []
         for key, value in root.each_text("trusted", "trusted_keys"):
             found.append(key)
-            if not conf_keys.is_operator(key):
+            if not nkeys.is_public(nkeys.OPERATOR, key):
                 self.mistakes.add(value, f"trusted: {key!r} is not the public key of an operator")
         if place is not None and self.place is not None:
             self.mistakes.add(place, "trusted: there are operators too; only one may be given")
@@ -104,7 +95,7 @@ class OperatorMode:
 
     def system_account(self, configured: str, place: Value | None) -> str:
         """As configured, or as the first operator says."""
-        said = [str(self.said(claims, "system_account")) for claims in self.operators]
+        said: list[str] = [token.body.system_account for token in self.operators]
         if configured and any(said) and configured not in said:
             assert place is not None
             self.mistakes.add(place, "system_account: is not that of the operator")
@@ -121,7 +112,7 @@ class OperatorMode:
         """The server of which the only operator's token tells."""
         if len(self.operators) != 1:
             return None
-        url = str(self.said(self.operators[0], "account_server_url"))
+        url: str = self.operators[0].body.account_server_url
         return Resolver(kind="url", url=url.rstrip("/") + "/accounts/") if url else None
 
     def read_resolver(self, value: Value | None) -> Resolver | None:
@@ -201,8 +192,8 @@ class OperatorMode:
                 )
                 continue
             try:
-                conf_keys.claims(token, "account")
-            except ValueError as problem:
+                tokens.decode(token, "account")
+            except tokens.Invalid as problem:
                 self.mistakes.add(entry, f"resolver_preload: {problem}")
             found.append((key, token))
         return tuple(found)

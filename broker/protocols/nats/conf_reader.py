@@ -161,9 +161,9 @@ class _Reader:
             self.at_most(limits.NATS_MAX_PENDING_MAX, "max_pending", refused=limits.COUNT_MAX)
             or default.max_pending
         )
-        payload = self.at_most(limits.MESSAGE_SIZE_CEILING, "max_payload", low=-INT32)
-        if payload < 0:  # no limit
-            payload = min(pending, limits.MESSAGE_SIZE_CEILING)
+        payload = self.at_most(limits.NATS_PAYLOAD_HUGE, "max_payload", low=-INT32)
+        if payload < 0:
+            payload = limits.NATS_PAYLOAD_HUGE
         return replace(
             default,
             max_control_line=self.at_most(limits.NATS_MAX_CONTROL_LINE_MAX, "max_control_line")
@@ -241,7 +241,6 @@ class _Reader:
         names = [placed.account.name for placed in self.placed]
         if not system and SYSTEM_ACCOUNT in names:
             system = SYSTEM_ACCOUNT
-        alone = not operator.used and set(names) - {"$G"} == {system}
         return replace(
             settings,
             mappings=mappings(root),
@@ -249,7 +248,7 @@ class _Reader:
             authorization=who,
             resolver=operator.resolver if operator.used else None,
             system_account=system,
-            anonymous=bool(system and alone and given is None and not settings.no_auth_user),
+            authorization_given=given is not None,
         )
 
     def ours(self, settings: Settings) -> Settings:
