@@ -19,6 +19,18 @@ class ConfError(Exception):
         self.file, self.line, self.column, self.reason = file, line, column, reason
 
 
+class ConfNote(ConfError):  # noqa: N818 - it is none
+    """What is read and then left out; unlike other warnings no reason to fail a check."""
+
+
+class ConfErrors(Exception):  # noqa: N818 - all of them
+    """All that is wrong with a configuration, a line each."""
+
+    def __init__(self, errors: list[ConfError]) -> None:
+        super().__init__("\n".join(map(str, errors)))
+        self.errors = errors
+
+
 @dataclass(slots=True)
 class Value:
     """One value and where its key (in an array: itself) begins.

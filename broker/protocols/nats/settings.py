@@ -67,7 +67,7 @@ class User:
     password: str = field(default="", repr=False)  # plain or bcrypt
     nkey: str = ""  # public
     permissions: Permissions | None = None  # None: the account's or server's default
-    connection_types: frozenset[str] | None = None  # None: any
+    connection_types: frozenset[str] | None = None  # None: any; else STANDARD, WEBSOCKET ...
     rate: RateLimit | None = None  # of each of its connections
     account: str = ""  # of logins of leaf nodes; elsewhere the account lists its users
 
@@ -83,7 +83,11 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Messages published to `source` go elsewhere."""
+    """Messages published to `source` go elsewhere.
+
+    Of each cluster's destinations (and of those of no cluster) the weights are 100 at most; what
+    lacks to 100 goes to `source` itself, unless that is a destination too: then it is lost.
+    """
 
     source: str
     destinations: tuple[Destination, ...]
@@ -147,8 +151,8 @@ class Callout:
 
     issuer: str  # public account key that signs the answers
     account: str = GLOBAL_ACCOUNT
-    auth_users: tuple[str, ...] = ()
-    xkey: str = ""
+    auth_users: tuple[str, ...] = ()  # names and nkeys of those who log in as the service
+    xkey: str = ""  # public curve key for which requests are encrypted
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ class Authorization:
     token: str = field(default="", repr=False)
     timeout_ns: int = 0  # 0: NATS_AUTH_TIMEOUT, or after TLS its time and a second more
     users: tuple[User, ...] = ()
-    default_permissions: Permissions | None = None
+    default_permissions: Permissions | None = None  # of `users`; not of `user` and `token`
     callout: Callout | None = None
 
 
@@ -194,7 +198,7 @@ class Websocket:
     advertise: str = ""
     same_origin: bool = False
     allowed_origins: tuple[str, ...] = ()
-    handshake_timeout_ns: int = limits.NATS_TLS_TIMEOUT
+    handshake_timeout_ns: int = 0  # 0: none
     compression: bool = False
     authorization: Authorization | None = None
     jwt_cookie: str = ""
@@ -205,15 +209,17 @@ class Websocket:
 class Remote:
     """A server we join as a leaf."""
 
-    urls: tuple[str, ...]
+    urls: tuple[str, ...] = field(repr=False)  # they may hold a password; port 7422 if none
     account: str = GLOBAL_ACCOUNT
     credentials: str = ""  # file
-    nkey: str = ""  # file
+    nkey: str = field(default="", repr=False)  # seed of a user
     tls: Tls | None = None
     hub: bool = False
     deny_imports: tuple[str, ...] = ()
     deny_exports: tuple[str, ...] = ()
     randomize: bool = True
+    ws_compression: bool = False
+    ws_no_masking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,13 +287,15 @@ class Settings:
     max_connections: int = limits.NATS_MAX_CONNECTIONS  # negative: no limit
     max_subscriptions: int = limits.NATS_MAX_SUBSCRIPTIONS
     max_sub_tokens: int = limits.NATS_MAX_SUB_TOKENS
+    connect_error_reports: int = limits.NATS_CONNECT_ERROR_REPORTS
+    reconnect_error_reports: int = limits.NATS_RECONNECT_ERROR_REPORTS
     ping_interval_ns: int = limits.NATS_PING_INTERVAL
     ping_max: int = limits.NATS_PING_MAX
     write_deadline_ns: int = limits.NATS_WRITE_DEADLINE
     lame_duck_duration_ns: int = limits.NATS_LAME_DUCK_DURATION
     lame_duck_grace_period_ns: int = limits.NATS_LAME_DUCK_GRACE
     no_auth_user: str = ""
-    system_account: str = ""
+    system_account: str = ""  # "": $SYS, unless there is none
     no_system_account: bool = False
     no_header_support: bool = False
     disable_sublist_cache: bool = False
@@ -301,5 +309,6 @@ class Settings:
     websocket: Websocket | None = None
     leafnodes: Leafnodes | None = None
     resolver: Resolver | None = None
+    cluster_name: str = ""
     server_tags: tuple[str, ...] = ()
     slow_consumer: str = "close"  # or drop (its messages), pause (who publishes to it)

@@ -1,0 +1,222 @@
+"""A `tls` block of a configuration; the files it names are opened, to tell what is wrong early."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker import limits
+from broker.protocols.nats.conf_fields import INT32, Block, go_duration
+from broker.protocols.nats.settings import Tls
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from broker.protocols.nats.conf_text import Value
+
+CURVES: Final = ("X25519", "CurveP256", "CurveP384", "CurveP521")
+# Those that the original knows by these names; the first three of them no longer exist in OpenSSL.
+CIPHERS: Final = frozenset(
+    {
+        "TLS_RSA_WITH_RC4_128_SHA",
+        "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+        "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+        "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+        "TLS_RSA_WITH_AES_128_CBC_SHA",
+        "TLS_RSA_WITH_AES_128_CBC_SHA256",
+        "TLS_RSA_WITH_AES_256_CBC_SHA",
+        "TLS_RSA_WITH_AES_256_GCM_SHA384",
+        "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+        "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+        "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+        "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+        "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+        "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+        "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
+        "TLS_AES_128_GCM_SHA256",
+        "TLS_AES_256_GCM_SHA384",
+        "TLS_CHACHA20_POLY1305_SHA256",
+    }
+)
+_PIN: Final = re.compile(r"[0-9a-f]{64}")
+_VERSIONS: Final = ("1.0", "1.1", "1.2", "1.3")
+
+
+def tls(block: Block, server: bool) -> Tls | None:
+    """Of a door of ours (which needs a certificate), or of connections we make."""
+    if not isinstance(block.value.it, dict):
+        return None
+    before = len(block.mistakes.errors)
+    _absent(block)
+    verify_and_map = block.flag("verify_and_map")
+    first, wait_ns = _handshake_first(block)
+    result = Tls(
+        cert_file=block.text("cert_file"),
+        key_file=block.text("key_file"),
+        certificates=_certificates(block),
+        ca_file=_ca_file(block),
+        verify=block.flag("verify") or verify_and_map,
+        verify_and_map=verify_and_map,
+        insecure=block.flag("insecure"),
+        timeout_ns=block.duration("timeout", default=limits.NATS_TLS_TIMEOUT, seconds="fraction"),
+        cipher_suites=_names(block, "cipher_suites", CIPHERS),
+        curve_preferences=_names(block, "curve_preferences", CURVES),
+        pinned_certs=_pins(block),
+        connection_rate_limit=block.number("connection_rate_limit", low=0, high=INT32),
+        handshake_first=first,
+        handshake_first_wait_ns=wait_ns,
+        min_version=_min_version(block),
+    )
+    block.done(variables=False)
+    if len(block.mistakes.errors) == before:
+        _check_pairs(block, result, server)
+    return result
+
+
+def optional_tls(block: Block, *names: str, server: bool = True) -> Tls | None:
+    """The same if such a block is there."""
+    inner = block.block(*(names or ("tls",)))
+    return None if inner is None else tls(inner, server)
+
+
+def _absent(block: Block) -> None:
+    known = block.peek("verify_cert_and_check_known_urls")
+    if block.flag("verify_cert_and_check_known_urls") and known is not None:
+        block.mistakes.add(known, "verify_cert_and_check_known_urls: only for routes and gateways")
+    for key in ("cert_store", "cert_match_by", "cert_match"):
+        if block.has(key):
+            block.wrong(f"{key}: only on Windows", key)
+            block.take(key)
+    peer = block.take("ocsp_peer")
+    asked = peer is not None and peer.it is not False
+    if peer is not None and isinstance(peer.it, dict):
+        verify = peer.it.get("verify")
+        asked = verify is not None and verify.it is not False
+    if peer is not None and asked:
+        block.mistakes.add(peer, "ocsp_peer: revocation is not looked up here")
+
+
+def _certificates(block: Block) -> tuple[tuple[str, str], ...]:
+    if block.has("certs", "certificates") and block.has("cert_file"):
+        block.wrong("certs: there is a cert_file already", "certs", "certificates")
+    found = []
+    for inner in block.blocks("certs", "certificates", what="a pair of certificate and key"):
+        pair = inner.text("cert_file"), inner.text("key_file")
+        inner.done(variables=False)
+        if not all(pair):
+            inner.wrong("certs: a cert_file and a key_file are needed")
+        found.append(pair)
+    return tuple(found)
+
+
+def _ca_file(block: Block) -> str:
+    place = block.peek("ca_file")
+    file = block.text("ca_file")
+    if file and place is not None:
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_verify_locations(cadata=Path(file).read_text("ascii", "ignore"))
+        except OSError as error:  # also what OpenSSL says
+            block.mistakes.add(place, f"ca_file: {file}: {_shown(error)}")
+        except ValueError:
+            block.mistakes.add(place, f"ca_file: {file}: holds no certificate")
+    return file
+
+
+def _check_pairs(block: Block, found: Tls, server: bool) -> None:
+    """Certificates and keys must be there, readable, and belong together."""
+    if found.cert_file and not found.key_file:
+        block.wrong("tls: key_file is missing")
+    elif found.key_file and not found.cert_file:
+        block.wrong("tls: cert_file is missing")
+    elif server and not found.cert_file and not found.certificates:
+        block.wrong("tls: cert_file and key_file are missing")
+    else:
+        pairs = found.certificates or ((found.cert_file, found.key_file),)
+        for certificate, key in pairs:
+            if certificate:
+                reason = _wrong_pair(certificate, key)
+                if reason:
+                    block.wrong(f"tls: {reason}")
+
+
+def _wrong_pair(certificate: str, key: str) -> str:
+    def no_password() -> str:
+        raise ValueError("needs a password")
+
+    for file in certificate, key:
+        try:
+            Path(file).read_bytes()
+        except (OSError, ValueError) as error:
+            return f"{file}: {_shown(error)}"
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, no_password)
+    except (OSError, ValueError) as error:
+        return f"{certificate} with {key}: {_shown(error)}"
+    return ""
+
+
+def _shown(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "is not PEM").lower().replace("_", " ")
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)
+
+
+def _names(block: Block, key: str, known: Collection[str]) -> tuple[str, ...]:
+    if not block.has(key):
+        return ()
+    place = block.peek(key)
+    found = []
+    for text, value in block.each_text(key, only_array=True):
+        found.append(text)
+        if text not in known:
+            block.mistakes.add(value, f"{key}: {text!r} is unknown")
+    if place is not None and place.it == []:
+        block.mistakes.add(place, f"{key}: must not be empty")
+    return tuple(found)
+
+
+def _pins(block: Block) -> frozenset[str]:
+    found = set()
+    for text, value in block.each_text("pinned_certs", only_array=True):
+        found.add(text.lower())
+        if not _PIN.fullmatch(text.lower()):
+            block.mistakes.add(value, "pinned_certs: expected the SHA-256 of a public key in hex")
+    return frozenset(found)
+
+
+def _handshake_first(block: Block) -> tuple[bool, int]:
+    names = ("handshake_first", "first", "immediate")
+    entry: Value | None = block.take(*names)
+    if entry is None:
+        return False, 0
+    word = entry.it.lower() if isinstance(entry.it, str) else entry.it
+    if word in (True, "true", "on", False, "false", "off"):
+        return word in (True, "true", "on"), 0
+    if word in ("auto", "auto_fallback"):
+        return True, limits.NATS_HANDSHAKE_FIRST_WAIT
+    try:
+        return True, max(go_duration(word if isinstance(word, str) else ""), 0)
+    except ValueError:
+        reason = 'handshake_first: expected true, false, "auto" or a duration'
+        block.mistakes.add(entry, reason)
+    return False, 0
+
+
+def _min_version(block: Block) -> str:
+    place = block.peek("min_version")
+    text = block.text("min_version", default="1.2")
+    if text not in ("1.2", "1.3") and place is not None:
+        known = "is too old" if text in _VERSIONS else "is unknown"
+        block.mistakes.add(place, f"min_version: TLS {text} {known}")
+        return "1.2"
+    return text
