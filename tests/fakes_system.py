@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from broker import limits
-from broker.core.ear import Ear, publish
+from broker.core.ear import Ear, listeners, publish
 from broker.core.router import Router
 from broker.protocols.nats.login import Identity
 from broker.protocols.nats.options import ClientOptions
@@ -32,7 +32,7 @@ class Message(NamedTuple):
 
 
 class FakeListener:
-    def __init__(self, account: FakeAccount, callback: Callable[[Any], None], ear: Ear) -> None:
+    def __init__(self, account: FakeAccount, callback: Callable[[Any], object], ear: Ear) -> None:
         self.account, self.callback, self.ear = account, callback, ear
 
     def close(self) -> None:
@@ -54,12 +54,15 @@ class FakeAccount:
         self.ears: dict[str, Ear] = {}
 
     def listen(
-        self, subject: bytes, callback: Callable[[Any], None], queue: bytes = b""
+        self, subject: bytes, callback: Callable[[Any], object], queue: bytes = b""
     ) -> FakeListener:
         ear = Ear(self.router)
         ear.subscribe(b"1", subject, queue)
         self.listeners.append(FakeListener(self, callback, ear))
         return self.listeners[-1]
+
+    def interest(self, subject: bytes) -> int:
+        return len(listeners(self.router, subject))
 
     def publish(
         self, subject: bytes, data: bytes = b"", reply: bytes = b"", headers: bytes = b""
@@ -98,8 +101,9 @@ class FakeSession:
         self.host = "127.0.0.1"
         self.start_ns = WALL_NS
         self.rtt_ns = 371_000
+        self.closed_because: str | None = None
         self.in_msgs, self.in_bytes, self.out_msgs, self.out_bytes = 3, 30, 4, 40
-        self.options = ClientOptions()
+        self.options: ClientOptions | None = ClientOptions()
         for name, value in options.items():
             setattr(self.options, name, value)
         self.identity: Identity | None = Identity(account.name) if account else None

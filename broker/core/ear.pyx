@@ -61,13 +61,8 @@ def publish(Router router, bytes subject, bytes data=b'', *, bytes reply=b'', Si
     return router.route(m, &rec, <void *>skip if skip is not None else NULL)
 
 
-def interest(Router router, bytes subject):
-    """How many subscriptions a message to this subject would find."""
-    return router.match(subject, len(subject)).size
-
-
 def listeners(Router router, bytes subject):
-    """These subscriptions: (queue, sink) of each, plain ones with an empty queue."""
+    """Who a message to this subject would find: (queue, sink) of each; plain ones have no queue."""
     cdef const match_t *m = router.match(subject, len(subject))
     cdef sub_t *sub
     cdef uint32_t i

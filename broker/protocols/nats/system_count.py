@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.core.ear import interest, listeners, shape
+from broker.core.ear import listeners, shape
 
 if TYPE_CHECKING:
     from broker.protocols.nats.system_view import AccountView
@@ -25,10 +25,8 @@ def count_subscribers(account: AccountView, subject: bytes, queue: bytes) -> int
             for mine, group, _, sink, *_ in account.router.listing()
             if covers(subject, mine)
         ]
-    elif interest(account.router, subject):
-        found = listeners(account.router, subject)
     else:
-        return 0
+        found = listeners(account.router, subject)
     peers = {id(peer) for peer in (*account.sessions, *account.leafs)}
     return sum(id(sink) in peers and (not queue or queue == group) for group, sink in found)
 

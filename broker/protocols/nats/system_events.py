@@ -11,13 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker import errors, limits
-from broker.core.ear import interest
 from broker.protocols.nats.monitor import rfc3339
+from broker.protocols.nats.options import ClientOptions
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
 
 if TYPE_CHECKING:
-    from broker.protocols.nats.login import Identity
-    from broker.protocols.nats.options import ClientOptions
     from broker.protocols.nats.system_view import (
         AccountView,
         Backlog,
@@ -35,9 +33,12 @@ _LEAF = "LEAFNODE"
 _STATSZ = ("start", "mem", "cores", "cpu", "connections", "total_connections")
 
 
-def raw_user(options: ClientOptions, identity: Identity | None) -> str:
+def raw_user(session: SessionView) -> str:
     """How the client named itself, or how the server knows it; a token is a secret."""
+    options, identity = session.options, session.identity
     known = identity.user if identity is not None else ""
+    if options is None:
+        return known
     if options.nkey or options.user:
         return options.nkey or options.user
     if options.jwt:
@@ -47,14 +48,14 @@ def raw_user(options: ClientOptions, identity: Identity | None) -> str:
 
 def client_block(session: SessionView, account: str, *, gone_ns: int = 0) -> Json:
     """The client of an advisory; what is empty is left out."""
-    options, identity = session.options, session.identity
+    options, identity = session.options or ClientOptions(), session.identity
     is_leaf = session.kind.startswith(_LEAF)
     block: Json = {
         "start": rfc3339(session.start_ns),
         "host": session.host,
         "id": session.client_id,
         "acc": account,
-        "user": raw_user(options, identity),
+        "user": raw_user(session),
         "name": options.name,
         "lang": options.lang,
         "ver": options.version,
@@ -117,7 +118,7 @@ class Events:
         return int(self.clock.time() * limits.SECOND)
 
     def _wanted(self, subject: bytes, account: AccountView | None = None) -> bool:
-        return interest((account or self.account).router, subject) > 0
+        return (account or self.account).interest(subject) > 0
 
     # --- statistics -------------------------------------------------------------------------
 
@@ -205,6 +206,8 @@ class Events:
 
     def _disconnect(self, gone: _Gone) -> None:
         session = gone.session
+        if session.closed_because == errors.NATS_CLOSED_ACCOUNT_CONNECTIONS:
+            return  # what it said about itself was right
         event = self.envelope.event("client_disconnect", gone.wall_ns)
         event["server"] = self.envelope.server()
         event["client"] = client_block(session, gone.account, gone_ns=gone.wall_ns)

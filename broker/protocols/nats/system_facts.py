@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def user_info(session: SessionView, account: str) -> Json:
     """Who a client is to us and what it may do."""
     identity = session.identity
-    info: Json = {"user": raw_user(session.options, identity), "account": account}
+    info: Json = {"user": raw_user(session), "account": account}
     if identity is not None and identity.permissions is not None:
         info["permissions"] = _permissions(identity.permissions)
     if identity is not None and identity.expires_ns:

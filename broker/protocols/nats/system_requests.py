@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final
 
 from broker import errors, limits
-from broker.core.ear import interest
 from broker.protocols.nats import system_options
 from broker.protocols.nats.system_count import count_subscribers
 from broker.protocols.nats.system_envelope import (
@@ -165,7 +164,7 @@ class Requests:
         build: Callable[[Json], Json | None],
     ) -> None:
         """What `build` makes of the options; None: no answer."""
-        if not message.reply or not interest(account.router, message.reply):
+        if not message.reply or not account.interest(message.reply):
             return
         options = self._options(account, message, shape)
         if options is None:
@@ -191,7 +190,7 @@ class Requests:
             if self._options(account, message, system_options.STATSZ) is not None:
                 self.events.send_statsz()
             return
-        if not interest(account.router, message.reply):
+        if not account.interest(message.reply):
             return
         if self._options(account, message, system_options.STATSZ) is not None:
             self._send(account, message.reply, encode(self.events.statsz()), "")

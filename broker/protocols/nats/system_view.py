@@ -45,13 +45,15 @@ class SessionView(Protocol):
     @property
     def identity(self) -> Identity | None: ...
     @property
-    def options(self) -> ClientOptions: ...
+    def options(self) -> ClientOptions | None: ...  # None: no CONNECT yet
     @property
     def kind(self) -> str: ...  # STANDARD, WEBSOCKET, LEAFNODE ...
     @property
     def host(self) -> str: ...
     @property
     def start_ns(self) -> int: ...  # wall clock
+    @property
+    def closed_because(self) -> str | None: ...
     @property
     def rtt_ns(self) -> int: ...
     @property
@@ -99,8 +101,10 @@ class AccountView(Protocol):
     @property
     def config(self) -> Any: ...  # settings.Account, or None
 
+    def interest(self, subject: bytes) -> int: ...  # how many subscriptions would get it
+
     def listen(
-        self, subject: bytes, callback: Callable[[Any], None], queue: bytes = b""
+        self, subject: bytes, callback: Callable[[Any], object], queue: bytes = b""
     ) -> Listener: ...
     def publish(
         self, subject: bytes, data: bytes = b"", reply: bytes = b"", headers: bytes = b""

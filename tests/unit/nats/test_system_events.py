@@ -165,6 +165,25 @@ def test_who_else_hears_of_refused_logins(server: FakeServer) -> None:
     assert (event["client"]["acc"], event["reason"]) == ("B", "Auth Callout Failed")
 
 
+def test_who_is_turned_away_for_other_reasons(server: FakeServer) -> None:
+    """An account that is full is no failed login; it is known when the session has ended."""
+    server.system_account.watch(AUTH_ERROR)
+    session = FakeSession(None)
+    server.system.refused(session)
+    session.closed_because = errors.NATS_CLOSED_ACCOUNT_CONNECTIONS
+    server.clock.run()
+    assert server.system_account.published == []
+
+
+def test_a_client_that_never_said_connect(server: FakeServer) -> None:
+    server.system_account.watch("$SYS.ACCOUNT.A.DISCONNECT")
+    session = FakeSession(server.accounts["A"])
+    session.options, session.identity = None, Identity("A", user="anybody")
+    leave(server, session, errors.NATS_CLOSED_CLIENT)
+    (event,) = server.system_account.events("$SYS.ACCOUNT.A.DISCONNECT")
+    assert event["client"]["user"] == "anybody"
+
+
 # --- an account's connections -----------------------------------------------------------------
 
 
