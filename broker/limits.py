@@ -221,6 +221,21 @@ NATS_LAME_DUCK_GRACE: Final = 10 * SECOND
 NATS_CLOSED_CLIENTS: Final = 10_000  # connections that are gone and still shown by /connz
 NATS_SUB_TOKENS_MAX: Final = 255  # the largest max_sub_tokens
 
+# The system account (server/events.go).
+NATS_STATSZ_FIRST: Final = 250 * MS  # after start; then doubled each time
+NATS_STATSZ: Final = 10 * SECOND  # up to this (statsHBInterval)
+NATS_STATSZ_APART: Final = 1 * SECOND  # but never closer to each other (statszRateLimit)
+NATS_ACCOUNT_BEAT: Final = 30 * SECOND  # an account's connections are told again (eventsHBInterval)
+NATS_SYSTEM_TURN: Final = 2 * MS  # of events and requests, before clients have their turn
+NATS_SYSTEM_WAITING: Final = 131_072  # events and requests that wait for it; more are dropped
+NATS_SYSTEM_REQUESTS: Final = 4_096  # of these, requests
+NATS_SYSTEM_BODY: Final = 64 * KIB  # of a request; nobody has that many options
+NATS_PACK_INLINE: Final = 64 * KIB  # a longer answer is compressed by a thread
+NATS_PROFILE_MAX: Final = 15 * SECOND
+
+assert NATS_STATSZ_FIRST < NATS_STATSZ_APART <= NATS_STATSZ
+assert NATS_SYSTEM_REQUESTS < NATS_SYSTEM_WAITING
+
 # --- Drop-in commands (nsqd/options.go, nsqlookupd/options.go) ------------------------------------
 
 UNIX_SOCKET_PORT: Final = -1  # stands for the port where the host is the path of a socket

@@ -61,6 +61,21 @@ def publish(Router router, bytes subject, bytes data=b'', *, bytes reply=b'', Si
     return router.route(m, &rec, <void *>skip if skip is not None else NULL)
 
 
+def listeners(Router router, bytes subject):
+    """Who a message to this subject would find: (queue, sink) of each; plain ones have no queue."""
+    cdef const match_t *m = router.match(subject, len(subject))
+    cdef sub_t *sub
+    cdef uint32_t i
+    cdef list found = []
+    for i in range(m.size):
+        sub = m.subs[i]
+        queue = b''
+        if sub.group:
+            queue = sub.node.queues[sub.group - 1].name[:sub.node.queues[sub.group - 1].name_len]
+        found.append((queue, <object>sub.sink))
+    return found
+
+
 def shape(bytes subject):
     """What a subject is made of: 1 an empty token, 2 a wildcard, 4 a `>` that is not the last."""
     return subject_shape(subject, len(subject))
