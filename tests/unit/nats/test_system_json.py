@@ -51,7 +51,7 @@ FIELD = "json: cannot unmarshal {} into Go struct field ConnzEventOptions.{} of 
         (b"{} x", "invalid character 'x' after top-level value"),
         (b"\xff", "invalid character 'ÿ' looking for beginning of value"),
         (b"'", "invalid character '\\'' looking for beginning of value"),
-        (b'{"a":tru}', "invalid character '}' in literal true (expecting 'e')"),
+        (b'{"a":tr}', "invalid character '}' in literal true (expecting 'u')"),
         (b'{"a" 1}', "invalid character '1' after object key"),
         (b'{"a":01}', "invalid character '1' after object key:value pair"),
         (b"{a}", "invalid character 'a' looking for beginning of object key string"),
