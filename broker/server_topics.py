@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
+from broker import errors_http, limits
 from broker.config import TopicConfig, settings
 from broker.config_check import near
 from broker.config_parse import SyncPolicy, duration_text
@@ -52,13 +52,13 @@ class TopicSettings:
         mistakes = []
         for key, raw in given.items():
             if key not in _KINDS:
-                reason = errors.V1_SETTINGS_UNKNOWN.format(near=near(key, KEYS))
-                mistakes.append(errors.V1_SETTINGS_KEY.format(key=key, reason=reason))
+                reason = errors_http.V1_SETTINGS_UNKNOWN.format(near=near(key, KEYS))
+                mistakes.append(errors_http.V1_SETTINGS_KEY.format(key=key, reason=reason))
             elif raw is not None:
                 try:
                     value = _KINDS[key].read(raw)
                 except ValueError as error:
-                    mistakes.append(errors.V1_SETTINGS_KEY.format(key=key, reason=error))
+                    mistakes.append(errors_http.V1_SETTINGS_KEY.format(key=key, reason=error))
                 else:
                     found[key] = sync_words(value) if isinstance(value, SyncPolicy) else value
         if mistakes:

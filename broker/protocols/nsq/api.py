@@ -8,7 +8,7 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
+from broker import errors_http, limits
 from broker.protocols.nsq import debug, stats
 from broker.protocols.nsq.deadletter_api import routes as dead_letter_routes
 from broker.protocols.nsq.http import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from broker.core.cursor import Cursor
     from broker.core.log import Log
-    from broker.errors import HttpError
+    from broker.errors_http import HttpError
     from broker.protocols.nsq.door import NsqDoor
     from broker.protocols.nsq.http import Answer, Query, Routes
 
@@ -47,16 +47,16 @@ def _wrapped(number: int) -> int:
 def _parts(body: bytes, message_max: int, body_max: int) -> list[bytes]:
     """[count]{[len][bytes]}: an MPUB without its total size; what follows is ignored."""
     if len(body) < 4:
-        raise ApiError(errors.NSQ_HTTP_BAD_BODY)
+        raise ApiError(errors_http.NSQ_HTTP_BAD_BODY)
     count = int.from_bytes(body[:4], "big", signed=True)
     if not 0 < count <= (body_max - 4) // 5:
-        raise ApiError(errors.NSQ_HTTP_BAD_BODY)
+        raise ApiError(errors_http.NSQ_HTTP_BAD_BODY)
     found, at = [], 4
     for _ in range(count):
         size = int.from_bytes(body[at : at + 4], "big", signed=True)
         part = body[at + 4 : at + 4 + max(size, 0)]
         if not 0 < size <= message_max or len(part) < size:
-            raise ApiError(errors.NSQ_HTTP_BAD_MESSAGE)
+            raise ApiError(errors_http.NSQ_HTTP_BAD_MESSAGE)
         found.append(part)
         at += 4 + size
     return found
@@ -110,7 +110,7 @@ class NsqApi:
         """What plain HTTP serves when TLS is required: where to go instead."""
         return make_refusing_app(
             HTTPStatus.FORBIDDEN,
-            lambda: errors.NSQ_HTTP_TLS_REQUIRED.replace("{port}", str(self.https_port)),
+            lambda: errors_http.NSQ_HTTP_TLS_REQUIRED.replace("{port}", str(self.https_port)),
         )
 
     # --- what there is
@@ -120,7 +120,7 @@ class NsqApi:
         problem = self.health()
         if problem is None:
             return "OK"
-        raise ApiError(errors.NSQ_HTTP_INTERNAL, text=f"NOK - {problem}")
+        raise ApiError(errors_http.NSQ_HTTP_INTERNAL, text=f"NOK - {problem}")
 
     async def info(self, _request: web.Request, _query: Query) -> Answer:
         """Who this is."""
@@ -184,7 +184,7 @@ class NsqApi:
 
     async def set_option(self, request: web.Request, query: Query) -> Answer:
         """Change one setting; the answer is its new value."""
-        error = errors.NSQ_HTTP_VALUE_SIZE
+        error = errors_http.NSQ_HTTP_VALUE_SIZE
         body = await read_body(request, self.config.max_msg_size, error)
         if not body:
             raise ApiError(error)
@@ -195,9 +195,9 @@ class NsqApi:
 
     async def pub(self, request: web.Request, query: Query) -> Answer:
         """The body is one message."""
-        body = await read_body(request, self.config.max_msg_size, errors.NSQ_HTTP_BIG)
+        body = await read_body(request, self.config.max_msg_size, errors_http.NSQ_HTTP_BIG)
         if not body:
-            raise ApiError(errors.NSQ_HTTP_EMPTY)
+            raise ApiError(errors_http.NSQ_HTTP_EMPTY)
         log = self._make_topic(query)
         delay_ns = self._delay_ns(query)
         await self._publish(log, [body], time.time_ns() + delay_ns if delay_ns else 0)
@@ -207,15 +207,15 @@ class NsqApi:
         """The body is one message per line, or an MPUB in binary."""
         config = self.config
         if (request.content_length or 0) > config.max_body_size:
-            raise ApiError(errors.NSQ_HTTP_BODY_BIG, close=True)
+            raise ApiError(errors_http.NSQ_HTTP_BODY_BIG, close=True)
         log = self._make_topic(query)
-        body = await read_body(request, config.max_body_size, errors.NSQ_HTTP_BODY_BIG)
+        body = await read_body(request, config.max_body_size, errors_http.NSQ_HTTP_BODY_BIG)
         if query.get("binary") is not None and query.flag("binary", True):
             parts = _parts(body, config.max_msg_size, config.max_body_size)
         else:
             parts = [line for line in body.split(b"\n") if line]
             if any(len(line) > config.max_msg_size for line in parts):
-                raise ApiError(errors.NSQ_HTTP_BIG)
+                raise ApiError(errors_http.NSQ_HTTP_BIG)
         await self._publish(log, parts, 0)
         return "OK"
 
@@ -224,18 +224,18 @@ class NsqApi:
         if text is None:
             return 0
         if not _GO_INT.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
-            raise ApiError(errors.NSQ_HTTP_DEFER)
+            raise ApiError(errors_http.NSQ_HTTP_DEFER)
         delay_ns = _wrapped(int(text) * limits.MS)
         most = max(self.config.max_req_timeout_ns, self.config.max_defer_ns)
         if not 0 <= delay_ns <= most:
-            raise ApiError(errors.NSQ_HTTP_DEFER)
+            raise ApiError(errors_http.NSQ_HTTP_DEFER)
         return delay_ns
 
     async def _publish(self, log: Log, bodies: list[bytes], not_before_ns: int) -> None:
         try:
             await log.publish(bodies, not_before_ns)
         except OSError as problem:
-            raise ApiError(errors.NSQ_HTTP_EXITING) from problem
+            raise ApiError(errors_http.NSQ_HTTP_EXITING) from problem
         self.door.count_published(bodies)
 
     # --- topics
@@ -243,19 +243,19 @@ class NsqApi:
     def _topic_name(self, query: Query) -> str:
         name = query.get("topic")
         if name is None:
-            raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
+            raise ApiError(errors_http.NSQ_HTTP_NO_TOPIC)
         return name
 
     def _make_topic(self, query: Query) -> Log:
         name = self._topic_name(query)
         if not _named(name):
-            raise ApiError(errors.NSQ_HTTP_TOPIC)
+            raise ApiError(errors_http.NSQ_HTTP_TOPIC)
         return self.engine.open_log(name, ephemeral=is_ephemeral(name.encode()))
 
     def _topic(self, query: Query) -> Log:
         log = self.engine.log(self._topic_name(query))
         if log is None:
-            raise ApiError(errors.NSQ_HTTP_UNKNOWN_TOPIC)
+            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_TOPIC)
         return log
 
     async def topic_create(self, _request: web.Request, query: Query) -> Answer:
@@ -272,7 +272,7 @@ class NsqApi:
     async def topic_empty(self, _request: web.Request, query: Query) -> Answer:
         """Drop what no channel has yet."""
         if not _named(self._topic_name(query)):
-            raise ApiError(errors.NSQ_HTTP_TOPIC)
+            raise ApiError(errors_http.NSQ_HTTP_TOPIC)
         self._topic(query).empty()
         return None
 
@@ -290,8 +290,8 @@ class NsqApi:
 
     def _channel_args(self, query: Query) -> tuple[Log, str]:
         for name, missing, invalid in (
-            ("topic", errors.NSQ_HTTP_NO_TOPIC, errors.NSQ_HTTP_ARG_TOPIC),
-            ("channel", errors.NSQ_HTTP_NO_CHANNEL, errors.NSQ_HTTP_ARG_CHANNEL),
+            ("topic", errors_http.NSQ_HTTP_NO_TOPIC, errors_http.NSQ_HTTP_ARG_TOPIC),
+            ("channel", errors_http.NSQ_HTTP_NO_CHANNEL, errors_http.NSQ_HTTP_ARG_CHANNEL),
         ):
             value = query.get(name)
             _require(value is not None, missing)
@@ -302,7 +302,7 @@ class NsqApi:
         log, name = self._channel_args(query)
         cursor = log.cursors.get(name)
         if cursor is None:
-            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
+            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor
 
     async def channel_create(self, _request: web.Request, query: Query) -> Answer:

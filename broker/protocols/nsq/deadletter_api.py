@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
+from broker import errors_http, limits
 from broker.protocols.nsq.deadletters import Policy, default_target
 from broker.protocols.nsq.http import ApiError, Route
 from broker.protocols.nsq.requeue import give_back
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from broker.core.cursor import Cursor
     from broker.core.log import Log
-    from broker.errors import HttpError
+    from broker.errors_http import HttpError
     from broker.protocols.nsq.door import NsqDoor
     from broker.protocols.nsq.http import Answer, Query
 
@@ -53,13 +53,15 @@ class _DeadLetterApi:
     async def set(self, _request: web.Request, query: Query) -> Answer:
         """For one channel, whatever the configuration says; 0 attempts = no dead letters."""
         cursor = self._channel(query)
-        most = _number(query, "max_attempts", limits.NSQ_ATTEMPTS_MAX, errors.NSQ_DEAD_ATTEMPTS)
+        most = _number(
+            query, "max_attempts", limits.NSQ_ATTEMPTS_MAX, errors_http.NSQ_DEAD_ATTEMPTS
+        )
         if most is None:
-            raise ApiError(errors.NSQ_DEAD_ATTEMPTS)
+            raise ApiError(errors_http.NSQ_DEAD_ATTEMPTS)
         target = query.get("dead_letter_topic") or default_target(cursor.log.name)
         raw = target.encode("utf-8", "surrogateescape")
         if not is_name(raw) or is_ephemeral(raw) or target == cursor.log.name:
-            raise ApiError(errors.NSQ_DEAD_TARGET)
+            raise ApiError(errors_http.NSQ_DEAD_TARGET)
         return self._set(cursor, Policy(most, target))
 
     async def unset(self, _request: web.Request, query: Query) -> Answer:
@@ -71,20 +73,20 @@ class _DeadLetterApi:
         log = self._topic(query)
         to = query.get("to") or "channel"
         if to not in {"channel", "topic"}:
-            raise ApiError(errors.NSQ_DEAD_TO)
-        most = _number(query, "limit", limits.COUNT_MAX, errors.NSQ_DEAD_LIMIT)
+            raise ApiError(errors_http.NSQ_DEAD_TO)
+        most = _number(query, "limit", limits.COUNT_MAX, errors_http.NSQ_DEAD_LIMIT)
         name = query.get("channel") or _REQUEUE_CHANNEL
         if not is_name(name.encode("utf-8", "surrogateescape")):
-            raise ApiError(errors.NSQ_HTTP_ARG_CHANNEL)
+            raise ApiError(errors_http.NSQ_HTTP_ARG_CHANNEL)
         if name not in log.cursors and log.cursors:
-            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)  # a new one would be empty
+            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)  # a new one would be empty
         cursor = log.open_cursor(name, ephemeral=is_ephemeral(name.encode()))
         if cursor.paused:
-            raise ApiError(errors.NSQ_DEAD_PAUSED)
+            raise ApiError(errors_http.NSQ_DEAD_PAUSED)
         most = limits.COUNT_MAX if most is None else most
         done = await give_back(self.engine, cursor, most, to_topic=to == "topic")
         if done.failed and not done.moved:
-            raise ApiError(errors.NSQ_DEAD_FAILED)
+            raise ApiError(errors_http.NSQ_DEAD_FAILED)
         return {**done._asdict(), "left": cursor.depth}
 
     def _page(self, cursor: Cursor) -> dict[str, object]:
@@ -104,25 +106,25 @@ class _DeadLetterApi:
         try:
             self.policies.set(cursor, policy)
         except OSError as problem:
-            raise ApiError(errors.NSQ_DEAD_FAILED) from problem
+            raise ApiError(errors_http.NSQ_DEAD_FAILED) from problem
         return self._page(cursor)
 
     def _topic(self, query: Query) -> Log:
         name = query.get("topic")
         if name is None:
-            raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
+            raise ApiError(errors_http.NSQ_HTTP_NO_TOPIC)
         log = self.engine.log(name)
         if log is None:
-            raise ApiError(errors.NSQ_HTTP_UNKNOWN_TOPIC)
+            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_TOPIC)
         return log
 
     def _channel(self, query: Query) -> Cursor:
         log, name = self._topic(query), query.get("channel")
         if name is None:
-            raise ApiError(errors.NSQ_HTTP_NO_CHANNEL)
+            raise ApiError(errors_http.NSQ_HTTP_NO_CHANNEL)
         cursor = log.cursors.get(name)
         if cursor is None:
-            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
+            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor
 
 

@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
+from broker import errors_http, limits
 from broker.protocols.nsq.http import ApiError, Route
 
 if TYPE_CHECKING:
@@ -96,12 +96,12 @@ async def _profile(_request: web.Request, query: Query) -> Answer:
     """What the loop did for some seconds (?seconds=N), by time spent."""
     text = query.get("seconds") or str(limits.DEBUG_PROFILE // limits.SECOND)
     if not _GO_INT.fullmatch(text) or not 0 < int(text) <= limits.DEBUG_PROFILE_MAX:
-        raise ApiError(errors.NSQ_HTTP_SECONDS, text=errors.NSQ_HTTP_SECONDS.code)
+        raise ApiError(errors_http.NSQ_HTTP_SECONDS, text=errors_http.NSQ_HTTP_SECONDS.code)
     profile = cProfile.Profile()
     try:
         profile.enable()
     except ValueError:
-        error = errors.NSQ_HTTP_PROFILING
+        error = errors_http.NSQ_HTTP_PROFILING
         raise ApiError(error, text=error.code) from None
     try:
         await asyncio.sleep(int(text))
@@ -117,8 +117,8 @@ async def _set_block_rate(_request: web.Request, query: Query) -> Answer:
     rate = query.get("rate") or ""
     if not _GO_INT.fullmatch(rate):
         cause = f'strconv.Atoi: parsing "{rate}": invalid syntax'
-        text = errors.NSQ_HTTP_RATE.code.format(text=cause)
-        raise ApiError(errors.NSQ_HTTP_RATE, text=text)
+        text = errors_http.NSQ_HTTP_RATE.code.format(text=cause)
+        raise ApiError(errors_http.NSQ_HTTP_RATE, text=text)
     return None
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from broker import errors, limits
+from broker import errors_http, limits
 from broker.core.peek import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
 from broker.core.rewind import Approach, TimeSearch, rewind, saved
+from broker.errors_http import http_error
 from broker.protocols.nsq.http import ApiError, Route, read_body
 from broker.protocols.nsq.messages import fill, rows_of
 
@@ -36,7 +37,7 @@ _SECONDS = re.compile(r"([0-9]{1,11})(?:\.([0-9]{1,9}))?", re.ASCII)
 def refused(name: str, reason: str, **parts: object) -> ApiError:
     """An argument of the request is no good."""
     return ApiError(
-        errors.http_error(errors.V1_ARGUMENT, name=name.upper(), reason=reason.format(**parts))
+        http_error(errors_http.V1_ARGUMENT, name=name.upper(), reason=reason.format(**parts))
     )
 
 
@@ -46,7 +47,7 @@ def number(query: Query, name: str, default: int, low: int, high: int) -> int:
     if text is None:
         return default
     if not re.fullmatch("[0-9]{1,19}", text, re.ASCII) or not low <= int(text) <= high:
-        raise refused(name, errors.V1_NUMBER, low=low, high=high, text=text)
+        raise refused(name, errors_http.V1_NUMBER, low=low, high=high, text=text)
     return int(text)
 
 
@@ -56,7 +57,7 @@ def choice(query: Query, name: str, *choices: str) -> str:
     if text is None:
         return choices[0]
     if text not in choices:
-        raise refused(name, errors.V1_CHOICE, choices=", ".join(choices), text=text)
+        raise refused(name, errors_http.V1_CHOICE, choices=", ".join(choices), text=text)
     return text
 
 
@@ -71,7 +72,7 @@ def moment_ns(text: str) -> int:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None or "T" not in text.upper():
-        raise refused("to", errors.V1_MOMENT, text=text)
+        raise refused("to", errors_http.V1_MOMENT, text=text)
     found = (moment - _EPOCH) // timedelta(microseconds=1) * limits.US
     return max(-limits.INT64_MAX, min(found, limits.INT64_MAX))
 
@@ -122,20 +123,20 @@ class Extras:
         """The topic that the request names."""
         name = query.get("topic")
         if not name:
-            raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
+            raise ApiError(errors_http.NSQ_HTTP_NO_TOPIC)
         log = self.engine.log(name)
         if log is None:
-            raise ApiError(errors.NSQ_HTTP_UNKNOWN_TOPIC)
+            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_TOPIC)
         return log
 
     def cursor(self, query: Query) -> Cursor:
         """The channel that the request names."""
         log, name = self.log(query), query.get("channel")
         if not name:
-            raise ApiError(errors.NSQ_HTTP_NO_CHANNEL)
+            raise ApiError(errors_http.NSQ_HTTP_NO_CHANNEL)
         cursor = log.cursors.get(name)
         if cursor is None:
-            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
+            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor
 
     # --- settings
@@ -147,12 +148,12 @@ class Extras:
     async def settings_put(self, request: web.Request, query: Query) -> Answer:
         """Set what the body says, at once and for good; what it leaves out is as configured."""
         self.log(query)
-        body = await read_body(request, limits.V1_SETTINGS_BYTES_MAX, errors.NSQ_HTTP_BODY_BIG)
+        body = await read_body(request, limits.V1_SETTINGS_BYTES_MAX, errors_http.NSQ_HTTP_BODY_BIG)
         try:
             given = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
-            reason = errors.V1_SETTINGS_JSON.format(problem=problem)
-            raise ApiError(errors.http_error(errors.V1_SETTINGS, reason=reason)) from None
+            reason = errors_http.V1_SETTINGS_JSON.format(problem=problem)
+            raise ApiError(http_error(errors_http.V1_SETTINGS, reason=reason)) from None
         return self._replace(self.log(query), given)
 
     async def settings_delete(self, _request: web.Request, query: Query) -> Answer:
@@ -164,10 +165,10 @@ class Extras:
             self.settings.replace(log, given)
         except ValueError as problem:
             reason = str(problem)
-            raise ApiError(errors.http_error(errors.V1_SETTINGS, reason=reason)) from None
+            raise ApiError(http_error(errors_http.V1_SETTINGS, reason=reason)) from None
         except OSError as problem:
             reason = problem.strerror or str(problem)
-            raise ApiError(errors.http_error(errors.V1_NOT_SAVED, reason=reason)) from problem
+            raise ApiError(http_error(errors_http.V1_NOT_SAVED, reason=reason)) from problem
         return self.settings.show(log)
 
     # --- messages
@@ -209,7 +210,7 @@ class Extras:
         place = await self._place(cursor.log, query)
         await asyncio.to_thread(Approach(cursor.log, place).read)
         if cursor.deleted:
-            raise ApiError(errors.http_error(errors.V1_CHANGED, reason=errors.V1_GONE))
+            raise ApiError(http_error(errors_http.V1_CHANGED, reason=errors_http.V1_GONE))
         seq = rewind(cursor, place)
         await _saved(cursor)
         return {
@@ -224,7 +225,7 @@ class Extras:
     async def _place(self, log: Log, query: Query) -> int:
         to = query.get("to")
         if (to is None) == (query.get("seq") is None):
-            raise refused("to", errors.V1_PLACE)
+            raise refused("to", errors_http.V1_PLACE)
         if to is None:
             return number(query, "seq", 0, 0, limits.SEQ_MAX)
         if to in ("oldest", "now"):
@@ -238,4 +239,4 @@ async def _saved(cursor: Cursor) -> None:
     error = await saved(cursor)
     if error:
         reason = os.strerror(error)
-        raise ApiError(errors.http_error(errors.V1_NOT_SAVED, reason=reason))
+        raise ApiError(http_error(errors_http.V1_NOT_SAVED, reason=reason))

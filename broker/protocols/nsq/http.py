@@ -21,8 +21,8 @@ from typing import NamedTuple
 import orjson
 from aiohttp import web
 
-from broker import errors
-from broker.errors import HttpError
+from broker import errors_http
+from broker.errors_http import HttpError
 
 LOG = logging.getLogger("broker.nsq.http")
 
@@ -70,7 +70,7 @@ def _parse(raw: str) -> dict[str, str]:
     values: dict[str, str] = {}
     for pair in raw.encode("utf-8", "surrogateescape").split(b"&"):
         if b";" in pair or _PERCENT.search(pair):
-            raise ApiError(errors.NSQ_HTTP_REQUEST)
+            raise ApiError(errors_http.NSQ_HTTP_REQUEST)
         if pair:
             key, _, value = pair.partition(b"=")
             values.setdefault(_unquote(key), _unquote(value))
@@ -159,7 +159,7 @@ class _Dispatcher:
             return _refuse(refusal.error, refusal)
         except Exception:
             LOG.exception("%s %s failed", request.method, path)
-            return _refuse(errors.NSQ_HTTP_INTERNAL)
+            return _refuse(errors_http.NSQ_HTTP_INTERNAL)
 
     @staticmethod
     def _other_method(method: str, methods: Mapping[str, Route]) -> web.Response:
@@ -167,14 +167,14 @@ class _Dispatcher:
         if method == "OPTIONS":
             response = _respond(None, versioned=False)
         else:
-            response = _refuse(errors.NSQ_HTTP_METHOD)
+            response = _refuse(errors_http.NSQ_HTTP_METHOD)
         response.headers["Allow"] = allow
         return response
 
     def _elsewhere(self, method: str, path: str, query: str) -> web.Response:
         found = self._known(posixpath.normpath("/" + path.lstrip("/")))
         if found is None or method not in self.routes[found[0]]:
-            return _refuse(errors.NSQ_HTTP_NOT_FOUND)
+            return _refuse(errors_http.NSQ_HTTP_NOT_FOUND)
         location = f"{found[1]}?{query}" if query else found[1]
         if method != "GET":
             return web.Response(

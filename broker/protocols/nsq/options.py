@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from broker import errors
+from broker import errors_http
 from broker.protocols.nsq.http import ApiError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Options:
     def get(self, key: str) -> Answer:
         """The value in force; INVALID_OPTION when nsqd has no such key."""
         if key not in _KEYS:
-            raise ApiError(errors.NSQ_HTTP_OPTION)
+            raise ApiError(errors_http.NSQ_HTTP_OPTION)
         if key == LOOKUPD_ADDRESSES:
             return list(self.lookupd_addresses)
         if key == LOG_LEVEL:
@@ -125,13 +125,13 @@ class Options:
         if key == LOG_LEVEL:
             level = _LEVELS.get(body.decode("utf-8", "replace").lower())
             if level is None:
-                raise ApiError(errors.NSQ_HTTP_VALUE)
+                raise ApiError(errors_http.NSQ_HTTP_VALUE)
             logging.getLogger().setLevel(level)
         elif key == LOOKUPD_ADDRESSES:
             self.lookupd_addresses = _addresses(body)
             self.on_lookupd_addresses(list(self.lookupd_addresses))
         else:
-            raise ApiError(errors.NSQ_HTTP_OPTION)
+            raise ApiError(errors_http.NSQ_HTTP_OPTION)
 
 
 def _plain(value: object, default: Answer) -> Answer:
@@ -149,11 +149,11 @@ def _addresses(body: bytes) -> list[str]:
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
-        raise ApiError(errors.NSQ_HTTP_VALUE) from None
+        raise ApiError(errors_http.NSQ_HTTP_VALUE) from None
     if found is None:
         return []
     if not isinstance(found, list):
-        raise ApiError(errors.NSQ_HTTP_VALUE)
+        raise ApiError(errors_http.NSQ_HTTP_VALUE)
     if not all(isinstance(address, str) for address in found):
-        raise ApiError(errors.NSQ_HTTP_VALUE)
+        raise ApiError(errors_http.NSQ_HTTP_VALUE)
     return found
