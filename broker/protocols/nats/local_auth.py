@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.protocols.nats import nkeys
 from broker.protocols.nats.certificates import find_user
-from broker.protocols.nats.login import Identity, Login, Refused
+from broker.protocols.nats.login import Identity, Login, Refused, at_once
 from broker.protocols.nats.passwords import Busy, Passwords, is_hash, same
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Authorization, User
 
@@ -126,13 +126,7 @@ class LocalAuth:
         return self._check(login, identity.proof)
 
     def renew(self, identity: Identity, login: Login) -> Identity | None:
-        try:
-            now = self.check_again(identity, login)
-        except Refused:
-            return None
-        if isinstance(now, Coroutine):
-            now.close()  # the hash of the password is another one
-        return now if isinstance(now, Identity) else None
+        return at_once(self, identity, login)
 
     def name_of(self, login: Login) -> str:
         """What somebody goes by: an nkey or a name, also by certificate or as `no_auth_user`."""

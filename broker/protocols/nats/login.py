@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -55,6 +55,7 @@ class Identity:
     key: str = ""  # how a reload finds it again: user:NAME, nkey:U..., token; "": nobody asked
     # What the password was compared with: while that stays, it need not be compared again.
     proof: str = field(default="", repr=False, compare=False)
+    basis: object = field(default=None, repr=False, compare=False)  # of the authenticator's own
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
@@ -96,3 +97,16 @@ class Authenticator(Protocol):
 
     def renew(self, identity: Identity, login: Login) -> Identity | None:
         """check_again() that does not wait; None when there is nobody any more."""
+
+
+def at_once(authenticator: Authenticator, identity: Identity, login: Login) -> Identity | None:
+    """renew() for those who have check_again()."""
+    try:
+        now = authenticator.check_again(identity, login)
+    except Refused:
+        return None
+    if isinstance(now, Identity):
+        return now
+    if isinstance(now, Coroutine):
+        now.close()  # nobody is asked
+    return None
