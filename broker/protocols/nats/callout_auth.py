@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.protocols.nats import settings, tokens
 from broker.protocols.nats.callout import Caller, Host, Service, without_requests
-from broker.protocols.nats.login import Identity, Login, Refused, at_once
+from broker.protocols.nats.login import Identity, Login, Refused
 from broker.protocols.nats.operator_mode import Basis, OperatorAuth, account_of, scoped_rights
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ class LocalCallout:
         if basis.token.claims.iss == self._service.issuer and identity.account in self._accounts:
             return identity
         return self._ask(login, self._local.name_of(login))
-
-    def renew(self, identity: Identity, login: Login) -> Identity | None:
-        return at_once(self, identity, login)
 
     def _quiet(self, found: Identity | Awaitable[Identity]) -> Identity | Awaitable[Identity]:
         if isinstance(found, Identity):
@@ -104,9 +101,6 @@ class OperatorCallout:
 
     def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
         return self.operator.check_again(identity, login)
-
-    def renew(self, identity: Identity, login: Login) -> Identity | None:
-        return at_once(self, identity, login)
 
     async def _check_later(self, found: Awaitable[Identity], login: Login) -> Identity:
         decided = self._decide(await found, login)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.protocols.nats import nkeys
 from broker.protocols.nats.certificates import find_user
-from broker.protocols.nats.login import Identity, Login, Refused, at_once
+from broker.protocols.nats.login import Identity, Login, Refused
 from broker.protocols.nats.passwords import Busy, Passwords, is_hash, same
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Authorization, User
 
@@ -124,9 +124,6 @@ class LocalAuth:
             if known is not None and known.account != identity.account:
                 raise Refused("the user belongs to another account now", silent=True)
         return self._check(login, identity.proof)
-
-    def renew(self, identity: Identity, login: Login) -> Identity | None:
-        return at_once(self, identity, login)
 
     def name_of(self, login: Login) -> str:
         """What somebody goes by: an nkey or a name, also by certificate or as `no_auth_user`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -94,19 +94,3 @@ class Authenticator(Protocol):
 
     def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
         """The same after a change, of one who was let in before it: who it is now."""
-
-    def renew(self, identity: Identity, login: Login) -> Identity | None:
-        """check_again() that does not wait; None when there is nobody any more."""
-
-
-def at_once(authenticator: Authenticator, identity: Identity, login: Login) -> Identity | None:
-    """renew() for those who have check_again()."""
-    try:
-        now = authenticator.check_again(identity, login)
-    except Refused:
-        return None
-    if isinstance(now, Identity):
-        return now
-    if isinstance(now, Coroutine):
-        now.close()  # nobody is asked
-    return None

@@ -14,7 +14,7 @@ from typing import Final
 from broker import errors, limits
 from broker.protocols.nats import claims, nkeys, settings, token_checks, tokens
 from broker.protocols.nats.account_tokens import Account, AccountTokens
-from broker.protocols.nats.login import Identity, Login, Refused, at_once
+from broker.protocols.nats.login import Identity, Login, Refused
 from broker.protocols.nats.tokens import Invalid, Rights, Scope, Token
 
 CONNECTION_TYPES: Final = frozenset(
@@ -49,7 +49,12 @@ class OperatorAuth:
         self.clock: Callable[[], float] = accounts.clock
         named = [operator.body.system_account for operator in accounts.operators]
         self.system_account = system_account or (named[0] if len(named) == 1 else "")
-        self._pinned = pinned | {self.system_account} if pinned else pinned
+        self._pinned: frozenset[str] = frozenset()
+        self.pin(pinned)
+
+    def pin(self, accounts: frozenset[str]) -> None:
+        """Let in users of these accounts alone, and of the system account; of all if empty."""
+        self._pinned = accounts | {self.system_account} if accounts else accounts
 
     def asks(self, kind: str) -> bool:  # noqa: ARG002
         return True
@@ -148,9 +153,6 @@ class OperatorAuth:
         if user.iss not in account.keys or account.keys[user.iss] != basis.scope:
             raise Refused("the key that signed is gone or signs for something else", silent=True)
         return identity
-
-    def renew(self, identity: Identity, login: Login) -> Identity | None:
-        return at_once(self, identity, login)
 
     def config(self, name: str) -> settings.Account | None:
         """The account as its token says; None if it was not fetched, or has expired."""
