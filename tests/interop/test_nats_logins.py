@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.nats_logins import CASES, Case
+from tests.nats_operator_logins import CASES as OPERATOR_CASES
 from tests.unit.nats.test_logins import attempt, expected
 
 DEADLINE_S = 20
@@ -52,6 +53,6 @@ async def check(folder: Path, case: Case) -> None:
         await process.wait()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES + OPERATOR_CASES, ids=lambda case: case.name)
 async def test_logins_of_the_original(tmp_path: Path, case: Case) -> None:
     await asyncio.wait_for(check(tmp_path, case), DEADLINE_S)

@@ -13,6 +13,7 @@ import uvloop
 from broker.net.listener import Runtime
 from broker.protocols.nats.server import NatsServer
 from tests.nats_logins import CASES, Case, Try
+from tests.nats_operator_logins import CASES as OPERATOR_CASES
 
 DEADLINE_S = 20
 
@@ -54,7 +55,7 @@ async def check(case: Case) -> None:
         await server.stop()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES + OPERATOR_CASES, ids=lambda case: case.name)
 def test_logins(case: Case) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(asyncio.wait_for(check(case), DEADLINE_S))
