@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from broker.protocols.nats import callout, resolvers
+from broker.protocols.nats.account_tokens import AccountTokens
+from broker.protocols.nats.callout_auth import LocalCallout, OperatorCallout
 from broker.protocols.nats.local_auth import LocalAuth
-from broker.protocols.nats.passwords import Passwords
+from broker.protocols.nats.operator_mode import OperatorAuth
 
 if TYPE_CHECKING:
+    from broker.protocols.nats.asking import Bus
     from broker.protocols.nats.login import Authenticator
+    from broker.protocols.nats.passwords import Passwords
     from broker.protocols.nats.settings import Settings
 
 
-def build(settings: Settings, passwords: Passwords | None = None) -> Authenticator:
-    """Whoever decides about logins; `passwords` outlives reloads."""
-    return LocalAuth(settings, passwords or Passwords())
+class Host(callout.Host, Protocol):
+    """What is needed of the server."""
+
+    @property
+    def system_account(self) -> Bus | None: ...
+
+
+def build(
+    settings: Settings, passwords: Passwords, host: Host, previous: Authenticator | None = None
+) -> Authenticator:
+    """Whoever decides about logins. ValueError when operators' tokens are no good, OSError when
+    the folder of accounts cannot be had. In operator mode `previous` goes on: what it knows of
+    accounts stays."""
+    trust = settings.resolver
+    if trust is not None and (trust.operators or trust.trusted_keys):
+        if isinstance(previous, OperatorCallout):
+            previous.operator.pin(trust.pinned_accounts)
+            return previous
+        resolver = resolvers.make(trust, lambda: host.system_account)
+        accounts = AccountTokens(trust, resolver)
+        operator = OperatorAuth(accounts, trust.pinned_accounts, settings.system_account)
+        return OperatorCallout(host, operator)
+    local = LocalAuth(settings, passwords)
+    if settings.authorization.callout is not None:
+        return LocalCallout(host, local, settings.authorization.callout)
+    return local

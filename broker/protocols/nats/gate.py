@@ -46,11 +46,9 @@ class Anybody:
         """Everybody is the same one."""
         return Identity()
 
-    def renew(self, identity: Identity, login: Login) -> Identity:  # noqa: ARG002
+    def check_again(self, identity: Identity, login: Login) -> Identity:  # noqa: ARG002
         """And stays it."""
         return identity
-
-    check_again = renew
 
 
 class Door(Protocol):
@@ -207,8 +205,12 @@ class Gate:
     async def _check_later(
         self, session: NatsSession, login: Login, answer: Awaitable[Identity]
     ) -> None:
+        asked = self.authenticator
         try:
             identity = await answer
+            if self.authenticator is not asked:  # there was a reload meanwhile
+                again = self.authenticator.check_again(identity, login)
+                identity = again if isinstance(again, Identity) else await again
         except Refused as refusal:
             if session.link is not None:
                 self._refuse(session, login, refusal)

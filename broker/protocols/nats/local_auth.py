@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -124,15 +124,6 @@ class LocalAuth:
             if known is not None and known.account != identity.account:
                 raise Refused("the user belongs to another account now", silent=True)
         return self._check(login, identity.proof)
-
-    def renew(self, identity: Identity, login: Login) -> Identity | None:
-        try:
-            now = self.check_again(identity, login)
-        except Refused:
-            return None
-        if isinstance(now, Coroutine):
-            now.close()  # the hash of the password is another one
-        return now if isinstance(now, Identity) else None
 
     def name_of(self, login: Login) -> str:
         """What somebody goes by: an nkey or a name, also by certificate or as `no_auth_user`."""

@@ -55,6 +55,7 @@ class Identity:
     key: str = ""  # how a reload finds it again: user:NAME, nkey:U..., token; "": nobody asked
     # What the password was compared with: while that stays, it need not be compared again.
     proof: str = field(default="", repr=False, compare=False)
+    basis: object = field(default=None, repr=False, compare=False)  # of the authenticator's own
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
@@ -93,6 +94,3 @@ class Authenticator(Protocol):
 
     def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
         """The same after a change, of one who was let in before it: who it is now."""
-
-    def renew(self, identity: Identity, login: Login) -> Identity | None:
-        """check_again() that does not wait; None when there is nobody any more."""

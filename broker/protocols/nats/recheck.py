@@ -12,7 +12,7 @@ from broker.protocols.nats.login import Identity, Refused
 from broker.protocols.nats.permit import permit_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterable
 
     from broker.protocols.nats.gate import Gate
     from broker.protocols.nats.session import NatsSession
@@ -26,10 +26,12 @@ class Recheck:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 
-    async def run(self) -> None:
-        """Returns when each session has its rights of now, or is closed."""
+    async def run(self, sessions: Iterable[NatsSession] | None = None) -> None:
+        """Returns when each session has its rights of now, or is closed. None: all there are."""
         later: list[tuple[NatsSession, Awaitable[Identity]]] = []
-        for at, session in enumerate(list(self.gate.face.sessions)):
+        for at, session in enumerate(
+            list(self.gate.face.sessions if sessions is None else sessions)
+        ):
             if at % limits.NATS_RECHECK_BATCH == limits.NATS_RECHECK_BATCH - 1:
                 await asyncio.sleep(0)  # messages go on meanwhile
             answer = self._look(session)

@@ -13,11 +13,13 @@ from broker import errors, limits
 from broker.protocols.nats import auth
 from broker.protocols.nats import settings as conf
 from broker.protocols.nats.account import Account, Desk
+from broker.protocols.nats.callout_auth import OperatorCallout
 from broker.protocols.nats.door import ANY_HOST, NatsDoor
 from broker.protocols.nats.face import NatsFace
 from broker.protocols.nats.gate import Gate, bucket
 from broker.protocols.nats.mapping import Mapper
 from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
+from broker.protocols.nats.operator_link import OperatorLink
 from broker.protocols.nats.options import server_info
 from broker.protocols.nats.passwords import Passwords
 from broker.protocols.nats.recheck import Recheck
@@ -66,8 +68,12 @@ class NatsServer:
         self.passwords = Passwords()
         self.door: NatsDoor | None = None
         self.websocket: WebsocketDoor | None = None
-        self._make_account(conf.GLOBAL_ACCOUNT, router)
+        self.operator: OperatorLink | None = None
+        self.make_account(conf.GLOBAL_ACCOUNT, router)
         self.configure(settings)
+        if isinstance(self.gate.authenticator, OperatorCallout):
+            self.operator = OperatorLink(self, self.gate.authenticator)
+            self.gate.find_account = self.operator.find
 
     # --- accounts
 
@@ -81,9 +87,17 @@ class NatsServer:
         """Where the server speaks about itself; None when that is switched off."""
         if self.settings.no_system_account:
             return None
-        return self.accounts.get(self.settings.system_account or conf.SYSTEM_ACCOUNT)
+        name = self.settings.system_account or conf.SYSTEM_ACCOUNT
+        if self.operator is not None and self.operator.system_account:
+            name = self.operator.system_account
+        return self.accounts.get(name)
 
-    def _make_account(self, name: str, router: Router | None = None) -> Account:
+    def bus(self, account: str) -> Account | None:
+        """Where the server itself may ask somebody."""
+        return self.gate.account(account)
+
+    def make_account(self, name: str, router: Router | None = None) -> Account:
+        """One that is not there yet."""
         account = Account(name, self.runtime.turn, self.desk, router)
         self.accounts[name] = account
         return account
@@ -98,7 +112,9 @@ class NatsServer:
         self.gate.tls = tls
         self.face.configure(settings)
         self._configure_accounts(settings)
-        self.gate.authenticator = auth.build(settings, self.passwords)
+        self.gate.authenticator = auth.build(
+            settings, self.passwords, self, self.gate.authenticator
+        )
         self.gate.login_timeout_ns = login_timeout_ns(settings)
         self.face.must_connect = self.gate.authenticator.must_connect
 
@@ -110,26 +126,34 @@ class NatsServer:
             names.append(settings.system_account or conf.SYSTEM_ACCOUNT)
         for name in names:
             if name not in self.accounts:
-                self._make_account(name)
+                self.make_account(name)
         for name, account in self.accounts.items():
-            config = configured.get(name)
-            account.config = config
-            most = config.limits if config is not None else conf.AccountLimits()
-            account.connections_max = most.max_connections
-            account.subscriptions_max = most.max_subscriptions
-            account.payload_max = most.max_payload
-            account.leafs_max = most.max_leafnodes
-            account.bucket = bucket(config.rate if config is not None else None)
-            mappings = config.mappings if config is not None else ()
-            if name == conf.GLOBAL_ACCOUNT:
-                mappings = (*settings.mappings, *mappings)
-            account.mapper = Mapper(mappings) if mappings else None
+            self.configure_account(account, configured.get(name))
+
+    def configure_account(self, account: Account, config: conf.Account | None) -> None:
+        """Set its limits and what it shares; nobody is cut here."""
+        if config is None and self.operator is not None:
+            config = self.operator.config(account.name)
+        account.config = config
+        most = config.limits if config is not None else conf.AccountLimits()
+        account.connections_max = most.max_connections
+        account.subscriptions_max = most.max_subscriptions
+        account.payload_max = most.max_payload
+        account.leafs_max = most.max_leafnodes
+        account.bucket = bucket(config.rate if config is not None else None)
+        mappings = config.mappings if config is not None else ()
+        if account.name == conf.GLOBAL_ACCOUNT:
+            mappings = (*self.settings.mappings, *mappings)
+        account.mapper = Mapper(mappings) if mappings else None
 
     # --- life
 
     async def start(self) -> None:
-        """Open every door; OSError when an address is taken."""
+        """Open every door; OSError when an address is taken, ValueError without a system account
+        that is named."""
         settings = self.settings
+        if self.operator is not None:
+            await self.operator.start()
         self.door = NatsDoor(self.face, self.runtime, settings.listen, settings.max_pending)
         await self.door.open()
         self.ports["nats"] = self.door.address
@@ -177,7 +201,11 @@ class NatsServer:
         self.configure(settings)
         self.reload_ns = time.time_ns()
         self.tell_info()
+        if self.operator is not None:
+            await self.operator.reload()
         await Recheck(self.gate).run()
+        if self.operator is not None:
+            return
         configured = {account.name for account in settings.accounts}
         for name, account in list(self.accounts.items()):
             kept = configured | {conf.GLOBAL_ACCOUNT}
@@ -198,6 +226,8 @@ class NatsServer:
         for task in list(self.gate.tasks):
             task.cancel()
         await asyncio.gather(*self.gate.tasks, return_exceptions=True)
+        if self.operator is not None:
+            await self.operator.stop()
         self.passwords.close()
 
     async def lame_duck(self) -> None:

@@ -93,15 +93,19 @@ def has_wildcards(subject: str) -> bool:
     return "*" in parts or parts[-1] == ">"
 
 
-def contained(subject: str, other: str) -> bool:
-    """Whether all that `subject` matches is matched by `other`."""
+def contained(subject: str, other: str, *, strict: bool = False) -> bool:
+    """Whether all that `subject` matches is matched by `other`.
+
+    Tokens are checked as the original's library does: a last `>` passes for one token. `strict`
+    does not let it.
+    """
     mine, theirs = subject.split("."), other.split(".")
     if len(mine) < len(theirs) or (len(mine) > len(theirs) and theirs[-1] != ">"):
         return False
     for at, part in enumerate(theirs):
         if part == ">" and at == len(theirs) - 1:
             return True
-        if part not in {mine[at], "*"}:
+        if part not in {mine[at], "*"} or (strict and mine[at] == ">"):
             return False
     return True
 

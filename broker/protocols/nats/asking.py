@@ -1,0 +1,75 @@
+"""A question that the server asks on its own bus, and the answer to it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Heard(Protocol):
+    """A message."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def subject(self) -> bytes: ...
+
+
+class Ear(Protocol):
+    """A subscription of the server's own."""
+
+    def close(self) -> None: ...
+
+
+class Bus(Protocol):
+    """An account, as far as questions go."""
+
+    def listen(
+        self, subject: bytes, callback: Callable[..., object], queue: bytes = b""
+    ) -> Ear: ...
+    def publish(
+        self, subject: bytes, data: bytes = b"", reply: bytes = b"", headers: bytes = b""
+    ) -> int: ...
+
+
+def inbox() -> bytes:
+    """A subject that nobody can guess."""
+    return b"$SYS._INBOX." + secrets.token_urlsafe(16).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, and where."""
+
+    subject: bytes
+    data: bytes = field(default=b"", repr=False)
+    headers: bytes = b""
+
+
+async def ask(
+    bus: Bus,
+    question: Question,
+    timeout_s: float,
+    wanted: Callable[[bytes], bool] = lambda _data: True,
+) -> bytes | None:
+    """The first answer that is wanted; None if nobody heard the question or none came in time."""
+    reply = inbox()
+    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def hear(message: Heard) -> None:
+        if not answer.done() and wanted(message.data):
+            answer.set_result(message.data)
+
+    ear = bus.listen(reply, hear)
+    try:
+        if not bus.publish(question.subject, question.data, reply, question.headers):
+            return None
+        async with asyncio.timeout(timeout_s):
+            return await answer
+    except TimeoutError:
+        return None
+    finally:
+        ear.close()

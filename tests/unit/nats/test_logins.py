@@ -1,0 +1,61 @@
+"""Logins with real sockets: the table that was compared with nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import orjson
+import pytest
+import uvloop
+
+from broker.net.listener import Runtime
+from broker.protocols.nats.server import NatsServer
+from tests.nats_logins import CASES, Case, Try
+from tests.nats_operator_logins import CASES as OPERATOR_CASES
+
+DEADLINE_S = 20
+
+
+async def attempt(address: tuple[str, int], one: Try) -> tuple[dict[str, Any], bytes]:
+    """INFO, and what is answered."""
+    reader, writer = await asyncio.open_connection(*address)
+    info = orjson.loads((await reader.readline())[5:])
+    if one.fields is not None:
+        fields = {"verbose": True, **one.fields(info.get("nonce", ""))}
+        writer.write(b"CONNECT " + orjson.dumps(fields) + b"\r\n")
+    else:
+        writer.write(b"PING\r\n")
+    answer = await reader.readline()
+    if answer not in {b"+OK\r\n", b"PONG\r\n"}:
+        assert await reader.read() == b""  # closed
+    writer.close()
+    return info, answer
+
+
+def expected(one: Try) -> bytes:
+    if one.error:
+        return f"-ERR '{one.error}'\r\n".encode()
+    return b"PONG\r\n" if one.fields is None else b"+OK\r\n"
+
+
+async def check(case: Case) -> None:
+    settings = dataclasses.replace(case.settings, listen=("127.0.0.1", 0))
+    server = NatsServer(settings, Runtime())
+    await server.start()
+    try:
+        assert server.door is not None
+        for one in case.tries:
+            info, answer = await attempt(server.door.address, one)
+            assert answer == expected(one), one.name
+            assert info.get("auth_required", False) == case.required, one.name
+            assert ("nonce" in info) == case.nonce, one.name
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("case", CASES + OPERATOR_CASES, ids=lambda case: case.name)
+def test_logins(case: Case) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(check(case), DEADLINE_S))
