@@ -47,9 +47,9 @@ def cluster_name(root: Block) -> str:
     if inner is None:
         return ""
     name = inner.text("name")
-    if inner.has("routes") and inner.peek("routes").it != []:  # type: ignore[union-attr]
-        inner.wrong("cluster.routes: routes to other servers are not available", "routes")
-    inner.take("routes")
+    routes = inner.take("routes")
+    if routes is not None and routes.it != []:
+        root.mistakes.add(routes, "cluster.routes: routes to other servers are not available")
     _no_listener(inner, "cluster", "routes to other servers")
     _leave_out(inner, _CLUSTER)
     return name

@@ -82,14 +82,7 @@ def _plain(value: Value, mistakes: Mistakes) -> list[Placed]:
 
 
 def _account(name: str, block: Block, logins: Logins) -> Placed:
-    nkey_place = block.peek("nkey")
-    nkey = block.text("nkey")
-    if (
-        nkey_place is not None
-        and isinstance(nkey_place.it, str)
-        and not nkeys.is_public(nkeys.ACCOUNT, nkey)
-    ):
-        block.mistakes.add(nkey_place, "nkey: not the public key of an account")
+    nkey = block.key(nkeys.ACCOUNT, "nkey")
     placed = Placed(Account(name), block.value)
     exports, imports = [], []
     for inner in block.blocks("exports", what="an export"):
@@ -203,7 +196,7 @@ def _latency(block: Block, value: Value | None) -> tuple[str, int]:
     if not inner.has("subject"):
         inner.wrong("latency: subject is missing")
     subject = inner.text("subject")
-    for key, (_, entry) in inner.left.items():
+    for key, entry in inner.rest():
         block.mistakes.note(entry, f'"{key}" means nothing in latency')
     return subject, sampling
 

@@ -135,7 +135,6 @@ def users(block: Block, logins: Logins, even_empty: bool = False) -> tuple[User,
 
 def _user(block: Block) -> User | None:
     before = len(block.mistakes.errors)
-    nkey_place = block.peek("nkey")
     nkey, name = block.text("nkey"), block.text("user", "username")
     password = block.text("password", "pass")
     user = User(
@@ -153,8 +152,8 @@ def _user(block: Block) -> User | None:
         return None
     if nkey and (name or password):
         block.wrong("who has an nkey has neither name nor password")
-    if nkey_place is not None and nkey and not nkeys.is_public(nkeys.USER, nkey):
-        block.mistakes.add(nkey_place, "nkey: not the public key of a user (U...)")
+    if nkey and not nkeys.is_public(nkeys.USER, nkey):
+        block.wrong("nkey: not the public key of a user (U...)", "nkey")
     return user
 
 
@@ -189,8 +188,6 @@ def rate_limits(block: Block) -> RateLimit | None:
 
 def authorization(block: Block, logins: Logins) -> Authorization:
     """Of the server; users of accounts have been read before."""
-    token_place = block.peek("token")
-    user_place = block.peek("user", "username")
     result = Authorization(
         user=block.text("user", "username"),
         password=block.text("password", "pass"),
@@ -203,16 +200,13 @@ def authorization(block: Block, logins: Logins) -> Authorization:
         callout=_callout(block),
     )
     block.done()
-    if token_place is not None and result.token and (result.user or result.password):
+    if result.token and (result.user or result.password):
         reason = "token: there is a user with password; only one of them may be given"
-        block.mistakes.add(token_place, reason)
-    for what, place, text in (
-        ("user", user_place, result.user),
-        ("token", token_place, result.token),
-    ):
-        if place is not None and text and logins.given is not None:
+        block.wrong(reason, "token")
+    for text, names in (result.user, ("user", "username")), (result.token, ("token",)):
+        if text and logins.given is not None:
             other = f"{logins.given.file}:{logins.given.line}"
-            block.mistakes.add(place, f"{what}: there is an array of users too, at {other}")
+            block.wrong(f"{names[0]}: there is an array of users too, at {other}", *names)
     return result
 
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.protocols.nats import conf_exchange, nkeys
+from broker.protocols.nats.conf_fields import Block
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 
 if TYPE_CHECKING:
     from broker.protocols.nats.conf_accounts import Placed
     from broker.protocols.nats.conf_doors import Leafs
-    from broker.protocols.nats.conf_fields import Mistakes
+    from broker.protocols.nats.conf_fields import Block, Mistakes
     from broker.protocols.nats.conf_text import Value
-    from broker.protocols.nats.settings import Settings
+from broker.protocols.nats.settings import Settings
 
 
 @dataclass(slots=True)
@@ -126,9 +127,11 @@ class _Conflicts:
 
     def callout(self) -> None:
         found = self.settings.authorization.callout
-        place = self.places.get("authorization")
-        if found is None or place is None:
+        block = self.places.get("authorization")
+        if found is None or block is None:
             return
+        place = Block(block, self.mistakes, "authorization").peek("auth_callout", "auth_hook")
+        assert place is not None
         if found.account not in self.accounts:
             reason = f'auth_callout: there is no account "{found.account}": nobody can log in'
             self.mistakes.note(place, reason)

@@ -108,10 +108,9 @@ class Leafs:
         listen = door(block)
         who, account, nkey = self.authorization(block)
         _compression(block)
-        version_place = block.peek("min_version", "minimum_version")
         version = block.text("min_version", "minimum_version")
-        if version_place is not None and (reason := _wrong_version(version)):
-            block.mistakes.add(version_place, f"min_version: {reason}")
+        if block.has("min_version", "minimum_version") and (reason := _wrong_version(version)):
+            block.wrong(f"min_version: {reason}", "min_version", "minimum_version")
         result = Leafnodes(
             listen=listen,
             authorization=who,
@@ -134,10 +133,7 @@ class Leafs:
         inner = block.block("authorization")
         if inner is None or not isinstance(inner.value.it, dict):
             return None, "", ""
-        nkey_place = inner.peek("nkey")
-        single_place = inner.peek("user", "username")
         account_place = inner.peek("account")
-        users_place = inner.peek("users")
         nkey = inner.key(nkeys.USER, "nkey")
         account = inner.text("account")
         if account_place is not None and account:
@@ -151,13 +147,10 @@ class Leafs:
         )
         inner.done()
         if result.users:
-            self.users = users_place
-            for what, text, place in (
-                ("user", result.user, single_place),
-                ("nkey", nkey, nkey_place),
-            ):
-                if text and place is not None:
-                    block.mistakes.add(place, f"{what}: there is an array of users too")
+            self.users = inner.peek("users")
+            for text, names in (result.user, ("user", "username")), (nkey, ("nkey",)):
+                if text:
+                    inner.wrong(f"{names[0]}: there is an array of users too", *names)
         return result, account, nkey
 
     def leaf_users(self, block: Block) -> tuple[User, ...]:
@@ -184,10 +177,9 @@ class Leafs:
         account = block.text("account", "local", default=GLOBAL_ACCOUNT) or GLOBAL_ACCOUNT
         self.remotes.append((account, account_place))
         credentials = self.expanded(block, "credentials", "creds")
-        nkey_place = block.peek("nkey", "seed")
         nkey = block.text("nkey", "seed")
-        if nkey_place is not None and nkey and not _is_user_seed(nkey):
-            block.mistakes.add(nkey_place, "nkey: not the seed of a user (SU...)")
+        if nkey and not _is_user_seed(nkey):
+            block.wrong("nkey: not the seed of a user (SU...)", "nkey", "seed")
         if credentials and nkey:
             block.wrong("a remote has credentials or an nkey, not both")
         _compression(block)
@@ -216,13 +208,12 @@ class Leafs:
 
     def expanded(self, block: Block, *names: str) -> str:
         """A path in which ~ and $NAME are replaced."""
-        place = block.peek(*names)
         text = block.text(*names)
         text = _VARIABLE.sub(lambda m: self.environment.get(m[1] or m[2], ""), text)
-        if text.startswith("~") and place is not None:
+        if text.startswith("~"):
             home = self.environment.get("HOME", "")
             if not home:
-                block.mistakes.add(place, f"{names[0]}: ~ needs HOME in the environment")
+                block.wrong(f"{names[0]}: ~ needs HOME in the environment", *names)
             return os.path.normpath(home + "/" + text[1:])
         return text
 

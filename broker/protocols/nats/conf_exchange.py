@@ -42,8 +42,9 @@ class _Check:
     def run(self, system: bool) -> None:
         for placed in self.accounts.values():
             exports = placed.account.exports
-            for export, place in zip(exports, placed.exports, strict=True):
-                reason = self.wrong_export(export, exports, system)
+            pairs = zip(exports, placed.exports, strict=True)
+            for index, (export, place) in enumerate(pairs):
+                reason = self.wrong_export(export, exports[: index + 1], system)
                 if reason:
                     kind = "service" if export.service else "stream"
                     self.mistakes.add(place, f"{kind} {export.subject!r}: {reason}")

@@ -96,24 +96,23 @@ class Block:
         self.value = value
         self.mistakes = mistakes
         self.what = what
-        self.left: dict[str, tuple[str, Value]] = {}
+        self.all: dict[str, Value] = {}  # by their names in lower case
+        self.left: dict[str, str] = {}  # what nobody has asked for: that name, and as written
         if isinstance(value.it, dict):
-            self.left = {key.lower(): (key, entry) for key, entry in value.it.items()}
+            self.all = {key.lower(): entry for key, entry in value.it.items()}
+            self.left = {key.lower(): key for key in value.it}
         else:
             mistakes.add(value, f"{what}: expected a map, got {kind_of(value.it)}")
 
     def take(self, *names: str) -> Value | None:
         """The entry with one of these names, the last of them if there are several."""
-        found = None
         for name in names:
-            entry = self.left.pop(name, None)
-            if entry is not None:
-                found = entry[1]
-        return found
+            self.left.pop(name, None)
+        return self.peek(*names)
 
     def peek(self, *names: str) -> Value | None:
-        """The same, left where it is."""
-        found = [self.left[name][1] for name in names if name in self.left]
+        """The same, without asking for it."""
+        found = [self.all[name] for name in names if name in self.all]
         return found[-1] if found else None
 
     def has(self, *names: str) -> bool:
@@ -122,10 +121,15 @@ class Block:
 
     def done(self, variables: bool = True) -> None:
         """Whatever is left is unknown; `variables`: unless some $variable stands for it."""
-        for key, entry in self.left.values():
+        for key, entry in self.rest():
             if not (entry.used and variables):
                 self.mistakes.add(entry, f'unknown field "{key}"')
+
+    def rest(self) -> list[tuple[str, Value]]:
+        """What nobody has asked for; now somebody has."""
+        found = [(written, self.all[key]) for key, written in self.left.items()]
         self.left.clear()
+        return found
 
     def wrong(self, reason: str, *names: str) -> None:
         """A mistake of the entry with one of these names, or else of the block."""

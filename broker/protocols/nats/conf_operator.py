@@ -32,22 +32,20 @@ class OperatorMode:
         self.operators: list[tokens.Token] = []
         for text, value in root.each_text(*_OPERATORS):
             self.operator(text, value)
-        self.resolver_place = root.peek("resolver", "account_resolver", "accounts_resolver")
         resolver = self.read_resolver(
             root.take("resolver", "account_resolver", "accounts_resolver")
         )
         tls = optional_tls(root, "resolver_tls", server=False)
         preload = self.preload(root.take("resolver_preload"))
-        pinned_place = root.peek("resolver_pinned_accounts")
         pinned = root.texts("resolver_pinned_accounts")
         trusted = self.trusted(root)
         if resolver is None:
             resolver = self.of_operator() or Resolver(kind="none")
         if self.place is not None:
             for key in pinned:
-                if not nkeys.is_public(nkeys.ACCOUNT, key) and pinned_place is not None:
+                if not nkeys.is_public(nkeys.ACCOUNT, key):
                     reason = f"resolver_pinned_accounts: {key!r} is not the key of an account"
-                    self.mistakes.add(pinned_place, reason)
+                    root.wrong(reason, "resolver_pinned_accounts")
         self.resolver = replace(
             resolver,
             operators=tuple(token.text for token in self.operators),
@@ -83,14 +81,14 @@ class OperatorMode:
         return self.operators.append(found)
 
     def trusted(self, root: Block) -> tuple[str, ...]:
-        place = root.peek("trusted", "trusted_keys")
         found = []
         for key, value in root.each_text("trusted", "trusted_keys"):
             found.append(key)
             if not nkeys.is_public(nkeys.OPERATOR, key):
                 self.mistakes.add(value, f"trusted: {key!r} is not the public key of an operator")
-        if place is not None and self.place is not None:
-            self.mistakes.add(place, "trusted: there are operators too; only one may be given")
+        if found and self.place is not None:
+            reason = "trusted: there are operators too; only one may be given"
+            root.wrong(reason, "trusted", "trusted_keys")
         return tuple(found)
 
     def system_account(self, configured: str, place: Value | None) -> str:
@@ -149,11 +147,10 @@ class OperatorMode:
         if kind not in ("full", "cache"):
             block.wrong(f"resolver: expected type full or cache, got {kind!r}", "type")
             return None
-        directory_place = block.peek("dir") or block.value
         directory = block.text("dir")
         reason = _wrong_folder(directory)
         if reason:
-            self.mistakes.add(directory_place, f"resolver: {reason}")
+            block.wrong(f"resolver: {reason}", "dir")
         for key in ("interval", "allow_delete", "hard_delete") if kind == "cache" else ("ttl",):
             if block.has(key):
                 block.wrong(f"resolver: {key} is not for type {kind}", key)
@@ -173,7 +170,7 @@ class OperatorMode:
             ttl_ns=block.duration("ttl", default=0, seconds="no"),
             timeout_ns=block.duration("timeout", default=default.timeout_ns, seconds="no"),
         )
-        for key, (_, entry) in block.left.items():
+        for key, entry in block.rest():
             self.mistakes.note(entry, f'"{key}" means nothing in resolver')
         return result
 

@@ -70,7 +70,6 @@ class _Reader:
         self.root = Block(Value(values, file, 1, 1), self.mistakes, "the configuration")
         if not values:
             self.mistakes.warn(self.root.value, "has no values")
-        self.places = {name: entry for name, (_, entry) in self.root.left.items()}
         self.logins = conf_auth.Logins(self.mistakes)
         self.leafs = Leafs(environment)
         self.placed: list[Placed] = []
@@ -90,7 +89,7 @@ class _Reader:
             conf_conflicts.Read(
                 settings,
                 self.mistakes,
-                self.places,
+                self.root.all,
                 self.placed,
                 self.leafs,
                 self.websocket_places,
@@ -202,10 +201,9 @@ class _Reader:
         return min(found, high)
 
     def lame_duck(self, default: int) -> int:
-        place = self.root.peek("lame_duck_duration")
         found = self.root.duration("lame_duck_duration", default=default, seconds="no")
-        if place is not None and found < limits.NATS_LAME_DUCK_DURATION_MIN:
-            self.mistakes.add(place, "lame_duck_duration: 30s is the least")
+        if found < limits.NATS_LAME_DUCK_DURATION_MIN:
+            self.root.wrong("lame_duck_duration: 30s is the least", "lame_duck_duration")
         return found
 
     def doors(self, settings: Settings) -> Settings:
@@ -237,7 +235,8 @@ class _Reader:
             who = conf_auth.authorization(given, self.logins)
         operator = OperatorMode(root)
         system_place = root.peek("system_account", "system")
-        system = operator.system_account(root.text("system", "system_account"), system_place)
+        other = root.text("system")
+        system = operator.system_account(root.text("system_account") or other, system_place)
         names = [placed.account.name for placed in self.placed]
         if not system and SYSTEM_ACCOUNT in names:
             system = SYSTEM_ACCOUNT
@@ -256,10 +255,10 @@ class _Reader:
         inner = self.root.block("twinwire")
         if inner is None:
             return settings
-        place = inner.peek("slow_consumer")
         what = inner.text("slow_consumer", default=settings.slow_consumer)
-        if what not in SLOW_CONSUMERS and place is not None:
+        if what not in SLOW_CONSUMERS:
             expected = ", ".join(SLOW_CONSUMERS)
-            self.mistakes.add(place, f"slow_consumer: expected one of {expected}, got {what!r}")
+            reason = f"slow_consumer: expected one of {expected}, got {what!r}"
+            inner.wrong(reason, "slow_consumer")
         inner.done()
         return replace(settings, slow_consumer=what)

@@ -56,12 +56,13 @@ def tls(block: Block, server: bool) -> Tls | None:
         return None
     before = len(block.mistakes.errors)
     _absent(block)
+    certificates = _certificates(block)
     verify_and_map = block.flag("verify_and_map")
     first, wait_ns = _handshake_first(block)
     result = Tls(
         cert_file=block.text("cert_file"),
         key_file=block.text("key_file"),
-        certificates=_certificates(block),
+        certificates=certificates,
         ca_file=_ca_file(block),
         verify=block.flag("verify") or verify_and_map,
         verify_and_map=verify_and_map,
@@ -88,9 +89,9 @@ def optional_tls(block: Block, *names: str, server: bool = True) -> Tls | None:
 
 
 def _absent(block: Block) -> None:
-    known = block.peek("verify_cert_and_check_known_urls")
-    if block.flag("verify_cert_and_check_known_urls") and known is not None:
-        block.mistakes.add(known, "verify_cert_and_check_known_urls: only for routes and gateways")
+    key = "verify_cert_and_check_known_urls"
+    if block.flag(key):
+        block.wrong(f"{key}: only for routes and gateways", key)
     for key in ("cert_store", "cert_match_by", "cert_match"):
         if block.has(key):
             block.wrong(f"{key}: only on Windows", key)
@@ -118,25 +119,24 @@ def _certificates(block: Block) -> tuple[tuple[str, str], ...]:
 
 
 def _ca_file(block: Block) -> str:
-    place = block.peek("ca_file")
     file = block.text("ca_file")
-    if file and place is not None:
+    if file:
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_verify_locations(cadata=Path(file).read_text("ascii", "ignore"))
         except OSError as error:  # also what OpenSSL says
-            block.mistakes.add(place, f"ca_file: {file}: {_shown(error)}")
+            block.wrong(f"ca_file: {file}: {_shown(error)}", "ca_file")
         except ValueError:
-            block.mistakes.add(place, f"ca_file: {file}: holds no certificate")
+            block.wrong(f"ca_file: {file}: holds no certificate", "ca_file")
     return file
 
 
 def _check_pairs(block: Block, found: Tls, server: bool) -> None:
     """Certificates and keys must be there, readable, and belong together."""
     if found.cert_file and not found.key_file:
-        block.wrong("tls: key_file is missing")
+        block.wrong("key_file: is missing", "cert_file")
     elif found.key_file and not found.cert_file:
-        block.wrong("tls: cert_file is missing")
+        block.wrong("cert_file: is missing", "key_file")
     elif server and not found.cert_file and not found.certificates:
         block.wrong("tls: cert_file and key_file are missing")
     else:
@@ -145,7 +145,7 @@ def _check_pairs(block: Block, found: Tls, server: bool) -> None:
             if certificate:
                 reason = _wrong_pair(certificate, key)
                 if reason:
-                    block.wrong(f"tls: {reason}")
+                    block.wrong(f"tls: {reason}", "certs", "certificates", "cert_file")
 
 
 def _wrong_pair(certificate: str, key: str) -> str:
@@ -199,13 +199,15 @@ def _handshake_first(block: Block) -> tuple[bool, int]:
     entry: Value | None = block.take(*names)
     if entry is None:
         return False, 0
-    word = entry.it.lower() if isinstance(entry.it, str) else entry.it
-    if word in (True, "true", "on", False, "false", "off"):
-        return word in (True, "true", "on"), 0
+    if isinstance(entry.it, bool):
+        return entry.it, 0
+    word = entry.it.lower() if isinstance(entry.it, str) else ""
+    if word in ("true", "on", "false", "off"):
+        return word in ("true", "on"), 0
     if word in ("auto", "auto_fallback"):
         return True, limits.NATS_HANDSHAKE_FIRST_WAIT
     try:
-        return True, max(go_duration(word if isinstance(word, str) else ""), 0)
+        return True, max(go_duration(word), 0)
     except ValueError:
         reason = 'handshake_first: expected true, false, "auto" or a duration'
         block.mistakes.add(entry, reason)
@@ -213,10 +215,9 @@ def _handshake_first(block: Block) -> tuple[bool, int]:
 
 
 def _min_version(block: Block) -> str:
-    place = block.peek("min_version")
     text = block.text("min_version", default="1.2")
-    if text not in ("1.2", "1.3") and place is not None:
+    if text not in ("1.2", "1.3"):
         known = "is too old" if text in _VERSIONS else "is unknown"
-        block.mistakes.add(place, f"min_version: TLS {text} {known}")
+        block.wrong(f"min_version: TLS {text} {known}", "min_version")
         return "1.2"
     return text
