@@ -207,6 +207,11 @@ def _skip(der: bytes, at: int) -> int:
     return start + (int.from_bytes(der[at + 2 : start], "big") if length & 0x80 else length)
 
 
+def is_known(pinned: frozenset[str], der: bytes | None) -> bool:
+    """Whether the key of this certificate is one of those pinned, if any are."""
+    return not pinned or (der is not None and key_fingerprint(der) in pinned)
+
+
 class RateLimit:
     """So many handshakes per second: a bucket that is full at first and fills evenly."""
 
@@ -274,9 +279,7 @@ class TlsPolicy:
 
     def admits(self, der: bytes | None) -> bool:
         """Whether one who shows this certificate may stay."""
-        if not self.pinned:
-            return True
-        return der is not None and key_fingerprint(der) in self.pinned
+        return is_known(self.pinned, der)
 
 
 def peer_of(security: tuple[str, str, str] | None, der: bytes | None) -> TlsPeer:
