@@ -14,7 +14,7 @@ from harness.certificates import Authority, Pair
 from broker import errors, limits
 from broker.protocols.nats.gate import Anybody
 from broker.protocols.nats.settings import Tls
-from broker.protocols.nats.tls_policy import RateLimit, TlsPolicy
+from broker.protocols.nats.tls_policy import RateLimit, TlsPolicy, client_context, server_context
 
 SECOND = limits.SECOND
 CONNECT = b'CONNECT {"verbose":false}\r\n'
@@ -300,6 +300,57 @@ def test_plain_bytes_within_the_delay_are_a_bad_handshake(pair: Pair) -> None:
     peer.send(b"PING\r\n")
     assert peer.closed
     assert peer.take() == b""
+
+
+# --- the other way round
+
+
+class Joined:
+    """Stands where a session's gate stands: hears how the handshake ended."""
+
+    def __init__(self) -> None:
+        self.causes: list[str | None] = []
+
+    def secured(self, cause: str | None) -> None:
+        self.causes.append(cause)
+
+    def lost(self) -> str:
+        return errors.NATS_CLOSED_CLIENT
+
+
+@pytest.mark.parametrize("name", ["localhost", "elsewhere.example"])
+def test_a_connection_of_ours_is_the_client(pair: Pair, authority: Authority, name: str) -> None:
+    nats = FakeNats()
+    peer = nats.dial()
+    gate = peer.session.tls_gate = Joined()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    far = server_context(Tls(str(pair.certificate), str(pair.key))).wrap_bio(
+        incoming, outgoing, server_side=True
+    )
+    peer.conn.secure(client_context(Tls(ca_file=str(authority.file))), SECOND, name)
+    nats.loop.run()
+    for _ in range(2):
+        incoming.write(peer.take())  # it speaks first
+        with contextlib.suppress(ssl.SSLWantReadError):
+            far.do_handshake()
+        peer.send(outgoing.read())
+        if gate.causes:
+            break
+    if name == "localhost":
+        assert gate.causes == [None]
+        incoming.write(peer.take())
+        far.do_handshake()
+        far.write(b"PING\r\n")
+        peer.send(outgoing.read())
+        incoming.write(peer.take())
+        assert far.read() == b"PONG\r\n"
+        return
+    (cause,) = gate.causes
+    assert cause is not None
+    assert cause.startswith("tls: certificate verify failed: Hostname mismatch")
+    incoming.write(peer.take())
+    with pytest.raises(ssl.SSLError, match="ALERT"):
+        far.do_handshake()
 
 
 # --- refused

@@ -47,12 +47,15 @@ def tls(pair: Pair) -> Tls:
 
 
 def shake(
-    server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "localhost"
+    server: ssl.SSLContext,
+    client: ssl.SSLContext,
+    name: str | None = "localhost",
+    session: ssl.SSLSession | None = None,
 ) -> tuple[ssl.SSLObject, ssl.SSLObject]:
     """The two ends of a handshake in memory; SSLError of whoever refuses."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = server.wrap_bio(up, down, server_side=True)
-    theirs = client.wrap_bio(down, up, server_hostname=name)
+    theirs = client.wrap_bio(down, up, server_hostname=name, session=session)
     left = [theirs, ours]
     while left:
         for link in list(left):
@@ -62,6 +65,8 @@ def shake(
             except ssl.SSLWantReadError:
                 pass
     theirs.write(b"x")
+    ours.write(b"y")
+    theirs.read(1)
     ours.read(1)  # in TLS 1.3 the client's certificate is looked at behind its handshake
     return ours, theirs
 
@@ -128,6 +133,21 @@ def test_we_show_a_certificate_when_we_are_asked(tls: Tls, authority: Authority)
     assert ours.getpeercert(binary_form=True)
     with pytest.raises(ssl.SSLError):
         shake(server, client_context(trusting(authority)))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_certificate_is_looked_at_each_time(
+    tls: Tls, authority: Authority, version: ssl.TLSVersion, verify: bool
+) -> None:
+    """A session that is taken up again would go on when its certificate has expired."""
+    server = server_context(replace(tls, verify=verify, ca_file=str(authority.file)))
+    client = client_context(showing(authority.issue("again"), authority))
+    client.maximum_version = version
+    _, first = shake(server, client)
+    ticket = first.session
+    ours, _ = shake(server, client, session=ticket)
+    assert ours.session_reused is not verify
 
 
 # --- what is chosen
