@@ -19,6 +19,7 @@ _ssl_module = __import__("_ssl")
 _VERIFY_PEER: Final = 1
 _VERIFY_FAIL_IF_NO_PEER_CERT: Final = 2
 _VERIFY_CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+_SET_SESSION_CACHE: Final = 44  # SSL_CTRL_SET_SESS_CACHE_MODE
 _SET_GROUPS_LIST: Final = 92  # SSL_CTRL_SET_GROUPS_LIST
 
 
@@ -71,13 +72,22 @@ def accept_any_certificate(context: ssl.SSLContext) -> None:
 
 def set_groups(context: ssl.SSLContext, names: Iterable[str]) -> bool:
     """Key exchange by these groups, in this order, under OpenSSL's names."""
+    return bool(_control(context, _SET_GROUPS_LIST, ":".join(names).encode()))
+
+
+def keep_no_sessions(context: ssl.SSLContext) -> bool:
+    """Sessions of TLS 1.2 take no memory behind their connection; tickets are not meant."""
+    return _control(context, _SET_SESSION_CACHE, None) is not None
+
+
+def _control(context: ssl.SSLContext, number: int, text: bytes | None) -> int | None:
     reached = _reach(context)
     if reached is None:
-        return False
+        return None
     library, inner = reached
     library.SSL_CTX_ctrl.restype = ctypes.c_long
     library.SSL_CTX_ctrl.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_char_p]
-    return bool(library.SSL_CTX_ctrl(inner, _SET_GROUPS_LIST, 0, ":".join(names).encode()))
+    return int(library.SSL_CTX_ctrl(inner, number, 0, text))
 
 
 def set_suites(context: ssl.SSLContext, names: Iterable[str]) -> bool:

@@ -37,6 +37,8 @@ class FakeLoop:
         self.turn.hold_clock(START_NS, WALL_NS)
         self.pool = ChunkPool(limits.CHUNK_SMALL, limits.CHUNK_LARGE, limits.CHUNKS_POOLED_MAX)
         self.shared = InBuf(receive)
+        self.plain = InBuf(receive)
+        self.loop = self  # it is its own net.listener.Runtime
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
@@ -192,7 +194,7 @@ class FakeDoor:
         new_session: Callable[[], Any],
         out_limit: int = limits.NATS_MAX_PENDING,
     ) -> None:
-        self.loop = loop
+        self.loop = self.runtime = loop
         self.new_session = new_session
         self.out_limit = out_limit
         self.conns: set[Conn] = set()

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Final
 from cryptography import x509
 
 from broker import limits
-from broker.openssl import TlsError, load_authorities, load_pair, set_groups, set_suites
+from broker.openssl import (
+    TlsError,
+    keep_no_sessions,
+    load_authorities,
+    load_pair,
+    set_groups,
+    set_suites,
+)
 from broker.protocols.nats.login import TlsPeer
 
 if TYPE_CHECKING:
@@ -83,9 +90,13 @@ def server_context(tls: Tls) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | _OP_PRIORITIZE_CHACHA
         _prepare(context, tls, pair)
+        keep_no_sessions(context)
         if tls.verify or tls.verify_and_map:
             context.verify_mode = ssl.CERT_REQUIRED
             _trust(context, tls, ssl.Purpose.CLIENT_AUTH)
+            # no session is taken up again: its certificate may have expired meanwhile
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
         contexts.append(context)
     if len(pairs) > 1:
         _choose_by_name(contexts, [_names(certificate) for certificate, _key in pairs])
@@ -207,6 +218,11 @@ def _skip(der: bytes, at: int) -> int:
     return start + (int.from_bytes(der[at + 2 : start], "big") if length & 0x80 else length)
 
 
+def is_known(pinned: frozenset[str], der: bytes | None) -> bool:
+    """Whether the key of this certificate is one of those pinned, if any are."""
+    return not pinned or (der is not None and key_fingerprint(der) in pinned)
+
+
 class RateLimit:
     """So many handshakes per second: a bucket that is full at first and fills evenly."""
 
@@ -274,9 +290,7 @@ class TlsPolicy:
 
     def admits(self, der: bytes | None) -> bool:
         """Whether one who shows this certificate may stay."""
-        if not self.pinned:
-            return True
-        return der is not None and key_fingerprint(der) in self.pinned
+        return is_known(self.pinned, der)
 
 
 def peer_of(security: tuple[str, str, str] | None, der: bytes | None) -> TlsPeer:

@@ -1,0 +1,387 @@
+"""From accept to the first operation, without sockets: the clock and the bytes are ours."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakes import FakeNats, FakePeer
+from harness.certificates import Authority, Pair
+
+from broker import errors, limits
+from broker.protocols.nats.gate import Anybody
+from broker.protocols.nats.settings import Tls
+from broker.protocols.nats.tls_policy import RateLimit, TlsPolicy, client_context, server_context
+
+SECOND = limits.SECOND
+CONNECT = b'CONNECT {"verbose":false}\r\n'
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def pair(authority: Authority) -> Pair:
+    return authority.issue("server")
+
+
+class Secure:
+    """The far end of a connection, its TLS done in memory."""
+
+    def __init__(self, peer: FakePeer, context: ssl.SSLContext) -> None:
+        self.peer = peer
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.link = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+
+    def next(self) -> bytes:
+        """What the handshake sends now; empty: it is done and has nothing more to say."""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self.link.do_handshake()
+        return self.outgoing.read()
+
+    def shake(self, *, bytewise: bool = False) -> None:
+        while said := self.next():
+            self.peer.send(said, list(range(len(said))) if bytewise else None)
+            self.incoming.write(self.peer.take())
+
+    def read(self) -> bytes:
+        self.incoming.write(self.peer.take())
+        parts = []
+        try:
+            while part := self.link.read(1 << 16):
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            pass
+        return b"".join(parts)
+
+    def talk(self, data: bytes) -> bytes:
+        self.link.write(data)
+        self.peer.send(self.outgoing.read())
+        return self.read()
+
+
+class Server(FakeNats):
+    """One with TLS."""
+
+    def __init__(self, pair: Pair, *, allow_non_tls: bool = False, **tls: Any) -> None:
+        super().__init__()
+        settings = replace(Tls(str(pair.certificate), str(pair.key)), **tls)
+        self.policy = self.gate.tls = TlsPolicy(settings, allow_non_tls=allow_non_tls)
+        self.gate.set_info(self.gate.info | self.policy.info())
+
+    def arrive(self) -> FakePeer:
+        return FakePeer(self.door)
+
+
+@pytest.mark.parametrize("bytewise", [False, True])
+def test_info_and_then_the_handshake(pair: Pair, authority: Authority, bytewise: bool) -> None:
+    peer = Server(pair).arrive()
+    assert b'"tls_required":true' in peer.take()
+    client = Secure(peer, authority.client())
+    client.shake(bytewise=bytewise)
+    assert client.talk(CONNECT + b"SUB a 1\r\nPUB a 1\r\nx\r\nPING\r\n") == (
+        b"MSG a 1 1\r\nx\r\nPONG\r\n"
+    )
+    found = peer.session.tls_peer
+    assert (found.version, found.cipher, found.der) == ("1.3", "TLS_AES_128_GCM_SHA256", None)
+    assert peer.session.tls_gate is None
+
+
+def test_the_session_knows_the_certificate(pair: Pair, authority: Authority) -> None:
+    server = Server(pair, verify=True, ca_file=str(authority.file))
+    mine = authority.issue("mine")
+    peer = server.arrive()
+    peer.take()
+    client = Secure(peer, authority.client(mine))
+    client.shake()
+    assert client.talk(CONNECT + b"PING\r\n") == b"PONG\r\n"
+    shown = ssl.PEM_cert_to_DER_cert(mine.certificate.read_text())
+    assert peer.session.tls_peer.der == shown
+    assert "der" not in repr(peer.session.tls_peer)
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"])
+def test_a_handshake_that_does_not_end(
+    pair: Pair, said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(pair)
+    peer = server.arrive()
+    peer.take()
+    peer.send(said)
+    server.loop.advance(limits.NATS_TLS_TIMEOUT - 1)
+    assert not peer.closed
+    server.loop.advance(1)
+    assert peer.closed
+    assert peer.take() == b""
+    assert peer.session.closed_because == errors.NATS_CLOSED_TLS
+    assert caplog.messages == ["192.0.2.7:40000 - cid:1 - TLS handshake timeout"]
+    assert not server.face.sessions
+
+
+@pytest.mark.parametrize(
+    ("said", "alert"),
+    [
+        (b"CONNECT {}\r\n", False),
+        (b"\x15\x03\x01\x00\x02\x01\x00", False),
+        (b"\x16\x03\x01\x00\x05hello", True),
+    ],
+)
+def test_garbage(pair: Pair, said: bytes, alert: bool, caplog: pytest.LogCaptureFixture) -> None:
+    peer = Server(pair).arrive()
+    peer.take()
+    peer.send(said)
+    assert peer.closed
+    assert peer.take()[:1] == (b"\x15" if alert else b"")
+    assert peer.session.closed_because == errors.NATS_CLOSED_TLS
+    assert len(caplog.messages) == 1
+    assert "TLS handshake error: tls: " in caplog.messages[0]
+
+
+def test_who_leaves_in_the_handshake(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    peer = Server(pair).arrive()
+    peer.leave()
+    assert peer.session.closed_because == errors.NATS_CLOSED_TLS
+    assert caplog.messages == ["192.0.2.7:40000 - cid:1 - TLS handshake error: EOF"]
+
+
+def test_who_leaves_before_or_behind_it(
+    pair: Pair, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    undecided = Server(pair, allow_non_tls=True).arrive()
+    undecided.leave()
+    peer = Server(pair).arrive()
+    peer.take()
+    Secure(peer, authority.client()).shake()
+    peer.leave()
+    for gone in (undecided, peer):
+        assert gone.session.closed_because == errors.NATS_CLOSED_CLIENT
+    assert caplog.messages == []
+
+
+def test_a_key_that_is_not_pinned(
+    pair: Pair, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    pins = frozenset({"0" * 64})
+    server = Server(pair, verify=True, ca_file=str(authority.file), pinned_certs=pins)
+    peer = server.arrive()
+    peer.take()
+    client = Secure(peer, authority.client(authority.issue("unknown")))
+    client.shake()
+    assert peer.closed
+    assert client.read() == b""  # the end is said inside
+    assert peer.session.closed_because == errors.NATS_CLOSED_TLS
+    assert caplog.messages == [
+        "192.0.2.7:40000 - cid:1 - TLS handshake error: certificate not pinned"
+    ]
+
+
+def test_operations_with_the_last_bytes_of_the_handshake(pair: Pair, authority: Authority) -> None:
+    peer = Server(pair).arrive()
+    peer.take()
+    client = Secure(peer, authority.client())
+    peer.send(client.next())
+    client.incoming.write(peer.take())
+    finished = client.next()
+    client.link.write(CONNECT + b"PING\r\n")
+    peer.send(finished + client.outgoing.read())
+    assert client.read() == b"PONG\r\n"
+
+
+# --- by the first byte
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_plain_by_its_first_byte(pair: Pair, cut: int) -> None:
+    peer = Server(pair, allow_non_tls=True).arrive()
+    assert b'"tls_available":true' in peer.take()
+    assert peer.talk(CONNECT + b"PING\r\n", [cut]) == b"PONG\r\n"
+    assert peer.session.tls_peer is None
+
+
+@pytest.mark.parametrize("bytewise", [False, True])
+def test_tls_by_its_first_byte(pair: Pair, authority: Authority, bytewise: bool) -> None:
+    peer = Server(pair, allow_non_tls=True).arrive()
+    peer.take()
+    client = Secure(peer, authority.client())
+    client.shake(bytewise=bytewise)
+    assert client.talk(CONNECT + b"PING\r\n") == b"PONG\r\n"
+
+
+def test_a_hello_behind_plain_bytes_is_no_hello(pair: Pair, authority: Authority) -> None:
+    peer = Server(pair, allow_non_tls=True).arrive()
+    peer.take()
+    hello = Secure(peer, authority.client()).next()
+    assert peer.talk(b"PING\r\n" + hello).startswith(b"PONG\r\n-ERR 'Unknown Protocol")
+
+
+def test_time_for_the_first_byte(pair: Pair) -> None:
+    """It belongs to the handshake; credentials have their own from there on."""
+    server = Server(pair, allow_non_tls=True)
+
+    class Strict(Anybody):
+        required = must_connect = True
+
+        def asks(self, kind: str) -> bool:
+            return True
+
+    server.gate.authenticator = Strict()
+    server.gate.login_timeout_ns = 3 * SECOND
+    peer = server.arrive()
+    peer.take()
+    server.loop.advance(limits.NATS_TLS_TIMEOUT + 3 * SECOND - 1)
+    assert not peer.closed
+    server.loop.advance(1)
+    assert peer.closed
+    assert peer.take() == b"-ERR 'Authentication Timeout'\r\n"
+
+
+def test_no_ping_into_a_handshake(pair: Pair) -> None:
+    server = Server(pair, timeout_ns=3600 * SECOND)
+    peer = server.arrive()
+    peer.take()
+    server.loop.advance(1000 * SECOND)
+    assert peer.take() == b""
+    assert not peer.closed
+
+
+# --- the handshake first
+
+
+@pytest.mark.parametrize("allow_non_tls", [False, True])
+def test_first(pair: Pair, authority: Authority, allow_non_tls: bool) -> None:
+    peer = Server(pair, handshake_first=True, allow_non_tls=allow_non_tls).arrive()
+    assert peer.take() == b""
+    client = Secure(peer, authority.client())
+    client.shake()
+    info = client.read()
+    assert info.startswith(b"INFO {")
+    assert info.count(b'"tls_required":true') == 1
+    assert client.talk(CONNECT + b"PING\r\n") == b"PONG\r\n"
+
+
+def test_first_within_the_delay(pair: Pair, authority: Authority) -> None:
+    server = Server(pair, handshake_first=True, handshake_first_wait_ns=50 * limits.MS)
+    peer = server.arrive()
+    server.loop.advance(49 * limits.MS)
+    assert peer.take() == b""
+    client = Secure(peer, authority.client())
+    peer.send(client.next())  # it has begun: from here on it has the time of a handshake
+    server.loop.advance(SECOND)
+    client.incoming.write(peer.take())
+    client.shake()
+    assert client.read().startswith(b"INFO {")
+
+
+@pytest.mark.parametrize("allow_non_tls", [False, True])
+def test_behind_the_delay(pair: Pair, authority: Authority, allow_non_tls: bool) -> None:
+    server = Server(
+        pair,
+        handshake_first=True,
+        handshake_first_wait_ns=50 * limits.MS,
+        allow_non_tls=allow_non_tls,
+    )
+    peer = server.arrive()
+    server.loop.advance(50 * limits.MS)
+    word = b'"tls_available":true' if allow_non_tls else b'"tls_required":true'
+    assert word in peer.take()
+    client = Secure(peer, authority.client())
+    client.shake()
+    assert client.talk(CONNECT + b"PING\r\n") == b"PONG\r\n"
+
+
+def test_plain_bytes_within_the_delay_are_a_bad_handshake(pair: Pair) -> None:
+    server = Server(pair, handshake_first=True, handshake_first_wait_ns=SECOND, allow_non_tls=True)
+    peer = server.arrive()
+    peer.send(b"PING\r\n")
+    assert peer.closed
+    assert peer.take() == b""
+
+
+# --- the other way round
+
+
+class Joined:
+    """Stands where a session's gate stands: hears how the handshake ended."""
+
+    def __init__(self) -> None:
+        self.causes: list[str | None] = []
+
+    def secured(self, cause: str | None) -> None:
+        self.causes.append(cause)
+
+    def lost(self) -> str:
+        return errors.NATS_CLOSED_CLIENT
+
+
+@pytest.mark.parametrize("name", ["localhost", "elsewhere.example"])
+def test_a_connection_of_ours_is_the_client(pair: Pair, authority: Authority, name: str) -> None:
+    nats = FakeNats()
+    peer = nats.dial()
+    gate = peer.session.tls_gate = Joined()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    far = server_context(Tls(str(pair.certificate), str(pair.key))).wrap_bio(
+        incoming, outgoing, server_side=True
+    )
+    peer.conn.secure(client_context(Tls(ca_file=str(authority.file))), SECOND, name)
+    nats.loop.run()
+    for _ in range(2):
+        incoming.write(peer.take())  # it speaks first
+        with contextlib.suppress(ssl.SSLWantReadError):
+            far.do_handshake()
+        peer.send(outgoing.read())
+        if gate.causes:
+            break
+    if name == "localhost":
+        assert gate.causes == [None]
+        incoming.write(peer.take())
+        far.do_handshake()
+        far.write(b"PING\r\n")
+        peer.send(outgoing.read())
+        incoming.write(peer.take())
+        assert far.read() == b"PONG\r\n"
+        return
+    (cause,) = gate.causes
+    assert cause is not None
+    assert cause.startswith("tls: certificate verify failed: Hostname mismatch")
+    incoming.write(peer.take())
+    with pytest.raises(ssl.SSLError, match="ALERT"):
+        far.do_handshake()
+
+
+# --- refused
+
+
+def test_too_many_handshakes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(pair)
+    monkeypatch.setattr(RateLimit, "allow", lambda _self: False)
+    server.policy.rate = RateLimit(1)
+    peer = server.arrive()
+    assert peer.closed
+    assert peer.take().endswith(
+        b"-ERR 'Connection throttling is active. Please try again later.'\r\n"
+    )
+    assert peer.session.closed_because == errors.NATS_CLOSED_CONNECTIONS
+
+
+def test_a_fault_of_ours_lets_nobody_in(
+    pair: Pair, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(pair)
+    peer = server.arrive()
+    peer.take()
+    monkeypatch.setattr(TlsPolicy, "admits", lambda _self, _der: 1 / 0)
+    client = Secure(peer, authority.client())
+    client.shake()
+    assert peer.closed
+
+
+def test_a_closing_server_does_not_wait_for_handshakes(pair: Pair) -> None:
+    peer = Server(pair).arrive()
+    peer.conn.close()
+    peer.loop.run()
+    assert peer.closed
