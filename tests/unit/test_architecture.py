@@ -29,12 +29,13 @@ TEXTS = sorted(
 
 # Who may import whom. A protocol's wire module counts apart from the rest of the protocol.
 _BASE = {"root", "limits", "errors"}
-_SERVED = _BASE | {"core", "wire", "stats", "logs", "openssl"}
+_SERVED = _BASE | {"core", "wire", "stats", "logs", "openssl", "gotext"}
 ALLOWED = {
     "root": set(),
     "limits": set(),
     "stats": set(),
     "logs": set(),
+    "gotext": {"limits"},
     "lockfile": set(),
     "openssl": set(),
     "build": set(),
@@ -68,7 +69,7 @@ def part_of(module: str) -> str | None:
     if parts[1] == "protocols":
         is_wire = len(parts) > 3 and parts[3].startswith("wire")
         return "wire" if is_wire else parts[2]
-    part = re.sub(r"^(config|server|stats)_\w+$", r"\1", parts[1])
+    part = re.sub(r"^(config|errors|server|stats)_\w+$", r"\1", parts[1])
     return {"_build": "build", "__main__": "main"}.get(part, part)
 
 

@@ -6,17 +6,19 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from broker import errors, limits
 from broker.protocols.nats import auth
 from broker.protocols.nats import settings as conf
 from broker.protocols.nats.account import Account, Desk
+from broker.protocols.nats.closed import ClosedConnections
 from broker.protocols.nats.door import ANY_HOST, NatsDoor
 from broker.protocols.nats.face import NatsFace
 from broker.protocols.nats.gate import Gate, bucket
 from broker.protocols.nats.mapping import Mapper
+from broker.protocols.nats.monitor_door import MonitorDoor
+from broker.protocols.nats.monitor_pages import MonitorPages
 from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
 from broker.protocols.nats.options import server_info
 from broker.protocols.nats.passwords import Passwords
@@ -59,10 +61,13 @@ class NatsServer:
         self.start_ns = self.reload_ns = time.time_ns()
         self.ports: dict[str, tuple[str, int]] = {}
         self.lame = False
-        self.closed: deque[Any] = deque(maxlen=settings.max_closed_clients)
+        self.closed = ClosedConnections(settings.max_closed_clients)
         self.desk = Desk()
         self.face = NatsFace(runtime.turn, settings)
         self.gate = Gate(self.face)
+        self.gate.on_leave.append(self.closed.add)
+        self.pages = MonitorPages(self)
+        self.monitor = MonitorDoor(self.pages)
         self.passwords = Passwords()
         self.door: NatsDoor | None = None
         self.websocket: WebsocketDoor | None = None
@@ -97,6 +102,7 @@ class NatsServer:
         self.settings = settings
         self.gate.tls = tls
         self.face.configure(settings)
+        self.closed.resize(settings.max_closed_clients)
         self._configure_accounts(settings)
         self.gate.authenticator = auth.build(settings, self.passwords)
         self.gate.login_timeout_ns = login_timeout_ns(settings)

@@ -268,6 +268,8 @@ class Settings:
     http: Address | None = None
     https: Address | None = None
     http_base_path: str = ""
+    monitor_user: str = ""  # "": the monitoring door asks nobody
+    monitor_password: str = field(default="", repr=False)
     debug: bool = False
     trace: bool = False
     trace_verbose: bool = False
@@ -308,6 +310,7 @@ class Settings:
     tls: Tls | None = None
     websocket: Websocket | None = None
     leafnodes: Leafnodes | None = None
+    cluster_name: str = ""
     resolver: Resolver | None = None
     cluster_name: str = ""
     server_tags: tuple[str, ...] = ()
