@@ -38,7 +38,7 @@ def healthz(
         return _wrong(options, _BAD_REQUEST, "error", "BAD_REQUEST", errors_monitor.STREAM_ALONE)
     if options.consumer and not options.stream:
         return _wrong(options, _BAD_REQUEST, "error", "BAD_REQUEST", errors_monitor.CONSUMER_ALONE)
-    if server.lame:
+    if server.lame or server.starting:
         text = errors_monitor.NOT_READY.format("server")
         return _wrong(options, _FAILED, "error", "CONNECTION", text)
     problem = broken()

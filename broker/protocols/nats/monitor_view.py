@@ -126,7 +126,9 @@ class ServerView(Protocol):
     @property
     def reload_ns(self) -> int: ...  # when the settings were last read
     @property
-    def lame(self) -> bool: ...
+    def starting(self) -> bool: ...
+    @property
+    def lame(self) -> bool: ...  # nobody is let in any more
     @property
     def ports(self) -> Mapping[str, tuple[str, int]]: ...  # nats, monitor, leafnodes ...
     @property

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from broker import errors, limits
 from broker.protocols.nats import auth
@@ -27,6 +28,7 @@ from broker.protocols.nats.tls_policy import TlsPolicy, server_context
 from broker.protocols.nats.websocket import WebsocketDoor
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Collection
 
     from broker.core.router import Router
@@ -45,6 +47,13 @@ def login_timeout_ns(settings: conf.Settings) -> int:
     return limits.NATS_AUTH_TIMEOUT
 
 
+def https_context(settings: conf.Settings) -> ssl.SSLContext | None:
+    """Of the monitoring pages: no certificate is asked for there."""
+    if settings.https is None or settings.tls is None:
+        return None
+    return server_context(replace(settings.tls, verify=False, verify_and_map=False))
+
+
 class NatsServer:
     """Everything that speaks NATS in this process."""
 
@@ -60,7 +69,7 @@ class NatsServer:
         self.server_name = settings.server_name or self.server_id
         self.start_ns = self.reload_ns = time.time_ns()
         self.ports: dict[str, tuple[str, int]] = {}
-        self.lame = False
+        self.starting = self.lame = False
         self.closed = ClosedConnections(settings.max_closed_clients)
         self.desk = Desk()
         self.face = NatsFace(runtime.turn, settings)
@@ -135,6 +144,13 @@ class NatsServer:
 
     async def start(self) -> None:
         """Open every door; OSError when an address is taken."""
+        self.starting = True  # /healthz says so
+        await self.open_pages()
+        await self.open_doors()
+        self.starting = False
+
+    async def open_doors(self) -> None:
+        """Those of clients."""
         settings = self.settings
         self.door = NatsDoor(self.face, self.runtime, settings.listen, settings.max_pending)
         await self.door.open()
@@ -149,6 +165,11 @@ class NatsServer:
             await self.websocket.open()
             self.ports["websocket"] = self.websocket.address
         self.tell_info()
+
+    async def open_pages(self) -> None:
+        """The monitoring door alone."""
+        await self.monitor.open(self.settings, https_context(self.settings))
+        self.ports |= self.monitor.ports
 
     def tell_info(self) -> None:
         """Work out INFO anew."""
@@ -183,6 +204,9 @@ class NatsServer:
         self.configure(settings)
         self.reload_ns = time.time_ns()
         self.tell_info()
+        context = https_context(settings)
+        if context is not None:
+            await self.monitor.use(context)
         await Recheck(self.gate).run()
         configured = {account.name for account in settings.accounts}
         for name, account in list(self.accounts.items()):
@@ -205,6 +229,7 @@ class NatsServer:
             task.cancel()
         await asyncio.gather(*self.gate.tasks, return_exceptions=True)
         self.passwords.close()
+        await self.monitor.close()
 
     async def lame_duck(self) -> None:
         """Tell clients to go elsewhere, then close them one by one; returns when all are gone."""

@@ -310,7 +310,6 @@ class Settings:
     tls: Tls | None = None
     websocket: Websocket | None = None
     leafnodes: Leafnodes | None = None
-    cluster_name: str = ""
     resolver: Resolver | None = None
     cluster_name: str = ""
     server_tags: tuple[str, ...] = ()
