@@ -236,6 +236,16 @@ NATS_PROFILE_MAX: Final = 15 * SECOND
 assert NATS_STATSZ_FIRST < NATS_STATSZ_APART <= NATS_STATSZ
 assert NATS_SYSTEM_REQUESTS < NATS_SYSTEM_WAITING
 
+# --- Monitoring pages ---------------------------------------------------------------------------
+
+MONITOR_CONNECTIONS: Final = 1_024  # shown by /connz unless limit= says otherwise
+MONITOR_SUBSCRIPTIONS: Final = 1_024  # shown by /subsz, likewise
+MONITOR_SUBSCRIPTIONS_MAX: Final = 100_000  # shown on one page, of all its connections together
+MONITOR_CLOSED_SUBSCRIPTIONS: Final = 100_000  # remembered of all connections that are gone
+MONITOR_TURN: Final = 2 * MS  # work on one page before the loop goes on with its own
+MONITOR_PAGES_AT_ONCE: Final = 4  # large ones that are made; others wait for their turn
+MONITOR_CPU_SPAN: Final = 1 * SECOND  # percent of less would say little
+
 # --- Drop-in commands (nsqd/options.go, nsqlookupd/options.go) ------------------------------------
 
 UNIX_SOCKET_PORT: Final = -1  # stands for the port where the host is the path of a socket

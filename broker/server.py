@@ -20,7 +20,6 @@ from broker.logs import fields
 from broker.net.listener import Runtime
 from broker.net.pages import Pages
 from broker.openssl import TlsError
-from broker.protocols.nats import monitor
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Settings
 from broker.protocols.nsq.api import NsqApi
@@ -97,9 +96,11 @@ class Server:
             await self._lookup.start()
             for door, bound in self._lookup.ports.items():
                 self.ports["nsqlookupd" if door == "tcp" else f"nsqlookupd_{door}"] = bound
+        self.nats = NatsServer(nats_settings(config), runtime, self._router)
+        self.nats.pages.broken = self.health
+        self.nats.monitor.more = {"/metrics": metrics_page(self)}
         if config.nats.listen is not None:
-            self.nats = NatsServer(nats_settings(config), runtime, self._router)
-            await self.nats.start()
+            await self.nats.open_doors()
             assert self.nats.door is not None
             self.doors["nats"] = self.nats.door
             self.ports |= self.nats.ports
@@ -119,9 +120,8 @@ class Server:
             api.options.on_lookupd_addresses = self.lookup_peers.set_addresses
             tcp, http = (self.ports.get(name, ("", 0))[1] for name in ("nsq", "nsq_http"))
             self.lookup_peers.start(tcp, http, config.nsq.nsqlookupd_tcp_addresses)
-        if config.monitor.listen is not None:
-            pages = monitor.make_app(self, {"/metrics": metrics_page(self)})
-            await self._serve("monitor", config.monitor.listen, pages)
+        await self.nats.open_pages()  # the last one: whoever asks /healthz finds all doors open
+        self.ports |= self.nats.ports
 
     async def _open(self, name: str, door: Door) -> None:
         await door.open()
@@ -227,30 +227,6 @@ class Server:
                 return f"log {entry.name}: {os.strerror(entry.last_error)}"
         return None
 
-    def identity(self) -> monitor.Identity:
-        """Who we are, for /varz."""
-        config = self.config.nats
-        host, port = self.ports.get("nats", ("", 0))
-        http_host, http_port = self.ports["monitor"]
-        server_id = self.nats.server_id if self.nats is not None else ""
-        return monitor.Identity(
-            server_id=server_id,
-            server_name=self.config.server.name or server_id,
-            version=limits.NATS_VERSION,
-            host=host,
-            port=port,
-            http_host=http_host,
-            http_port=http_port,
-            max_connections=config.max_connections,
-            max_subscriptions=config.max_subscriptions,
-            max_control_line=config.max_control_line,
-            max_payload=config.max_payload,
-            max_pending=config.max_pending,
-            ping_interval_ns=config.ping_interval_ns,
-            ping_max=config.ping_max,
-            write_deadline_ns=config.write_deadline_ns,
-        )
-
     def snapshot(self) -> stats.Stats:
         """All counters at this moment."""
         shared = self.engine.shared
@@ -271,11 +247,11 @@ class Server:
 
 
 def nats_settings(config: Config) -> Settings:
-    """What [nats] says, in the words of a NATS server."""
+    """What [nats] and [monitor] say, in the words of a NATS server."""
     nats = config.nats
-    assert nats.listen is not None
     return Settings(
-        listen=nats.listen,
+        listen=nats.listen or ("", 0),
+        http=config.monitor.listen,
         server_name=config.server.name,
         max_control_line=nats.max_control_line,
         max_payload=nats.max_payload,

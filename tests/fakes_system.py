@@ -11,11 +11,12 @@ from broker import limits
 from broker.core.ear import Ear, listeners, publish
 from broker.core.router import Router
 from broker.protocols.nats.login import Identity
+from broker.protocols.nats.monitor_options import PageError
 from broker.protocols.nats.options import ClientOptions
 from broker.protocols.nats.system import System
 from broker.protocols.nats.system_envelope import Envelope, Who
 from broker.protocols.nats.system_requests import Actions
-from broker.protocols.nats.system_view import Json, PageError, Station
+from broker.protocols.nats.system_view import Json, Station
 
 SERVER_ID = "NSERVER"
 WALL_NS = 1_700_000_000 * limits.SECOND

@@ -11,6 +11,7 @@ from broker.core.trie cimport match_t, node_t, sub_t
 from broker.core.types cimport record_t
 
 cdef enum:
+    CACHE_WAYS = 4      # places that an answer may have in the cache
     ROUTE_DEPTH = 16    # messages that lead to messages of the same Router, inside each other
 
 

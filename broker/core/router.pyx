@@ -24,7 +24,6 @@ cdef extern from "core.h" nogil:
     uint32_t tw_hash(uint64_t seed, const char *data, size_t len)
 
 cdef enum:
-    CACHE_WAYS = 4
     TABLE_MIN = 64
     SUB_HEAD = 49       # bytes of a sub_t before its sid: what it takes without padding
 

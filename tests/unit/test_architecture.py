@@ -29,12 +29,13 @@ TEXTS = sorted(
 
 # Who may import whom. A protocol's wire module counts apart from the rest of the protocol.
 _BASE = {"root", "limits", "errors"}
-_SERVED = _BASE | {"core", "wire", "stats", "logs", "openssl"}
+_SERVED = _BASE | {"core", "wire", "stats", "logs", "openssl", "gotext"}
 ALLOWED = {
     "root": set(),
     "limits": set(),
     "stats": set(),
     "logs": set(),
+    "gotext": {"limits"},
     "lockfile": set(),
     "openssl": set(),
     "build": set(),

@@ -1,228 +1,236 @@
-"""The monitoring door: pages that NATS tools and load balancers read, in nats-server's shapes.
+"""The monitoring door: pages that NATS tools and load balancers read, over HTTP.
 
-Numbers stay numbers, times are RFC 3339 with nanoseconds, durations are nanoseconds, JSON is
-indented except for /healthz. Whoever builds the server may add pages (`/metrics` is one).
+What is on them is made elsewhere; here are paths, statuses, headers and JSONP, as nats-server
+has them. Whoever builds the server may add pages (`/metrics` is one).
 """
 
 from __future__ import annotations
 
-import os
+import asyncio
+import base64
+import binascii
+import html
+import posixpath
 import re
-import resource
-import sys
 import time
-from collections import Counter
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-import orjson
 from aiohttp import web
 
-from broker import __version__
+from broker import __version__, errors_monitor, limits
+from broker.protocols.nats import monitor_options as options
+from broker.protocols.nats.monitor_accountz import accountz, accstatz
+from broker.protocols.nats.monitor_health import jsz
+from broker.protocols.nats.monitor_links import gatewayz, leafz, routez
+from broker.protocols.nats.monitor_options import PageError, Query
+from broker.protocols.nats.monitor_process import stacks
+from broker.protocols.nats.monitor_text import encode
+from broker.protocols.nats.passwords import same
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from broker.stats import Stats
+    from broker.protocols.nats.monitor_connz import Connz
+    from broker.protocols.nats.monitor_pages import MonitorPages
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+    Json = dict[str, Any]
 
-NS = 1_000_000_000
-_PROTO = 1  # of the client protocol
-_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
-_BOOLEANS = {"1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"}
-_HEALTH_SWITCHES = ("js-enabled", "js-enabled-only", "js-server-only")
-
-
-class MonitorSource(Protocol):
-    """What the pages ask the server for; all calls are made on the loop's thread."""
-
-    def snapshot(self) -> Stats:
-        """A copy of all counters."""
-
-    def health(self) -> str | None:
-        """None when all is well, else what is not."""
-
-    def identity(self) -> Identity:
-        """Who the server is and what it was told."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What /varz says that does not change while the server runs."""
-
-    server_id: str
-    server_name: str
-    version: str  # the nats-server level whose behaviour we match
-    host: str
-    port: int
-    http_host: str
-    http_port: int
-    max_connections: int
-    max_subscriptions: int  # 0 = no limit
-    max_control_line: int
-    max_payload: int
-    max_pending: int
-    ping_interval_ns: int
-    ping_max: int
-    write_deadline_ns: int
-    door: str = "nats"  # the door of a snapshot whose counters are shown
-    start_ns: int = field(default_factory=time.time_ns)  # wall clock
+_TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
+_NO_SNIFF: Final = {"X-Content-Type-Options": "nosniff"}
+_CALLBACK: Final = re.compile(r"[A-Za-z_$][\w$.]{0,99}", re.ASCII)
+# The front page: path and what it leads to.
+_LINKS: Final = (
+    ("/varz", "General"),
+    ("/jsz", "JetStream"),
+    ("/connz", "Connections"),
+    ("/accountz", "Accounts"),
+    ("/accstatz", "Account Stats"),
+    ("/subsz", "Subscriptions"),
+    ("/routez", "Routes"),
+    ("/leafz", "LeafNodes"),
+    ("/gatewayz", "Gateways"),
+    ("/raftz", "Raft Groups"),
+    ("/healthz", "Health Probe"),
+)
+_FRONT: Final = """<!doctype html>
+<html lang="en">
+<head><title>{name}</title>
+<style>
+body {{ font-family: system-ui, sans-serif; margin: 2rem }}
+a {{ display: block; padding: .2rem .5rem; color: #334; text-decoration: none }}
+a:hover {{ color: #33c }}
+</style></head>
+<body>
+<h1>Twinwire {version}</h1>
+<p>{name}, at the level of nats-server {level}</p>
+{links}
+</body>
+</html>
+"""
 
 
-def rfc3339(wall_ns: int) -> str:
-    """A wall clock time, UTC, nanoseconds without trailing zeros."""
-    seconds, fraction = divmod(wall_ns, NS)
-    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    digits = f"{fraction:09d}".rstrip("0")
-    return f"{text}.{digits}Z" if digits else f"{text}Z"
+class MonitorHttp:
+    """The handlers of one server's door, or of its two: plain and HTTPS."""
 
+    def __init__(
+        self,
+        pages: MonitorPages,
+        more: Mapping[str, Handler] | None = None,
+        *,
+        base: str = "",
+        login: tuple[str, str] | None = None,
+    ) -> None:
+        """`more`: further paths. `login`: the only user and the password; None: anybody."""
+        self.pages = pages
+        self.more = dict(more or {})
+        self.base = base.rstrip("/")
+        self.login = login
+        self._building = asyncio.Semaphore(limits.MONITOR_PAGES_AT_ONCE)
 
-def uptime(seconds: int) -> str:
-    """1y2d3h4m5s, from the largest unit that is not zero."""
-    rest, parts = divmod(seconds, 60)[0], [f"{seconds % 60}s"]
-    for size, unit in ((60, "m"), (24, "h"), (365, "d")):
-        if not rest:
-            break
-        rest, count = divmod(rest, size)
-        parts.append(f"{count}{unit}")
-    if rest:
-        parts.append(f"{rest}y")
-    return "".join(reversed(parts))
-
-
-def resident_bytes() -> int:
-    """Memory of this process that is in RAM now; what it was at most where /proc is missing."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, IndexError, ValueError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * _PAGE_BYTES
-
-
-class _CpuMeter:
-    """Percent of one core since the last look, which must be a moment ago to mean anything."""
-
-    SPAN_MIN_S = 1.0
-
-    def __init__(self) -> None:
-        self._wall, self._cpu, self._percent = time.monotonic(), time.process_time(), 0.0
-
-    def percent(self) -> float:
-        wall, cpu = time.monotonic(), time.process_time()
-        if wall - self._wall >= self.SPAN_MIN_S:
-            self._percent = round(100 * (cpu - self._cpu) / (wall - self._wall), 1)
-            self._wall, self._cpu = wall, cpu
-        return self._percent
-
-
-class Monitor:
-    """The pages of one server."""
-
-    def __init__(self, source: MonitorSource) -> None:
-        self.source = source
-        self.requests: Counter[str] = Counter()
-        self._cpu = _CpuMeter()
-
-    def varz(self) -> dict[str, Any]:
-        """The general page: who, what was set, and the NATS door's counters."""
-        who, stats, now_ns = self.source.identity(), self.source.snapshot(), time.time_ns()
-        door = next((d for d in stats.doors if d.name == who.door), None)
-        start = rfc3339(who.start_ns)
-        page: dict[str, Any] = {
-            "server_id": who.server_id,
-            "server_name": who.server_name,
-            "version": who.version,
-            "proto": _PROTO,
-            # Go tools print this; there is no Go here, so it names what runs us.
-            "go": f"python{sys.version_info.major}.{sys.version_info.minor}",
-            "twinwire": __version__,
-            "host": who.host,
-            "port": who.port,
-            "max_connections": who.max_connections,
-            "max_subscriptions": who.max_subscriptions,
-            "ping_interval": who.ping_interval_ns,
-            "ping_max": who.ping_max,
-            "http_host": who.http_host,
-            "http_port": who.http_port,
-            "http_base_path": "",
-            "https_port": 0,
-            "max_control_line": who.max_control_line,
-            "max_payload": who.max_payload,
-            "max_pending": who.max_pending,
-            **{name: {} for name in ("cluster", "gateway", "leaf", "mqtt", "websocket")},
-            "jetstream": {},
-            "write_deadline": who.write_deadline_ns,
-            "start": start,
-            "now": rfc3339(now_ns),
-            "uptime": uptime(max(0, now_ns - who.start_ns) // NS),
-            "mem": resident_bytes(),
-            "cores": os.cpu_count() or 1,
-            "gomaxprocs": 1,  # messages are handled by one thread
-            "cpu": self._cpu.percent(),
-            "connections": door.connections if door else 0,
-            "total_connections": door.total_connections if door else 0,
-            "routes": 0,
-            "remotes": 0,
-            "leafnodes": 0,
-            "in_msgs": door.in_msgs if door else 0,
-            "out_msgs": door.out_msgs if door else 0,
-            "in_bytes": door.in_bytes if door else 0,
-            "out_bytes": door.out_bytes if door else 0,
-            "slow_consumers": door.slow_consumers if door else 0,
-            "subscriptions": stats.subscriptions,
-            "http_req_stats": dict(sorted(self.requests.items())),
-            "config_load_time": start,
+    def app(self) -> web.Application:
+        """All of it, for one listening socket."""
+        server = self.pages.server
+        app = web.Application(middlewares=[self._guard])
+        simple: dict[str, Callable[[Query], Json]] = {
+            "/varz": lambda _query: self.pages.varz(),
+            "/routez": lambda query: routez(server, options.RoutezOptions.from_query(query)),
+            "/gatewayz": lambda query: gatewayz(server, options.GatewayzOptions.from_query(query)),
+            "/leafz": lambda query: leafz(server, options.LeafzOptions.from_query(query)),
+            "/subsz": self._subsz,
+            "/accountz": lambda query: accountz(server, options.AccountzOptions.from_query(query)),
+            "/accstatz": lambda query: accstatz(server, options.AccstatzOptions.from_query(query)),
+            "/jsz": lambda query: jsz(server, options.JszOptions.from_query(query)),
         }
-        if not who.max_subscriptions:
-            del page["max_subscriptions"]
-        return page
+        add = app.router.add_get
+        for path, build in simple.items():
+            add(self.base + path, self._simple(path, build))
+        add(self.base + "/subscriptionsz", self._simple("/subsz", self._subsz))
+        add(self.base + "/connz", self._connz)
+        add(self.base + "/healthz", self._healthz)
+        add(self.base + "/stacksz", self._stacksz)
+        add(self.base + "/ipqueuesz", self._ipqueuesz)
+        add(self.base + "/raftz", self._raftz)
+        add(self.base or "/", self._front)
+        for path, handler in self.more.items():
+            add(self.base + path, handler)
+        return app
 
-    async def serve_varz(self, request: web.Request) -> web.Response:
-        """GET /varz."""
-        return _json(request, self.varz(), orjson.OPT_INDENT_2)
-
-    async def serve_healthz(self, request: web.Request) -> web.Response:
-        """GET /healthz: 200, or 503 with the reason."""
-        for name in _HEALTH_SWITCHES:
-            value = request.query.get(name, "")
-            if value and value not in _BOOLEANS:
-                reason = f'strconv.ParseBool: parsing "{value}": invalid syntax'
-                return web.Response(
-                    status=400, text=f"Error decoding boolean for '{name}': {reason}\n"
-                )
-        error = self.source.health()
-        if error is None:
-            return _json(request, {"status": "ok"})
-        return _json(request, {"status": "unavailable", "error": error}, status=503)
-
-
-def _json(
-    request: web.Request, page: Mapping[str, Any], option: int = 0, status: int = 200
-) -> web.Response:
-    body = orjson.dumps(page, option=option)
-    callback = request.query.get("callback", "")
-    # A name only: whatever else stands here would run in the page that asks.
-    if re.fullmatch(r"[A-Za-z_$][\w$.]{0,99}", callback, re.ASCII):
-        body = b"%s(%s)" % (callback.encode(), body)
-        return web.Response(status=status, body=body, content_type="application/javascript")
-    return web.Response(status=status, body=body, content_type="application/json")
-
-
-def make_app(source: MonitorSource, pages: Mapping[str, Handler] | None = None) -> web.Application:
-    """The application of the monitoring door; `pages` adds paths that others provide."""
-    monitor = Monitor(source)
+    # --- every request
 
     @web.middleware
-    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.match_info.http_exception is None:
-            monitor.requests[request.path] += 1
-        return await handler(request)
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self.login is not None and not self._knows(request):
+            headers = {"WWW-Authenticate": 'Basic realm="monitoring", charset="UTF-8"'}
+            return web.Response(status=401, text=errors_monitor.LOGIN, headers=headers)
+        fault = request.match_info.http_exception
+        if fault is not None and fault.status == 404:
+            clean = posixpath.normpath("/" + request.path.lstrip("/"))
+            if "//" in request.path and clean != request.path:
+                return web.Response(
+                    status=301, headers={"Location": str(request.rel_url.with_path(clean))}
+                )
+            return web.Response(
+                status=404, body=errors_monitor.NOT_FOUND.encode(), headers=_TEXT | _NO_SNIFF
+            )
+        try:
+            return await handler(request)
+        except PageError as error:
+            return web.Response(status=400, body=_bytes(str(error)), headers=_TEXT)
 
-    app = web.Application(middlewares=[count])
-    app.router.add_get("/varz", monitor.serve_varz)
-    app.router.add_get("/healthz", monitor.serve_healthz)
-    for path, handler in (pages or {}).items():
-        app.router.add_get(path, handler)
-    return app
+    def _knows(self, request: web.Request) -> bool:
+        assert self.login is not None
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        try:
+            user, colon, password = base64.b64decode(given).partition(b":")
+        except (binascii.Error, ValueError):
+            return False
+        known = same(self.login[0], user.decode("utf-8", "surrogateescape"))
+        matches = same(self.login[1], password.decode("utf-8", "surrogateescape"))
+        return scheme.lower() == "basic" and bool(colon) and known and matches
+
+    # --- pages
+
+    def _simple(self, path: str, build: Callable[[Query], Json]) -> Handler:
+        async def serve(request: web.Request) -> web.StreamResponse:
+            self.pages.requests[path] += 1
+            return _json(request, encode(build(Query(request.query))))
+
+        return serve
+
+    def _subsz(self, query: Query) -> Json:
+        found = self.pages.subsz(options.SubszOptions.from_query(query))
+        return found.page if "subscriptions_list" in found.page else found.counts
+
+    async def _connz(self, request: web.Request) -> web.StreamResponse:
+        asked = options.ConnzOptions.from_query(Query(request.query))
+        self.pages.requests["/connz"] += 1
+        async with self._building:
+            return _json(request, await encode_in_turns(self.pages.connz(asked)))
+
+    async def _healthz(self, request: web.Request) -> web.StreamResponse:
+        self.pages.requests["/healthz"] += 1
+        health = self.pages.healthz(options.HealthzOptions.from_query(Query(request.query)))
+        return _json(request, encode(health.page, indent=False), health.status)
+
+    async def _stacksz(self, request: web.Request) -> web.StreamResponse:
+        return _json(request, stacks())
+
+    async def _ipqueuesz(self, request: web.Request) -> web.StreamResponse:
+        Query(request.query).boolean("all")
+        return _json(request, b"{}")  # work is not queued between threads here
+
+    async def _raftz(self, _request: web.Request) -> web.StreamResponse:
+        return web.Response(status=404, text=errors_monitor.NO_RAFT)
+
+    async def _front(self, _request: web.Request) -> web.StreamResponse:
+        self.pages.requests["/"] += 1
+        paths = (*_LINKS, *((path, path.lstrip("/")) for path in self.more))
+        links = "\n".join(f'<a href=".{self.base}{path}">{name}</a>' for path, name in paths)
+        page = _FRONT.format(
+            name=html.escape(self.pages.server.server_name),
+            version=html.escape(__version__),
+            level=limits.NATS_VERSION,
+            links=links,
+        )
+        return web.Response(text=page, content_type="text/html")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _json(request: web.Request, body: bytes, status: int = 200) -> web.Response:
+    callback = request.query.get("callback", "")
+    # A name only: whatever else stands here would run in the page that asks.
+    if _CALLBACK.fullmatch(callback):
+        body = b"%s(%s)" % (callback.encode(), body)
+        return web.Response(status=status, body=body, content_type="application/javascript")
+    headers = {"Access-Control-Allow-Origin": "*"}
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+
+
+async def encode_in_turns(page: Connz) -> bytes:
+    """The same JSON as of the whole page, made so that the loop does its other work meanwhile."""
+    head = encode(page.head if "connections" in page.head else page.head | {"connections": []})
+    parts: list[bytes] = []
+    made: list[Json] = []
+    due_ns = time.monotonic_ns() + limits.MONITOR_TURN
+    for entry in page.entries:
+        made.append(entry)
+        if time.monotonic_ns() >= due_ns:
+            parts.append(_inner(made))
+            made = []
+            await asyncio.sleep(0)
+            due_ns = time.monotonic_ns() + limits.MONITOR_TURN
+    if made:
+        parts.append(_inner(made))
+    if not parts:
+        return head
+    return head.removesuffix(b"[]\n}") + b"[" + b",".join(parts) + b"\n  ]\n}"
+
+
+def _inner(entries: list[Json]) -> bytes:
+    """Entries of a list, one level deeper than they would stand alone."""
+    text = encode(entries)
+    return text.removeprefix(b"[").removesuffix(b"\n]").replace(b"\n", b"\n  ")

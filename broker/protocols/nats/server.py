@@ -6,18 +6,21 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from broker import errors, limits
 from broker.protocols.nats import auth
 from broker.protocols.nats import settings as conf
 from broker.protocols.nats.account import Account, Desk
 from broker.protocols.nats.callout_auth import OperatorCallout
+from broker.protocols.nats.closed import ClosedConnections
 from broker.protocols.nats.door import ANY_HOST, NatsDoor
 from broker.protocols.nats.face import NatsFace
 from broker.protocols.nats.gate import Gate, bucket
 from broker.protocols.nats.mapping import Mapper
+from broker.protocols.nats.monitor_door import MonitorDoor
+from broker.protocols.nats.monitor_pages import MonitorPages
 from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
 from broker.protocols.nats.operator_link import OperatorLink
 from broker.protocols.nats.options import server_info
@@ -27,6 +30,7 @@ from broker.protocols.nats.tls_policy import TlsPolicy, server_context
 from broker.protocols.nats.websocket import WebsocketDoor
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Collection
 
     from broker.core.router import Router
@@ -45,6 +49,13 @@ def login_timeout_ns(settings: conf.Settings) -> int:
     return limits.NATS_AUTH_TIMEOUT
 
 
+def https_context(settings: conf.Settings) -> ssl.SSLContext | None:
+    """Of the monitoring pages: no certificate is asked for there."""
+    if settings.https is None or settings.tls is None:
+        return None
+    return server_context(replace(settings.tls, verify=False, verify_and_map=False))
+
+
 class NatsServer:
     """Everything that speaks NATS in this process."""
 
@@ -60,11 +71,14 @@ class NatsServer:
         self.server_name = settings.server_name or self.server_id
         self.start_ns = self.reload_ns = time.time_ns()
         self.ports: dict[str, tuple[str, int]] = {}
-        self.lame = False
-        self.closed: deque[Any] = deque(maxlen=settings.max_closed_clients)
+        self.starting = self.lame = False
+        self.closed = ClosedConnections(settings.max_closed_clients)
         self.desk = Desk()
         self.face = NatsFace(runtime.turn, settings)
         self.gate = Gate(self.face)
+        self.gate.on_leave.append(self.closed.add)
+        self.pages = MonitorPages(self)
+        self.monitor = MonitorDoor(self.pages)
         self.passwords = Passwords()
         self.door: NatsDoor | None = None
         self.websocket: WebsocketDoor | None = None
@@ -111,6 +125,7 @@ class NatsServer:
         self.settings = settings
         self.gate.tls = tls
         self.face.configure(settings)
+        self.closed.resize(settings.max_closed_clients)
         self._configure_accounts(settings)
         self.gate.authenticator = auth.build(
             settings, self.passwords, self, self.gate.authenticator
@@ -151,6 +166,13 @@ class NatsServer:
     async def start(self) -> None:
         """Open every door; OSError when an address is taken, ValueError without a system account
         that is named."""
+        self.starting = True  # /healthz says so
+        await self.open_pages()
+        await self.open_doors()
+        self.starting = False
+
+    async def open_doors(self) -> None:
+        """Those of clients."""
         settings = self.settings
         if self.operator is not None:
             await self.operator.start()
@@ -167,6 +189,11 @@ class NatsServer:
             await self.websocket.open()
             self.ports["websocket"] = self.websocket.address
         self.tell_info()
+
+    async def open_pages(self) -> None:
+        """The monitoring door alone."""
+        await self.monitor.open(self.settings, https_context(self.settings))
+        self.ports |= self.monitor.ports
 
     def tell_info(self) -> None:
         """Work out INFO anew."""
@@ -203,6 +230,9 @@ class NatsServer:
         self.tell_info()
         if self.operator is not None:
             await self.operator.reload()
+        context = https_context(settings)
+        if context is not None:
+            await self.monitor.use(context)
         await Recheck(self.gate).run()
         if self.operator is not None:
             return
@@ -229,6 +259,7 @@ class NatsServer:
         if self.operator is not None:
             await self.operator.stop()
         self.passwords.close()
+        await self.monitor.close()
 
     async def lame_duck(self) -> None:
         """Tell clients to go elsewhere, then close them one by one; returns when all are gone."""

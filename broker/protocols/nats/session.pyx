@@ -9,7 +9,7 @@ Until `bind` a session belongs to no account and no operation but CONNECT is don
 import logging
 import random
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from broker import errors, limits
@@ -586,9 +586,9 @@ cdef class NatsSession(Session):
         """Close it, as an operator asked."""
         self.end(None, errors.NATS_CLOSED_KICKED)
 
-    def list_subs(self):
-        """(subject, queue, sid, delivered, max) of each subscription."""
-        return listing(self)
+    def list_subs(self, uint64_t most=UINT64_MAX):
+        """(subject, queue, sid, delivered, max) of each subscription, or of so many."""
+        return listing(self, most)
 
     def prune(self):
         """Remove the subscriptions that are not permitted any more, and say so."""

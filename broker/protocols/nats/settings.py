@@ -268,6 +268,8 @@ class Settings:
     http: Address | None = None
     https: Address | None = None
     http_base_path: str = ""
+    monitor_user: str = ""  # "": the monitoring door asks nobody
+    monitor_password: str = field(default="", repr=False)
     debug: bool = False
     trace: bool = False
     trace_verbose: bool = False

@@ -1,6 +1,6 @@
 # cython: language_level=3
 """SUB and UNSUB of a session."""
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from broker import errors
@@ -86,7 +86,7 @@ cdef void unsubscribe(NatsSession s, op_t *op) noexcept:
         s.say(OK, OK_LEN)
 
 
-cdef list listing(NatsSession s):
+cdef list listing(NatsSession s, uint64_t most=UINT64_MAX):
     cdef uint32_t i
     cdef sub_t *sub
     found = []
@@ -94,7 +94,10 @@ cdef list listing(NatsSession s):
         return found
     for i in range(s.subs.mask + 1):
         sub = s.subs.slots[i]
+        if most == 0:
+            break
         if sub != NULL and not sub.retired:
+            most -= 1
             found.append((spell(sub.node), queue_name(sub), sub.sid[:sub.sid_len],
                           sub.delivered, sub.max))
     return found

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 import snappy  # type: ignore[import-untyped]
 
-from broker.protocols.nats.monitor import rfc3339
+from broker.protocols.nats.monitor_text import rfc3339
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BASE: Final = len(_DIGITS)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker import errors, limits
-from broker.protocols.nats.monitor import rfc3339
+from broker.protocols.nats.monitor_text import rfc3339
 from broker.protocols.nats.options import ClientOptions
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from broker import errors, limits
-from broker.protocols.nats.monitor import resident_bytes
+from broker.protocols.nats.monitor_process import resident_bytes
 from broker.protocols.nats.system_events import raw_user
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from broker import errors, limits
 from broker.protocols.nats import system_options
+from broker.protocols.nats.monitor_options import PageError
 from broker.protocols.nats.system_count import count_subscribers
 from broker.protocols.nats.system_envelope import (
     accepted_encoding,
@@ -28,7 +29,6 @@ from broker.protocols.nats.system_view import (
     AccountView,
     Json,
     Message,
-    PageError,
     Station,
 )
 

@@ -21,10 +21,6 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 
-class PageError(Exception):
-    """A page cannot be made from these options; the text is what the requester reads."""
-
-
 class Pages(Protocol):
     """The pages of the monitoring door, by the names that requests have for them.
 

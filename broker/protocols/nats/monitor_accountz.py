@@ -1,0 +1,126 @@
+"""/accountz: the accounts, and all about one of them. /accstatz: what each of them does."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from broker import errors_monitor
+from broker.protocols.nats.monitor_options import AccountzOptions, AccstatzOptions, PageError
+from broker.protocols.nats.monitor_subsz import counts
+from broker.protocols.nats.monitor_text import filled, rfc3339
+from broker.protocols.nats.settings import GLOBAL_ACCOUNT
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.monitor_view import AccountView, ServerView
+    from broker.protocols.nats.settings import Export, Import, Mapping
+
+_RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
+
+
+def accountz(server: ServerView, options: AccountzOptions) -> dict[str, Any]:
+    """The names of all, or one in detail; PageError when there is no such account."""
+    page: dict[str, Any] = {"server_id": server.server_id, "now": rfc3339(time.time_ns())}
+    if server.system_account is not None:
+        page["system_account"] = server.system_account.name
+    if options.account:
+        return page | {"account_detail": account_info(server, options.account)}
+    if server.accounts:
+        page["accounts"] = list(server.accounts)
+    return page
+
+
+def account_info(server: ServerView, name: str) -> dict[str, Any]:
+    """All about one account."""
+    account = server.accounts.get(name)
+    if account is None:
+        raise PageError(errors_monitor.NO_ACCOUNT.format(name))
+    config = account.config
+    mappings: tuple[Mapping, ...] = config.mappings if config is not None else ()
+    if name == GLOBAL_ACCOUNT:
+        mappings = (*server.settings.mappings, *mappings)
+    page: dict[str, Any] = {
+        "account_name": name,
+        "update_time": rfc3339(getattr(account, "updated_ns", 0) or server.reload_ns),
+    }
+    if account is server.system_account:
+        page["is_system"] = True
+    page |= {
+        "expired": bool(getattr(account, "expired", False)),
+        "complete": True,
+        "jetstream_enabled": False,
+        "leafnode_connections": len(account.leafs),
+        "client_connections": len(account.sessions),
+        "subscriptions": account.router.size,
+    }
+    page |= filled(
+        {
+            "mappings": {mapping.source: _destinations(mapping) for mapping in mappings},
+            "exports": [_export(it) for it in config.exports] if config is not None else [],
+            "imports": [_import(it) for it in config.imports] if config is not None else [],
+        }
+    )
+    return page | {"sublist_stats": counts((account.router,))}
+
+
+def _destinations(mapping: Mapping) -> list[dict[str, Any]]:
+    return [
+        {"subject": to.subject, "weight": to.weight} | filled({"cluster": to.cluster})
+        for to in mapping.destinations
+    ]
+
+
+def _export(it: Export) -> dict[str, Any]:
+    page: dict[str, Any] = {
+        "subject": it.subject,
+        "type": "service" if it.service else "stream",
+    }
+    if it.accounts is not None and not it.accounts:
+        page["token_req"] = True
+    if it.service:
+        page["response_type"] = _RESPONSES.get(it.response_type, it.response_type)
+        if it.latency_subject:
+            sampling = "headers" if it.latency_sampling < 0 else it.latency_sampling
+            page["service_latency"] = {"sampling": sampling, "results": it.latency_subject}
+    return page | filled({"approved_accounts": list(it.accounts or ())})
+
+
+def _import(it: Import) -> dict[str, Any]:
+    page: dict[str, Any] = {"subject": it.subject, "account": it.account}
+    if it.service:
+        local = it.to or it.subject
+        page |= {"to": local, "local_subject": local, "type": "service"}
+    else:
+        local = it.to or (f"{it.prefix}.{it.subject}" if it.prefix else it.subject)
+        page |= {"local_subject": local, "type": "stream"}
+    return page | {"invalid": False, "share": it.share, "tracking": False}
+
+
+def accstatz(server: ServerView, options: AccstatzOptions) -> dict[str, Any]:
+    """What goes through the accounts that somebody is connected to, or through all."""
+    named = [server.accounts[name] for name in options.accounts if name in server.accounts]
+    shown = [
+        account_stat(account)
+        for account in (named if options.accounts else server.accounts.values())
+        if options.include_unused or account.sessions or account.leafs
+    ]
+    return {
+        "server_id": server.server_id,
+        "now": rfc3339(time.time_ns()),
+        "account_statz": shown,
+    }
+
+
+def account_stat(account: AccountView) -> dict[str, Any]:
+    """One account; `received` is what came from its clients."""
+    in_msgs, in_bytes, out_msgs, out_bytes = account.traffic()
+    return {
+        "acc": account.name,
+        "conns": len(account.sessions),
+        "leafnodes": len(account.leafs),
+        "total_conns": len(account.sessions) + len(account.leafs),
+        "num_subscriptions": account.router.size,
+        "sent": {"msgs": out_msgs, "bytes": out_bytes},
+        "received": {"msgs": in_msgs, "bytes": in_bytes},
+        "slow_consumers": account.slow_consumers,
+    }

@@ -1,0 +1,70 @@
+"""What a process knows of itself: memory, processor time, what its threads do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from broker import limits
+
+_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM now; what it was at most where /proc is missing."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * _PAGE_BYTES
+
+
+class CpuMeter:
+    """Percent of one core since the last look, which must be a moment ago to mean anything."""
+
+    def __init__(self) -> None:
+        self._wall_ns, self._cpu_ns = time.monotonic_ns(), time.process_time_ns()
+        self._percent = 0.0
+
+    def percent(self) -> float:
+        """With one digit behind the point."""
+        wall_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
+        span_ns = wall_ns - self._wall_ns
+        if span_ns >= limits.MONITOR_CPU_SPAN:
+            self._percent = round(100 * (cpu_ns - self._cpu_ns) / span_ns, 1)
+            self._wall_ns, self._cpu_ns = wall_ns, cpu_ns
+        return self._percent
+
+
+class Clock:
+    """Turns times of the monotonic clock into those of the wall, the same way each time."""
+
+    def __init__(self) -> None:
+        self._ahead_ns = time.time_ns() - time.monotonic_ns()
+
+    def wall_ns(self, monotonic_ns: int) -> int:
+        """When that was by the calendar; a calendar that was set anew is followed."""
+        ahead_ns = time.time_ns() - time.monotonic_ns()
+        if abs(ahead_ns - self._ahead_ns) > limits.SECOND:
+            self._ahead_ns = ahead_ns
+        return monotonic_ns + self._ahead_ns
+
+
+def stacks() -> bytes:
+    """What every thread and task is at, without the values it works with."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for ident, frame in sys._current_frames().items():
+        parts.append(f"thread {names.get(ident, ident)}:\n")
+        parts += traceback.format_stack(frame)
+    for task in asyncio.all_tasks():
+        parts.append(f"\ntask {task.get_name()}:\n")
+        for frame in task.get_stack():
+            parts += traceback.format_stack(frame, limit=1)
+    return "".join(parts).encode("utf-8", "replace")
