@@ -106,13 +106,13 @@ def test_files_and_what_they_include(tmp_path: Path) -> None:
     assert (settings, warnings) == (Settings(listen=("0.0.0.0", 4333), debug=True), [])
 
     main.write_text("prot: 1\ninclude other.conf\nport: x\n")
-    other.write_text("\ndebgu: true\n")
+    other.write_text("\ndbug: true\n")
     with pytest.raises(ConfErrors) as caught:
         read_file(main, {})
     assert str(caught.value).splitlines() == [
         f'{main}:1:1: unknown field "prot"',
         f"{main}:3:1: port: expected a number, got a string",
-        f'{other}:2:1: unknown field "debgu"',
+        f'{other}:2:1: unknown field "dbug"',
     ]
 
 
