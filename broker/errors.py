@@ -70,7 +70,7 @@ DROPIN_START: Final = "failed to instantiate {} - {}"
 DROPIN_CONFIG: Final = "failed to load config file {} - {}"
 DROPIN_PARSING: Final = "failed parsing {} {}"
 
-# --- NATS (nats-server 2.9.10) ------------------------------------------------------------------
+# --- NATS (nats-server 2.10.22) -----------------------------------------------------------------
 
 NATS_UNKNOWN_OPERATION: Final = WireError("Unknown Protocol Operation", True, "parser.go parse")
 NATS_CONTROL_LINE: Final = WireError("maximum control line exceeded", True, "errors.go")

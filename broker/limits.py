@@ -168,7 +168,7 @@ assert RECEIVE_BUFFER < CHUNK_LARGE
 
 # --- NATS ---------------------------------------------------------------------------------------
 
-NATS_VERSION: Final = "2.9.10"  # the nats-server whose behaviour this is; clients look at it
+NATS_VERSION: Final = "2.10.22"  # the nats-server whose behaviour this is; clients look at it
 NATS_FIRST_PING: Final = 2 * SECOND  # after CONNECT (firstClientPingInterval)
 NATS_FIRST_PING_JITTER: Final = 5  # and up to one part in so many later
 NATS_RTT_MAX_AGE: Final = 1 * HOUR  # an older round trip time is measured anew by a PING

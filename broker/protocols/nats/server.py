@@ -210,6 +210,7 @@ class NatsServer:
             info["auth_required"] = True
         if self.gate.tls is not None:
             info |= self.gate.tls.info()
+        info["xkey"] = self.xkey.public
         if self.lame:
             info["ldm"] = True
         self.gate.set_info(info)
