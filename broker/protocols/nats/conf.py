@@ -160,12 +160,19 @@ class _Parser(Source):
             match = _INCLUDED.match(self.text, self.pos)
             assert match is not None
             name, self.pos = match[0], match.end()
+        if "\0" in name:
+            raise self.wrong("no file has such a name", start)
         path = Path(self.file).parent / name
         if path.resolve() in self.above:
             raise self.wrong(f"{name} includes itself", start)
         if len(self.above) >= limits.CONF_DEPTH_MAX:
             raise self.wrong("too many files inside each other", start)
-        self.maps[-1].update(parse_file(path, self.environment, self.above))
+        try:
+            self.maps[-1].update(parse_file(path, self.environment, self.above))
+        except ConfError as error:
+            if error.line:
+                raise
+            raise self.wrong(f"{name} {error.reason}", start) from None
 
     # --- values
 
