@@ -130,6 +130,9 @@ def profiling_and_ocsp(root: Block) -> None:
             root.mistakes.add(ocsp, "ocsp: expected true, false or a map")
         elif mode not in (False, "never"):
             root.mistakes.note(ocsp, "ocsp: responses are not stapled here")
+    entry = root.peek("disable_sublist_cache", "no_sublist_cache")
+    if entry is not None and entry.it is True:
+        root.mistakes.note(entry, "disable_sublist_cache: has no effect here")
     cache = root.take("ocsp_cache")
     if cache is not None:
         root.mistakes.note(cache, "ocsp_cache: has no effect here")

@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import re
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker import limits
+from broker.openssl import TlsError, load_authorities
 from broker.protocols.nats.conf_fields import INT32, Block, go_duration
 from broker.protocols.nats.settings import Tls
+from broker.protocols.nats.tls_policy import (
+    CIPHERS,
+    CURVES,
+    SUITES,
+    client_context,
+    server_context,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from broker.protocols.nats.conf_text import Value
 
-CURVES: Final = ("X25519", "CurveP256", "CurveP384", "CurveP521")
-# Those that the original knows by these names; the first three of them no longer exist in OpenSSL.
-CIPHERS: Final = frozenset(
-    {
-        "TLS_RSA_WITH_RC4_128_SHA",
-        "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
-        "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
-        "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
-        "TLS_RSA_WITH_AES_128_CBC_SHA",
-        "TLS_RSA_WITH_AES_128_CBC_SHA256",
-        "TLS_RSA_WITH_AES_256_CBC_SHA",
-        "TLS_RSA_WITH_AES_256_GCM_SHA384",
-        "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
-        "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
-        "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
-        "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
-        "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
-        "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
-        "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
-        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
-        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
-        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
-        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
-        "TLS_AES_128_GCM_SHA256",
-        "TLS_AES_256_GCM_SHA384",
-        "TLS_CHACHA20_POLY1305_SHA256",
-    }
-)
 _PIN: Final = re.compile(r"[0-9a-f]{64}")
 _VERSIONS: Final = ("1.0", "1.1", "1.2", "1.3")
 
@@ -63,12 +40,12 @@ def tls(block: Block, server: bool) -> Tls | None:
         cert_file=block.text("cert_file"),
         key_file=block.text("key_file"),
         certificates=certificates,
-        ca_file=_ca_file(block),
+        ca_file=block.text("ca_file"),
         verify=block.flag("verify") or verify_and_map,
         verify_and_map=verify_and_map,
         insecure=block.flag("insecure"),
         timeout_ns=block.duration("timeout", default=limits.NATS_TLS_TIMEOUT, seconds="fraction"),
-        cipher_suites=_names(block, "cipher_suites", CIPHERS),
+        cipher_suites=_names(block, "cipher_suites", (*CIPHERS, *SUITES)),
         curve_preferences=_names(block, "curve_preferences", CURVES),
         pinned_certs=_pins(block),
         connection_rate_limit=block.number("connection_rate_limit", low=0, high=INT32),
@@ -78,7 +55,7 @@ def tls(block: Block, server: bool) -> Tls | None:
     )
     block.done(variables=False)
     if len(block.mistakes.errors) == before:
-        _check_pairs(block, result, server)
+        _check_files(block, result, server)
     return result
 
 
@@ -118,57 +95,18 @@ def _certificates(block: Block) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _ca_file(block: Block) -> str:
-    file = block.text("ca_file")
-    if file:
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_verify_locations(cadata=Path(file).read_text("ascii", "ignore"))
-        except OSError as error:  # also what OpenSSL says
-            block.wrong(f"ca_file: {file}: {_shown(error)}", "ca_file")
-        except ValueError:
-            block.wrong(f"ca_file: {file}: holds no certificate", "ca_file")
-    return file
-
-
-def _check_pairs(block: Block, found: Tls, server: bool) -> None:
+def _check_files(block: Block, found: Tls, server: bool) -> None:
     """Certificates and keys must be there, readable, and belong together."""
-    if found.cert_file and not found.key_file:
-        block.wrong("key_file: is missing", "cert_file")
-    elif found.key_file and not found.cert_file:
-        block.wrong("cert_file: is missing", "key_file")
-    elif server and not found.cert_file and not found.certificates:
-        block.wrong("tls: cert_file and key_file are missing")
-    else:
-        pairs = found.certificates or ((found.cert_file, found.key_file),)
-        for certificate, key in pairs:
-            if certificate:
-                reason = _wrong_pair(certificate, key)
-                if reason:
-                    block.wrong(f"tls: {reason}", "certs", "certificates", "cert_file")
-
-
-def _wrong_pair(certificate: str, key: str) -> str:
-    def no_password() -> str:
-        raise ValueError("needs a password")
-
-    for file in certificate, key:
-        try:
-            Path(file).read_bytes()
-        except (OSError, ValueError) as error:
-            return f"{file}: {_shown(error)}"
     try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key, no_password)
-    except (OSError, ValueError) as error:
-        return f"{certificate} with {key}: {_shown(error)}"
-    return ""
-
-
-def _shown(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return (error.reason or "is not PEM").lower().replace("_", " ")
-    return (error.strerror if isinstance(error, OSError) else "") or str(error)
+        if found.ca_file:
+            load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), found.ca_file)
+    except TlsError as problem:
+        return block.wrong(f"tls: {problem}", "ca_file")
+    try:
+        server_context(found) if server else client_context(found)
+    except TlsError as problem:
+        block.wrong(f"tls: {problem}", "certs", "certificates", "key_file", "cert_file")
+    return None
 
 
 def _names(block: Block, key: str, known: Collection[str]) -> tuple[str, ...]:

@@ -129,6 +129,12 @@ def test_a_folder_of_tokens_need_not_be_there_and_is_not_made(files: Path) -> No
     assert not (files / settings.resolver.directory / "x").exists()
 
 
+def test_a_file_that_holds_no_certificate() -> None:
+    """In whichever words OpenSSL says it."""
+    with pytest.raises(ConfErrors, match=r"^x\.conf:1:7: tls: certificate key\.pem, key "):
+        read_text("tls { cert_file: key.pem, key_file: key.pem }", {}, "x.conf")
+
+
 SECRETS = (
     "authorization { user: a, password: hush, token: hush, users: [ {user: b, password: hush} ] }"
 )
