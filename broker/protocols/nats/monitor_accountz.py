@@ -10,7 +10,7 @@ from broker import errors_monitor
 from broker.protocols.nats.monitor_options import AccountzOptions, AccstatzOptions, PageError
 from broker.protocols.nats.monitor_subsz import counts
 from broker.protocols.nats.monitor_text import filled, rfc3339
-from broker.protocols.nats.placeholders import numbered
+from broker.protocols.nats.patterns import numbered
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Export, Import
 
 if TYPE_CHECKING:
@@ -64,11 +64,19 @@ def account_info(server: ServerView, name: str) -> dict[str, Any]:
     page |= filled(
         {
             "mappings": {mapping.source: _destinations(mapping) for mapping in mappings},
-            "exports": [_export(it) for it in _exports(server, account)],
-            "imports": [_import(it) for it in _imports(server, account)],
+            "exports": [_export(it) for it in sorted(_exports(server, account), key=_is_stream)],
+            "imports": [_import(it) for it in sorted(_imports(server, account), key=_is_service)],
         }
     )
     return page | {"sublist_stats": counts((account.router,))}
+
+
+def _is_stream(it: Export) -> bool:
+    return not it.service
+
+
+def _is_service(it: Import) -> bool:
+    return it.service
 
 
 def _exports(server: ServerView, account: AccountView) -> tuple[Export, ...]:
