@@ -19,7 +19,7 @@ from harness.http import Answer, request
 from harness.peer import RawPeer, nats_peer
 from harness.servers import START_DEADLINE_S, Address
 
-FILE = Path(__file__).parents[1] / "wire" / "nats" / "monitor.json"
+FILE = Path(__file__).parents[1] / "wire" / "nats" / "monitor.jsonl"
 CONFIG = """
 server_name: golden
 max_subscriptions: 100
@@ -90,6 +90,11 @@ _UNORDERED = frozenset(
         "account_statz",
     )
 )
+
+
+def load() -> list[dict[str, Any]]:
+    """What is recorded."""
+    return [json.loads(line) for line in FILE.read_text().splitlines()]
 
 
 def masked(value: Any, *, connz: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Writes into tests/wire/nats/monitor.json what nats-server answers: `record_monitor.py`.
+"""Writes into tests/wire/nats/monitor.jsonl what nats-server answers: `record_monitor.py`.
 
 What is asked is kept; the answers are recorded. Read the diff before you believe it.
 """
@@ -14,13 +14,13 @@ from pathlib import Path
 os.environ["TWINWIRE_TEST_TARGET"] = "original"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness.monitor_golden import CONFIG, FILE, Traffic, play
+from harness.monitor_golden import CONFIG, FILE, Traffic, load, play
 from harness.nats_file import FileServer
 
 
 def main() -> None:
     """One server, all requests in turn."""
-    entries = json.loads(FILE.read_text())
+    entries = load()
     with tempfile.TemporaryDirectory() as folder:
         server = FileServer(Path(folder), CONFIG)
         try:
@@ -30,7 +30,7 @@ def main() -> None:
             traffic.close()
         finally:
             server.close()
-    FILE.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n")
+    FILE.write_text("".join(f"{json.dumps(it, ensure_ascii=False)}\n" for it in entries))
 
 
 if __name__ == "__main__":

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness.monitor_golden import CONFIG, FILE, Traffic, play
+from harness.monitor_golden import CONFIG, Traffic, load, play
 from live_nats import LiveNats
 
-ENTRIES = json.loads(FILE.read_text())
+ENTRIES = load()
 
 
 @pytest.fixture(scope="module")

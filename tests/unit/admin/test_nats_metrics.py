@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime
 from types import SimpleNamespace
@@ -10,14 +9,14 @@ from typing import Any
 
 import pytest
 from harness.http import request
-from harness.monitor_golden import CONFIG, FILE, Traffic
+from harness.monitor_golden import CONFIG, Traffic, load
 from live_nats import LiveNats
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.admin.metrics import metrics_page, render
 from broker.admin.nats_metrics import NatsFacts, nats_facts
 
-PAGES = {entry["ask"]: entry["says"][2] for entry in json.loads(FILE.read_text())}
+PAGES = {entry["ask"]: entry["says"][2] for entry in load()}
 Series = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
 
