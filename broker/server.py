@@ -98,7 +98,7 @@ class Server:
                 self.ports["nsqlookupd" if door == "tcp" else f"nsqlookupd_{door}"] = bound
         self.nats = NatsServer(nats_settings(config), runtime, self._router)
         self.nats.pages.broken = self.health
-        self.nats.monitor.more = {"/metrics": metrics_page(self)}
+        self.nats.monitor.more = {"/metrics": metrics_page(self, self.nats.pages)}
         if config.nats.listen is not None:
             await self.nats.open_doors()
             assert self.nats.door is not None

@@ -22,12 +22,14 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from broker import __version__
+from broker.admin.nats_metrics import NatsCollector, NatsFacts, nats_facts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from prometheus_client.metrics_core import Metric
 
+    from broker.protocols.nats.monitor_pages import MonitorPages
     from broker.stats import Histogram, Stats
 
 
@@ -137,22 +139,30 @@ class StatsCollector(Collector):
         )
 
 
-def render(stats: Stats, accept: str = "") -> tuple[bytes, str]:
+def render(
+    stats: Stats | None, accept: str = "", nats: NatsFacts | None = None
+) -> tuple[bytes, str]:
     """The page and its content type, in the format that the Accept header asks for."""
     registry = CollectorRegistry()
-    registry.register(StatsCollector(stats))
+    if stats is not None:
+        registry.register(StatsCollector(stats))
+    if nats is not None:
+        registry.register(NatsCollector(nats))
     ProcessCollector(registry=registry)
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
-def metrics_page(source: StatsSource) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """The handler of GET /metrics."""
+def metrics_page(
+    source: StatsSource | None, pages: MonitorPages | None = None
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """The handler of GET /metrics: our own series, those of a NATS server, or both."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        stats = source.snapshot()
+        stats = source.snapshot() if source is not None else None
+        nats = nats_facts(pages) if pages is not None else None
         accept = request.headers.get("Accept", "")
-        page, content_type = await asyncio.to_thread(render, stats, accept)
+        page, content_type = await asyncio.to_thread(render, stats, accept, nats)
         return web.Response(body=page, headers={"Content-Type": content_type})
 
     return serve

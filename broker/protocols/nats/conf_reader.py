@@ -260,5 +260,9 @@ class _Reader:
             expected = ", ".join(SLOW_CONSUMERS)
             reason = f"slow_consumer: expected one of {expected}, got {what!r}"
             inner.wrong(reason, "slow_consumer")
+        user, password = inner.text("monitor_user"), inner.text("monitor_password")
+        if bool(user) != bool(password):
+            reason = "monitor_user and monitor_password belong together"
+            inner.wrong(reason, "monitor_user", "monitor_password")
         inner.done()
-        return replace(settings, slow_consumer=what)
+        return replace(settings, slow_consumer=what, monitor_user=user, monitor_password=password)

@@ -14,6 +14,7 @@ import posixpath
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from aiohttp import web
 
@@ -127,8 +128,13 @@ class MonitorHttp:
         if fault is not None and fault.status == 404:
             clean = posixpath.normpath("/" + request.path.lstrip("/"))
             if "//" in request.path and clean != request.path:
+                asked = request.rel_url.raw_query_string
+                where = quote(clean) + (f"?{asked}" if asked else "")
                 return web.Response(
-                    status=301, headers={"Location": str(request.rel_url.with_path(clean))}
+                    status=301,
+                    text=f'<a href="{html.escape(where)}">Moved Permanently</a>.\n\n',
+                    content_type="text/html",
+                    headers={"Location": where},
                 )
             return web.Response(
                 status=404, body=errors_monitor.NOT_FOUND.encode(), headers=_TEXT | _NO_SNIFF

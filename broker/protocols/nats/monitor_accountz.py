@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from broker import errors_monitor
 from broker.protocols.nats.monitor_options import AccountzOptions, AccstatzOptions, PageError
 from broker.protocols.nats.monitor_subsz import counts
 from broker.protocols.nats.monitor_text import filled, rfc3339
-from broker.protocols.nats.settings import GLOBAL_ACCOUNT
+from broker.protocols.nats.patterns import numbered
+from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Export, Import
 
 if TYPE_CHECKING:
     from broker.protocols.nats.monitor_view import AccountView, ServerView
-    from broker.protocols.nats.settings import Export, Import, Mapping
+    from broker.protocols.nats.settings import Mapping
 
+SYSTEM_EXPORTS: Final = (
+    Export("$SYS.REQ.ACCOUNT.*.CONNZ", service=True, response_type="stream"),
+    Export("$SYS.REQ.ACCOUNT.*.STATZ", service=True, response_type="stream"),
+    Export("$SYS.DEBUG.SUBSCRIBERS", service=True),
+    Export("$SYS.REQ.USER.*.INFO", service=True),
+)
 _RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
 
 
@@ -56,18 +64,66 @@ def account_info(server: ServerView, name: str) -> dict[str, Any]:
     page |= filled(
         {
             "mappings": {mapping.source: _destinations(mapping) for mapping in mappings},
-            "exports": [_export(it) for it in config.exports] if config is not None else [],
-            "imports": [_import(it) for it in config.imports] if config is not None else [],
+            "exports": [_export(it) for it in sorted(_exports(server, account), key=_is_stream)],
+            "imports": [_import(it) for it in sorted(_imports(server, account), key=_is_service)],
         }
     )
     return page | {"sublist_stats": counts((account.router,))}
 
 
-def _destinations(mapping: Mapping) -> list[dict[str, Any]]:
-    return [
-        {"subject": to.subject, "weight": to.weight} | filled({"cluster": to.cluster})
-        for to in mapping.destinations
+def _is_stream(it: Export) -> bool:
+    return not it.service
+
+
+def _is_service(it: Import) -> bool:
+    return it.service
+
+
+def _exports(server: ServerView, account: AccountView) -> tuple[Export, ...]:
+    """Those of the configuration, and what the system account gives to all others."""
+    told = account.config.exports if account.config is not None else ()
+    return (*told, *SYSTEM_EXPORTS) if account is server.system_account else told
+
+
+def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
+    told = account.config.imports if account.config is not None else ()
+    system = server.system_account
+    if system is None:
+        return told
+    about = f"$SYS.REQ.ACCOUNT.{account.name}"
+    user = Import(
+        system.name,
+        f"$SYS.REQ.USER.{account.name}.INFO",
+        service=True,
+        to="$SYS.REQ.USER.INFO",
+        share=True,
+    )
+    if account is system:
+        return (*told, user)
+    own = [
+        Import(system.name, f"{about}.{what}", service=True, to=f"$SYS.REQ.{asked}.PING.{what}")
+        for asked, what in (("ACCOUNT", "CONNZ"), ("SERVER", "CONNZ"), ("ACCOUNT", "STATZ"))
     ]
+    return (*told, *own, user)
+
+
+def _destinations(mapping: Mapping) -> list[dict[str, Any]]:
+    """Small shares first, each weight with those before it: what a die is compared with."""
+    by_cluster: dict[str, list[tuple[int, str]]] = {"": []}
+    for to in mapping.destinations:
+        by_cluster.setdefault(to.cluster, []).append((to.weight, to.subject))
+    named = {to.subject for to in mapping.destinations}
+    shown = []
+    for cluster, shares in by_cluster.items():
+        rest = 100 - sum(weight for weight, _ in shares)
+        if rest and mapping.source not in named:
+            shares.append((rest, numbered(mapping.source)))
+        below = 0
+        for weight, subject in sorted(shares, key=itemgetter(0)):
+            below += weight
+            page: dict[str, Any] = {"subject": subject, "weight": below}
+            shown.append(page | filled({"cluster": cluster}))
+    return shown
 
 
 def _export(it: Export) -> dict[str, Any]:

@@ -31,7 +31,16 @@ def leafz(server: ServerView, options: LeafzOptions) -> dict[str, Any]:
 
 
 def _leaf(link: Link, *, subscriptions: bool) -> dict[str, Any]:
-    page: dict[str, Any] = {
+    page = leaf_facts(link)
+    if subscriptions and link.subscriptions:
+        listed = link.list_subs(limits.MONITOR_SUBSCRIPTIONS_MAX)
+        page["subscriptions_list"] = [text(sub[0]) for sub in listed]
+    return page
+
+
+def leaf_facts(link: Link) -> dict[str, Any]:
+    """One of them, without its subscriptions."""
+    return {
         "name": link.remote_name,
         "is_spoke": link.is_spoke,
         "account": link.account.name if link.account is not None else "",
@@ -44,10 +53,6 @@ def _leaf(link: Link, *, subscriptions: bool) -> dict[str, Any]:
         "out_bytes": link.out_bytes,
         "subscriptions": link.subscriptions,
     }
-    if subscriptions and link.subscriptions:
-        listed = link.list_subs(limits.MONITOR_SUBSCRIPTIONS_MAX)
-        page["subscriptions_list"] = [text(sub[0]) for sub in listed]
-    return page
 
 
 def routez(server: ServerView, _options: RoutezOptions) -> dict[str, Any]:

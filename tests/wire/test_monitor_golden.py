@@ -1,0 +1,46 @@
+"""Monitoring pages against what nats-server 2.10.22 answers after the same traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from harness.monitor_golden import CONFIG, Traffic, load, play
+from live_nats import LiveNats
+
+ENTRIES = load()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveNats]:
+    with LiveNats(CONFIG) as server:
+        traffic = Traffic(server.nats, server.monitor)
+        yield server
+        traffic.close()
+
+
+def _same(ours: Any, theirs: Any, where: str = "") -> None:
+    """Equal, keys in the same order; a whole number is not a text and not the other way."""
+    if isinstance(theirs, dict):
+        assert isinstance(ours, dict), where
+        assert list(ours) == list(theirs), where
+        for key in theirs:
+            _same(ours[key], theirs[key], f"{where}.{key}")
+    elif isinstance(theirs, list):
+        assert isinstance(ours, list), where
+        assert len(ours) == len(theirs), (where, ours)
+        for index, (mine, yours) in enumerate(zip(ours, theirs, strict=True)):
+            _same(mine, yours, f"{where}[{index}]")
+    else:
+        assert (type(ours), ours) == (type(theirs), theirs), where
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=[entry["ask"] for entry in ENTRIES])
+def test_as_the_original(server: LiveNats, entry: dict[str, Any]) -> None:
+    says = play(entry["ask"], server.monitor)
+    if entry["ask"] == "/varz":
+        assert says[2].pop("twinwire")  # our own version
+        says[2].pop("http_req_stats")
+        entry["says"][2].pop("http_req_stats", None)
+    _same(says, entry.get("ours", entry["says"]))
