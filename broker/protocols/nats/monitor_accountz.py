@@ -10,6 +10,7 @@ from broker.protocols.nats.monitor_options import AccountzOptions, AccstatzOptio
 from broker.protocols.nats.monitor_subsz import counts
 from broker.protocols.nats.monitor_text import filled, rfc3339
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
+from broker.protocols.nats.system_shared import exports_of_system, imports_of
 
 if TYPE_CHECKING:
     from broker.protocols.nats.monitor_view import AccountView, ServerView
@@ -56,11 +57,29 @@ def account_info(server: ServerView, name: str) -> dict[str, Any]:
     page |= filled(
         {
             "mappings": {mapping.source: _destinations(mapping) for mapping in mappings},
-            "exports": [_export(it) for it in config.exports] if config is not None else [],
-            "imports": [_import(it) for it in config.imports] if config is not None else [],
+            "exports": [_export(it) for it in _exports(server, account)],
+            "imports": [_import(it) for it in _imports(server, account)],
         }
     )
     return page | {"sublist_stats": counts((account.router,))}
+
+
+def _exports(server: ServerView, account: AccountView) -> list[Export]:
+    """The configured ones; of the system account also what all others take."""
+    found = list(account.config.exports) if account.config is not None else []
+    if account is server.system_account:
+        configured = {it.subject for it in found}
+        found += [it for it in exports_of_system() if it.subject not in configured]
+    return found
+
+
+def _imports(server: ServerView, account: AccountView) -> list[Import]:
+    found = list(account.config.imports) if account.config is not None else []
+    if server.system_account is not None:
+        configured = {it.to or it.subject for it in found if it.service}
+        shared = imports_of(account.name, server.system_account.name)
+        found += [it for it in shared if it.to not in configured]
+    return found
 
 
 def _destinations(mapping: Mapping) -> list[dict[str, Any]]:
