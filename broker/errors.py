@@ -180,26 +180,6 @@ NATS_CLOSED_TLS: Final = "TLS Handshake Failure"
 NATS_CLOSED_STALE: Final = "Stale Connection"
 NATS_CLOSED_SHUTDOWN: Final = "Server Shutdown"
 
-# What requests to the system account are answered (server/events.go, server.go, monitor.go).
-NATS_KICK_UNKNOWN: Final = "no such client or leafnode id"
-NATS_LAME_DUCK_UNKNOWN: Final = "no such client id"
-NATS_LAME_DUCK_UNABLE: Final = (
-    "client does not support Lame Duck Mode or is not ready to receive the notification"
-)
-NATS_RELOAD_NO_FILE: Final = "can only reload config when a file is provided using -c or --config"
-NATS_NO_JETSTREAM: Final = "jetstream not enabled"
-NATS_NO_ACCOUNT: Final = "Account {} does not exist"
-NATS_LONG_REQUEST: Final = "request body too long"
-NATS_PROFILE_NAME: Final = "Profile name not specified"
-NATS_PROFILE_UNKNOWN: Final = "Profile {} not found"
-NATS_PROFILE_DURATION: Final = "Duration {} should be between 0s and 15s"
-
-# What Go's encoding/json says about a text that is none, or not what was asked for.
-GO_JSON_END: Final = "unexpected end of JSON input"
-GO_JSON_DEPTH: Final = "exceeded max depth"
-GO_JSON_CHARACTER: Final = "invalid character {} {}"
-GO_JSON_TYPE: Final = "json: cannot unmarshal {} into Go {} of type {}"
-
 
 def nats_line(error: WireError, **parts: str) -> bytes:
     """The error as one line of the NATS protocol."""

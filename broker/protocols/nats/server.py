@@ -26,16 +26,18 @@ from broker.protocols.nats.operator_link import OperatorLink
 from broker.protocols.nats.options import server_info
 from broker.protocols.nats.passwords import Passwords
 from broker.protocols.nats.recheck import Recheck
+from broker.protocols.nats.system_server import open_system, renew_system, tell_system
 from broker.protocols.nats.tls_policy import TlsPolicy, server_context
 from broker.protocols.nats.websocket import WebsocketDoor
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from broker.core.router import Router
     from broker.net.listener import Door, Runtime
     from broker.protocols.nats.session import NatsSession
+    from broker.protocols.nats.system import System
 
 log = logging.getLogger("broker.nats")
 
@@ -65,6 +67,9 @@ class NatsServer:
         """`router`: the subject space of the global account, if others use it too."""
         self.settings = settings
         self.runtime = runtime
+        self.system: System | None = None  # from start to stop, where there is an account for it
+        # Reads the configuration file anew and lets it hold; None: there is no file.
+        self.reread: Callable[[], Awaitable[None]] | None = None
         self.key = KeyPair(SERVER)
         self.xkey = CurvePair()
         self.server_id = self.key.public
@@ -78,6 +83,7 @@ class NatsServer:
         self.gate = Gate(self.face)
         self.gate.on_leave.append(self.closed.add)
         self.pages = MonitorPages(self)
+        tell_system(self)
         self.monitor = MonitorDoor(self.pages)
         self.passwords = Passwords()
         self.door: NatsDoor | None = None
@@ -114,6 +120,8 @@ class NatsServer:
         """One that is not there yet."""
         account = Account(name, self.runtime.turn, self.desk, router)
         self.accounts[name] = account
+        if self.system is not None:
+            self.system.adopt(account)
         return account
 
     def configure(self, settings: conf.Settings) -> None:
@@ -169,6 +177,7 @@ class NatsServer:
         self.starting = True  # /healthz says so
         await self.open_pages()
         await self.open_doors()
+        self.system = open_system(self)
         self.starting = False
 
     async def open_doors(self) -> None:
@@ -242,6 +251,10 @@ class NatsServer:
             kept = configured | {conf.GLOBAL_ACCOUNT}
             if name not in kept and account is not self.system_account and not account.sessions:
                 del self.accounts[name]
+                if self.system is not None:
+                    self.system.forget(account)
+        if self.system is not None:
+            renew_system(self)
 
     async def close(self) -> None:
         """Accept nobody any more; who is here stays."""
@@ -250,6 +263,9 @@ class NatsServer:
 
     async def stop(self) -> None:
         """Let every connection write what waits for it, end them all."""
+        if self.system is not None:
+            self.system.shutdown()
+            self.system = None
         for session in list(self.face.sessions):
             session.closing_down()
         for door in self.doors:
@@ -267,6 +283,8 @@ class NatsServer:
         if self.lame:
             return
         self.lame = True
+        if self.system is not None:
+            self.system.lame_duck()
         await self.close()
         self.tell_info()
         for session in list(self.face.sessions):

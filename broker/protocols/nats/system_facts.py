@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
+from broker import errors, errors_system, limits
 from broker.protocols.nats.monitor_process import resident_bytes
 from broker.protocols.nats.system_events import raw_user
 
@@ -53,9 +53,9 @@ def expvarz(_options: Json) -> Json:
 def profilez(options: Json) -> Json:
     """There is no profile of Go to be had; the answer says so in its words."""
     name, duration_ns = options["name"], options["duration"]
-    text = errors.NATS_PROFILE_UNKNOWN.format(errors.go_quote(name.encode("utf-8", "replace")))
+    text = errors_system.PROFILE_UNKNOWN.format(errors.go_quote(name.encode("utf-8", "replace")))
     if not name:
-        text = errors.NATS_PROFILE_NAME
+        text = errors_system.PROFILE_NAME
     elif name == "cpu" and not 0 < duration_ns <= limits.NATS_PROFILE_MAX:
-        text = errors.NATS_PROFILE_DURATION.format(f"{duration_ns / limits.SECOND:g}s")
+        text = errors_system.PROFILE_DURATION.format(f"{duration_ns / limits.SECOND:g}s")
     return {"profile": None, "error": text}

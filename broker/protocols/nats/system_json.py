@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from broker import errors
+from broker import errors, errors_system
 from broker.limits import INT64_MAX, INT64_MIN
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ _UNDERNEATH: Final = {
 }
 _RANGES: Final = {"int": (INT64_MIN, INT64_MAX), "uint64": (0, 2**64 - 1)}
 _INTEGER: Final = {"int": r"-?\d{1,20}", "uint64": r"\d{1,20}"}
+
+_LONELY: Final = re.compile("[\ud800-\udfff]")  # halves of characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def _parse(body: bytes) -> Any:
             object_pairs_hook=_object,
         )
     except RecursionError as error:
-        raise BadBody(errors.GO_JSON_DEPTH) from error
+        raise BadBody(errors_system.GO_JSON_DEPTH) from error
     except ValueError as error:
         raise BadBody(syntax_error(body)) from error
 
@@ -110,23 +112,23 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _value(found: Any, go_type: str, place: str) -> Any:
     kind = _UNDERNEATH.get(go_type, go_type)
     if kind == "string" and isinstance(found, str) and not isinstance(found, _Number):
-        return found
+        return _LONELY.sub("\ufffd", found)
     if kind == "bool" and isinstance(found, bool):
         return found
     if kind == "[]string" and isinstance(found, list):
-        return tuple(_value(each, "string", place) for each in found if each is not None)
+        return tuple(_value("" if each is None else each, "string", place) for each in found)
     if kind in _RANGES and isinstance(found, _Number):
         low, high = _RANGES[kind]
         if re.fullmatch(_INTEGER[kind], found, re.ASCII) and low <= (number := int(found)) <= high:
             return number
-        raise BadBody(errors.GO_JSON_TYPE.format(f"number {found}", place, go_type))
+        raise BadBody(errors_system.GO_JSON_TYPE.format(f"number {found}", place, go_type))
     return _refuse(found, place, go_type)
 
 
 def _refuse(found: Any, place: str, go_type: str = "") -> NoReturn:
     names = {_Number: "number", str: "string", bool: "bool", list: "array", dict: "object"}
     what = names[type(found)]
-    text = errors.GO_JSON_TYPE.format(what, place, go_type)
+    text = errors_system.GO_JSON_TYPE.format(what, place, go_type)
     raise BadBody(text if go_type else text.removesuffix(" of type "))
 
 
@@ -154,7 +156,7 @@ def syntax_error(body: bytes) -> str:
         _Scanner(body).run()
     except _Stop as stop:
         return str(stop)
-    return errors.GO_JSON_END
+    return errors_system.GO_JSON_END
 
 
 class _Scanner:
@@ -187,15 +189,19 @@ class _Scanner:
 
     def _peek(self) -> int:
         if self.at >= len(self.body):
-            raise _Stop(errors.GO_JSON_END)
+            raise _Stop(errors_system.GO_JSON_END)
         return self.body[self.at]
 
+    def _inside(self) -> int:
+        """The next byte of a word or number; the end of the text counts as a blank."""
+        return self.body[self.at] if self.at < len(self.body) else 0x20
+
     def _stop(self, where: str) -> NoReturn:
-        char = chr(self._peek())
+        char = chr(self._inside())
         quoted = {"'": "'\\''", '"': "'\"'"}.get(char)
         if quoted is None:
             quoted = "'" + errors.go_quote(char.encode())[1:-1] + "'"
-        raise _Stop(errors.GO_JSON_CHARACTER.format(quoted, where))
+        raise _Stop(errors_system.GO_JSON_CHARACTER.format(quoted, where))
 
     def _blanks(self) -> None:
         while self.at < len(self.body) and self.body[self.at] in _BLANK:
@@ -241,7 +247,7 @@ class _Scanner:
         elif char in _LITERALS:
             word = _LITERALS[char]
             for expected in word:
-                if self._peek() != expected:
+                if self._inside() != expected:
                     self._stop(f"in literal {word.decode()} (expecting '{chr(expected)}')")
                 self.at += 1
         elif char == 0x2D or 0x30 <= char <= 0x39:
@@ -273,11 +279,11 @@ class _Scanner:
             if char != 0x5C:
                 self._stop("in string literal")
             self.at += 1
-            if self._peek() not in b'bfnrt\\/"u':
+            if self._inside() not in b'bfnrt\\/"u':
                 self._stop("in string escape code")
             unicode = self.body[self.at] == 0x75
             self.at += 1
             for _ in range(4 if unicode else 0):
-                if self._peek() not in b"0123456789abcdefABCDEF":
+                if self._inside() not in b"0123456789abcdefABCDEF":
                     self._stop("in \\u hexadecimal character escape")
                 self.at += 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from broker import errors, limits
+from broker import errors_system, limits
 from broker.protocols.nats import system_options
 from broker.protocols.nats.monitor_options import PageError
 from broker.protocols.nats.system_count import count_subscribers
@@ -135,7 +135,7 @@ class Requests:
         """What the body says; None when it is wrong, which is answered, or not for us."""
         try:
             if len(message.data) > limits.NATS_SYSTEM_BODY:
-                raise BadBody(errors.NATS_LONG_REQUEST)
+                raise BadBody(errors_system.LONG_REQUEST)
             options = decode(message.data, shape)
         except BadBody as error:
             self._fail(account, message.reply, _BAD_REQUEST, str(error))
@@ -215,7 +215,7 @@ class Requests:
 
     async def _reload_now(self, account: AccountView, reply: bytes) -> None:
         if self.actions.reload is None:
-            self._fail(account, reply, _FAILED, errors.NATS_RELOAD_NO_FILE)
+            self._fail(account, reply, _FAILED, errors_system.RELOAD_NO_FILE)
             return
         try:
             await self.actions.reload()
@@ -235,7 +235,7 @@ class Requests:
         if self._options(account, message, system_options.FILTERS_ONLY) is None:
             return
         act: Callable[[int], str] | None = getattr(self.actions, what)
-        wrong = act(client_id) if act is not None else errors.NATS_LAME_DUCK_UNABLE
+        wrong = act(client_id) if act is not None else errors_system.LAME_DUCK_UNABLE
         if wrong:
             self._fail(account, message.reply, _FAILED, wrong)
         else:
@@ -251,7 +251,7 @@ class Requests:
 
         def build(options: Json) -> Json:
             if page == "JSZ":
-                raise PageError(errors.NATS_NO_JETSTREAM)
+                raise PageError(errors_system.NO_JETSTREAM)
             options[system_options.ACCOUNT_PAGES[page]] = about
             if page == "SUBSZ":
                 options["subscriptions"] = True

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
+from broker import errors, errors_system, limits
 from broker.protocols.nats.system import System
 from broker.protocols.nats.system_envelope import Envelope, Who
 from broker.protocols.nats.system_requests import Actions
-from broker.protocols.nats.system_view import Pages, Station
+from broker.protocols.nats.system_view import Station
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.protocols.nats.login import Login
     from broker.protocols.nats.server import NatsServer
     from broker.protocols.nats.session import NatsSession
@@ -25,38 +23,57 @@ def who_is(server: NatsServer) -> Who:
         server.gate.info["host"],
         server.server_id,
         limits.NATS_VERSION,
-        cluster=getattr(server.settings, "cluster_name", ""),
+        cluster=server.settings.cluster_name,
         tags=server.settings.server_tags,
     )
 
 
-def open_system(
-    server: NatsServer, pages: Pages, reload: Callable[[], Awaitable[None]] | None = None
-) -> System | None:
-    """Start it, when the server's door is open; None where there is no system account.
-
-    `reload` reads the configuration file anew; a server without one has none.
-    """
+def open_system(server: NatsServer) -> System | None:
+    """Start it, when the server's door is open; None where there is no system account."""
     account = server.system_account
     if account is None:
         return None
     deeds = _Deeds(server)
     system = System(
-        Station(server, account, Envelope(who_is(server)), pages),
-        Actions(reload, deeds.kick, deeds.lame_duck),
+        Station(server, account, Envelope(who_is(server)), server.pages),
+        Actions(server.reread, deeds.kick, deeds.lame_duck),
     )
-
-    def left(session: NatsSession) -> None:
-        system.disconnected(session, session.closed_because or errors.NATS_CLOSED_CLIENT)
-
-    def refused(session: NatsSession, _login: Login, _detail: str) -> None:
-        system.refused(session)
-
-    server.gate.on_connect.append(system.connected)
-    server.gate.on_leave.append(left)
-    server.gate.on_refuse.append(refused)
     system.start()
     return system
+
+
+def tell_system(server: NatsServer) -> None:
+    """From here on the server's system account, if it has one, hears who comes and goes."""
+
+    def joined(session: NatsSession) -> None:
+        if server.system is not None:
+            server.system.connected(session)
+
+    def left(session: NatsSession) -> None:
+        if server.system is not None:
+            why = session.closed_because or errors.NATS_CLOSED_CLIENT
+            server.system.disconnected(session, why)
+
+    def refused(session: NatsSession, _login: Login, _detail: str) -> None:
+        if server.system is not None:
+            server.system.refused(session)
+
+    server.gate.on_connect.append(joined)
+    server.gate.on_leave.append(left)
+    server.gate.on_refuse.append(refused)
+
+
+def renew_system(server: NatsServer) -> None:
+    """The settings are others: the same service with another name, or another service."""
+    system = server.system
+    if system is not None and system.account is server.system_account:
+        system.rename(who_is(server))
+        for account in server.accounts.values():
+            system.adopt(account)
+        return
+    if system is not None:
+        system.stop()
+    server.system = open_system(server)
 
 
 class _Deeds:
@@ -74,7 +91,7 @@ class _Deeds:
         leafs = (leaf for account in self.server.accounts.values() for leaf in account.leafs)
         peer = client or next((leaf for leaf in leafs if leaf.client_id == client_id), None)
         if peer is None:
-            return errors.NATS_KICK_UNKNOWN
+            return errors_system.KICK_UNKNOWN
         peer.kick()
         return ""
 
@@ -82,9 +99,9 @@ class _Deeds:
         """Tell it to go elsewhere."""
         client = self._client(client_id)
         if client is None:
-            return errors.NATS_LAME_DUCK_UNKNOWN
+            return errors_system.LAME_DUCK_UNKNOWN
         options = client.options
         if options is None or options.protocol < 1 or not client.ponged:
-            return errors.NATS_LAME_DUCK_UNABLE
+            return errors_system.LAME_DUCK_UNABLE
         client.send(self.server.gate.info_line(client, ldm=True))
         return ""

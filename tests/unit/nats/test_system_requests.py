@@ -11,7 +11,7 @@ import pytest
 import snappy  # type: ignore[import-untyped]
 from fakes_system import SERVER_ID, VARZ, FakeServer
 
-from broker import errors, limits
+from broker import errors_system, limits
 from broker.core.ear import publish
 from broker.protocols.nats.system_requests import Actions
 
@@ -259,7 +259,7 @@ async def test_reload_that_fails() -> None:
     answer = await reload_answer(FakeServer(Actions(reload=reload)))
     assert answer["error"] == {"code": 500, "description": "n.conf:1:1: unknown field"}
     answer = await reload_answer(FakeServer())
-    assert answer["error"]["description"] == errors.NATS_RELOAD_NO_FILE
+    assert answer["error"]["description"] == errors_system.RELOAD_NO_FILE
 
 
 def test_claims_and_others(server: FakeServer) -> None:

@@ -1,0 +1,76 @@
+"""The system account with real clients, against what the original said in the same session."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from harness.system_account import SystemSession
+from harness.system_server import SystemServer, on_loop
+from nats.aio.msg import Msg
+
+GOLDEN = Path(__file__).parents[1] / "wire" / "nats_system.json"
+
+
+@on_loop
+async def test_a_whole_session() -> None:
+    async with SystemServer() as server:
+        found = await SystemSession(server.address).run()
+    expected = json.loads(GOLDEN.read_text())
+    assert list(found) == list(expected)
+    wrong = {s: (found[s], expected[s]) for s in expected if not _same(found[s], expected[s])}
+    assert wrong == {}
+
+
+def _same(found: object, expected: object) -> bool:
+    """Equal, the order of names included."""
+    return json.dumps(found) == json.dumps(expected)
+
+
+CONNECTS = 500
+
+
+@on_loop
+async def test_a_storm_of_connects() -> None:
+    async with SystemServer() as server:
+        session = SystemSession(server.address)
+        sys = await session.connect("sys", "s")
+        told: list[str] = []
+        events = await sys.subscribe("$SYS.ACCOUNT.B.>")
+        await sys.flush()
+        writers = [await hello(server.address) for _ in range(CONNECTS)]
+        count = 0
+        while told.count("CONNECT") < CONNECTS or count < CONNECTS:
+            message = await events.next_msg(timeout=10)
+            told.append(message.subject.rpartition(".")[2])
+            if told[-1] == "CONNS":
+                count = json.loads(message.data)["conns"]
+        assert told.count("CONNECT") == CONNECTS
+        assert told.count("CONNS") <= CONNECTS
+        for writer in writers:
+            writer.close()
+        await sys.close()
+
+
+async def hello(address: tuple[str, int]) -> asyncio.StreamWriter:
+    """A client of account B, without waiting for what it is told."""
+    _reader, writer = await asyncio.open_connection(*address)
+    writer.write(b'CONNECT {"user":"b","pass":"p","verbose":false}\r\n')
+    return writer
+
+
+@on_loop
+async def test_the_last_word() -> None:
+    """SHUTDOWN reaches those who listen before they are closed."""
+    heard: asyncio.Queue[Msg] = asyncio.Queue()
+    async with SystemServer() as server:
+        sys = await SystemSession(server.address).connect("sys", "s")
+        await sys.subscribe("$SYS.SERVER.*.SHUTDOWN", cb=heard.put)
+        await sys.flush()
+    message = await asyncio.wait_for(heard.get(), 10)
+    block = json.loads(message.data)
+    assert list(block) == [
+        "name", "host", "id", "ver", "tags", "jetstream", "flags", "seq", "time",
+    ]  # fmt: skip
+    assert block["name"] == "twin"
