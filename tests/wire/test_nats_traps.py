@@ -198,13 +198,13 @@ def test_trap_43_no_block_means_the_default_and_an_empty_one_everything(
 
 def test_replies_may_be_published_as_often_as_allowed(guarded: FileServer) -> None:
     with user(guarded, "svc", "s") as service, user(guarded, "free", "f") as client:
-        service.send(b"SUB req.a 1\r\nPUB ans 0\r\n\r\nPING\r\n")
-        service.expect(denied('Publish to "ans"') + b"PONG\r\n")
-        client.send(b"SUB ans 9\r\nPUB req.a ans 1\r\nq\r\n")
-        service.expect(b"MSG req.a 1 ans 1\r\nq\r\n")
-        service.send(b"PUB ans 1\r\n1\r\nPUB ans 1\r\n2\r\nPUB ans 1\r\n3\r\n")
-        service.expect(denied('Publish to "ans"'))
-        client.expect(b"MSG ans 9 1\r\n1\r\nMSG ans 9 1\r\n2\r\n")
+        service.send(b"SUB req.a 1\r\nPUB reply 0\r\n\r\nPING\r\n")
+        service.expect(denied('Publish to "reply"') + b"PONG\r\n")
+        client.send(b"SUB reply 9\r\nPUB req.a reply 1\r\nq\r\n")
+        service.expect(b"MSG req.a 1 reply 1\r\nq\r\n")
+        service.send(b"PUB reply 1\r\n1\r\nPUB reply 1\r\n2\r\nPUB reply 1\r\n3\r\n")
+        service.expect(denied('Publish to "reply"'))
+        client.expect(b"MSG reply 9 1\r\n1\r\nMSG reply 9 1\r\n2\r\n")
 
 
 # --- mappings
