@@ -325,9 +325,9 @@ cdef class NatsSession(Session):
     cdef void trace(self, op_t *op) noexcept:
         """Show the operator what came in; of a run each message."""
         cdef const char *data = op.data
-        cdef uint32_t i
+        cdef uint32_t _n
         words = (op.subject[:op.subject_len], op.reply[:op.reply_len], op.text[:op.text_len])
-        for i in range(op.count if op.kind == OP_PUB else 1):
+        for _n in range(op.count if op.kind == OP_PUB else 1):
             self.face.tracer.came(self, op.kind, words, data[:op.total_len], op.count)
             data += op.stride
 
