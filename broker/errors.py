@@ -44,32 +44,6 @@ def go_quote(raw: bytes) -> str:
 
 TLS_TIMED_OUT: Final = "tls: handshake timed out"  # why a handshake that never ends fails
 
-# --- command lines of the originals (Go's flag package, go-options, apps/nsqd) --------------------
-
-GO_PARSE_ERROR: Final = "parse error"
-GO_OUT_OF_RANGE: Final = "value out of range"
-GO_BAD_SYNTAX: Final = "bad flag syntax: {}"
-GO_NOT_DEFINED: Final = "flag provided but not defined: -{}"
-GO_NEEDS_ARGUMENT: Final = "flag needs an argument: -{}"
-GO_INVALID_VALUE: Final = "invalid value {} for flag -{}: {}"
-GO_INVALID_BOOLEAN: Final = "invalid boolean value {} for -{}: {}"
-GO_COERCE: Final = "ERROR: option resolution failed to coerce {} for {} - {}"
-NSQD_LOG_LEVEL: Final = "invalid log level '{word}' (debug, info, warn, error, fatal)"
-NSQD_TLS_REQUIRED: Final = "strconv.ParseBool: parsing {quoted}: invalid syntax"
-NSQD_TLS_VERSION: Final = "unknown tlsVersionOption {quoted}"
-NSQD_NODE_ID: Final = "--node-id must be [0,1024)"
-NSQD_DEFLATE_LEVEL: Final = "--max-deflate-level must be [1,9]"
-NSQD_TLS_WITHOUT: Final = "cannot require TLS client connections without TLS key and cert"
-NSQD_AUTH_METHOD: Final = "--auth-http-request-method must be post or get"
-NSQD_PERCENTILE: Final = "invalid E2E processing latency percentile: {}"
-NSQD_LOCKED: Final = (
-    "failed to lock data-path: cannot flock directory {} - resource temporarily unavailable "
-    "(possibly in use by another instance of nsqd)"
-)
-DROPIN_START: Final = "failed to instantiate {} - {}"
-DROPIN_CONFIG: Final = "failed to load config file {} - {}"
-DROPIN_PARSING: Final = "failed parsing {} {}"
-
 # --- NATS (nats-server 2.10.22) -----------------------------------------------------------------
 
 NATS_UNKNOWN_OPERATION: Final = WireError("Unknown Protocol Operation", True, "parser.go parse")

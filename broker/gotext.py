@@ -23,35 +23,6 @@ def quoted(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_ESCAPES = {
-    "\a": r"\a",
-    "\b": r"\b",
-    "\f": r"\f",
-    "\n": r"\n",
-    "\r": r"\r",
-    "\t": r"\t",
-    "\v": r"\v",
-    '"': r"\"",
-    "\\": r"\\",
-}
-
-
-def quoted_bytes(data: bytes) -> str:
-    """The same of bytes, which need not be UTF-8."""
-    return '"' + "".join(map(_shown, data.decode("utf-8", "surrogateescape"))) + '"'
-
-
-def _shown(char: str) -> str:
-    escape, code = _ESCAPES.get(char), ord(char)
-    if escape is not None or char.isprintable():
-        return escape or char
-    if "\udc80" <= char <= "\udcff":  # a byte that is no UTF-8
-        return f"\\x{code & 0xFF:02x}"
-    if char <= "\x7f":
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if char <= "\uffff" else f"\\U{code:08x}"
-
-
 def duration_text(duration_ns: int) -> str:
     """As Go writes one: 1m0s, 250ms, 2s, 1h0m0s."""
     if duration_ns == 0:

@@ -31,6 +31,7 @@ GC_THRESHOLD: Final = (50_000, 20, 50)
 EXIT_OK: Final = 0
 EXIT_START_FAILED: Final = 1
 EXIT_STOP_FAILED: Final = 1  # something may not have been saved; the log says what
+EXIT_TERMINATED: Final = 1  # nats-server ended by SIGTERM
 EXIT_BAD_CONFIG: Final = 2
 EXIT_PARTLY: Final = 3  # done, but for what could not be read
 EXIT_SIGNAL_BASE: Final = 128
@@ -219,6 +220,8 @@ NATS_LAME_DUCK_DURATION: Final = 2 * MINUTE
 NATS_LAME_DUCK_DURATION_MIN: Final = 30 * SECOND
 NATS_LAME_DUCK_GRACE: Final = 10 * SECOND
 NATS_CLOSED_CLIENTS: Final = 10_000  # connections that are gone and still shown by /connz
+NATS_SYSLOG_QUEUE: Final = 1_000  # lines that wait for a syslog; more are lost
+NATS_SYSLOG_FLUSH: Final = 1 * SECOND  # for those that wait when the log is closed
 NATS_SUB_TOKENS_MAX: Final = 255  # the largest max_sub_tokens
 
 # The system account (server/events.go).

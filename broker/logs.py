@@ -19,6 +19,8 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+TRACE = 5  # a level below debug: what goes over the connections
+
 _ATTRIBUTE = "twinwire_fields"
 _ROOT = "broker."
 
@@ -38,7 +40,8 @@ def _fields_of(record: logging.LogRecord) -> Mapping[str, object]:
     return found
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """With every control character escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
@@ -51,6 +54,15 @@ def _value(value: object) -> str:
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
+def message_of(record: logging.LogRecord) -> str:
+    """The message and its fields in one line, and a traceback below it when there is one."""
+    parts = [one_line(record.getMessage())]
+    parts += [f"{key}={_value(value)}" for key, value in _fields_of(record).items()]
+    if record.exc_info:
+        parts[-1] += "\n" + logging.Formatter().formatException(record.exc_info)
+    return " ".join(parts)
+
+
 class TextFormatter(logging.Formatter):
     """time LEVEL logger: message key=value ..."""
 
@@ -60,16 +72,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and a traceback below it when there is one."""
-        parts = [
-            _time(record, utc=self.utc),
-            record.levelname,
-            f"{record.name.removeprefix(_ROOT)}:",
-            _one_line(record.getMessage()),
-            *(f"{key}={_value(value)}" for key, value in _fields_of(record).items()),
-        ]
-        if record.exc_info:
-            parts[-1] += "\n" + self.formatException(record.exc_info)
-        return " ".join(parts)
+        time, name = _time(record, utc=self.utc), record.name.removeprefix(_ROOT)
+        return f"{time} {record.levelname} {name}: {message_of(record)}"
 
 
 class JsonFormatter(logging.Formatter):

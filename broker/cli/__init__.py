@@ -20,6 +20,7 @@ class Commands(click.Group):
         "archive": ("broker.cli.archive:archive", "Write topics to files."),
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
         "import-nsqd": ("broker.cli.import_nsqd:import_nsqd", "Take over the data of an nsqd."),
+        "nats-server": ("broker.cli.nats_server:nats_server", "Run in the place of nats-server."),
         "nsqd": ("broker.cli.dropin:nsqd", "Run the broker in the place of an nsqd."),
         "nsqlookupd": ("broker.cli.dropin:nsqlookupd", "Run in the place of an nsqlookupd."),
         "forward": ("broker.cli.forward:forward", "Send a topic to NSQ, HTTP or NATS."),
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 # Programs whose place we take when the executable, or a link to it, has their name.
-DROP_INS = ("nsqd", "nsqlookupd")
+DROP_INS = ("nsqd", "nsqlookupd", "nats-server")
 
 
 def entry() -> None:

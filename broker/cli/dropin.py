@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 import click
 import uvloop
 
-from broker import errors, limits, logs
+from broker import errors_cli, limits, logs
 from broker.cli import dropin_config as translate
 from broker.cli import goflags, nsqd_flags
 from broker.cli.serve import on_signal, raise_open_files_limit, reload_soon, settle_memory
@@ -70,13 +70,12 @@ class GoFormatter(logging.Formatter):
     def __init__(self, prefix: str) -> None:
         super().__init__()
         self.prefix = prefix
-        self.plain = logs.TextFormatter(utc=False)
 
     def format(self, record: logging.LogRecord) -> str:
         """The message, with its fields, as our own text log has it behind the logger's name."""
         moment = datetime.fromtimestamp(record.created).astimezone()
         level = _NAMES.get(record.levelno, record.levelname)
-        text = self.plain.format(record).split(": ", 1)[1]
+        text = logs.message_of(record)
         return f"{self.prefix}{moment:%Y/%m/%d %H:%M:%S.%f} {level}: {text}"
 
 
@@ -138,7 +137,7 @@ def nsqd(args: tuple[str, ...]) -> None:
         config = translate.to_config(flags, values)
         folder = lock_folder(config.server.data)
     except (translate.StartError, OSError) as error:
-        die("nsqd", errors.DROPIN_START.format("nsqd", error))
+        die("nsqd", errors_cli.DROPIN_START.format("nsqd", error))
     log.info("%s", version_line("nsqd"))
     log.info("ID: %d", values["node-id"])
     for line in translate.remarks(flags, given):
@@ -166,7 +165,7 @@ def nsqlookupd(args: tuple[str, ...]) -> None:
         config = translate.to_config(flags, values)
         server = lookup_server(config)
     except translate.StartError as error:
-        die("nsqlookupd", errors.DROPIN_START.format("nsqlookupd", error))
+        die("nsqlookupd", errors_cli.DROPIN_START.format("nsqlookupd", error))
     log.info("%s", version_line("nsqlookupd"))
     addresses = (values["tcp-address"], values["http-address"])
     sys.exit(run("nsqlookupd", server, addresses))
@@ -197,7 +196,7 @@ def lock_folder(data: str) -> int:
         os.close(fd)
         if error.errno != errno.EWOULDBLOCK:
             raise
-        raise translate.StartError(errors.NSQD_LOCKED.format(data)) from None
+        raise translate.StartError(errors_cli.NSQD_LOCKED.format(data)) from None
     return fd
 
 
@@ -244,7 +243,7 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
         reason = translate.listen_failure(str(error), *addresses)
         log.critical(
             "%s",
-            errors.DROPIN_START.format(program, reason),
+            errors_cli.DROPIN_START.format(program, reason),
             exc_info=log.isEnabledFor(logging.DEBUG),
         )
         return limits.EXIT_START_FAILED

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker import errors, limits
+from broker import errors_cli, limits
 from broker.cli import nsqd_flags
 from broker.cli.goflags import Flag, FlagError
 from broker.config import SECTIONS, Address, Config, SyncPolicy, read_toml, settings
@@ -30,9 +30,9 @@ def read_file(path: str) -> dict[str, object]:
         values = read_toml(Path(path))
     except OSError as error:
         reason = f"open {path}: {str(error.strerror).lower()}"
-        raise FlagError(errors.DROPIN_CONFIG.format(path, reason)) from None
+        raise FlagError(errors_cli.DROPIN_CONFIG.format(path, reason)) from None
     except ValueError as error:
-        raise FlagError(errors.DROPIN_CONFIG.format(path, error)) from None
+        raise FlagError(errors_cli.DROPIN_CONFIG.format(path, error)) from None
     for key, kind in (
         ("tls_required", nsqd_flags.TLS_REQUIRED),
         ("tls_min_version", nsqd_flags.TLS_VERSION),
@@ -42,7 +42,7 @@ def read_file(path: str) -> dict[str, object]:
             try:
                 kind.coerce(values[key])
             except ValueError:
-                raise FlagError(errors.DROPIN_PARSING.format(key, values[key])) from None
+                raise FlagError(errors_cli.DROPIN_PARSING.format(key, values[key])) from None
     return values
 
 
@@ -80,17 +80,17 @@ def listen(value: str) -> Address | None:
 def check(values: Mapping[str, Any]) -> None:
     """Refuse what the original refuses when it starts, in its words and its order."""
     if not 1 <= values["max-deflate-level"] <= limits.NSQ_DEFLATE_LEVEL_CEILING:
-        raise StartError(errors.NSQD_DEFLATE_LEVEL)
+        raise StartError(errors_cli.NSQD_DEFLATE_LEVEL)
     if not 0 <= values["node-id"] <= limits.NSQ_NODE_ID_MAX:
-        raise StartError(errors.NSQD_NODE_ID)
+        raise StartError(errors_cli.NSQD_NODE_ID)
     required = values["tls-required"] != "false" or values["tls-client-auth-policy"]
     if required and not (values["tls-cert"] and values["tls-key"]):
-        raise StartError(errors.NSQD_TLS_WITHOUT)
+        raise StartError(errors_cli.NSQD_TLS_WITHOUT)
     if values["auth-http-request-method"] not in ("get", "post"):
-        raise StartError(errors.NSQD_AUTH_METHOD)
+        raise StartError(errors_cli.NSQD_AUTH_METHOD)
     for value in values["e2e-processing-latency-percentile"]:
         if not 0 < value <= 1:
-            raise StartError(errors.NSQD_PERCENTILE.format(f"{value:g}"))
+            raise StartError(errors_cli.NSQD_PERCENTILE.format(f"{value:g}"))
 
 
 def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:

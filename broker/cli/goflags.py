@@ -7,12 +7,12 @@ is read by its kind both from the command line and from a configuration file.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from broker import errors, limits
+from broker import errors_cli, limits
+from broker.gotext import UNITS, duration_text, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,22 +31,7 @@ _FALSE = ("0", "f", "F", "FALSE", "false", "False")
 _INT = re.compile(
     r"[+-]?(?:0[xX](?:_?[0-9a-fA-F])+|0[bB](?:_?[01])+|0[oO]?(?:_?[0-7])+|0|[1-9](?:_?[0-9])*)"
 )
-_UNITS = {
-    "ns": 1,
-    "us": limits.US,
-    "\u00b5s": limits.US,
-    "\u03bcs": limits.US,
-    "ms": limits.MS,
-    "s": limits.SECOND,
-    "m": limits.MINUTE,
-    "h": limits.HOUR,
-}
 _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
-
-
-def quoted(value: str) -> str:
-    """As Go's %q writes it."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def parse_bool(value: str) -> bool:
@@ -55,19 +40,19 @@ def parse_bool(value: str) -> bool:
         return True
     if value in _FALSE:
         return False
-    raise ValueError(errors.GO_PARSE_ERROR)
+    raise ValueError(errors_cli.GO_PARSE_ERROR)
 
 
 def parse_int(value: str) -> int:
     """A 64-bit number in any of Go's bases."""
     if not _INT.fullmatch(value):
-        raise ValueError(errors.GO_PARSE_ERROR)
+        raise ValueError(errors_cli.GO_PARSE_ERROR)
     digits = value.lstrip("+-").replace("_", "").lower()
     if digits[:1] == "0" and digits[1:].isdigit():
         digits = "0o" + digits[1:]
     number = int(digits, 0) * (-1 if value[0] == "-" else 1)
     if not limits.INT64_MIN <= number <= limits.INT64_MAX:
-        raise ValueError(errors.GO_OUT_OF_RANGE)
+        raise ValueError(errors_cli.GO_OUT_OF_RANGE)
     return number
 
 
@@ -79,37 +64,14 @@ def parse_duration(value: str) -> int:
         whole, fraction = match[1], match[2] or ""
         if not whole and not fraction:
             break
-        unit = _UNITS[match[3]]
+        unit = UNITS[match[3]]
         total += int(whole or 0) * unit
         if fraction:
             total += int(fraction) * unit // 10 ** len(fraction)
         pos = match.end()
     if not rest or (rest != "0" and pos != len(rest)) or total > limits.INT64_MAX:
-        raise ValueError(errors.GO_PARSE_ERROR)
+        raise ValueError(errors_cli.GO_PARSE_ERROR)
     return -total if value[0] == "-" else total
-
-
-def duration_text(duration_ns: int) -> str:
-    """As Go writes one: 1m0s, 250ms, 2s, 1h0m0s."""
-    if duration_ns == 0:
-        return "0s"
-    sign, rest = ("-" if duration_ns < 0 else ""), abs(duration_ns)
-    for unit, name in ((limits.US, "ns"), (limits.MS, "\u00b5s"), (limits.SECOND, "ms")):
-        if rest < unit:
-            step = _UNITS[name]
-            return f"{sign}{_decimal(rest, step)}{name}"
-    hours, rest = divmod(rest, limits.HOUR)
-    minutes, rest = divmod(rest, limits.MINUTE)
-    text = f"{_decimal(rest, limits.SECOND)}s"
-    if hours:
-        return f"{sign}{hours}h{minutes}m{text}"
-    return f"{sign}{minutes}m{text}" if minutes else sign + text
-
-
-def _decimal(number: int, unit: int) -> str:
-    whole, part = divmod(number, unit)
-    digits = str(part).rjust(len(str(unit)) - 1, "0").rstrip("0")
-    return f"{whole}.{digits}" if part else str(whole)
 
 
 class Kind:
@@ -310,16 +272,16 @@ def parse(flags: Mapping[str, Flag], args: Sequence[str]) -> Parsed:
             break
         name = arg[2:] if arg[1] == "-" else arg[1:]
         if not name or name[0] in "-=":
-            raise FlagError(errors.GO_BAD_SYNTAX.format(arg))
+            raise FlagError(errors_cli.GO_BAD_SYNTAX.format(arg))
         name, equals, value = name.partition("=")
         flag = flags.get(name)
         if flag is None:
             if name in ("help", "h"):
                 raise HelpWanted
-            raise FlagError(errors.GO_NOT_DEFINED.format(name))
+            raise FlagError(errors_cli.GO_NOT_DEFINED.format(name))
         if not equals and not flag.kind.boolean:
             if not pending:
-                raise FlagError(errors.GO_NEEDS_ARGUMENT.format(name))
+                raise FlagError(errors_cli.GO_NEEDS_ARGUMENT.format(name))
             value = pending.pop(0)
         _take(found, flag, value if equals or not flag.kind.boolean else "true")
     found.rest = pending
@@ -330,12 +292,13 @@ def _take(found: Parsed, flag: Flag, value: str) -> None:
     try:
         read = flag.kind.parse(value)
     except ValueError as error:
-        text = errors.GO_INVALID_BOOLEAN if flag.kind.boolean else errors.GO_INVALID_VALUE
+        text = errors_cli.GO_INVALID_BOOLEAN if flag.kind.boolean else errors_cli.GO_INVALID_VALUE
         raise FlagError(text.format(quoted(value), flag.name, error)) from None
     if flag.kind.many:
         found.given.setdefault(flag.name, []).extend(read)
     elif read is not None:
-        found.given[flag.name] = read
+        found.given.pop(flag.name, None)
+        found.given[flag.name] = read  # the last one given comes last
 
 
 def usage(program: str, flags: Mapping[str, Flag]) -> str:
@@ -363,6 +326,6 @@ def resolve(
             try:
                 read = flag.kind.coerce(raw)
             except ValueError as error:
-                raise FlagError(errors.GO_COERCE.format(raw, name, error)) from None
+                raise FlagError(errors_cli.GO_COERCE.format(raw, name, error)) from None
             values[name] = flag.default if read is None else read
     return values

@@ -11,7 +11,7 @@ import socket
 import zlib
 from typing import Any
 
-from broker import errors, limits
+from broker import errors_cli, limits
 from broker.cli.goflags import BOOL, DURATION, FLOATS, INT, LIST, STRING, Flag, Kind, WordKind
 
 LEVELS = {word: word for word in ("debug", "info", "warn", "error", "fatal")}
@@ -21,7 +21,7 @@ class LevelKind(WordKind):
     """A log level; the usage text has its default in capitals."""
 
     def __init__(self) -> None:
-        super().__init__(LEVELS, errors.NSQD_LOG_LEVEL)
+        super().__init__(LEVELS, errors_cli.NSQD_LOG_LEVEL)
 
     def default_text(self, default: object) -> str:
         return str(default).upper()
@@ -36,7 +36,7 @@ class TlsRequiredKind(WordKind):
     """true, false or tcp-https; a boolean as far as the command line goes."""
 
     def __init__(self) -> None:
-        super().__init__(_TLS_REQUIRED_WORDS, errors.NSQD_TLS_REQUIRED, boolean=True)
+        super().__init__(_TLS_REQUIRED_WORDS, errors_cli.NSQD_TLS_REQUIRED, boolean=True)
 
     def default_text(self, default: object) -> str:  # noqa: ARG002
         return ""
@@ -46,7 +46,7 @@ LEVEL = LevelKind()
 TLS_REQUIRED = TlsRequiredKind()
 TLS_VERSION = WordKind(
     {word: word for word in ("tls1.0", "tls1.1", "tls1.2", "tls1.3")},
-    errors.NSQD_TLS_VERSION,
+    errors_cli.NSQD_TLS_VERSION,
     empty=True,
 )
 

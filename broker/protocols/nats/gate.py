@@ -71,6 +71,7 @@ class Gate:
         self.info: dict[str, Any] = {}  # what every INFO says
         self.tasks: set[asyncio.Task[None]] = set()  # logins that somebody is asked about
         self.find_account: Callable[[str], Account | None] = lambda _name: None
+        self.on_open: list[Callable[[NatsSession], object]] = []  # a connection was made
         self.on_connect: list[Callable[[NatsSession], object]] = []  # a client was let in
         self.on_refuse: list[Callable[[NatsSession, Login, str], object]] = []
         self.on_leave: list[Callable[[NatsSession], object]] = []  # whether or not it was let in
@@ -89,6 +90,8 @@ class Gate:
         peer = session.link.peer
         session.host = peer[0] if isinstance(peer, tuple) else ""
         session.port = peer[1] if isinstance(peer, tuple) else 0
+        for act in self.on_open:
+            act(session)
         tls = self.tls if session.extra is None else None
         face = self.face
         if face.connections_max and len(face.sessions) > face.connections_max:

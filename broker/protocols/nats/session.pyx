@@ -206,6 +206,8 @@ cdef class NatsSession(Session):
         self.say(line, <size_t>len(line))
 
     cdef void say(self, const char *line, size_t n) noexcept:
+        if self.face.tracer is not None:
+            self.face.tracer.went(self, line[:n])
         if not out_put(self.out, line, n):
             self.drop_slow(errors.NATS_CLOSED_PENDING)
 
@@ -321,11 +323,13 @@ cdef class NatsSession(Session):
             self.say(OK, OK_LEN)
 
     cdef void trace(self, op_t *op) noexcept:
-        """Show the operator what came in."""
-        self.face.tracer.came(self, op.kind, op.subject[:op.subject_len],
-                              op.reply[:op.reply_len] if op.reply_len else b'',
-                              op.text[:op.text_len] if op.text_len else b'',
-                              op.data[:op.total_len] if op.total_len else b'', op.count)
+        """Show the operator what came in; of a run each message."""
+        cdef const char *data = op.data
+        cdef uint32_t _n
+        words = (op.subject[:op.subject_len], op.reply[:op.reply_len], op.text[:op.text_len])
+        for _n in range(op.count if op.kind == OP_PUB else 1):
+            self.face.tracer.came(self, op.kind, words, data[:op.total_len], op.count)
+            data += op.stride
 
     # --- delivery
 
@@ -389,13 +393,13 @@ cdef class NatsSession(Session):
                 p = self.out.data + self.out.len
             q = put_head(p, rec, sub.sid, sub.sid_len, self.state.headers)
             head = <size_t>(q - p)
-            if self.face.tracer is not None:
-                self.face.tracer.went(self, p[:head])
             memcpy(q, data + cut, body)
             q += body
             data += op.stride
             each = head + body
             n = min(left - 1, (self.out.cap - self.out.len - each - TW_SLACK) // each)
+            if self.face.tracer is not None:
+                self.face.tracer.went(self, p[:head], n + 1)
             q = tw_put_run(q, p, head, data + cut, op.stride, body, n, limit)
             data += n * op.stride
             out_commit(self.out, <size_t>(q - p))

@@ -445,7 +445,7 @@ def scan_bytes(data, *, uint32_t control_line_max=4096, uint32_t payload_max=1 <
     return found, used, st.need, st.skipping, st.pending
 
 
-NAMES = {OP_CONNECT: 'CONNECT', OP_INFO: 'INFO', OP_PING: 'PING', OP_PONG: 'PONG', OP_OK: '+OK',
-         OP_PEER_ERROR: '-ERR'}
+NAMES = {OP_PUB: 'PUB', OP_SUB: 'SUB', OP_UNSUB: 'UNSUB', OP_CONNECT: 'CONNECT',
+         OP_INFO: 'INFO', OP_PING: 'PING', OP_PONG: 'PONG', OP_OK: '+OK', OP_PEER_ERROR: '-ERR'}
 ERRORS = {'silent': SCAN_SILENT, 'unknown': SCAN_UNKNOWN, 'control line': SCAN_CONTROL_LINE,
           'payload': SCAN_PAYLOAD}

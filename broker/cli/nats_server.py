@@ -1,0 +1,163 @@
+"""`twinwire nats-server`: the original's flags, configuration files, log lines and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import uvloop
+
+from broker import errors_cli, limits
+from broker.cli import nats_flags, nats_process
+from broker.cli.dropin import Passed
+from broker.cli.goflags import FlagError
+from broker.cli.nats_flags import PROGRAM
+from broker.cli.nats_log import Log, LogError, stamp_now, system_text
+from broker.cli.nats_run import Run, Server
+from broker.cli.serve import raise_open_files_limit
+from broker.gotext import quoted
+from broker.net.listener import Runtime
+from broker.openssl import TlsError
+from broker.protocols.nats import conf_reader
+from broker.protocols.nats.conf_text import ConfErrors, ConfNote
+from broker.protocols.nats.server import NatsServer
+from broker.protocols.nats.settings import Settings
+from broker.protocols.nats.tls_policy import server_context
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+log = logging.getLogger("broker.nats")
+
+
+@click.command(PROGRAM, cls=Passed, add_help_option=False)
+def nats_server(args: tuple[str, ...]) -> None:
+    """Take the flags of nats-server; -h lists them."""
+    sys.exit(main(args))
+
+
+def main(args: Sequence[str]) -> int:
+    """The exit code."""
+    try:
+        given, words = nats_flags.read(args)
+    except FlagError as error:
+        click.echo(str(error), err=True)
+        click.echo(nats_flags.usage())
+        return limits.EXIT_OK  # as the original, whatever one thinks of it
+    try:
+        text = asked_for(given, words)
+        if text is not None:
+            click.echo(text)
+            return limits.EXIT_OK
+        nats_flags.check(given)
+        if given.get("signal"):
+            nats_process.send(given["signal"])
+            return limits.EXIT_OK
+        settings = first_settings(given)
+    except (FlagError, ConfErrors) as error:
+        click.echo(f"{PROGRAM}: {error}", err=True)
+        return limits.EXIT_START_FAILED
+    if settings is None:
+        click.echo(errors_cli.CHECKED.format(PROGRAM, given["config"]), err=True)
+        return limits.EXIT_OK
+    return serve(settings, given)
+
+
+def asked_for(given: Mapping[str, Any], words: Sequence[str]) -> str | None:
+    """The text that somebody wants instead of a server. FlagError for an unknown word."""
+    version = f"{PROGRAM}: v{limits.NATS_VERSION}"
+    word = words[0].lower() if words else ""
+    if given.get("version"):
+        return version
+    if given.get("help"):
+        return nats_flags.usage()
+    if given.get("help_tls"):
+        return nats_flags.HELP_TLS
+    if word == "version":
+        return version
+    if word == "help":
+        return nats_flags.usage()
+    if word:
+        raise FlagError(errors_cli.UNKNOWN_WORD.format(quoted(words[0])))
+    return None
+
+
+def first_settings(given: Mapping[str, Any]) -> Settings | None:
+    """What the file and the flags say; None when they were only to be checked. FlagError."""
+    if not given.get("config"):
+        if given.get("check"):
+            raise FlagError(errors_cli.CHECK_WHAT)
+        return checked(nats_flags.apply(Settings(), given))
+    settings, warnings = read_file(given["config"])
+    if given.get("check"):
+        if doubts := [text for text, harmless in warnings if not harmless]:
+            raise FlagError("\n".join(doubts))
+        return None
+    for text, _ in warnings:
+        click.echo(text, err=True)
+    return checked(nats_flags.apply(settings, given))
+
+
+def read_file(path: str) -> tuple[Settings, list[tuple[str, bool]]]:
+    """Settings of a file; warnings, and whether each is only a note. FlagError, ConfErrors."""
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise FlagError(system_text("open", path, error)) from None
+    settings, warnings = conf_reader.read_file(Path(path), os.environ)
+    return settings, [(str(one), isinstance(one, ConfNote)) for one in warnings]
+
+
+def checked(settings: Settings) -> Settings:
+    """The same, if its certificate can be used. FlagError."""
+    tls = settings.tls
+    if tls is not None:
+        try:
+            server_context(tls)
+        except TlsError as error:
+            raise FlagError(errors_cli.TLS_FILES.format(error)) from None
+    return settings
+
+
+def serve(settings: Settings, given: Mapping[str, Any]) -> int:
+    """Run until a signal; the exit code."""
+    program = Path(sys.argv[0]).name
+    place = Log(program)
+    try:
+        place.use(settings)
+    except LogError as error:
+        click.echo(f"{stamp_now()} {error}", err=True)
+        return limits.EXIT_START_FAILED
+    nats_process.take_name()
+    raise_open_files_limit()
+
+    def again() -> Settings:
+        found, warnings = read_file(given["config"])
+        for text, _ in warnings:
+            log.warning("%s", text)
+        return checked(nats_flags.apply(found, given))
+
+    run = Run(
+        settings,
+        place,
+        make_server,
+        file=given.get("config", ""),
+        read_again=again,
+        program=program,
+        remarks=tuple(nats_flags.remarks(given)),
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code = runner.run(run.run())
+    place.close()
+    return code
+
+
+def make_server(settings: Settings) -> Server:
+    """The server; made while the loop runs."""
+    return NatsServer(settings, Runtime())

@@ -1,0 +1,378 @@
+"""From one set of settings to another while the server runs: what has to be done, what cannot be.
+
+    plan(old, new) -> Plan(actions, lines)        ReloadRefused when something cannot change
+
+The plan is pure thought: whoever runs the server carries out the actions, logs the lines, and
+keeps the old settings when the plan is refused. Which settings can change, and the words for both
+cases, are nats-server's (reload.go diffOptions), in the order of its options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from broker import errors_cli, limits
+from broker.gotext import bool_text, duration_text, float_text, quoted
+from broker.protocols.nats.settings import SYSTEM_ACCOUNT, Settings, Tls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.protocols.nats.settings import Authorization
+
+
+class Action(enum.Enum):
+    """What the server has to do, in this order."""
+
+    LOGGING = "logging"  # levels, form and place of the log
+    TRACE = "trace"  # sessions begin or end to show their traffic
+    TLS = "tls"  # the client door's context; certificates are read again
+    PINNED = "pinned"  # close whose certificate is no longer among those pinned
+    WEBSOCKET_TLS = "websocket tls"
+    LEAF_TLS = "leaf tls"  # of the door and of remotes
+    INFO = "info"  # what INFO says: address, cluster name, TLS
+    LIMITS = "limits"  # sizes, pings, deadlines: of open connections too
+    ACCOUNTS = "accounts"  # accounts, their limits, imports, exports
+    MAPPINGS = "mappings"  # of the global account
+    AUTHORIZATION = "authorization"  # logins anew, then close or cut whoever lost rights
+    CONNECTIONS = "connections"  # close some when there are too many
+    PID_FILE = "pid file"
+    PORTS_FILE = "ports file"
+    TAGS = "tags"
+
+
+class ReloadRefused(Exception):  # noqa: N818 - no fault of ours
+    """Nothing changes; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do and what to log."""
+
+    actions: tuple[Action, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Draft:
+    old: Settings
+    new: Settings
+    actions: set[Action] = field(default_factory=set)
+    lines: list[str] = field(default_factory=list)
+
+    def changed(self, name: str) -> bool:
+        return bool(getattr(self.old, name) != getattr(self.new, name))
+
+    def add(self, line: str, *actions: Action) -> None:
+        self.lines.append(line)
+        self.actions.update(actions)
+
+
+def plan(old: Settings, new: Settings) -> Plan:
+    """How to get from one to the other. ReloadRefused."""
+    draft = _Draft(old, new)
+    for step in _STEPS:
+        step(draft)
+    return Plan(tuple(a for a in Action if a in draft.actions), tuple(draft.lines))
+
+
+def advertise_problem(where: str) -> str:
+    """What is wrong with the HOST[:PORT] of client_advertise; empty if nothing is."""
+    host, colon, port = where.rpartition(":")
+    if not colon or where.endswith("]"):
+        return ""
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        return f"address {where}: too many colons in address"
+    digits = port.removeprefix("-")
+    if digits.isascii() and digits.isdigit():
+        return ""
+    return f"strconv.Atoi: parsing {quoted(port)}: invalid syntax"
+
+
+# --- settings one by one
+
+_TEXTS: Final[dict[str, Callable[[Any], str]]] = {"bool": bool_text, "int": str, "str": str}
+_DURATION: Final = "_ns"
+
+
+def _text(name: str, value: object) -> str:
+    if name.endswith(_DURATION) and isinstance(value, int):
+        return duration_text(value)
+    return _TEXTS.get(type(value).__name__, str)(value)
+
+
+def _refuse(option: str, old: str, new: str) -> ReloadRefused:
+    return ReloadRefused(errors_cli.RELOAD_REFUSED.format(option, old, new))
+
+
+def _fixed(name: str, option: str) -> Callable[[_Draft], None]:
+    """A setting that cannot change."""
+
+    def step(draft: _Draft) -> None:
+        if draft.changed(name):
+            old, new = getattr(draft.old, name), getattr(draft.new, name)
+            raise _refuse(option, _text(name, old), _text(name, new))
+
+    return step
+
+
+def _block_refused(option: str, old: object, new: object) -> ReloadRefused:
+    if old is None or new is None:
+        words = ("none", "a block")
+        return _refuse(option, words[old is not None], words[new is not None])
+    parts: list[str] = []
+    if dataclasses.is_dataclass(old) and dataclasses.is_dataclass(new):
+        names = [part.name.removesuffix(_DURATION) for part in dataclasses.fields(old)
+                 if getattr(old, part.name) != getattr(new, part.name)]  # fmt: skip
+        parts = [", ".join(names)]
+    return ReloadRefused(errors_cli.RELOAD_BLOCK.format(option, *(parts or ["its value"])))
+
+
+def _free(name: str, shown: str, *actions: Action) -> Callable[[_Draft], None]:
+    """A setting that can change; `shown` is its name in the log."""
+
+    def step(draft: _Draft) -> None:
+        if draft.changed(name):
+            value = _text(name, getattr(draft.new, name))
+            draft.add(f"Reloaded: {shown} = {value}", *actions)
+
+    return step
+
+
+def _listen(draft: _Draft) -> None:
+    (old_host, old_port), (new_host, new_port) = draft.old.listen, draft.new.listen
+    if old_host != new_host:
+        raise _refuse("Host", old_host, new_host)
+    if old_port != new_port and new_port > 0:  # else any: the one it has
+        raise _refuse("Port", str(old_port), str(new_port))
+
+
+def _advertise(draft: _Draft) -> None:
+    if not draft.changed("client_advertise"):
+        return
+    where = draft.new.client_advertise
+    if problem := advertise_problem(where):
+        raise ReloadRefused(errors_cli.RELOAD_ADVERTISE.format(where, problem))
+    draft.add(f"Reload: client_advertise = {where}", Action.INFO)
+
+
+def _users(draft: _Draft) -> None:
+    """Who may log in, and what accounts there are."""
+    old, new = draft.old.authorization, draft.new.authorization
+    everybody = [who for who in (*old.users, *new.users) if who.nkey]
+    if old.users != new.users or old.default_permissions != new.default_permissions:
+        if everybody:
+            draft.add("Reloaded: authorization nkey users", Action.AUTHORIZATION)
+        if len(everybody) < len(old.users) + len(new.users):
+            draft.add("Reloaded: authorization users", Action.AUTHORIZATION)
+    if draft.changed("accounts") or draft.changed("resolver"):
+        draft.add("Reloaded: accounts", Action.ACCOUNTS, Action.AUTHORIZATION)
+    if draft.changed("mappings"):
+        draft.add("Reloaded: mappings", Action.MAPPINGS)
+
+
+def _resolver(draft: _Draft) -> None:
+    old, new = draft.old.resolver, draft.new.resolver
+    if (old is None) != (new is None):
+        raise ReloadRefused(errors_cli.RELOAD_RESOLVER)
+    if old is not None and new is not None and old.operators != new.operators:
+        raise ReloadRefused(errors_cli.RELOAD_BLOCK.format("TrustedOperators", "operators"))
+
+
+def _no_auth_user(draft: _Draft) -> None:
+    old, new = draft.old.no_auth_user, draft.new.no_auth_user
+    if old == new:
+        return
+    if new or any(who.name == old for who in draft.new.authorization.users):
+        raise _refuse("NoAuthUser", old, new)
+    draft.actions |= {Action.AUTHORIZATION, Action.INFO}
+
+
+def _system_account(draft: _Draft) -> None:
+    old, new = draft.old.system_account, draft.new.system_account
+    if (old or SYSTEM_ACCOUNT) != (new or SYSTEM_ACCOUNT):
+        raise _refuse("SystemAccount", old, new)
+
+
+def _login(draft: _Draft) -> None:
+    old, new = draft.old.authorization, draft.new.authorization
+    for name, shown in (("user", "username"), ("password", "password"), ("token", "token")):
+        if getattr(old, name) != getattr(new, name):
+            draft.add(f"Reloaded: authorization {shown}", Action.AUTHORIZATION)
+    if old.callout != new.callout:
+        raise _block_refused("AuthCallout", old.callout, new.callout)
+    if draft.changed("authorization_given"):
+        draft.actions.add(Action.AUTHORIZATION)
+    if draft.changed("authorization_given") or _is_asked(old) != _is_asked(new):
+        draft.actions.add(Action.INFO)
+
+
+def _is_asked(block: Authorization) -> bool:
+    return bool(block.user or block.token or block.users)
+
+
+def _monitor(draft: _Draft) -> None:
+    for name, option in (("http", "HTTP"), ("https", "HTTPS")):
+        old, new = getattr(draft.old, name), getattr(draft.new, name)
+        before, after = (old or ("", 0))[1], (new or ("", 0))[1]
+        if (old is None) != (new is None) or (before != after and after):
+            raise _refuse(f"{option}Port", str(before), str(after))
+        if old is not None and old[0] != new[0]:
+            raise _refuse("HTTPHost", old[0], new[0])
+
+
+def _auth_timeout(draft: _Draft) -> None:
+    old, new = draft.old.authorization.timeout_ns, draft.new.authorization.timeout_ns
+    if old != new:
+        shown = float_text((new or limits.NATS_AUTH_TIMEOUT) / limits.SECOND)
+        draft.add(f"Reloaded: authorization timeout = {shown}", Action.LIMITS)
+
+
+def _cluster_name(draft: _Draft) -> None:
+    if draft.changed("cluster_name"):
+        draft.add(f"Cluster name updated to {draft.new.cluster_name}", Action.INFO)
+
+
+# Parts of a tls block that can change, whosever it is.
+_CERTIFICATES: Final = (
+    *("cert_file", "key_file", "certificates", "ca_file", "verify", "insecure", "timeout_ns"),
+    *("cipher_suites", "curve_preferences", "pinned_certs", "min_version"),
+)
+_FIRST: Final = ("handshake_first", "handshake_first_wait_ns")
+
+
+def _settled(tls: Tls | None, names: tuple[str, ...]) -> Tls | None:
+    """The block without what can change."""
+    if tls is None:
+        return None
+    usual = Tls("", "")
+    known = {part.name for part in dataclasses.fields(Tls)}
+    return dataclasses.replace(tls, **{n: getattr(usual, n) for n in names if n in known})
+
+
+def _tls(draft: _Draft) -> None:
+    old, new = draft.old.tls, draft.new.tls
+    usual = Tls("", "")
+    a, b = old or usual, new or usual
+    for name, option in (("verify_and_map", "TLSMap"), ("connection_rate_limit", "TLSRateLimit")):
+        if getattr(a, name) != getattr(b, name):
+            raise _refuse(option, _text(name, getattr(a, name)), _text(name, getattr(b, name)))
+    if a.timeout_ns != b.timeout_ns:
+        shown = float_text(b.timeout_ns / limits.SECOND)
+        draft.add(f"Reloaded: tls timeout = {shown}", Action.TLS)
+    if old is not None or new is not None:  # the files may have changed, whatever their names
+        draft.add(f"Reloaded: tls = {'enabled' if new else 'disabled'}", Action.TLS)
+    if (old is None) != (new is None) or a.verify != b.verify:
+        draft.actions.add(Action.INFO)
+    if a.pinned_certs != b.pinned_certs:
+        draft.add(f"Reloaded: {len(b.pinned_certs)} pinned_certs", Action.TLS, Action.PINNED)
+    if a.handshake_first != b.handshake_first:
+        shown = bool_text(b.handshake_first)
+        draft.add(f"Reloaded: Client TLS handshake first: {shown}", Action.TLS)
+    if a.handshake_first_wait_ns != b.handshake_first_wait_ns:
+        shown = duration_text(b.handshake_first_wait_ns)
+        draft.add(f"Reloaded: Client TLS handshake first fallback delay: {shown}", Action.TLS)
+
+
+def _websocket(draft: _Draft) -> None:
+    old, new = draft.old.websocket, draft.new.websocket
+    if old is None or new is None:
+        if old is not new:
+            raise _block_refused("Websocket", old, new)
+        return
+    a = dataclasses.replace(old, tls=_settled(old.tls, _CERTIFICATES))
+    b = dataclasses.replace(new, tls=_settled(new.tls, _CERTIFICATES))
+    if b.listen[1] <= 0:
+        b = dataclasses.replace(b, listen=(b.listen[0], a.listen[1]))
+    if a != b:
+        raise _block_refused("Websocket", a, b)
+    if old.tls is not None:
+        draft.actions.add(Action.WEBSOCKET_TLS)
+
+
+def _leafnodes(draft: _Draft) -> None:
+    old, new = draft.old.leafnodes, draft.new.leafnodes
+    if old is None or new is None:
+        if old is not new:
+            raise _block_refused("LeafNode", old, new)
+        return
+    free = (*_CERTIFICATES, *_FIRST)
+    blocks = []
+    for block in (old, new):
+        remotes = [
+            dataclasses.replace(r, tls=_settled(r.tls, free), deny_imports=(), deny_exports=())
+            for r in block.remotes
+        ]
+        remotes.sort(key=lambda r: (r.account, r.urls))
+        tls = _settled(block.tls, free)
+        blocks.append(dataclasses.replace(block, tls=tls, remotes=tuple(remotes)))
+    a, b = blocks
+    if a.listen and b.listen and b.listen[1] <= 0:
+        b = dataclasses.replace(b, listen=(b.listen[0], a.listen[1]))
+    if a != b:
+        raise _block_refused("LeafNode", a, b)
+    if old.tls is not None or any(r.tls is not None for r in old.remotes):
+        draft.actions.add(Action.LEAF_TLS)
+    if old.tls and new.tls and old.tls.handshake_first != new.tls.handshake_first:
+        shown = bool_text(new.tls.handshake_first)
+        draft.lines.append(f"Reloaded: LeafNode TLS HandshakeFirst value is: {shown}")
+
+
+def _tags(draft: _Draft) -> None:
+    if draft.changed("server_tags"):
+        draft.add("Reloaded: tags", Action.TAGS)
+
+
+_STEPS: Final[tuple[Callable[[_Draft], None], ...]] = (
+    _fixed("server_name", "ServerName"),
+    _listen,
+    _advertise,
+    _free("trace", "trace", Action.LOGGING, Action.TRACE),
+    _free("debug", "debug", Action.LOGGING),
+    _free("trace_verbose", "trace_verbose", Action.LOGGING, Action.TRACE),
+    _fixed("disable_sublist_cache", "NoSublistCache"),
+    _fixed("no_header_support", "NoHeaderSupport"),
+    _free("logtime", "logtime", Action.LOGGING),
+    _free("logtime_utc", "logtime_utc", Action.LOGGING),
+    _free("max_connections", "max_connections", Action.CONNECTIONS),
+    _fixed("max_subscriptions", "MaxSubs"),
+    _fixed("max_sub_tokens", "MaxSubTokens"),
+    _users,
+    _no_auth_user,
+    _system_account,
+    _fixed("no_system_account", "NoSystemAccount"),
+    _login,
+    _free("ping_interval_ns", "ping_interval", Action.LIMITS),
+    _free("ping_max", "ping_max", Action.LIMITS),
+    _monitor,
+    _fixed("http_base_path", "HTTPBasePath"),
+    _auth_timeout,
+    _free("max_control_line", "max_control_line", Action.LIMITS),
+    _free("max_payload", "max_payload", Action.LIMITS, Action.INFO),
+    _fixed("max_pending", "MaxPending"),
+    _free("slow_consumer", "slow_consumer", Action.LIMITS),
+    _cluster_name,
+    _leafnodes,
+    _websocket,
+    _free("pid_file", "pid_file", Action.PID_FILE),
+    _free("ports_file_dir", "ports_file_dir", Action.PORTS_FILE),
+    _free("logfile", "log_file", Action.LOGGING),
+    _fixed("logfile_size_limit", "LogSizeLimit"),
+    _fixed("logfile_max_num", "LogMaxFiles"),
+    _free("syslog", "syslog", Action.LOGGING),
+    _free("remote_syslog", "remote_syslog", Action.LOGGING),
+    _tls,
+    _fixed("allow_non_tls", "AllowNonTLS"),
+    _free("write_deadline_ns", "write_deadline", Action.LIMITS),
+    _fixed("max_closed_clients", "MaxClosedClients"),
+    _fixed("lame_duck_duration_ns", "LameDuckDuration"),
+    _fixed("lame_duck_grace_period_ns", "LameDuckGracePeriod"),
+    _free("max_traced_msg_len", "max_traced_msg_len", Action.TRACE),
+    _resolver,
+    _free("connect_error_reports", "connect_error_reports", Action.LIMITS),
+    _free("reconnect_error_reports", "reconnect_error_reports", Action.LIMITS),
+    _tags,
+)

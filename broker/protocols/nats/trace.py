@@ -1,0 +1,143 @@
+"""What goes over the connections, and who they are, as lines of nats-server's log.
+
+    127.0.0.1:47548 - cid:5 - <<- [PUB foo 5]
+    127.0.0.1:47548 - cid:5 - <<- MSG_PAYLOAD: ["hello"]
+    127.0.0.1:47548 - cid:5 - ->> [MSG foo 1 5]
+
+A face has a Tracer, or None: then nothing of this costs anything. What proves who a client is
+(passwords, tokens, signatures) never gets into a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Final
+
+from broker import errors, logs
+from broker.protocols.nats.wire import NAMES
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.gate import Gate
+    from broker.protocols.nats.login import Login
+    from broker.protocols.nats.session import NatsSession
+
+log = logging.getLogger("broker.nats")
+
+REDACTED: Final = "[REDACTED]"
+# Fields of CONNECT, in lower case: decoding looks at no case.
+SECRETS: Final = frozenset({"pass", "auth_token", "jwt", "sig", "proxy_sig"})
+
+
+def who(session: NatsSession) -> str:
+    """A connection as the log names it."""
+    host = f"[{session.host}]" if ":" in session.host else session.host
+    kind = "wid" if session.kind == "WEBSOCKET" else "cid"
+    return f"{host}:{session.port} - {kind}:{session.client_id}"
+
+
+def redacted(options: bytes) -> str:
+    """The JSON of a CONNECT without its secrets; what is no JSON object is not shown at all."""
+    try:
+        found = json.loads(options)
+    except (ValueError, RecursionError):
+        return REDACTED
+    if not isinstance(found, dict):
+        return REDACTED
+    shown = {
+        key: REDACTED if key.lower() in SECRETS and value else value for key, value in found.items()
+    }
+    return json.dumps(shown, separators=(",", ":"), ensure_ascii=False)
+
+
+class Tracer:
+    """Shows every operation; of the system account only when that is wanted too."""
+
+    def __init__(self, payload_max: int, silent_account: str) -> None:
+        """`payload_max`: bytes shown of a payload, 0 = all. `silent_account`: empty for none."""
+        self.payload_max = payload_max
+        self.silent_account = silent_account
+
+    def came(
+        self,
+        session: NatsSession,
+        kind: int,
+        words: tuple[bytes, bytes, bytes],
+        data: bytes,
+        count: int,
+    ) -> None:
+        """An operation that came in; words are the subject, reply and text of wire's op_t."""
+        if self._silent(session):
+            return
+        op, name = NAMES.get(kind, ""), who(session)
+        if op == "CONNECT":
+            self._line(name, "<<-", f"CONNECT {redacted(data)}")
+        elif op == "PUB":
+            op = "HPUB" if b" " in words[2] else op
+            self._line(name, "<<-", _joined(op, *words))
+            log.log(logs.TRACE, "%s - <<- MSG_PAYLOAD: [%s]", name, self._payload(data))
+        elif op == "UNSUB":
+            self._line(name, "<<-", _joined(op, words[2], str(count).encode() if count else b""))
+        elif op:
+            self._line(name, "<<-", _joined(op, *words))
+
+    def went(self, session: NatsSession, line: bytes, count: int = 1) -> None:
+        """A line that goes out, so many times; of a message its head."""
+        if self._silent(session) or line.startswith(b"INFO"):
+            return
+        shown = _text(line.rstrip().removeprefix(b"+"))
+        if shown.startswith("-ERR '"):
+            shown = f"-ERR {shown[6:-1]}"
+        for _ in range(count):
+            self._line(who(session), "->>", shown)
+
+    def _silent(self, session: NatsSession) -> bool:
+        account = session.account
+        return account is not None and account.name == self.silent_account
+
+    def _payload(self, data: bytes) -> str:
+        cut = self.payload_max
+        if 0 < cut < len(data):
+            return f'{errors.go_quote(data[:cut])[:-1]}..."'
+        return errors.go_quote(data)
+
+    def _line(self, name: str, way: str, text: str) -> None:
+        log.log(logs.TRACE, "%s - %s [%s]", name, way, text)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _joined(op: str, *parts: bytes) -> str:
+    return " ".join((op, *(_text(part) for part in parts if part)))
+
+
+class ClientLog:
+    """Says who comes and goes, to those who want to know so much, and who is turned away."""
+
+    def __init__(self, gate: Gate) -> None:
+        gate.on_open.append(self.opened)
+        gate.on_refuse.append(self.refused)
+        gate.on_leave.append(self.left)
+
+    def opened(self, session: NatsSession) -> None:
+        """A connection was made."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s - Client connection created", who(session))
+
+    def refused(self, session: NatsSession, login: Login, reason: str) -> None:
+        """Somebody is not let in. A name without a password may be a token."""
+        options, name = login.options, who(session)
+        shown = ""
+        if options.nkey:
+            shown = f" - Nkey {errors.go_quote(options.nkey.encode())}"
+        elif options.user and options.password:
+            shown = f" - User {errors.go_quote(options.user.encode())}"
+        log.error("%s - authentication error%s", name, shown)
+        log.debug("%s - %s", name, reason)
+
+    def left(self, session: NatsSession) -> None:
+        """A connection is gone."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s - Client connection closed: %s", who(session), session.closed_because)

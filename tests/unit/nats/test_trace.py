@@ -1,0 +1,159 @@
+"""What the log shows of connections, and what must not be in it."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker import logs
+from broker.protocols.nats.options import ClientOptions
+from broker.protocols.nats.trace import ClientLog, Tracer, redacted, who
+from broker.protocols.nats.wire import NAMES
+
+KINDS = {name: kind for kind, name in NAMES.items()}
+WHO = "127.0.0.1:4 - cid:5"
+NOTHING = (b"", b"", b"")
+
+
+def session(**more: Any) -> Any:
+    one = SimpleNamespace(
+        host="127.0.0.1", port=4, client_id=5, kind="STANDARD", account=None, closed_because="Gone"
+    )
+    vars(one).update(more)
+    return one
+
+
+@pytest.fixture(autouse=True)
+def traced(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logs.TRACE, "broker.nats")
+
+
+def came(tracer: Tracer, op: str, *words: bytes, data: bytes = b"", count: int = 0) -> None:
+    subject, reply, text = words or NOTHING
+    tracer.came(session(), KINDS[op], (subject, reply, text), data, count)
+
+
+def test_operations(caplog: pytest.LogCaptureFixture) -> None:
+    tracer = Tracer(0, "$SYS")
+    came(tracer, "PUB", b"foo", b"", b"5", data=b"he\x01lo", count=1)
+    came(tracer, "PUB", b"foo", b"rep", b"12 12", data=b"NATS/1.0\r\n\r\n", count=1)
+    came(tracer, "SUB", b"foo", b"", b"1")
+    came(tracer, "SUB", b"foo", b"q", b"1")
+    came(tracer, "UNSUB", b"", b"", b"1")
+    came(tracer, "UNSUB", b"", b"", b"1", count=5)
+    came(tracer, "PING")
+    tracer.went(session(), b"MSG foo 1 rep 0\r\n", 2)
+    tracer.went(session(), b"+OK\r\n")
+    tracer.went(session(), b"-ERR 'Invalid Subject'\r\n")
+    tracer.went(session(), b"INFO {}\r\n")
+    assert [message.removeprefix(f"{WHO} - ") for message in caplog.messages] == [
+        "<<- [PUB foo 5]",
+        r'<<- MSG_PAYLOAD: ["he\x01lo"]',
+        "<<- [HPUB foo rep 12 12]",
+        r'<<- MSG_PAYLOAD: ["NATS/1.0\r\n\r\n"]',
+        "<<- [SUB foo 1]",
+        "<<- [SUB foo q 1]",
+        "<<- [UNSUB 1]",
+        "<<- [UNSUB 1 5]",
+        "<<- [PING]",
+        "->> [MSG foo 1 rep 0]",
+        "->> [MSG foo 1 rep 0]",
+        "->> [OK]",
+        "->> [-ERR Invalid Subject]",
+    ]
+    assert {record.levelno for record in caplog.records} == {logs.TRACE}
+
+
+def test_long_payloads_are_cut(caplog: pytest.LogCaptureFixture) -> None:
+    tracer = Tracer(5, "")
+    came(tracer, "PUB", b"a", b"", b"5", data=b"12345", count=1)
+    came(tracer, "PUB", b"a", b"", b"6", data=b"123456", count=1)
+    assert caplog.messages[1].endswith('["12345"]')
+    assert caplog.messages[3].endswith('["12345..."]')
+
+
+@pytest.mark.parametrize(("silent", "lines"), [("$SYS", 0), ("", 2)])
+def test_the_system_account(silent: str, lines: int, caplog: pytest.LogCaptureFixture) -> None:
+    system = session(account=SimpleNamespace(name="$SYS"))
+    tracer = Tracer(0, silent)
+    tracer.came(system, KINDS["PING"], NOTHING, b"", 0)
+    tracer.went(system, b"PONG\r\n")
+    assert len(caplog.messages) == lines
+
+
+def test_secrets_stay_out(caplog: pytest.LogCaptureFixture) -> None:
+    raw = (
+        b'{"user":"joe","pass":"s\\"1","Auth_Token":"s2","jwt":"s3","sig":"s4","p\\u0061SS":"s5",'
+        b'"nkey":"UA","verbose":false}'
+    )
+    came(Tracer(0, ""), "CONNECT", data=raw)
+    shown = '"pass":"-","Auth_Token":"-","jwt":"-","sig":"-","paSS":"-"'.replace("-", "[REDACTED]")
+    assert caplog.messages == [
+        f'{WHO} - <<- [CONNECT {{"user":"joe",{shown},"nkey":"UA","verbose":false}}]'
+    ]
+
+
+@pytest.mark.parametrize("options", [b'{"pass":"s', b'["s"]', b"\xff", b"", b"[" * 100_000])
+def test_what_is_no_object_is_not_shown(options: bytes) -> None:
+    assert redacted(options) == "[REDACTED]"
+
+
+def test_empty_secrets_are_no_secrets() -> None:
+    assert redacted(b'{"pass":"","jwt":null}') == '{"pass":"","jwt":null}'
+
+
+def test_names_of_connections() -> None:
+    assert who(session()) == WHO
+    assert who(session(kind="WEBSOCKET", host="::1")) == "[::1]:4 - wid:5"
+
+
+# --- who comes and goes
+
+
+def gate() -> Any:
+    return SimpleNamespace(on_open=[], on_refuse=[], on_leave=[])
+
+
+def test_coming_and_going(caplog: pytest.LogCaptureFixture) -> None:
+    hooks = gate()
+    ClientLog(hooks)
+    for act in (*hooks.on_open, *hooks.on_leave):
+        act(session())
+    assert caplog.messages == [
+        f"{WHO} - Client connection created",
+        f"{WHO} - Client connection closed: Gone",
+    ]
+    caplog.clear()
+    caplog.set_level(logging.INFO, "broker.nats")
+    for act in (*hooks.on_open, *hooks.on_leave):
+        act(session())
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({}, ""),
+        ({"user": "joe", "password": "s"}, ' - User "joe"'),
+        ({"user": "maybe a token"}, ""),
+        ({"token": "s"}, ""),
+        ({"nkey": "UA", "signature": "s"}, ' - Nkey "UA"'),
+    ],
+)
+def test_those_who_are_turned_away(
+    given: dict[str, str], shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ClientOptions()
+    for name, value in given.items():
+        setattr(options, name, value)
+    hooks = gate()
+    ClientLog(hooks)
+    for act in hooks.on_refuse:
+        act(session(), SimpleNamespace(options=options), "why")
+    assert caplog.record_tuples == [
+        ("broker.nats", logging.ERROR, f"{WHO} - authentication error{shown}"),
+        ("broker.nats", logging.DEBUG, f"{WHO} - why"),
+    ]
