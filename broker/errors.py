@@ -146,29 +146,6 @@ NATS_MAPPING_IMPORT: Final = (
 NATS_MAPPING_TWICE: Final = "duplicate entry for {quoted}"
 NATS_MAPPING_WEIGHT: Final = "individual weights need to be <= 100"
 NATS_MAPPING_WEIGHTS: Final = "total weight needs to be <= 100"
-NATS_IMPORT_CYCLE: Final = "import forms a cycle"
-NATS_IMPORT_DEPTH: Final = "search cycle depth exhausted"
-NATS_IMPORT_PREFIX: Final = "stream import prefix can not contain wildcard tokens"
-NATS_IMPORT_TWICE: Final = "stream import already exists"
-NATS_IMPORT_STREAM_REFUSED: Final = "stream import not authorized"
-NATS_IMPORT_SERVICE_REFUSED: Final = "service import not authorized"
-NATS_IMPORT_SUBJECT: Final = "sublist: invalid subject"
-NATS_IMPORT_SERVICE_TWICE: Final = (
-    "duplicate service import subject {quoted}, previously used in import for account {account}, "
-    "subject {subject}"
-)
-NATS_IMPORT_TRANSFORM: Final = (
-    "failed to create mapping transform for {kind} import subject from {quoted} to {to}: {why}"
-)
-NATS_IMPORT_NO_ACCOUNT: Final = "{quoted} account not defined for {kind} import"
-NATS_IMPORT_ERROR: Final = "Error adding {kind} import {quoted}: {why}"
-NATS_EXPORT_NO_ACCOUNT: Final = "{quoted} account not defined for {kind} export"
-NATS_EXPORT_ERROR: Final = "Error adding {kind} export {quoted}: {why}"
-NATS_EXPORT_LATENCY: Final = (
-    "Error adding service latency sampling for {quoted} on subject {subject}: {why}"
-)
-NATS_LATENCY_SUBJECT: Final = "invalid publish subject"
-NATS_LATENCY_TYPE: Final = "bad service response type"
 NATS_LATENCY_STATUS: Final = {
     400: "Bad Request",
     408: "Request Timeout",

@@ -195,7 +195,6 @@ NATS_RESPONSES_MAX: Final = 1  # publishes to a reply subject by allow_responses
 NATS_RESPONSES_EXPIRE: Final = 2 * MINUTE
 NATS_RESPONSES_OPEN: Final = 65_536  # of one exported service; the oldest is given up for one more
 NATS_IMPORT_CHAIN: Final = 12  # services that hand one request on to each other
-NATS_IMPORT_SEARCH: Final = 1_024  # accounts a search for cycles goes through
 NATS_REPLY_CHECKS: Final = 1_024  # open responses looked at per turn, for lost interest
 NATS_RESPONSE_THRESHOLD: Final = 2 * MINUTE  # a service import without an answer is forgotten
 NATS_AUTH_TIMEOUT: Final = 2 * SECOND  # from accept to CONNECT; with TLS its timeout and a second

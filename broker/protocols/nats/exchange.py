@@ -95,8 +95,6 @@ class Exchange:
 
     def _importers(self, name: str) -> list[str]:
         """Accounts that take something from this one."""
-        if name == self.system_account:
-            return [other for other in self.members if other != name]
         return [
             other
             for other in self.members
@@ -152,12 +150,8 @@ class Exchange:
 
     def _services(self, name: str, own: tuple[Import, ...]) -> Iterator[tuple[Any, ...]]:
         seen = set()
-        system = self.system_account
-        more: tuple[Import, ...] = ()
-        if system in self.members:
-            more = rules.system_imports(name, system, own)
-        for taken in own + more:
-            if not taken.service or not (taken in more or self._allowed(name, taken)):
+        for taken in own:
+            if not taken.service or not self._allowed(name, taken):
                 continue
             exports = self._exports(taken.account)
             found = rules.export_for(taken.subject, exports, service=True)
@@ -170,5 +164,5 @@ class Exchange:
                 continue
             seen.add(here)
             export = self.members[taken.account].exports[found]
-            is_system = taken.account == system
-            yield export, raw(here), raw(taken.subject), forth, taken.share, is_system
+            system = taken.account == self.system_account
+            yield export, raw(here), raw(taken.subject), forth, taken.share, system
