@@ -6,7 +6,6 @@ Each scenario runs against the original as well (TWINWIRE_TEST_TARGET=original).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import nats
 import pytest
@@ -41,20 +40,6 @@ accounts {{
   {more}
 }}
 """
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Servers that end with the test."""
-    servers: list[FileServer] = []
-
-    def get(text: str) -> FileServer:
-        servers.append(FileServer(tmp_path / f"server{len(servers)}", text))
-        return servers[-1]
-
-    yield get
-    for server in servers:
-        server.close()
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +100,8 @@ def test_which_subscriptions(prefixed: FileServer, subject: str, published: str,
         a.nothing()
 
 
-def test_wildcards_in_another_order(start: Start) -> None:
-    server = start(stream("abc.*.*", ', to: "my.$2.events.$1"'))
+def test_wildcards_in_another_order(start_nats: Start) -> None:
+    server = start_nats(stream("abc.*.*", ', to: "my.$2.events.$1"'))
     with NatsClient(server.address, "a") as a, NatsClient(server.address, "e") as e:
         a.sub("my.>")
         a.sub("my.b.events.*")
@@ -130,8 +115,8 @@ def test_wildcards_in_another_order(start: Start) -> None:
         a.nothing()
 
 
-def test_a_literal_under_another_name(start: Start) -> None:
-    server = start(stream("one.two", ", to: uno"))
+def test_a_literal_under_another_name(start_nats: Start) -> None:
+    server = start_nats(stream("one.two", ", to: uno"))
     with NatsClient(server.address, "a") as a, NatsClient(server.address, "e") as e:
         a.sub("uno")
         a.sub("one.two")
@@ -141,8 +126,8 @@ def test_a_literal_under_another_name(start: Start) -> None:
         a.nothing()
 
 
-def test_under_the_same_name(start: Start) -> None:
-    server = start(stream("ev.>"))
+def test_under_the_same_name(start_nats: Start) -> None:
+    server = start_nats(stream("ev.>"))
     with NatsClient(server.address, "a") as a, NatsClient(server.address, "e") as e:
         a.sub("ev.x")
         a.sub("*.x")
@@ -150,8 +135,8 @@ def test_under_the_same_name(start: Start) -> None:
         assert {a.message()[:2], a.message()[:2]} == {("ev.x", "1"), ("ev.x", "2")}
 
 
-def test_part_of_an_export(start: Start) -> None:
-    server = start(stream("ev.some.*", ", to: part.*"))
+def test_part_of_an_export(start_nats: Start) -> None:
+    server = start_nats(stream("ev.some.*", ", to: part.*"))
     with NatsClient(server.address, "a") as a, NatsClient(server.address, "e") as e:
         a.sub("part.>")
         e.pub("ev.other.1", b"1")
@@ -241,16 +226,16 @@ def test_a_subscription_that_runs_out(prefixed: FileServer) -> None:
         a.nothing()
 
 
-def test_private_to_an_account(start: Start) -> None:
-    server = start(stream("private.x"))
+def test_private_to_an_account(start_nats: Start) -> None:
+    server = start_nats(stream("private.x"))
     with NatsClient(server.address, "a") as a, NatsClient(server.address, "e") as e:
         a.sub("private.x")
         e.pub("private.x", b"1")
         assert a.got() == ("private.x", b"1")
 
 
-def test_our_name_at_its_place(start: Start) -> None:
-    server = start(stream("for.A.x"))
+def test_our_name_at_its_place(start_nats: Start) -> None:
+    server = start_nats(stream("for.A.x"))
     with NatsClient(server.address, "a") as a, NatsClient(server.address, "e") as e:
         a.sub("for.*.x")
         e.pub("for.A.x", b"1")
@@ -275,13 +260,13 @@ def test_our_name_at_its_place(start: Start) -> None:
            Y {exports: [{stream: "x.>"}], imports: [{stream: {account: X, subject: "x.>"}}]}""",
     ],
 )
-def test_refused_at_the_start(start: Start, imports: str) -> None:
+def test_refused_at_the_start(start_nats: Start, imports: str) -> None:
     with pytest.raises(ServerError):
-        start(accounts("", imports))
+        start_nats(accounts("", imports))
 
 
-def test_streams_are_not_handed_on(start: Start) -> None:
-    server = start(
+def test_streams_are_not_handed_on(start_nats: Start) -> None:
+    server = start_nats(
         accounts(
             '{stream: {account: M, subject: "mid.>"}}',
             """M {
@@ -302,8 +287,8 @@ def test_streams_are_not_handed_on(start: Start) -> None:
         a.nothing()
 
 
-def test_a_reload_brings_and_takes_imports(start: Start) -> None:
-    server = start(accounts(""))
+def test_a_reload_brings_and_takes_imports(start_nats: Start) -> None:
+    server = start_nats(accounts(""))
     imported = stream("ev.>", ", prefix: in")
     with NatsClient(server.address, "a") as a, NatsClient(server.address, "e") as e:
         sid = a.sub("in.>")

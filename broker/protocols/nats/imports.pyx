@@ -40,6 +40,7 @@ cdef extern from "core.h" nogil:
 
 cdef enum:
     STATUS_DONE = 0         # nothing is told
+    STATUS_NO_REPLY = 400
     STATUS_UNWANTED = 408
     STATUS_NOBODY = 503
     STATUS_LATE = 504
@@ -147,7 +148,8 @@ cdef class ServiceImport(Sink):
                 r = self.exporter.expect(self.export, self.importer, rec, self.share, sample)
                 reply = own = self.exporter.reply_to(r)
             elif sample is not None:
-                x.tell(account, self.export.latency_subject, latency.bad_request(sample, x.server))
+                x.tell(account, self.export.latency_subject, latency.failed(
+                    sample, STATUS_NO_REPLY, x.server))
             if self.same:
                 subject = rec.subject
                 n = rec.subject_len
@@ -452,7 +454,7 @@ cdef class Imports(Sink):
         if r.sample != NULL:
             try:
                 if status and not r.answered:
-                    self.crossing.tell(self.account, export.latency_subject, latency.lost(
+                    self.crossing.tell(self.account, export.latency_subject, latency.failed(
                         <object>r.sample, status, self.crossing.server))
             except Exception:
                 LOG.exception('latency of %s', export.config.subject)

@@ -30,7 +30,7 @@ Headers = dict[str, list[str]]
 class Sample:
     """One request that is measured."""
 
-    requestor: object  # the session, or None
+    asker: object  # the session, or None
     share: bool
     headers: Headers  # those that made us measure it
     start_ns: int = field(default_factory=time.time_ns)
@@ -90,18 +90,13 @@ def _pick(headers: Headers, *names: str) -> Headers:
     return {name: headers[name] for name in names if name in headers}
 
 
-def bad_request(sample: Sample, server: Mapping[str, str]) -> bytes:
-    """A request without a reply subject."""
-    return _failed(sample, 400, server)
-
-
 def answered(sample: Sample, responder: object, server: Mapping[str, str]) -> bytes:
     """The first answer came, from this session."""
     now_ns = time.time_ns()
     took = now_ns - sample.start_ns
-    requestor = client_info(sample.requestor, server if sample.share else None)
+    asked = client_info(sample.asker, server if sample.share else None)
     answer = client_info(responder, server)
-    asked_rtt, answer_rtt = requestor.get("rtt", 0), answer.get("rtt", 0)
+    asked_rtt, answer_rtt = asked.get("rtt", 0), answer.get("rtt", 0)
     system = time.time_ns() - now_ns if answer_rtt else 0
     times = {
         "start": go_time(sample.start_ns - asked_rtt),
@@ -109,19 +104,16 @@ def answered(sample: Sample, responder: object, server: Mapping[str, str]) -> by
         "system": system,
         "total": asked_rtt + took + system,
     }
-    return _event(sample, 200, {"requestor": requestor, "responder": answer}, times)
+    return _event(sample, 200, {"requestor": asked, "responder": answer}, times)
 
 
-def lost(sample: Sample, status: int, server: Mapping[str, str]) -> bytes:
-    """No answer: 408 nobody waits for it any more, 503 nobody is there, 504 it took too long."""
-    return _failed(sample, status, server)
-
-
-def _failed(sample: Sample, status: int, server: Mapping[str, str]) -> bytes:
-    requestor = client_info(sample.requestor, server if sample.share else None)
-    start = go_time(sample.start_ns - requestor.get("rtt", 0))
+def failed(sample: Sample, status: int, server: Mapping[str, str]) -> bytes:
+    """No answer: 400 none was asked for, 408 nobody waits for it any more, 503 nobody is there, 504
+    it took too long."""
+    asked = client_info(sample.asker, server if sample.share else None)
+    start = go_time(sample.start_ns - asked.get("rtt", 0))
     times = {"start": start, "service": 0, "system": 0, "total": 0}
-    return _event(sample, status, {"requestor": requestor}, times)
+    return _event(sample, status, {"requestor": asked}, times)
 
 
 def _event(
