@@ -120,6 +120,12 @@ NATS_MAPPING_IMPORT: Final = (
 NATS_MAPPING_TWICE: Final = "duplicate entry for {quoted}"
 NATS_MAPPING_WEIGHT: Final = "individual weights need to be <= 100"
 NATS_MAPPING_WEIGHTS: Final = "total weight needs to be <= 100"
+NATS_LATENCY_STATUS: Final = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    503: "Service Unavailable",
+    504: "Service Timeout",
+}
 
 # What a request that is no WebSocket is told (websocket.go wsUpgrade).
 WEBSOCKET_METHOD: Final = "request method must be GET"

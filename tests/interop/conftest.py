@@ -1,14 +1,16 @@
-"""A program on the Go client that nsqd's authors use themselves, built once."""
+"""A program on the Go client that nsqd's authors use themselves, built once; NATS servers from a
+text."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from harness.nats_file import FileServer
 
 BUILD_S = 120.0
 RUN_S = 40.0
@@ -45,3 +47,17 @@ def go_nsq(tmp_path_factory: pytest.TempPathFactory) -> GoNsq:
         )
 
     return run
+
+
+@pytest.fixture
+def start_nats(tmp_path: Path) -> Iterator[Callable[[str], FileServer]]:
+    """Servers of one's own, configured in nats-server's language; they end with the test."""
+    servers: list[FileServer] = []
+
+    def start(text: str) -> FileServer:
+        servers.append(FileServer(tmp_path / f"nats{len(servers)}", text))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from broker import errors
+from broker.protocols.nats.placeholders import parse, wrong
 from broker.protocols.nats.transform import is_within
 
 _BLANK: Final = re.compile(r"[\t\n\f\r ]")
@@ -77,3 +79,18 @@ def unnumbered(subject: str) -> tuple[str, list[str]]:
             places.append(token)
             tokens[index] = "*"
     return ".".join(tokens), places
+
+
+def reverse(source: str, destination: str) -> tuple[str, str]:
+    """The pair that leads back from what `destination` makes of `source`; see Transform."""
+    pattern, places = unnumbered(destination)
+    wanted = [place.wildcards[0] for place in map(parse, places) if place is not None]
+    tokens = source.split(".")
+    count = 0
+    for index, text in enumerate(tokens):
+        if text == "*":
+            count += 1
+            if count not in wanted:
+                raise wrong(errors.NATS_MAPPING_UNUSED, destination)
+            tokens[index] = f"${wanted.index(count) + 1}"
+    return pattern, ".".join(tokens)

@@ -16,9 +16,9 @@ from broker.protocols.nats.account import Account, Desk
 from broker.protocols.nats.callout_auth import OperatorCallout
 from broker.protocols.nats.closed import ClosedConnections
 from broker.protocols.nats.door import ANY_HOST, NatsDoor
+from broker.protocols.nats.exchange import Exchange
 from broker.protocols.nats.face import NatsFace
 from broker.protocols.nats.gate import Gate, bucket
-from broker.protocols.nats.mapping import Mapper
 from broker.protocols.nats.monitor_door import MonitorDoor
 from broker.protocols.nats.monitor_pages import MonitorPages
 from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
@@ -89,6 +89,9 @@ class NatsServer:
         self.door: NatsDoor | None = None
         self.websocket: WebsocketDoor | None = None
         self.operator: OperatorLink | None = None
+        self.exchange = Exchange(
+            runtime.turn, self.desk, server_name=self.server_name, cluster=settings.cluster_name
+        )
         self.make_account(conf.GLOBAL_ACCOUNT, router)
         self.configure(settings)
         if isinstance(self.gate.authenticator, OperatorCallout):
@@ -105,12 +108,16 @@ class NatsServer:
     @property
     def system_account(self) -> Account | None:
         """Where the server speaks about itself; None when that is switched off."""
+        return self.accounts.get(self.system_name)
+
+    @property
+    def system_name(self) -> str:
+        """Of the system account; empty when there is none."""
         if self.settings.no_system_account:
-            return None
-        name = self.settings.system_account or conf.SYSTEM_ACCOUNT
+            return ""
         if self.operator is not None and self.operator.system_account:
-            name = self.operator.system_account
-        return self.accounts.get(name)
+            return self.operator.system_account
+        return self.settings.system_account or conf.SYSTEM_ACCOUNT
 
     def bus(self, account: str) -> Account | None:
         """Where the server itself may ask somebody."""
@@ -120,6 +127,7 @@ class NatsServer:
         """One that is not there yet."""
         account = Account(name, self.runtime.turn, self.desk, router)
         self.accounts[name] = account
+        self.exchange.join(account)
         if self.system is not None:
             self.system.adopt(account)
         return account
@@ -144,17 +152,22 @@ class NatsServer:
     def _configure_accounts(self, settings: conf.Settings) -> None:
         """Make the accounts that are configured, set their limits; nobody is cut here."""
         configured = {account.name: account for account in settings.accounts}
-        names = [*configured]
-        if not settings.no_system_account:
-            names.append(settings.system_account or conf.SYSTEM_ACCOUNT)
-        for name in names:
-            if name not in self.accounts:
+        self.exchange.system_account = self.system_name
+        for name in (*configured, settings.system_account or conf.SYSTEM_ACCOUNT):
+            if name not in self.accounts and (name in configured or self.system_name):
                 self.make_account(name)
-        for name, account in self.accounts.items():
-            self.configure_account(account, configured.get(name))
+        self.exchange.configure(
+            self._limit_account(account, configured.get(name))
+            for name, account in self.accounts.items()
+        )
 
     def configure_account(self, account: Account, config: conf.Account | None) -> None:
         """Set its limits and what it shares; nobody is cut here."""
+        self.exchange.system_account = self.system_name
+        self.exchange.update(self._limit_account(account, config))
+
+    def _limit_account(self, account: Account, config: conf.Account | None) -> conf.Account:
+        """Set its limits; what it shares."""
         if config is None and self.operator is not None:
             config = self.operator.config(account.name)
         account.config = config
@@ -164,10 +177,10 @@ class NatsServer:
         account.payload_max = most.max_payload
         account.leafs_max = most.max_leafnodes
         account.bucket = bucket(config.rate if config is not None else None)
-        mappings = config.mappings if config is not None else ()
+        shared = config or conf.Account(account.name)
         if account.name == conf.GLOBAL_ACCOUNT:
-            mappings = (*self.settings.mappings, *mappings)
-        account.mapper = Mapper(mappings) if mappings else None
+            shared = replace(shared, mappings=(*self.settings.mappings, *shared.mappings))
+        return shared
 
     # --- life
 
@@ -251,6 +264,7 @@ class NatsServer:
             kept = configured | {conf.GLOBAL_ACCOUNT}
             if name not in kept and account is not self.system_account and not account.sessions:
                 del self.accounts[name]
+                self.exchange.leave(name)
                 if self.system is not None:
                     self.system.forget(account)
         if self.system is not None:
@@ -277,6 +291,7 @@ class NatsServer:
             await self.operator.stop()
         self.passwords.close()
         await self.monitor.close()
+        self.exchange.close()
 
     async def lame_duck(self) -> None:
         """Tell clients to go elsewhere, then close them one by one; returns when all are gone."""

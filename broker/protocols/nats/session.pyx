@@ -20,6 +20,7 @@ from broker.core.turn cimport PHASE_STORE
 from broker.core.types cimport REC_CRLF, record_t
 from broker.protocols.nats.account cimport Account
 from broker.protocols.nats.face cimport SLOW_DROP, SLOW_PAUSE, NatsFace
+from broker.protocols.nats.imports cimport Imports
 from broker.protocols.nats.options import parse_object
 from broker.protocols.nats.permit cimport Permit
 from broker.protocols.nats.publishing cimport publish
@@ -100,6 +101,8 @@ cdef class NatsSession(Session):
         self.stop_ns = face.turn.wall_ns
         if self.account is not None:
             self.account.leave(self)
+            if self.account.desk.speaker == <void *>self:
+                self.account.desk.speaker = NULL
         face.gate.left(self)
         self.link = None
         self.gone = True
@@ -450,6 +453,8 @@ cdef class NatsSession(Session):
     # --- subscriptions
 
     cdef void remove_sub(self, sub_t *sub) noexcept:
+        if self.account.imports is not None:
+            (<Imports>self.account.imports).unsubscribed(self, sub)
         subs_drop(&self.subs, sub)
         self.router.remove(sub)
 

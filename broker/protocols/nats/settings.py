@@ -99,7 +99,7 @@ class Export:
 
     subject: str
     service: bool
-    accounts: tuple[str, ...] | None = None  # None: anybody
+    accounts: tuple[str, ...] | None = None  # None: anybody; none: only who has a token
     response_type: str = "singleton"  # or stream, chunked; of services
     threshold_ns: int = limits.NATS_RESPONSE_THRESHOLD
     token_position: int = 0  # of the importing account's name in the subject, from 1

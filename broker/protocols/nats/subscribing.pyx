@@ -7,6 +7,7 @@ from broker import errors
 from broker.core.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, queue_name, spell, sub_t, subject_shape)
 from broker.protocols.nats.face cimport NatsFace
+from broker.protocols.nats.imports cimport Imports
 from broker.protocols.nats.permit cimport PERMIT_FILTERED, PERMIT_NO, PERMIT_YES
 from broker.protocols.nats.session cimport NatsSession
 from broker.protocols.nats.subs cimport sid_hash, subs_find, subs_put
@@ -58,6 +59,8 @@ cdef int subscribe(NatsSession s, op_t *op) except -1:
         except MemoryError:
             s.router.remove(sub)
             raise
+        if s.account.imports is not None:
+            (<Imports>s.account.imports).subscribed(s, sub)
     if s.verbose:
         s.say(OK, OK_LEN)
     return 0

@@ -1,0 +1,103 @@
+"""What is told about a client to those it asks: the header Nats-Request-Info, and in events.
+
+Source: nats-server events.go ClientInfo (the order of the fields too), client.go getClientInfo.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from broker.limits import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HEADER: Final = b"Nats-Request-Info"
+_ORDER: Final = (
+    "start", "host", "id", "acc", "svc", "user", "name", "lang", "ver", "rtt", "server", "cluster",
+    "alts", "stop", "jwt", "issuer_key", "name_tag", "tags", "kind", "client_type", "client_id",
+    "nonce",
+)  # fmt: skip
+# Go writes what could be HTML otherwise.
+_ESCAPES: Final = {
+    b"<": b"\\u003c",
+    b">": b"\\u003e",
+    b"&": b"\\u0026",
+    "\u2028".encode(): b"\\u2028",
+    "\u2029".encode(): b"\\u2029",
+}
+
+
+def go_json(value: object) -> bytes:
+    """JSON as Go writes it."""
+    text = orjson.dumps(value)
+    for plain, escaped in _ESCAPES.items():
+        if plain in text:
+            text = text.replace(plain, escaped)
+    return text
+
+
+def go_time(wall_ns: int) -> str:
+    """A moment as Go's RFC3339Nano in UTC: no zeros at the end."""
+    seconds, ns = divmod(wall_ns, SECOND)
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return text + (f".{ns:09}".rstrip("0") if ns else "") + "Z"
+
+
+def client_info(session: Any, server: Mapping[str, str] | None) -> dict[str, Any]:
+    """About a session; with `server` (its name and cluster) everything, else only where it is.
+
+    Nothing of it for what the server itself says (None).
+    """
+    if session is None:
+        return {}
+    info: dict[str, Any] = {"acc": session.account.name, "rtt": session.rtt_ns}
+    if server is not None:
+        options, who = session.options, session.identity
+        leaf = str(session.kind).startswith("LEAFNODE")
+        info |= server
+        info |= {
+            "start": go_time(session.start_ns),
+            "host": session.host,
+            "id": session.client_id,
+            "kind": "Leafnode" if leaf else "Client",
+            "client_type": "" if leaf else "websocket" if session.kind == "WEBSOCKET" else "nats",
+        }
+        if options is not None:
+            info |= {"name": options.name, "lang": options.lang, "ver": options.version}
+        if who is not None:
+            info |= {
+                "user": who.user,
+                "jwt": who.jwt,
+                "issuer_key": who.issuer_key,
+                "name_tag": who.name_tag,
+                "tags": list(who.tags),
+            }
+    return ordered(info)
+
+
+def ordered(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields in their order, empty ones left out."""
+    return {name: info[name] for name in _ORDER if info.get(name)}
+
+
+def passed_on(
+    block: bytes, service: str, server: Mapping[str, str] | None
+) -> dict[str, Any] | None:
+    """What a message says about its client that one account hands on to the next, for the latter;
+    `server`: to be added. None when it says nothing that can be read."""
+    at = block.find(b"\r\n" + HEADER + b":")
+    if at < 0:
+        return None
+    value = block[at + len(HEADER) + 3 :].partition(b"\r\n")[0]
+    try:
+        info = orjson.loads(value)
+    except ValueError:
+        return None
+    if not isinstance(info, dict):
+        return None
+    info["svc"] = service
+    return ordered({**info, **(server or {})})
