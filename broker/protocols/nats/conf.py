@@ -10,6 +10,7 @@ given twice the last counts. Source: nats-server conf/lex.go and parse.go.
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +44,7 @@ _BOOLS: Final = {
 _INT64: Final = range(-(1 << 63), 1 << 63)
 # A bare hash is no variable.
 _BCRYPT: Final = "$2a$"
+_DIGITS_MAX: Final = 64
 
 
 def parse_file(path: Path, environment: Mapping[str, str], above: tuple[Path, ...] = ()) -> Map:
@@ -163,6 +165,8 @@ class _Parser(Source):
         if "\0" in name:
             raise self.wrong("no file has such a name", start)
         path = Path(self.file).parent / name
+        if "\0" in name:
+            raise self.wrong("no file has such a name", start)
         if path.resolve() in self.above:
             raise self.wrong(f"{name} includes itself", start)
         if len(self.above) >= limits.CONF_DEPTH_MAX:
@@ -288,7 +292,7 @@ class _Parser(Source):
         return text
 
     def number(self) -> Any:
-        for pattern, make in ((_DATE, _date), (_ADDRESS, str), (_FLOAT, float)):
+        for pattern, make in ((_DATE, _date), (_ADDRESS, str), (_FLOAT, _float)):
             match = pattern.match(self.text, self.pos)
             if match is not None:
                 self.pos, start = match.end(), self.pos
@@ -311,9 +315,11 @@ class _Parser(Source):
         base = 1024 if unit[1:] in ("b", "i", "ib") else 1000
         if unit[1:] not in ("", "b", "i", "ib"):
             raise self.wrong(f"{unit} is no unit", start)
-        number = int(digits) * base ** _POWERS[unit[0]] if unit else int(digits)
-        if number not in _INT64:
-            raise self.wrong(f"{digits}{unit} is out of range", start)
+        # Longer than that is too much anyway, and more than int() may take.
+        short = digits if len(digits) < _DIGITS_MAX else digits[:_DIGITS_MAX]
+        number = int(short) * base ** _POWERS[unit[0]] if unit else int(short)
+        if number not in _INT64 or short != digits:
+            raise self.wrong(f"{short}{unit} is out of range", start)
         return number
 
     def bare(self, end: int | None = None) -> Any:
@@ -357,6 +363,13 @@ class _Parser(Source):
 def _text(text: str) -> str:
     """Bytes written as escapes become characters where they are UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number is out of range")
+    return number
 
 
 def _date(text: str) -> datetime:

@@ -38,6 +38,7 @@ _OWNERS: Final = {
 }
 _INT64: Final = (1 << 63) - 1
 INT32: Final = (1 << 31) - 1
+_DURATION_MAX: Final = 256  # characters
 PORT_ANY: Final = -1  # the system picks one
 _PORT: Final = re.compile(r"[+-]?[0-9]{1,9}")
 
@@ -58,6 +59,8 @@ def go_duration(text: str) -> int:
     if rest == "0":
         return 0
     total, at = 0, 0
+    if len(rest) > _DURATION_MAX:
+        raise ValueError("is no duration")
     while match := _PART.match(rest, at):
         whole, _, part = match[1].partition(".")
         unit = _UNITS[match[2]]
@@ -210,10 +213,10 @@ class Block:
         if not number or isinstance(it, bool) or seconds == "no":
             self.mistakes.add(entry, f"{name}: expected a duration, got {kind_of(it)}")
             return None
-        found = int(it * limits.SECOND)
-        if found > _INT64:
+        if it > _INT64 // limits.SECOND:
             self.mistakes.add(entry, f"{name}: {it} seconds are too many")
             return None
+        found = int(it * limits.SECOND)
         if seconds == "warn":
             self.mistakes.warn(entry, f'{name}: a number of seconds: write "{it}s"')
         return found

@@ -198,7 +198,7 @@ class OperatorMode:
 
 def _wrong_folder(directory: str) -> str:
     """It need not be there yet."""
-    if not directory:
+    if not directory or "\0" in directory:
         return "dir is missing"
     path = Path(directory)
     try:

@@ -14,6 +14,7 @@ from broker import errors
 
 TAIL: Final = ">"
 INT64_MAX: Final = 2**63 - 1
+_DIGITS_MAX: Final = 64  # with zeros in front
 _SPACES: Final = re.compile(r"[\t\n\f\r ]")
 _COMMA: Final = re.compile(r",[\t\n\f\r ]*")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
@@ -56,7 +57,7 @@ def wrong(why: str, token: str) -> MappingError:
 
 def integer(text: str) -> int | None:
     """A signed decimal number of 64 bits, or None."""
-    if not _INTEGER.fullmatch(text):
+    if not _INTEGER.fullmatch(text) or len(text) > _DIGITS_MAX:
         return None
     value = int(text)
     return value if -INT64_MAX - 1 <= value <= INT64_MAX else None

@@ -189,6 +189,41 @@ def mistakes_in(text: str) -> list[ConfError]:
     return []
 
 
+MANY = "1" * 5000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"port: {MANY}",
+        f"port: -{MANY}k",
+        f"authorization {{ timeout: {MANY}.5 }}",
+        f"authorization {{ timeout: {MANY[:300]}.5 }}",
+        f'ping_interval: "{MANY}s"',
+        f'leafnodes {{ min_version: "{MANY}.1.1" }}',
+        f'mappings {{ "a.*": "b.{{{{partition({MANY},1)}}}}" }}',
+        f'mappings {{ a: {{dest: b, weight: "{MANY}"}} }}',
+        f'listen: "a:{MANY}"',
+        'include "a\0b"',
+        'operator: "a\0b"',
+        'tls { cert_file: "a\0", key_file: "b\0" }',
+        'tls { cert_file: cert.pem, key_file: key.pem, ca_file: "c\0" }',
+        'resolver { type: full, dir: "\0" }',
+        'leafnodes { remotes: [ {url: "nats://[::1"} ] }',
+        'leafnodes { remotes: [ {url: "nats://a:99999"} ] }',
+        "resolver: URL(http://[a)",
+        f'operator: "{MANY}"',
+        f'tls {{ cert_file: "{MANY}", key_file: b }}',
+    ],
+)
+def test_what_is_too_much_or_cannot_be_is_refused(text: str) -> None:
+    assert mistakes_in(text)
+
+
+def test_what_only_looks_like_a_wildcards_number_is_taken_as_it_is() -> None:
+    assert mistakes_in(f'mappings {{ "a.*": "b.${MANY}" }}') == []
+
+
 @given(st.one_of(st.text(), TEXTS, *altered()))
 def test_whatever_it_says_it_is_read_or_refused(text: str) -> None:
     assert all(error.line >= 1 and error.column >= 1 for error in mistakes_in(text))
