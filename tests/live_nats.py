@@ -28,7 +28,7 @@ class LiveNats:
         self, text: str = "", *, settings: Mapping[str, Any] | None = None, **more: Page
     ) -> None:
         """`settings`: what the text does not say. `more`: pages by name, made from the server."""
-        read, mistakes = read_text(HEAD + text, "server.conf", {})
+        read, mistakes = read_text(HEAD + text, {}, "server.conf")
         assert mistakes == []
         self.settings = replace(read, **(settings or {}))
         self.more = more
