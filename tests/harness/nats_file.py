@@ -59,7 +59,7 @@ class FileServer:
     def _await_ports(self) -> None:
         deadline = time.monotonic() + START_DEADLINE_S
         while True:
-            for path in self.folder.glob("*.ports"):
+            for path in self.folder.glob("[!.]*.ports"):
                 try:
                     ports = json.loads(path.read_text())
                 except ValueError:  # it is being written

@@ -5,3 +5,4 @@ from broker.protocols.nats.session cimport NatsSession
 from broker.protocols.nats.wire cimport op_t
 
 cdef int publish(NatsSession s, op_t *op) except -1
+cdef void pay(NatsSession s) noexcept

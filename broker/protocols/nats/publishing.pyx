@@ -9,7 +9,7 @@ next subscriber does: its head is written once, and nobody can tell, as long as 
 stands in the match twice.
 """
 from cpython.object cimport PyObject, PyTypeObject
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from broker import errors
@@ -19,6 +19,7 @@ from broker.core.seams cimport Sink
 from broker.core.trie cimport match_t, sub_t, subject_shape
 from broker.core.types cimport REC_CRLF, record_t
 from broker.protocols.nats.mapping cimport MAP_CHANCE, MAP_LOST, MAP_TO, Mapper
+from broker.protocols.nats.rates cimport Bucket
 from broker.protocols.nats.session cimport NatsSession
 from broker.protocols.nats.wire cimport (
     SIZES_MAX, join_sizes, no_responders_bytes, op_t, put_no_responders, reserved_reply,
@@ -225,3 +226,16 @@ cdef int no_one(NatsSession s, op_t *op) except -1:
         out_commit(s.out, <size_t>(end - p))
         return 0
     return 0
+
+
+cdef void pay(NatsSession s) noexcept:
+    """For what was published since the last read, to whoever limits its rate."""
+    cdef uint64_t msgs = s.in_msgs - s.paid_msgs, octets = s.in_bytes - s.paid_bytes
+    cdef int64_t wait = 0
+    cdef Bucket bucket
+    s.paid_msgs = s.in_msgs
+    s.paid_bytes = s.in_bytes
+    for bucket in s.buckets:
+        wait = max(wait, bucket.take(s.face.turn.now_ns, msgs, octets))
+    if wait and not s.stall_due_ns and not s.closing:
+        s.rest(wait)

@@ -119,6 +119,12 @@ def _fixed(name: str, option: str) -> Callable[[_Draft], None]:
     return step
 
 
+def _monitor_login(draft: _Draft) -> None:
+    """It cannot change, and its values are nobody's business."""
+    if draft.changed("monitor_user") or draft.changed("monitor_password"):
+        raise ReloadRefused(errors.NATS_RELOAD_BLOCK.format("monitor_user", "its value"))
+
+
 def _block_refused(option: str, old: object, new: object) -> ReloadRefused:
     if old is None or new is None:
         words = ("none", "a block")
@@ -354,6 +360,7 @@ _STEPS: Final[tuple[Callable[[_Draft], None], ...]] = (
     _free("max_payload", "max_payload", Action.LIMITS, Action.INFO),
     _fixed("max_pending", "MaxPending"),
     _free("slow_consumer", "slow_consumer", Action.LIMITS),
+    _monitor_login,
     _cluster_name,
     _leafnodes,
     _websocket,

@@ -81,6 +81,5 @@ cdef class NatsSession(Session):
     cdef void set_timer(self) noexcept
     cdef void stall(self) noexcept
     cdef void rest(self, int64_t wait_ns) noexcept
-    cdef void pay(self) noexcept
     cdef void no_room(self, uint64_t messages) noexcept
     cdef void wake_waiters(self) noexcept

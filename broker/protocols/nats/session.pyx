@@ -23,8 +23,7 @@ from broker.protocols.nats.face cimport SLOW_DROP, SLOW_PAUSE, NatsFace
 from broker.protocols.nats.imports cimport Imports
 from broker.protocols.nats.options import parse_object
 from broker.protocols.nats.permit cimport Permit
-from broker.protocols.nats.publishing cimport publish
-from broker.protocols.nats.rates cimport Bucket
+from broker.protocols.nats.publishing cimport pay, publish
 from broker.protocols.nats.subs cimport subs_any, subs_drop, subs_free, subs_retire, subs_unretire
 from broker.protocols.nats.subscribing cimport listing, prune, subscribe, unsubscribe
 from broker.protocols.nats.wire cimport (
@@ -244,7 +243,7 @@ cdef class NatsSession(Session):
             used += step
         self.need = self.state.need
         if self.rated:
-            self.pay()
+            pay(self)
         if self.face.stalled != NULL:
             self.stall()
         if self.face.turn.pressed is not None:
@@ -547,18 +546,6 @@ cdef class NatsSession(Session):
         self.stall_due_ns = self.face.turn.now_ns + wait_ns
         self.link.pause()
         self.set_timer()
-
-    cdef void pay(self) noexcept:
-        """For what was published since the last read, to whoever limits its rate."""
-        cdef uint64_t msgs = self.in_msgs - self.paid_msgs, octets = self.in_bytes - self.paid_bytes
-        cdef int64_t wait = 0
-        cdef Bucket bucket
-        self.paid_msgs = self.in_msgs
-        self.paid_bytes = self.in_bytes
-        for bucket in self.buckets:
-            wait = max(wait, bucket.take(self.face.turn.now_ns, msgs, octets))
-        if wait and not self.stall_due_ns and not self.closing:
-            self.rest(wait)
 
     cdef void wake_waiters(self) noexcept:
         cdef NatsSession session
