@@ -59,6 +59,8 @@ def signed(
         text = "other" if change == "other text" else nonce
         raw = pair.sign(text.encode())
         signature = nkeys.to_base64(raw)
+        if "padded" in change and not {"-", "_"} & set(signature):
+            return {"nkey": pair.public, "sig": ""}  # both alphabets write this one the same way
         if change == "padded":
             signature += "=="
         elif change == "standard":

@@ -34,7 +34,7 @@ async def serve(folder: Path, config: str) -> tuple[asyncio.subprocess.Process, 
     else:
         raise AssertionError("nats-server did not start")
     ports = folder / f"nats-server_{process.pid}.ports"
-    while not (ports.exists() and ports.read_bytes().endswith(b"}")):
+    while not (ports.exists() and ports.read_bytes().endswith(b"}")):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     address = json.loads(ports.read_text())["nats"][0].removeprefix("nats://").split(":")
     return process, (address[0], int(address[1]))

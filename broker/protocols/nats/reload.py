@@ -122,7 +122,7 @@ def _fixed(name: str, option: str) -> Callable[[_Draft], None]:
 def _monitor_login(draft: _Draft) -> None:
     """It cannot change, and its values are nobody's business."""
     if draft.changed("monitor_user") or draft.changed("monitor_password"):
-        raise ReloadRefused(errors.NATS_RELOAD_BLOCK.format("monitor_user", "its value"))
+        raise ReloadRefused(errors_cli.RELOAD_BLOCK.format("monitor_user", "its value"))
 
 
 def _block_refused(option: str, old: object, new: object) -> ReloadRefused:
