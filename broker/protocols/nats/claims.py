@@ -255,9 +255,10 @@ def is_activated(
     activation = tokens.decode(one.token, "activation")  # it was checked with the account
     claims = activation.claims
     issuer = activation.body.issuer_account
-    if issuer and (issuer != exporter.claims.sub or claims.iss not in signing_keys(exporter)):
+    owner = exporter.claims.sub
+    if issuer and (issuer != owner or claims.iss not in {owner, *signing_keys(exporter)}):
         return False
-    if not issuer and claims.iss != exporter.claims.sub:
+    if not issuer and claims.iss != owner:
         return False
     if claims.sub != importer.claims.sub or claims.nbf > now or 0 < claims.exp <= now:
         return False
