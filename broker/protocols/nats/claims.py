@@ -50,8 +50,14 @@ def _rules(texts: list[str]) -> tuple[settings.SubjectRule, ...]:
 
 def _responses(responses: Responses) -> settings.ResponseRule:
     return settings.ResponseRule(
-        responses.max or limits.NATS_RESPONSES_MAX, responses.ttl or limits.NATS_RESPONSES_EXPIRE
+        _bounded(responses.max, limits.INT32_MAX) or limits.NATS_RESPONSES_MAX,
+        _bounded(responses.ttl, limits.DURATION_MAX) or limits.NATS_RESPONSES_EXPIRE,
     )
+
+
+def _bounded(number: int, most: int) -> int:
+    """Negative is no limit, however negative."""
+    return max(-1, min(number, most))
 
 
 # --- templates of scoped signing keys
@@ -195,7 +201,8 @@ def _export(one: tokens.ExportClaim) -> settings.Export:
         service=one.type == "service",
         accounts=() if one.token_req and not by_place else None,
         response_type=_RESPONSES.get(one.response_type, "singleton"),
-        threshold_ns=one.response_threshold or limits.NATS_RESPONSE_THRESHOLD,
+        threshold_ns=_bounded(one.response_threshold, limits.DURATION_MAX)
+        or limits.NATS_RESPONSE_THRESHOLD,
         token_position=one.account_token_position,
         latency_subject=latency.results if latency is not None else "",
         latency_sampling=0

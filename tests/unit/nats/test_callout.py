@@ -171,7 +171,7 @@ def test_the_identity() -> None:
         service = Service(
             ISSUER,
             decide=lambda s, r: s.answer(
-                r, s.user(r, pub={"deny": ["x"]}, subs=3, head={"exp": 2**33})
+                r, s.user(r, pub={"deny": ["x"]}, subs=3, head={"exp": 2**32})
             ),
         )
         async with running(configured()[1]) as server:
@@ -180,7 +180,7 @@ def test_the_identity() -> None:
             session = next(iter(server.accounts["APP"].sessions))
             identity = session.identity
             assert (identity.account, identity.user) == ("APP", "guest")
-            assert identity.expires_ns == 2**33 * 10**9
+            assert identity.expires_ns == 2**32 * 10**9
             assert identity.jwt == ""
             writer.write(b"PUB x 0\r\n\r\n")
             assert b"Permissions Violation" in await reader.readline()

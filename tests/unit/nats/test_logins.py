@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +70,15 @@ def test_logins(tmp_path: Path, case: Case, read: bool) -> None:
         settings, _ = read_file(path, {})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(asyncio.wait_for(check(case, settings), DEADLINE_S))
+
+
+SECRETS = re.compile(r"s3cret|eyJ|\$2b\$|\bpw\b|\bSU[A-Z2-7]{20}")
+
+
+def test_secrets_do_not_reach_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        for case in CASES + OPERATOR_CASES:
+            runner.run(asyncio.wait_for(check(case, case.settings), DEADLINE_S))
+    assert SECRETS.search(caplog.text) is None
+    assert not any(SECRETS.search(repr(case.settings)) for case in CASES)
