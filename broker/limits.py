@@ -140,6 +140,7 @@ CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the n
 ROUTER_CACHE_SUBJECTS: Final = 8192  # answers kept; a power of two
 ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together
 INT64_MAX: Final = 2**63 - 1
+INT32_MAX: Final = 2**31 - 1
 SEQ_MAX: Final = 2**62  # no log gets that far
 # Dead letters moved back: so many are on their way at once; none arriving for so long ends it.
 REQUEUE_WINDOW: Final = 256

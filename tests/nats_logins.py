@@ -56,21 +56,17 @@ def signed(
     """By nkey; `change`: what is done to the signature."""
 
     def fields(nonce: str) -> dict[str, Any]:
-        text = "other" if change == "other text" else nonce
-        raw = pair.sign(text.encode())
-        signature = nkeys.to_base64(raw)
-        if "padded" in change and not {"-", "_"} & set(signature):
-            return {"nkey": pair.public, "sig": ""}  # both alphabets write this one the same way
-        if change == "padded":
-            signature += "=="
-        elif change == "standard":
-            signature = standard(raw)
-        elif change == "unpadded standard":
-            signature = standard(raw).rstrip("=")
-        elif change == "none":
-            signature = ""
-        elif change == "cut":
-            signature = signature[:-4]
+        raw = pair.sign(b"other" if change == "other text" else nonce.encode())
+        url, padded = nkeys.to_base64(raw), standard(raw)
+        # Without special letters both kinds of base64 are the same.
+        same = url == padded.rstrip("=")
+        signature = {
+            "padded": url[:-4] if same else url + "==",
+            "standard": padded,
+            "unpadded standard": url[:-4] if same else padded.rstrip("="),
+            "none": "",
+            "cut": url[:-4],
+        }.get(change, url)
         return {"nkey": key or pair.public, "sig": signature, **more}
 
     return Try(name, fields, error)

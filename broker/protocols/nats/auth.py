@@ -9,6 +9,7 @@ from broker.protocols.nats.account_tokens import AccountTokens
 from broker.protocols.nats.callout_auth import LocalCallout, OperatorCallout
 from broker.protocols.nats.local_auth import LocalAuth
 from broker.protocols.nats.operator_mode import OperatorAuth
+from broker.protocols.nats.tls_policy import client_context
 
 if TYPE_CHECKING:
     from broker.protocols.nats.asking import Bus
@@ -27,15 +28,18 @@ class Host(callout.Host, Protocol):
 def build(
     settings: Settings, passwords: Passwords, host: Host, previous: Authenticator | None = None
 ) -> Authenticator:
-    """Whoever decides about logins. ValueError when operators' tokens are no good, OSError when
-    the folder of accounts cannot be had. In operator mode `previous` goes on: what it knows of
-    accounts stays."""
+    """Whoever decides about logins.
+
+    ValueError when operators' tokens are no good, OSError when the folder of accounts cannot be
+    had, TlsError. In operator mode `previous` goes on: what it knows of accounts stays.
+    """
     trust = settings.resolver
     if trust is not None and (trust.operators or trust.trusted_keys):
         if isinstance(previous, OperatorCallout):
             previous.operator.pin(trust.pinned_accounts)
             return previous
-        resolver = resolvers.make(trust, lambda: host.system_account)
+        context = client_context(trust.tls) if trust.tls is not None else None
+        resolver = resolvers.make(trust, lambda: host.system_account, context)
         accounts = AccountTokens(trust, resolver)
         operator = OperatorAuth(accounts, trust.pinned_accounts, settings.system_account)
         return OperatorCallout(host, operator)

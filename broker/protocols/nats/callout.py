@@ -36,6 +36,9 @@ class Host(Protocol):
     server_name: str
     settings: settings.Settings
 
+    @property
+    def login_timeout_ns(self) -> int: ...
+
     def bus(self, account: str) -> Bus | None:
         """The account of that name, made if need be."""
 
@@ -56,8 +59,6 @@ class Caller:
         self.host = host
         self.clock = clock
         self.waiting = 0
-        own = host.settings.authorization.timeout_ns or limits.NATS_AUTH_TIMEOUT
-        self._timeout_s = own / limits.SECOND
 
     async def answer(self, service: Service, login: Login, name: str) -> tuple[Token, bool]:
         """The answer, and whether it was sealed; raises Refused."""
@@ -67,6 +68,7 @@ class Caller:
         if self.waiting >= limits.NATS_CALLOUTS_MAX:
             raise Refused("too many logins wait for the authorization service")
         user = nkeys.KeyPair(nkeys.USER)
+        timeout_s = self.host.login_timeout_ns / limits.SECOND
         data = self._request(service, login, name, user.public).encode()
         headers = b""
         if service.xkey:
@@ -75,7 +77,7 @@ class Caller:
         self.waiting += 1
         try:
             question = Question(SUBJECT.encode(), data, headers)
-            raw = await ask(bus, question, self._timeout_s)
+            raw = await ask(bus, question, timeout_s)
         finally:
             self.waiting -= 1
         if raw is None:
@@ -183,7 +185,7 @@ class Caller:
         head = {
             "sub": service.issuer,
             "aud": AUDIENCE,
-            "exp": int(self.clock() + self._timeout_s),
+            "exp": int(self.clock() + self.host.login_timeout_ns / limits.SECOND),
         }
         return tokens.encode(host.key, head, body, "authorization_request")
 

@@ -41,7 +41,7 @@ def find_user(der: bytes, users: Mapping[str, _User]) -> tuple[str, _User] | Non
         certificate = x509.load_der_x509_certificate(der)
         emails, dns_names, uris = _alternatives(certificate)
         subject = certificate.subject
-    except ValueError:
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return None
     if not emails and not uris and not subject.rdns:
         return None

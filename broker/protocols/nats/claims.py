@@ -50,8 +50,14 @@ def _rules(texts: list[str]) -> tuple[settings.SubjectRule, ...]:
 
 def _responses(responses: Responses) -> settings.ResponseRule:
     return settings.ResponseRule(
-        responses.max or limits.NATS_RESPONSES_MAX, responses.ttl or limits.NATS_RESPONSES_EXPIRE
+        _bounded(responses.max, limits.INT32_MAX) or limits.NATS_RESPONSES_MAX,
+        _bounded(responses.ttl, limits.DURATION_MAX) or limits.NATS_RESPONSES_EXPIRE,
     )
+
+
+def _bounded(number: int, most: int) -> int:
+    """Negative is no limit, however negative."""
+    return max(-1, min(number, most))
 
 
 # --- templates of scoped signing keys
@@ -195,7 +201,8 @@ def _export(one: tokens.ExportClaim) -> settings.Export:
         service=one.type == "service",
         accounts=() if one.token_req and not by_place else None,
         response_type=_RESPONSES.get(one.response_type, "singleton"),
-        threshold_ns=one.response_threshold or limits.NATS_RESPONSE_THRESHOLD,
+        threshold_ns=_bounded(one.response_threshold, limits.DURATION_MAX)
+        or limits.NATS_RESPONSE_THRESHOLD,
         token_position=one.account_token_position,
         latency_subject=latency.results if latency is not None else "",
         latency_sampling=0
@@ -255,9 +262,10 @@ def is_activated(
     activation = tokens.decode(one.token, "activation")  # it was checked with the account
     claims = activation.claims
     issuer = activation.body.issuer_account
-    if issuer and (issuer != exporter.claims.sub or claims.iss not in signing_keys(exporter)):
+    owner = exporter.claims.sub
+    if issuer and (issuer != owner or claims.iss not in {owner, *signing_keys(exporter)}):
         return False
-    if not issuer and claims.iss != exporter.claims.sub:
+    if not issuer and claims.iss != owner:
         return False
     if claims.sub != importer.claims.sub or claims.nbf > now or 0 < claims.exp <= now:
         return False

@@ -189,4 +189,4 @@ def expiry_ns(user: Token, left: float, now: float) -> int:
     ends = [user.claims.exp * limits.SECOND] if user.claims.exp else []
     if left:
         ends.append(int((now + left) * limits.SECOND))
-    return min(ends, default=0)
+    return min(*ends, limits.COUNT_MAX) if ends else 0

@@ -119,6 +119,11 @@ class NatsServer:
             return self.operator.system_account
         return self.settings.system_account or conf.SYSTEM_ACCOUNT
 
+    @property
+    def login_timeout_ns(self) -> int:
+        """How long a client has to log in, and a service that is asked about it to answer."""
+        return self.gate.login_timeout_ns
+
     def bus(self, account: str) -> Account | None:
         """Where the server itself may ask somebody."""
         return self.gate.account(account)

@@ -311,6 +311,7 @@ cdef class NatsSession(Session):
         if self.rtt_ns == 0:
             self.rtt_ns = max(1, face.turn.wall_ns - self.start_ns)
         self.ping_due_ns = face.turn.now_ns + face.first_ping_ns + random.randrange(jitter + 1)
+        self.login_due_ns = 0  # who is asked about it may take longer
         self.options = options
         self.echo = options.echo
         self.verbose = options.verbose

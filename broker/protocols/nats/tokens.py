@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import orjson
 
+from broker import limits
 from broker.protocols.nats import nkeys
 
 PREFIX: Final = "eyJ"  # how every token begins
@@ -26,6 +27,7 @@ _HEADER: Final = nkeys.to_base64(b'{"typ":"JWT","alg":"ed25519-nkey"}')
 _DEPTH_MAX: Final = 32  # JSON inside JSON
 
 _Body = TypeVar("_Body")
+Int64 = Annotated[int, msgspec.Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)]
 
 
 class Invalid(Exception):  # noqa: N818 - what the token is
@@ -40,9 +42,9 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     aud: str = ""
     name: str = ""
     jti: str = ""
-    iat: int = 0  # seconds since 1970
-    exp: int = 0  # 0 = never
-    nbf: int = 0
+    iat: Int64 = 0  # seconds since 1970
+    exp: Int64 = 0  # 0 = never
+    nbf: Int64 = 0
 
 
 class Permission(msgspec.Struct, frozen=True):
@@ -55,8 +57,8 @@ class Permission(msgspec.Struct, frozen=True):
 class Responses(msgspec.Struct, frozen=True):
     """Publishing to reply subjects."""
 
-    max: int = 0
-    ttl: int = 0  # ns
+    max: Int64 = 0
+    ttl: Int64 = 0  # ns
 
 
 class TimeRange(msgspec.Struct, frozen=True):
@@ -75,9 +77,9 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
     src: list[str] | str | None = None
     times: list[TimeRange] | None = None
     times_location: str = ""
-    subs: int = 0
-    data: int = 0
-    payload: int = 0
+    subs: Int64 = 0
+    data: Int64 = 0
+    payload: Int64 = 0
     bearer_token: bool = False
     allowed_connection_types: list[str] | None = None
 
@@ -105,7 +107,7 @@ _NO_RIGHTS: Final = Rights()
 class Latency(msgspec.Struct, frozen=True):
     """Samples of a service's response times."""
 
-    sampling: int | str = 0  # percent; 0 or "headers": as requests ask
+    sampling: Int64 | str = 0  # percent; 0 or "headers": as requests ask
     results: str = ""
 
 
@@ -116,9 +118,9 @@ class ExportClaim(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = ""
     type: str = ""
     token_req: bool = False
-    revocations: dict[str, int] = {}
+    revocations: dict[str, Int64] = {}
     response_type: str = ""
-    response_threshold: int = 0  # ns
+    response_threshold: Int64 = 0  # ns
     service_latency: Latency | None = None
     account_token_position: Annotated[int, msgspec.Meta(ge=0)] = 0
 
@@ -147,15 +149,15 @@ class Weighted(msgspec.Struct, frozen=True):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """-1 = none; what is not said is 0."""
 
-    subs: int = 0
-    data: int = 0
-    payload: int = 0
-    imports: int = 0
-    exports: int = 0
+    subs: Int64 = 0
+    data: Int64 = 0
+    payload: Int64 = 0
+    imports: Int64 = 0
+    exports: Int64 = 0
     wildcards: bool = False
     disallow_bearer: bool = False
-    conn: int = 0
-    leaf: int = 0
+    conn: Int64 = 0
+    leaf: Int64 = 0
 
 
 class Permissions(msgspec.Struct, frozen=True):
@@ -194,7 +196,7 @@ class AccountBody(msgspec.Struct, frozen=True, kw_only=True):
     exports: list[ExportClaim] = []
     limits: Limits = Limits()
     signing_keys: list[str | Scope] = []
-    revocations: dict[str, int] = {}  # users' keys -> seconds since 1970
+    revocations: dict[str, Int64] = {}  # users' keys -> seconds since 1970
     default_permissions: Permissions = Permissions()
     mappings: dict[str, list[Weighted]] = {}
     authorization: External = External()

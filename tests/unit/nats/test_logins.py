@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
+import re
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -11,7 +14,9 @@ import pytest
 import uvloop
 
 from broker.net.listener import Runtime
+from broker.protocols.nats.conf_reader import read_file
 from broker.protocols.nats.server import NatsServer
+from broker.protocols.nats.settings import Settings
 from tests.nats_logins import CASES, Case, Try
 from tests.nats_operator_logins import CASES as OPERATOR_CASES
 
@@ -40,8 +45,8 @@ def expected(one: Try) -> bytes:
     return b"PONG\r\n" if one.fields is None else b"+OK\r\n"
 
 
-async def check(case: Case) -> None:
-    settings = dataclasses.replace(case.settings, listen=("127.0.0.1", 0))
+async def check(case: Case, given: Settings) -> None:
+    settings = dataclasses.replace(given, listen=("127.0.0.1", 0))
     server = NatsServer(settings, Runtime())
     await server.start()
     try:
@@ -55,7 +60,25 @@ async def check(case: Case) -> None:
         await server.stop()
 
 
+@pytest.mark.parametrize("read", [False, True], ids=["settings", "file"])
 @pytest.mark.parametrize("case", CASES + OPERATOR_CASES, ids=lambda case: case.name)
-def test_logins(case: Case) -> None:
+def test_logins(tmp_path: Path, case: Case, read: bool) -> None:
+    settings = case.settings
+    if read:
+        path = tmp_path / "nats.conf"
+        path.write_text(case.config)
+        settings, _ = read_file(path, {})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(check(case), DEADLINE_S))
+        runner.run(asyncio.wait_for(check(case, settings), DEADLINE_S))
+
+
+SECRETS = re.compile(r"s3cret|eyJ|\$2b\$|\bpw\b|\bSU[A-Z2-7]{20}")
+
+
+def test_secrets_do_not_reach_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        for case in CASES + OPERATOR_CASES:
+            runner.run(asyncio.wait_for(check(case, case.settings), DEADLINE_S))
+    assert SECRETS.search(caplog.text) is None
+    assert not any(SECRETS.search(repr(case.settings)) for case in CASES)
