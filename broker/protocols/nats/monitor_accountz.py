@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from broker import errors_monitor
 from broker.protocols.nats.monitor_options import AccountzOptions, AccstatzOptions, PageError
@@ -12,17 +12,12 @@ from broker.protocols.nats.monitor_subsz import counts
 from broker.protocols.nats.monitor_text import filled, rfc3339
 from broker.protocols.nats.patterns import numbered
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Export, Import
+from broker.protocols.nats.system_shared import exports_of_system, imports_of
 
 if TYPE_CHECKING:
     from broker.protocols.nats.monitor_view import AccountView, ServerView
     from broker.protocols.nats.settings import Mapping
 
-SYSTEM_EXPORTS: Final = (
-    Export("$SYS.REQ.ACCOUNT.*.CONNZ", service=True, response_type="stream"),
-    Export("$SYS.REQ.ACCOUNT.*.STATZ", service=True, response_type="stream"),
-    Export("$SYS.DEBUG.SUBSCRIBERS", service=True),
-    Export("$SYS.REQ.USER.*.INFO", service=True),
-)
 _RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
 
 
@@ -81,30 +76,21 @@ def _is_service(it: Import) -> bool:
 
 def _exports(server: ServerView, account: AccountView) -> tuple[Export, ...]:
     """Those of the configuration, and what the system account gives to all others."""
-    told = account.config.exports if account.config is not None else ()
-    return (*told, *SYSTEM_EXPORTS) if account is server.system_account else told
+    told: tuple[Export, ...] = account.config.exports if account.config is not None else ()
+    if account is not server.system_account:
+        return told
+    names = {it.subject for it in told}
+    return (*told, *(it for it in exports_of_system() if it.subject not in names))
 
 
 def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
-    told = account.config.imports if account.config is not None else ()
-    system = server.system_account
-    if system is None:
+    """Those of the configuration, and what every account takes from the system account."""
+    told: tuple[Import, ...] = account.config.imports if account.config is not None else ()
+    if server.system_account is None:
         return told
-    about = f"$SYS.REQ.ACCOUNT.{account.name}"
-    user = Import(
-        system.name,
-        f"$SYS.REQ.USER.{account.name}.INFO",
-        service=True,
-        to="$SYS.REQ.USER.INFO",
-        share=True,
-    )
-    if account is system:
-        return (*told, user)
-    own = [
-        Import(system.name, f"{about}.{what}", service=True, to=f"$SYS.REQ.{asked}.PING.{what}")
-        for asked, what in (("ACCOUNT", "CONNZ"), ("SERVER", "CONNZ"), ("ACCOUNT", "STATZ"))
-    ]
-    return (*told, *own, user)
+    names = {it.to or it.subject for it in told if it.service}
+    shared = imports_of(account.name, server.system_account.name)
+    return (*told, *(it for it in shared if it.to not in names))
 
 
 def _destinations(mapping: Mapping) -> list[dict[str, Any]]:
