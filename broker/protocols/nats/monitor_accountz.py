@@ -7,12 +7,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from broker import errors_monitor
+from broker.protocols.nats.import_rules import system_exports
 from broker.protocols.nats.monitor_options import AccountzOptions, AccstatzOptions, PageError
 from broker.protocols.nats.monitor_subsz import counts
 from broker.protocols.nats.monitor_text import filled, rfc3339
 from broker.protocols.nats.patterns import numbered
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Export, Import
-from broker.protocols.nats.system_shared import exports_of_system, imports_of
 
 if TYPE_CHECKING:
     from broker.protocols.nats.monitor_view import AccountView, ServerView
@@ -76,21 +76,31 @@ def _is_service(it: Import) -> bool:
 
 def _exports(server: ServerView, account: AccountView) -> tuple[Export, ...]:
     """Those of the configuration, and what the system account gives to all others."""
-    told: tuple[Export, ...] = account.config.exports if account.config is not None else ()
-    if account is not server.system_account:
-        return told
-    names = {it.subject for it in told}
-    return (*told, *(it for it in exports_of_system() if it.subject not in names))
+    told = account.config.exports if account.config is not None else ()
+    return (*told, *system_exports(told)) if account is server.system_account else told
 
 
 def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
-    """Those of the configuration, and what every account takes from the system account."""
-    told: tuple[Import, ...] = account.config.imports if account.config is not None else ()
-    if server.system_account is None:
+    told = account.config.imports if account.config is not None else ()
+    system = server.system_account
+    if system is None:
         return told
-    names = {it.to or it.subject for it in told if it.service}
-    shared = imports_of(account.name, server.system_account.name)
-    return (*told, *(it for it in shared if it.to not in names))
+    about = f"$SYS.REQ.ACCOUNT.{account.name}"
+    user = Import(
+        system.name,
+        f"$SYS.REQ.USER.{account.name}.INFO",
+        service=True,
+        to="$SYS.REQ.USER.INFO",
+        share=True,
+    )
+    if account is system:
+        return (*told, user)
+    own = [
+        Import(system.name, f"{about}.{what}", service=True, to=f"$SYS.REQ.{asked}.PING.{what}")
+        for asked, what in (("ACCOUNT", "CONNZ"), ("SERVER", "CONNZ"), ("ACCOUNT", "STATZ"))
+    ]
+    configured = {it.to or it.subject for it in told if it.service}
+    return (*told, *(it for it in (*own, user) if it.to not in configured))
 
 
 def _destinations(mapping: Mapping) -> list[dict[str, Any]]:
