@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from broker import errors_monitor
+from broker.protocols.nats.import_rules import system_exports
 from broker.protocols.nats.monitor_options import AccountzOptions, AccstatzOptions, PageError
 from broker.protocols.nats.monitor_subsz import counts
 from broker.protocols.nats.monitor_text import filled, rfc3339
@@ -17,12 +18,6 @@ if TYPE_CHECKING:
     from broker.protocols.nats.monitor_view import AccountView, ServerView
     from broker.protocols.nats.settings import Mapping
 
-SYSTEM_EXPORTS: Final = (
-    Export("$SYS.REQ.ACCOUNT.*.CONNZ", service=True, response_type="stream"),
-    Export("$SYS.REQ.ACCOUNT.*.STATZ", service=True, response_type="stream"),
-    Export("$SYS.DEBUG.SUBSCRIBERS", service=True),
-    Export("$SYS.REQ.USER.*.INFO", service=True),
-)
 _RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
 
 
@@ -82,7 +77,7 @@ def _is_service(it: Import) -> bool:
 def _exports(server: ServerView, account: AccountView) -> tuple[Export, ...]:
     """Those of the configuration, and what the system account gives to all others."""
     told = account.config.exports if account.config is not None else ()
-    return (*told, *SYSTEM_EXPORTS) if account is server.system_account else told
+    return (*told, *system_exports(told)) if account is server.system_account else told
 
 
 def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
@@ -104,7 +99,8 @@ def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
         Import(system.name, f"{about}.{what}", service=True, to=f"$SYS.REQ.{asked}.PING.{what}")
         for asked, what in (("ACCOUNT", "CONNZ"), ("SERVER", "CONNZ"), ("ACCOUNT", "STATZ"))
     ]
-    return (*told, *own, user)
+    configured = {it.to or it.subject for it in told if it.service}
+    return (*told, *(it for it in (*own, user) if it.to not in configured))
 
 
 def _destinations(mapping: Mapping) -> list[dict[str, Any]]:

@@ -105,6 +105,8 @@ class OperatorLink:
     def describe(self) -> dict[str, Any]:
         """This server, in answers."""
         server = self.server
+        if server.system is not None:
+            return server.system.envelope.server()
         return {
             "name": server.server_name,
             "host": server.settings.listen[0],

@@ -133,8 +133,6 @@ class NatsServer:
         account = Account(name, self.runtime.turn, self.desk, router)
         self.accounts[name] = account
         self.exchange.join(account)
-        if self.system is not None:
-            self.system.adopt(account)
         return account
 
     def configure(self, settings: conf.Settings) -> None:
@@ -165,11 +163,16 @@ class NatsServer:
             self._limit_account(account, configured.get(name))
             for name, account in self.accounts.items()
         )
+        if self.system is not None:
+            for account in self.accounts.values():
+                self.system.adopt(account)
 
     def configure_account(self, account: Account, config: conf.Account | None) -> None:
         """Set its limits and what it shares; nobody is cut here."""
         self.exchange.system_account = self.system_name
         self.exchange.update(self._limit_account(account, config))
+        if self.system is not None:
+            self.system.adopt(account)
 
     def _limit_account(self, account: Account, config: conf.Account | None) -> conf.Account:
         """Set its limits; what it shares."""
@@ -195,7 +198,6 @@ class NatsServer:
         self.starting = True  # /healthz says so
         await self.open_pages()
         await self.open_doors()
-        self.system = open_system(self)
         self.starting = False
 
     async def open_doors(self) -> None:
@@ -216,6 +218,7 @@ class NatsServer:
             await self.websocket.open()
             self.ports["websocket"] = self.websocket.address
         self.tell_info()
+        self.system = open_system(self)
 
     async def open_pages(self) -> None:
         """The monitoring door alone."""
@@ -261,6 +264,7 @@ class NatsServer:
         context = https_context(settings)
         if context is not None:
             await self.monitor.use(context)
+        renew_system(self)
         await Recheck(self.gate).run()
         if self.operator is not None:
             return
@@ -272,8 +276,6 @@ class NatsServer:
                 self.exchange.leave(name)
                 if self.system is not None:
                     self.system.forget(account)
-        if self.system is not None:
-            renew_system(self)
 
     async def close(self) -> None:
         """Accept nobody any more; who is here stays."""

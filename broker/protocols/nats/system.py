@@ -47,7 +47,7 @@ class System:
         self.backlog = Backlog(clock)
         self.events = Events(station, self.backlog, clock)
         self.requests = Requests(station, self.events, actions or Actions())
-        self._listeners: dict[str, list[Listener]] = {}  # by account
+        self._listeners: dict[str, dict[str, Listener]] = {}  # by account and subject
         self._waiting = 0  # requests in the backlog
         self._running = False
 
@@ -63,19 +63,21 @@ class System:
         self.events.start()
 
     def adopt(self, account: AccountView) -> None:
-        """Let an account ask about itself; to be called for each one that is made later."""
+        """Let an account ask about itself; to be called for each one that is made later, and
+        again when it is configured anew."""
         if not self._running or account.name == self.account.name:
             return
-        if account.name in self._listeners:
-            return
+        open_ones = self._listeners.setdefault(account.name, {})
         taken = _imported(account)
         for subject, handler in self.requests.imports(account).items():
-            if subject not in taken:
+            if subject in taken and subject in open_ones:
+                open_ones.pop(subject).close()
+            elif subject not in taken and subject not in open_ones:
                 self._listen(account, subject, handler)
 
     def forget(self, account: AccountView) -> None:
         """The account goes away."""
-        for listener in self._listeners.pop(account.name, ()):
+        for listener in self._listeners.pop(account.name, {}).values():
             listener.close()
 
     def stop(self) -> None:
@@ -86,7 +88,7 @@ class System:
         self.backlog.clear()
         self._waiting = 0
         for listeners in self._listeners.values():
-            for listener in listeners:
+            for listener in listeners.values():
                 listener.close()
         self._listeners.clear()
 
@@ -142,8 +144,10 @@ class System:
     # --- inside -------------------------------------------------------------------------------
 
     def _listen(self, account: AccountView, subject: str, handler: Handler) -> None:
-        listener = account.listen(subject.encode(), partial(self._heard, account, handler))
-        self._listeners.setdefault(account.name, []).append(listener)
+        mine = self._listeners.setdefault(account.name, {})
+        if subject in mine:
+            mine.pop(subject).close()
+        mine[subject] = account.listen(subject.encode(), partial(self._heard, account, handler))
 
     def _heard(self, account: AccountView, handler: Handler, message: Message) -> None:
         """A request; one too many is dropped, as a slow requester's would be."""

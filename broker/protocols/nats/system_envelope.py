@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
 import snappy  # type: ignore[import-untyped]
 
+from broker.protocols.nats.monitor_text import encode as json_of
 from broker.protocols.nats.monitor_text import rfc3339
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -95,7 +95,7 @@ class EventIds:
 
 def encode(value: object) -> bytes:
     """As JSON on one line."""
-    return orjson.dumps(value, default=str)
+    return json_of(value, indent=False)
 
 
 # --- answers that are compressed --------------------------------------------------------------

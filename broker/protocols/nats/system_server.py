@@ -36,7 +36,7 @@ def open_system(server: NatsServer) -> System | None:
     deeds = _Deeds(server)
     system = System(
         Station(server, account, Envelope(who_is(server)), server.pages),
-        Actions(server.reread, deeds.kick, deeds.lame_duck),
+        Actions(deeds.reload, deeds.kick, deeds.lame_duck),
     )
     system.start()
     return system
@@ -68,8 +68,6 @@ def renew_system(server: NatsServer) -> None:
     system = server.system
     if system is not None and system.account is server.system_account:
         system.rename(who_is(server))
-        for account in server.accounts.values():
-            system.adopt(account)
         return
     if system is not None:
         system.stop()
@@ -77,10 +75,16 @@ def renew_system(server: NatsServer) -> None:
 
 
 class _Deeds:
-    """What a request can do to one client."""
+    """What requests make the server do."""
 
     def __init__(self, server: NatsServer) -> None:
         self.server = server
+
+    async def reload(self) -> None:
+        """Let the configuration file hold as it is now."""
+        if self.server.reread is None:
+            raise ValueError(errors_system.RELOAD_NO_FILE)
+        await self.server.reread()
 
     def _client(self, client_id: int) -> NatsSession | None:
         return next((s for s in self.server.sessions if s.client_id == client_id), None)

@@ -119,6 +119,12 @@ def test_a_configured_import_comes_first() -> None:
     server.system.adopt(late)
     assert server.ask("$SYS.REQ.SERVER.PING.CONNZ", account="late") == []
     assert len(server.ask("$SYS.REQ.ACCOUNT.PING.CONNZ", account="late")) == 1
+    late.config = SimpleNamespace(imports=())
+    server.system.adopt(late)
+    assert len(server.ask("$SYS.REQ.SERVER.PING.CONNZ", account="late")) == 1
+    late.config = SimpleNamespace(imports=(own,))
+    server.system.adopt(late)
+    assert server.ask("$SYS.REQ.SERVER.PING.CONNZ", account="late") == []
 
 
 # --- users ----------------------------------------------------------------------------------------

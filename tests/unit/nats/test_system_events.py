@@ -143,6 +143,15 @@ def test_a_shared_token_is_a_secret(server: FakeServer) -> None:
     assert b"s3cret" not in told
 
 
+def test_names_that_are_no_text(server: FakeServer) -> None:
+    """Half a character in JSON that a client sent; marks of HTML are escaped as Go does."""
+    server.system_account.watch("$SYS.ACCOUNT.A.CONNECT")
+    join(server, name="a\ud800<b>")
+    (event,) = server.system_account.events("$SYS.ACCOUNT.A.CONNECT")
+    assert event["client"]["name"] == "a?<b>"
+    assert rb"\u003cb\u003e" in server.system_account.published[-1][2]
+
+
 def test_refused_logins(server: FakeServer) -> None:
     server.system_account.watch(AUTH_ERROR)
     server.accounts["$G"].watch("$SYS.ACCOUNT.CLIENT.AUTH.ERR")
