@@ -250,7 +250,8 @@ MONITOR_SUBSCRIPTIONS: Final = 1_024  # shown by /subsz, likewise
 MONITOR_SUBSCRIPTIONS_MAX: Final = 100_000  # shown on one page, of all its connections together
 MONITOR_CLOSED_SUBSCRIPTIONS: Final = 100_000  # remembered of all connections that are gone
 MONITOR_TURN: Final = 2 * MS  # work on one page before the loop goes on with its own
-MONITOR_PAGES_AT_ONCE: Final = 4  # large ones that are made; others wait for their turn
+MONITOR_PIECE: Final = 128 * KIB  # of a long page, written before more is made
+MONITOR_LISTED: Final = 1_000  # subscriptions taken from a router in one go
 MONITOR_CPU_SPAN: Final = 1 * SECOND  # percent of less would say little
 
 # --- Drop-in commands (nsqd/options.go, nsqlookupd/options.go) ------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import GaugeMetricFamily
@@ -72,10 +73,7 @@ def nats_facts(pages: MonitorPages) -> NatsFacts:
     """As things stand; to be called on the loop's thread."""
     server = pages.server
     sessions = list(server.sessions)
-    sums: dict[str, float] = dict.fromkeys(_SUMMED, 0)
-    for session in sessions:
-        for name in _SUMMED:
-            sums[name] += getattr(session, name)
+    sums = {name: sum(map(attrgetter(name), sessions)) for name in _SUMMED}
     counts = {"num_connections": len(sessions), "total": len(sessions), "offset": 0}
     return NatsFacts(
         server_id=server.server_id,

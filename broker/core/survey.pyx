@@ -4,6 +4,7 @@
 A subscription is told as (subject, queue, sid, sink, delivered, max, far), like Router.listing.
 """
 from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcmp
 
 from broker.core.router cimport CACHE_WAYS, Router
 from broker.core.trie cimport match_t, node_t, queue_name, queue_t, spell, sub_t
@@ -42,6 +43,30 @@ def takers(Router router, bytes subject, bint local=False):
         if not (local and m.subs[i].far):
             found.append(seen(m.subs[i]))
     return found
+
+
+def holders(Router router, bytes pattern):
+    """Who subscribes to something that has messages in common with the pattern: ids of sinks."""
+    cdef set found = set()
+    cdef list tokens = pattern.split(b'.')
+    cdef uint32_t i
+    hold_branches(router.root, tokens, found)
+    for i in range(router.table_mask + 1):
+        if router.table[i] != NULL:
+            hold_node(router.table[i], tokens, found)
+            hold_branches(router.table[i], tokens, found)
+    return found
+
+
+def count_local(Router router):
+    """Subscriptions that do not stand for another server."""
+    cdef uint64_t far = 0
+    cdef uint32_t i
+    far += far_below(router.root)
+    for i in range(router.table_mask + 1):
+        if router.table[i] != NULL:
+            far += far_at(router.table[i]) + far_below(router.table[i])
+    return router.size - far
 
 
 def fanout(Router router):
@@ -93,3 +118,75 @@ cdef int see(sub_t *sub, window_t *w, list found) except -1:
 cdef tuple seen(sub_t *sub):
     return (spell(sub.node), queue_name(sub), sub.sid[:sub.sid_len], <object>sub.sink,
             sub.delivered, sub.max, sub.far)
+
+
+cdef int hold_branches(node_t *node, list tokens, set found) except -1:
+    if node.star != NULL:
+        hold_node(node.star, tokens, found)
+        hold_branches(node.star, tokens, found)
+    if node.tail != NULL:
+        hold_node(node.tail, tokens, found)
+        hold_branches(node.tail, tokens, found)
+    return 0
+
+
+cdef int hold_node(node_t *node, list tokens, set found) except -1:
+    cdef uint32_t i, j
+    cdef queue_t *q
+    if (node.subs_size == 0 and node.queues_size == 0) or not meets(node, tokens):
+        return 0
+    for i in range(node.subs_size):
+        found.add(<size_t>node.subs[i].sink)
+    for i in range(node.queues_size):
+        q = &node.queues[i]
+        for j in range(q.size):
+            found.add(<size_t>q.members[j].sink)
+    return 0
+
+
+cdef bint meets(node_t *node, list tokens) except -1:
+    """Is there a message that both the node's subject and the pattern find?"""
+    cdef node_t *up = node
+    cdef Py_ssize_t depth = 0, size = len(tokens)
+    cdef bint open_node = node.parent != NULL and node.parent.tail == node
+    cdef bint open_pattern = tokens[size - 1] == b'>'
+    cdef bytes token
+    while up.parent != NULL:
+        depth += 1
+        up = up.parent
+    if depth != size and not (open_node if depth < size else open_pattern):
+        return False
+    up = node
+    while depth:
+        depth -= 1
+        if depth < size:
+            token = tokens[depth]
+            if not (
+                token == b'*' or (depth == size - 1 and open_pattern)
+                or up.parent.star == up or up.parent.tail == up
+                or (up.token_len == <size_t>len(token)
+                    and memcmp(up.token, <const char *>token, up.token_len) == 0)
+            ):
+                return False
+        up = up.parent
+    return True
+
+
+cdef uint64_t far_below(node_t *node) noexcept nogil:
+    cdef uint64_t far = 0
+    if node.star != NULL:
+        far += far_at(node.star) + far_below(node.star)
+    if node.tail != NULL:
+        far += far_at(node.tail) + far_below(node.tail)
+    return far
+
+
+cdef uint64_t far_at(node_t *node) noexcept nogil:
+    cdef uint64_t far = 0
+    cdef uint32_t i, j
+    for i in range(node.subs_size):
+        far += node.subs[i].far != 0
+    for i in range(node.queues_size):
+        for j in range(node.queues[i].size):
+            far += node.queues[i].members[j].far != 0
+    return far

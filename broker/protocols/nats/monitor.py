@@ -6,13 +6,11 @@ has them. Whoever builds the server may add pages (`/metrics` is one).
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import html
 import posixpath
 import re
-import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -31,7 +29,7 @@ from broker.protocols.nats.passwords import same
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from broker.protocols.nats.monitor_connz import Connz
+    from broker.protocols.nats.monitor_list import LongPage
     from broker.protocols.nats.monitor_pages import MonitorPages
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -87,7 +85,6 @@ class MonitorHttp:
         self.more = dict(more or {})
         self.base = base.rstrip("/")
         self.login = login
-        self._building = asyncio.Semaphore(limits.MONITOR_PAGES_AT_ONCE)
 
     def app(self) -> web.Application:
         """All of it, for one listening socket."""
@@ -98,7 +95,6 @@ class MonitorHttp:
             "/routez": lambda query: routez(server, options.RoutezOptions.from_query(query)),
             "/gatewayz": lambda query: gatewayz(server, options.GatewayzOptions.from_query(query)),
             "/leafz": lambda query: leafz(server, options.LeafzOptions.from_query(query)),
-            "/subsz": self._subsz,
             "/accountz": lambda query: accountz(server, options.AccountzOptions.from_query(query)),
             "/accstatz": lambda query: accstatz(server, options.AccstatzOptions.from_query(query)),
             "/jsz": lambda query: jsz(server, options.JszOptions.from_query(query)),
@@ -106,7 +102,8 @@ class MonitorHttp:
         add = app.router.add_get
         for path, build in simple.items():
             add(self.base + path, self._simple(path, build))
-        add(self.base + "/subscriptionsz", self._simple("/subsz", self._subsz))
+        add(self.base + "/subsz", self._subsz)
+        add(self.base + "/subscriptionsz", self._subsz)
         add(self.base + "/connz", self._connz)
         add(self.base + "/healthz", self._healthz)
         add(self.base + "/stacksz", self._stacksz)
@@ -164,15 +161,17 @@ class MonitorHttp:
 
         return serve
 
-    def _subsz(self, query: Query) -> Json:
-        found = self.pages.subsz(options.SubszOptions.from_query(query))
-        return found.page if "subscriptions_list" in found.page else found.counts
-
     async def _connz(self, request: web.Request) -> web.StreamResponse:
         asked = options.ConnzOptions.from_query(Query(request.query))
         self.pages.requests["/connz"] += 1
-        async with self._building:
-            return _json(request, await encode_in_turns(self.pages.connz(asked)))
+        return await _long(request, self.pages.connz(asked))
+
+    async def _subsz(self, request: web.Request) -> web.StreamResponse:
+        self.pages.requests["/subsz"] += 1
+        found = self.pages.subsz(options.SubszOptions.from_query(Query(request.query)))
+        if not found.shown:
+            return _json(request, encode(found.counts))
+        return await _long(request, found.page)
 
     async def _healthz(self, request: web.Request) -> web.StreamResponse:
         self.pages.requests["/healthz"] += 1
@@ -206,37 +205,36 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _json(request: web.Request, body: bytes, status: int = 200) -> web.Response:
+def _dressed(request: web.Request) -> tuple[bytes, bytes, dict[str, str]]:
+    """What stands before and behind a page, and its headers."""
     callback = request.query.get("callback", "")
     # A name only: whatever else stands here would run in the page that asks.
     if _CALLBACK.fullmatch(callback):
-        body = b"%s(%s)" % (callback.encode(), body)
-        return web.Response(status=status, body=body, content_type="application/javascript")
-    headers = {"Access-Control-Allow-Origin": "*"}
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+        return callback.encode() + b"(", b")", {"Content-Type": "application/javascript"}
+    return b"", b"", {"Content-Type": "application/json", "Access-Control-Allow-Origin": "*"}
 
 
-async def encode_in_turns(page: Connz) -> bytes:
-    """The same JSON as of the whole page, made so that the loop does its other work meanwhile."""
-    head = encode(page.head if "connections" in page.head else page.head | {"connections": []})
-    parts: list[bytes] = []
-    made: list[Json] = []
-    due_ns = time.monotonic_ns() + limits.MONITOR_TURN
-    for entry in page.entries:
-        made.append(entry)
-        if time.monotonic_ns() >= due_ns:
-            parts.append(_inner(made))
-            made = []
-            await asyncio.sleep(0)
-            due_ns = time.monotonic_ns() + limits.MONITOR_TURN
-    if made:
-        parts.append(_inner(made))
-    if not parts:
-        return head
-    return head.removesuffix(b"[]\n}") + b"[" + b",".join(parts) + b"\n  ]\n}"
+def _json(request: web.Request, body: bytes, status: int = 200) -> web.Response:
+    before, behind, headers = _dressed(request)
+    return web.Response(status=status, body=before + body + behind, headers=headers)
 
 
-def _inner(entries: list[Json]) -> bytes:
-    """Entries of a list, one level deeper than they would stand alone."""
-    text = encode(entries)
-    return text.removeprefix(b"[").removesuffix(b"\n]").replace(b"\n", b"\n  ")
+async def _long(request: web.Request, page: LongPage) -> web.StreamResponse:
+    """In one piece if it is not that long after all, else piece by piece as it is read."""
+    before, behind, headers = _dressed(request)
+    ready = bytearray(before)
+    answer: web.StreamResponse | None = None
+    async for part in page.parts():
+        ready += part
+        if len(ready) < limits.MONITOR_PIECE:
+            continue
+        if answer is None:
+            answer = web.StreamResponse(headers=headers)
+            await answer.prepare(request)
+        await answer.write(bytes(ready))
+        ready.clear()
+    ready += behind
+    if answer is None:
+        return web.Response(body=bytes(ready), headers=headers)
+    await answer.write_eof(bytes(ready))
+    return answer

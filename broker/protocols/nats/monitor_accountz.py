@@ -6,11 +6,12 @@ import time
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from broker import errors_monitor
+from broker import errors_monitor, limits
 from broker.protocols.nats.import_rules import system_exports
 from broker.protocols.nats.monitor_options import AccountzOptions, AccstatzOptions, PageError
 from broker.protocols.nats.monitor_subsz import counts
 from broker.protocols.nats.monitor_text import filled, rfc3339
+from broker.protocols.nats.monitor_tokens import account_facts, known
 from broker.protocols.nats.patterns import numbered
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Export, Import
 
@@ -38,18 +39,18 @@ def account_info(server: ServerView, name: str) -> dict[str, Any]:
     account = server.accounts.get(name)
     if account is None:
         raise PageError(errors_monitor.NO_ACCOUNT.format(name))
-    config = account.config
+    config, token = account.config, known(server, name)
     mappings: tuple[Mapping, ...] = config.mappings if config is not None else ()
     if name == GLOBAL_ACCOUNT:
         mappings = (*server.settings.mappings, *mappings)
     page: dict[str, Any] = {
         "account_name": name,
-        "update_time": rfc3339(getattr(account, "updated_ns", 0) or server.reload_ns),
+        "update_time": rfc3339(int(token.fetched * limits.SECOND) if token else server.reload_ns),
     }
     if account is server.system_account:
         page["is_system"] = True
     page |= {
-        "expired": bool(getattr(account, "expired", False)),
+        "expired": token is not None and token.expired(time.time()),
         "complete": True,
         "jetstream_enabled": False,
         "leafnode_connections": len(account.leafs),
@@ -63,6 +64,8 @@ def account_info(server: ServerView, name: str) -> dict[str, Any]:
             "imports": [_import(it) for it in sorted(_imports(server, account), key=_is_service)],
         }
     )
+    if token is not None:
+        page |= account_facts(token)
     return page | {"sublist_stats": counts((account.router,))}
 
 

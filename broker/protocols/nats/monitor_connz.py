@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from broker import errors_monitor, limits
-from broker.core.survey import takers
+from broker.core.survey import holders, takers
 from broker.protocols.nats.closed import ClosedConnection, raw_user
+from broker.protocols.nats.monitor_list import LongPage
 from broker.protocols.nats.monitor_options import ANY, CLOSED, OPEN, ConnzOptions, PageError
-from broker.protocols.nats.monitor_subjects import collide, is_literal
+from broker.protocols.nats.monitor_subjects import is_literal
 from broker.protocols.nats.monitor_text import filled, rfc3339, round_trip, text, uptime
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
 
@@ -33,18 +33,6 @@ if TYPE_CHECKING:
 _LEAF: Final = "LEAFNODE"
 _TYPES: Final = {"WEBSOCKET": "websocket"}
 _EVERYTHING: Final = ">"
-
-
-@dataclass(slots=True)
-class Connz:
-    """A page whose entries are still to be made."""
-
-    head: dict[str, Any]  # everything but the entries, in order
-    entries: Iterator[dict[str, Any]]
-
-    def whole(self) -> dict[str, Any]:
-        """The page at once."""
-        return self.head | {"connections": list(self.entries)}
 
 
 class _Entries:
@@ -193,7 +181,7 @@ _SORTS: Final[dict[str, tuple[bool, Callable[[_Entries, Any], Any]]]] = {
 }
 
 
-def connz(server: ServerView, options: ConnzOptions, clock: Clock) -> Connz:
+def connz(server: ServerView, options: ConnzOptions, clock: Clock) -> LongPage:
     """The page; PageError when the options make no sense."""
     _check(options)
     now_ns = time.time_ns()
@@ -204,7 +192,7 @@ def connz(server: ServerView, options: ConnzOptions, clock: Clock) -> Connz:
     if options.acc and options.acc not in server.accounts:
         head |= {"server_id": "", "num_connections": 0, "total": 0}
         head |= {"offset": offset, "limit": limit, "connections": None}
-        return Connz(head, iter(()))
+        return LongPage(head, "", iter(()))
     rows, total = _rows(server, options)
     descending, key = _SORTS[options.sort]
     rows.sort(key=lambda row: row.client_id)
@@ -212,7 +200,7 @@ def connz(server: ServerView, options: ConnzOptions, clock: Clock) -> Connz:
         rows.sort(key=lambda row: key(page, row), reverse=descending)
     shown = rows[offset : offset + limit]
     head |= {"num_connections": len(shown), "total": total, "offset": offset, "limit": limit}
-    return Connz(head, map(page.make, shown))
+    return LongPage(head, "connections", map(page.make, shown))
 
 
 def _check(options: ConnzOptions) -> None:
@@ -262,13 +250,12 @@ def _filtered_open(
     wanted = options.filter_subject
     if account is None or wanted in ("", _EVERYTHING):
         return found
+    raw = wanted.encode("utf-8", "replace")
     if is_literal(wanted):
-        holders = {id(seen[3]) for seen in takers(account.router, wanted.encode())}
+        known = {id(seen[3]) for seen in takers(account.router, raw)}
     else:
-        pattern = wanted.encode()
-        listed = account.router.listing()
-        holders = {id(seen[3]) for seen in listed if collide(pattern, seen[0])}
-    return [row for row in found if id(row) in holders]
+        known = holders(account.router, raw)
+    return [row for row in found if id(row) in known]
 
 
 def _filtered_closed(gone: list[ClosedConnection], options: ConnzOptions) -> list[ClosedConnection]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.protocols.nats import monitor_options as options
 from broker.protocols.nats.monitor_accountz import account_info, accountz, accstatz
-from broker.protocols.nats.monitor_connz import Connz, connz
+from broker.protocols.nats.monitor_connz import connz
 from broker.protocols.nats.monitor_health import Health, healthz, jsz
 from broker.protocols.nats.monitor_links import gatewayz, leafz, routez
 from broker.protocols.nats.monitor_options import PageError
@@ -18,6 +18,7 @@ from broker.protocols.nats.monitor_varz import varz
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from broker.protocols.nats.monitor_list import LongPage
     from broker.protocols.nats.monitor_view import ServerView
 
     Json = dict[str, Any]
@@ -42,7 +43,7 @@ class MonitorPages:
         self._named: dict[str, Callable[[Mapping[str, Any]], Json]] = {
             "VARZ": lambda _given: self.varz(),
             "CONNZ": lambda given: self.connz(options.ConnzOptions.from_json(given)).whole(),
-            "SUBSZ": lambda given: self.subsz(options.SubszOptions.from_json(given)).page,
+            "SUBSZ": lambda given: self.subsz(options.SubszOptions.from_json(given)).whole(),
             "ROUTEZ": lambda given: routez(server, options.RoutezOptions.from_json(given)),
             "GATEWAYZ": lambda given: gatewayz(server, options.GatewayzOptions.from_json(given)),
             "LEAFZ": lambda given: leafz(server, options.LeafzOptions.from_json(given)),
@@ -60,7 +61,7 @@ class MonitorPages:
     def varz(self) -> Json:
         return varz(self.server, self.cpu, self.requests)
 
-    def connz(self, asked: options.ConnzOptions) -> Connz:
+    def connz(self, asked: options.ConnzOptions) -> LongPage:
         return connz(self.server, asked, self.clock)
 
     def subsz(self, asked: options.SubszOptions) -> Subsz:

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker import errors_monitor, limits
-from broker.core.survey import fanout, takers, window
+from broker.core.survey import count_local, fanout, takers, window
 from broker.protocols.nats.monitor_connz import detail
+from broker.protocols.nats.monitor_list import LongPage
 from broker.protocols.nats.monitor_options import PageError, SubszOptions
 from broker.protocols.nats.monitor_subjects import is_literal
 from broker.protocols.nats.monitor_text import number, rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from broker.core.router import Router
     from broker.protocols.nats.monitor_view import AccountView, ServerView
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
 class Subsz:
     """The page; over HTTP only the counts are shown when no subscription is."""
 
-    page: dict[str, Any]
+    page: LongPage
     counts: dict[str, Any]
+    shown: int  # subscriptions
+
+    def whole(self) -> dict[str, Any]:
+        """The page at once."""
+        return self.page.whole() if self.shown else self.page.head
 
 
 def counts(routers: Iterable[Router]) -> dict[str, Any]:
@@ -62,36 +68,46 @@ def subsz(server: ServerView, options: SubszOptions) -> Subsz:
     accounts = [
         account for account in server.accounts.values() if options.account in ("", account.name)
     ]
-    listed: list[dict[str, Any]] = []
+    test = options.test.encode("utf-8", "replace")
+    most = min(limit, limits.MONITOR_SUBSCRIPTIONS_MAX)
+    found = 0
     if options.subscriptions:
-        most = min(limit, limits.MONITOR_SUBSCRIPTIONS_MAX)
-        listed = _listed(accounts, options.test.encode("utf-8", "replace"), offset, most)
+        found = sum(_size(account.router, test) for account in accounts)
+    shown = max(0, min(found - offset, most))
     counted = counts(account.router for account in accounts)
-    page = {"server_id": server.server_id, "now": rfc3339(time.time_ns())} | counted
-    page |= {"total": len(listed), "offset": offset, "limit": limit}
-    if listed:
-        page["subscriptions_list"] = listed
-    return Subsz(page, counted)
+    head = {"server_id": server.server_id, "now": rfc3339(time.time_ns())} | counted
+    head |= {"total": shown, "offset": offset, "limit": limit}
+    return Subsz(
+        LongPage(head, "subscriptions_list", _entries(accounts, test, offset, shown)),
+        counted,
+        shown,
+    )
 
 
-def _listed(
-    accounts: Iterable[AccountView], test: bytes, skip: int, most: int
-) -> list[dict[str, Any]]:
-    """Those of our own clients; what stands for other servers is shown by /leafz."""
-    listed: list[dict[str, Any]] = []
+def _size(router: Router, test: bytes) -> int:
+    """Subscriptions of our own clients; what stands for other servers is shown by /leafz."""
+    return len(takers(router, test, local=True)) if test else count_local(router)
+
+
+def _entries(
+    accounts: list[AccountView], test: bytes, skip: int, most: int
+) -> Iterator[dict[str, Any]]:
+    """`most` of them behind the first `skip`, taken from the routers a few at a time."""
     for account in accounts:
-        left = most - len(listed)
-        if left <= 0:
-            break
-        if test:
-            taking = takers(account.router, test, local=True)
-            seen, size = taking[skip : skip + left], len(taking)
-        else:
-            seen, size = window(account.router, skip, left, local=True), account.router.size
-        skip = 0 if seen else max(0, skip - size)
-        for subject, queue, sid, sink, delivered, limit, _far in seen:
-            # what the server itself listens to has no connection
-            cid = getattr(sink, "client_id", 0)
-            sub = (subject, queue, sid, delivered, limit)
-            listed.append(detail(sub, cid, account.name))
-    return listed
+        size = _size(account.router, test)
+        while skip < size and most > 0:
+            step = min(most, limits.MONITOR_LISTED)
+            if test:
+                seen = takers(account.router, test, local=True)[skip : skip + step]
+            else:
+                seen = window(account.router, skip, step, local=True)
+            if not seen:
+                break  # some went away meanwhile
+            for subject, queue, sid, sink, delivered, limit, _far in seen:
+                # what the server itself listens to has no connection
+                cid = getattr(sink, "client_id", 0)
+                sub = (subject, queue, sid, delivered, limit)
+                yield detail(sub, cid, account.name)
+            skip += len(seen)
+            most -= len(seen)
+        skip = max(0, skip - size)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from broker import __version__, limits
 from broker.protocols.nats.monitor_process import CpuMeter, resident_bytes
 from broker.protocols.nats.monitor_text import filled, number, rfc3339, seconds, uptime
+from broker.protocols.nats.monitor_tokens import operator_facts
 from broker.protocols.nats.monitor_view import links, subscription_count
 
 if TYPE_CHECKING:
@@ -130,14 +131,9 @@ def _now(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
 
 
 def _trust(server: ServerView) -> dict[str, Any]:
-    told, system = server.settings, server.system_account
-    return filled(
-        {
-            "tags": list(told.server_tags),
-            "trusted_operators_jwt": list(told.resolver.operators if told.resolver else ()),
-            "system_account": system.name if system is not None else "",
-        }
-    )
+    system = server.system_account
+    page = filled({"tags": list(server.settings.server_tags)}) | operator_facts(server)
+    return page | filled({"system_account": system.name if system is not None else ""})
 
 
 def _auth_timeout(authorization: Authorization | None, tls: Tls | None) -> float:

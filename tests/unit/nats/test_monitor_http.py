@@ -18,8 +18,7 @@ from live_nats import LiveNats
 
 from broker import __version__
 from broker.admin.metrics import metrics_page
-from broker.protocols.nats import monitor_connz
-from broker.protocols.nats.monitor import encode_in_turns
+from broker.protocols.nats.monitor_list import LongPage
 from broker.protocols.nats.monitor_options import ConnzOptions
 from broker.protocols.nats.monitor_text import encode
 
@@ -176,21 +175,50 @@ def test_https_asks_for_no_certificate(tmp_path: Path) -> None:
         assert (page["http_port"], page["https_port"]) == (0, server.monitor.port)
 
 
-async def test_a_long_page_lets_the_loop_do_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.limits.MONITOR_TURN", 0)
+async def _encoded(page: LongPage) -> tuple[bytes, int]:
+    parts = [part async for part in page.parts()]
+    return b"".join(parts), len(parts)
+
+
+@pytest.mark.parametrize("turn_ns", [0, 10**12])
+async def test_a_long_page_lets_the_loop_do_other_work(
+    monkeypatch: pytest.MonkeyPatch, turn_ns: int
+) -> None:
+    monkeypatch.setattr("broker.limits.MONITOR_TURN", turn_ns)
     entries = [{"cid": n, "name": "<\n>", "subs": ["a", {"b": []}]} for n in range(5)]
     head = {"server_id": "N", "limit": 5}
-    turns = 0
-    page = monitor_connz.Connz(head, iter(entries))
-    work = encode_in_turns(page).__await__()
-    try:
-        while True:
-            next(work)
-            turns += 1
-    except StopIteration as end:
-        body = end.value
-    assert turns == 5
+    body, count = await _encoded(LongPage(head, "connections", iter(entries)))
     assert body == encode(head | {"connections": entries})
+    assert count == (1 if turn_ns else 6)
+    body, _ = await _encoded(LongPage(head, "connections", iter(())))
+    assert body == encode(head | {"connections": []})
+    body, _ = await _encoded(LongPage(head, "", iter(())))
+    assert body == encode(head)
+
+
+def test_a_long_page_is_written_as_it_is_made(
+    server: LiveNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with nats_peer(server.nats, {"name": "many"}) as peer:
+        peer.send(b"".join(b"SUB long.%d %d\r\n" % (n, n) for n in range(300)))
+        peer.ping()
+        asked = "/subsz?subs=1&limit=250&offset=50"
+        whole = get(server, asked)
+        monkeypatch.setattr("broker.limits.MONITOR_TURN", 0)
+        monkeypatch.setattr("broker.limits.MONITOR_PIECE", 1_000)
+        monkeypatch.setattr("broker.limits.MONITOR_LISTED", 7)
+        pieces = get(server, asked)
+        called = get(server, asked + "&callback=f")
+        connections = get(server, "/connz?subs=detail")
+    assert "content-length" in whole.headers
+    assert pieces.headers["transfer-encoding"] == "chunked"
+    assert pieces.headers["content-type"].startswith("application/json")
+    assert pieces.json["total"] == 250
+    assert pieces.json["subscriptions_list"] == whole.json["subscriptions_list"]
+    assert len({entry["sid"] for entry in pieces.json["subscriptions_list"]}) == 250
+    assert called.body.startswith(b"f({")
+    assert called.body.endswith(b"\n})")
+    assert len(connections.json["connections"][0]["subscriptions_list_detail"]) == 300
 
 
 def test_a_page_without_connections(server: LiveNats) -> None:
