@@ -127,8 +127,7 @@ def checked(settings: Settings) -> Settings:
 
 def serve(settings: Settings, given: Mapping[str, Any]) -> int:
     """Run until a signal; the exit code."""
-    program = Path(sys.argv[0]).name
-    place = Log(program)
+    place = Log(PROGRAM)
     try:
         place.use(settings)
     except LogError as error:
@@ -149,7 +148,7 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
         make_server,
         file=given.get("config", ""),
         read_again=again,
-        program=program,
+        program=PROGRAM,
         remarks=tuple(nats_flags.remarks(given)),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -313,8 +313,11 @@ class NatsServer:
             options = session.options
             if options is not None and options.protocol >= 1 and session.ponged:
                 session.send(self.gate.info_line(session))
+        if not self.face.sessions:
+            return
         settings = self.settings
         await asyncio.sleep(settings.lame_duck_grace_period_ns / limits.SECOND)
+        log.info("Closing existing clients")
         left = list(self.face.sessions)
         random.shuffle(left)
         window = settings.lame_duck_duration_ns - settings.lame_duck_grace_period_ns

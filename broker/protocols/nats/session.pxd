@@ -68,7 +68,6 @@ cdef class NatsSession(Session):
     cdef readonly str closed_because    # NATS_CLOSED_*, or None while open
 
     cdef int walk(self, op_t *ops, uint32_t count) except -1
-    cdef void trace(self, op_t *op) noexcept
     cdef bint drop_any(self) noexcept
     cdef void deliver_run(self, sub_t *sub, record_t *rec, op_t *op, const char *limit) noexcept
     cdef void counted(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept

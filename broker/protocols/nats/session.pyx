@@ -26,6 +26,7 @@ from broker.protocols.nats.permit cimport Permit
 from broker.protocols.nats.publishing cimport pay, publish
 from broker.protocols.nats.subs cimport subs_any, subs_drop, subs_free, subs_retire, subs_unretire
 from broker.protocols.nats.subscribing cimport listing, prune, subscribe, unsubscribe
+from broker.protocols.nats.tracing cimport trace
 from broker.protocols.nats.wire cimport (
     OP_CONNECT, OP_ERROR, OP_INFO, OP_PEER_ERROR, OP_PING, OP_PONG, OP_PUB, OP_SUB, OP_UNSUB,
     OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_UNKNOWN, TW_SLACK, head_bytes, op_t, put_head,
@@ -263,7 +264,7 @@ cdef class NatsSession(Session):
                 if self.closing:
                     break
             if self.face.tracer is not None:
-                self.trace(op)
+                trace(self, op)
             if op.kind == OP_PUB:
                 publish(self, op)
             elif op.kind == OP_SUB:
@@ -324,15 +325,6 @@ cdef class NatsSession(Session):
         """Say +OK if that is wanted."""
         if self.verbose:
             self.say(OK, OK_LEN)
-
-    cdef void trace(self, op_t *op) noexcept:
-        """Show the operator what came in; of a run each message."""
-        cdef const char *data = op.data
-        cdef uint32_t _n
-        words = (op.subject[:op.subject_len], op.reply[:op.reply_len], op.text[:op.text_len])
-        for _n in range(op.count if op.kind == OP_PUB else 1):
-            self.face.tracer.came(self, op.kind, words, data[:op.total_len], op.count)
-            data += op.stride
 
     # --- delivery
 

@@ -221,6 +221,8 @@ def test_refusals_show_no_secrets() -> None:
     new = Settings(leafnodes=Leafnodes(("", 1), authorization=Authorization("a", "silence")))
     text = refusal(old, new)
     assert text == "config reload not supported for LeafNode: changed authorization"
+    text = refusal(Settings(), Settings(monitor_user="a", monitor_password="hush"))
+    assert text == "config reload not supported for Monitor: changed login"
 
 
 # --- TLS
