@@ -25,7 +25,7 @@ from broker.protocols.nats.settings import SYSTEM_ACCOUNT
 from broker.protocols.nats.trace import ClientLog, Tracer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from broker.cli.nats_log import Log
     from broker.protocols.nats.face import NatsFace
@@ -53,6 +53,7 @@ class Server(Protocol):
     ports: dict[str, tuple[str, int]]
     face: NatsFace
     gate: Gate
+    reread: Callable[[], Awaitable[str]] | None
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -92,6 +93,7 @@ class Run:
     async def run(self) -> int:
         """Until a signal; the exit code."""
         self.server = self.make(self.settings)
+        self.server.reread = self.reload
         ClientLog(self.server.gate)
         self._trace()
         for line in self._first_lines():

@@ -42,9 +42,10 @@ class SystemServer:
         await self.server.start()
         return self
 
-    async def _reread(self) -> None:
+    async def _reread(self) -> str:
         self.reloads += 1
         await self.server.reload(SETTINGS)
+        return ""
 
     async def __aexit__(
         self,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from harness.system_account import SystemSession
+from harness.system_account import CONFIG, SystemSession
 from harness.system_server import SystemServer, on_loop
 from nats.aio.msg import Msg
 
+ROOT = Path(__file__).parents[2]
+LISTENING = re.compile(rb"client connections on ([\d.]+):(\d+)")
 GOLDEN = Path(__file__).parents[1] / "wire" / "nats_system.json"
 
 
@@ -17,10 +22,42 @@ GOLDEN = Path(__file__).parents[1] / "wire" / "nats_system.json"
 async def test_a_whole_session() -> None:
     async with SystemServer() as server:
         found = await SystemSession(server.address).run()
+    assert _differences(found) == {}
+
+
+@on_loop
+async def test_the_same_of_the_command(tmp_path: Path) -> None:
+    """With a configuration file, which a request lets it read again."""
+    config = tmp_path / "n.conf"
+    config.write_text(CONFIG)
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "broker", "nats-server", "-c", config),
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    try:
+        assert child.stderr is not None
+        while not (found := LISTENING.search(await child.stderr.readline())):
+            assert not child.stderr.at_eof()
+        address = found[1].decode(), int(found[2])
+        session = SystemSession(address)
+        assert _differences(await session.run()) == {}
+        config.write_text(CONFIG + "nonsense: 1\n")
+        client = await session.connect("sys", "s")
+        subject = f"$SYS.REQ.SERVER.{session.id}.RELOAD"
+        answer = json.loads((await client.request(subject, timeout=10)).data)
+        assert answer["error"]["code"] == 500
+        assert "nonsense" in answer["error"]["description"]
+        await client.close()
+    finally:
+        child.terminate()
+        await child.communicate()
+
+
+def _differences(found: Mapping[str, object]) -> dict[str, object]:
     expected = json.loads(GOLDEN.read_text())
     assert list(found) == list(expected)
-    wrong = {s: (found[s], expected[s]) for s in expected if not _same(found[s], expected[s])}
-    assert wrong == {}
+    return {s: (found[s], expected[s]) for s in expected if not _same(found[s], expected[s])}
 
 
 def _same(found: object, expected: object) -> bool:

@@ -68,8 +68,8 @@ class NatsServer:
         self.settings = settings
         self.runtime = runtime
         self.system: System | None = None  # from start to stop, where there is an account for it
-        # Reads the configuration file anew and lets it hold; None: there is no file.
-        self.reread: Callable[[], Awaitable[None]] | None = None
+        # Reads the configuration file anew and lets it hold; what is wrong with it, if anything.
+        self.reread: Callable[[], Awaitable[str]] | None = None
         self.key = KeyPair(SERVER)
         self.xkey = CurvePair()
         self.server_id = self.key.public

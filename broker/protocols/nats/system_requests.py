@@ -42,7 +42,7 @@ _PING: Final = "PING"
 class Actions:
     """What requests can make the server do; None: it cannot. Texts are what the requester reads."""
 
-    reload: Callable[[], Awaitable[None]] | None = None  # raises what is wrong
+    reload: Callable[[], Awaitable[str]] | None = None  # "" or what is wrong
     kick: Callable[[int], str] | None = None  # client id -> "" or what is wrong
     lame_duck: Callable[[int], str] | None = None
 
@@ -214,13 +214,11 @@ class Requests:
             self._later(self._reload_now(account, message.reply))
 
     async def _reload_now(self, account: AccountView, reply: bytes) -> None:
-        if self.actions.reload is None:
-            self._fail(account, reply, _FAILED, errors_system.RELOAD_NO_FILE)
-            return
-        try:
-            await self.actions.reload()
-        except Exception as error:
-            self._fail(account, reply, _FAILED, str(error))
+        wrong = errors_system.RELOAD_NO_FILE
+        if self.actions.reload is not None:
+            wrong = await self.actions.reload()
+        if wrong:
+            self._fail(account, reply, _FAILED, wrong)
         else:
             self.respond(account, reply)
 

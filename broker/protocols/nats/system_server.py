@@ -80,11 +80,11 @@ class _Deeds:
     def __init__(self, server: NatsServer) -> None:
         self.server = server
 
-    async def reload(self) -> None:
+    async def reload(self) -> str:
         """Let the configuration file hold as it is now."""
         if self.server.reread is None:
-            raise ValueError(errors_system.RELOAD_NO_FILE)
-        await self.server.reread()
+            return errors_system.RELOAD_NO_FILE
+        return await self.server.reread()
 
     def _client(self, client_id: int) -> NatsSession | None:
         return next((s for s in self.server.sessions if s.client_id == client_id), None)

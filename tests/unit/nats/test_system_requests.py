@@ -241,8 +241,9 @@ async def reload_answer(server: FakeServer, body: bytes = b"") -> Any:
 async def test_reload() -> None:
     done: list[bool] = []
 
-    async def reload() -> None:
+    async def reload() -> str:
         done.append(True)
+        return ""
 
     answer = await reload_answer(FakeServer(Actions(reload=reload)))
     assert list(answer) == ["server"]
@@ -253,8 +254,8 @@ async def test_reload() -> None:
 
 
 async def test_reload_that_fails() -> None:
-    async def reload() -> None:
-        raise ValueError("n.conf:1:1: unknown field")
+    async def reload() -> str:
+        return "n.conf:1:1: unknown field"
 
     answer = await reload_answer(FakeServer(Actions(reload=reload)))
     assert answer["error"] == {"code": 500, "description": "n.conf:1:1: unknown field"}
