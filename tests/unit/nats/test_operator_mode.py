@@ -115,7 +115,9 @@ class World:
 
 
 async def closed(client: Client, error: str) -> None:
-    assert await client.line() == f"-ERR '{error}'".encode()
+    while (line := await client.line()) == b"PING":
+        pass  # a slow machine comes to the server's first one
+    assert line == f"-ERR '{error}'".encode()
     assert await client.reader.read() == b""
 
 
