@@ -66,6 +66,7 @@ class NatsConfig:
     """[nats]: the door for NATS clients."""
 
     listen: Address | None = _door(limits.NATS_PORT)
+    config_file: str = _setting(kinds.text(), "")  # in nats-server's language; "": the keys here
     max_control_line: int = _size(
         limits.NATS_MAX_CONTROL_LINE,
         limits.NATS_MAX_CONTROL_LINE_MIN,

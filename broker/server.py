@@ -21,13 +21,13 @@ from broker.net.listener import Runtime
 from broker.net.pages import Pages
 from broker.openssl import TlsError
 from broker.protocols.nats.server import NatsServer
-from broker.protocols.nats.settings import Settings
 from broker.protocols.nsq.api import NsqApi
 from broker.protocols.nsq.door import NsqDoor
 from broker.protocols.nsq.extras import Extras
 from broker.protocols.nsq.lookup_peers import LookupPeers
 from broker.protocols.nsq.lookup_server import LookupServer
 from broker.protocols.nsq.statsd import Statsd, full_prefix
+from broker.server_nats import nats_settings, reload_nats
 from broker.server_topics import TopicSettings, sync_words
 
 if TYPE_CHECKING:
@@ -154,7 +154,9 @@ class Server:
         self.ports[name] = pages.address
 
     async def reload(self) -> None:
-        """Read the certificates again; a bad file changes nothing and is told."""
+        """Read certificates and the NATS file again; what is wrong changes nothing and is told."""
+        if self.nats is not None and self.config.nats.config_file:
+            await reload_nats(self.nats, self.config)
         nsq = self.doors.get("nsq")
         if not isinstance(nsq, NsqDoor) or nsq.certificates is None:
             return
@@ -244,25 +246,6 @@ class Server:
             ),
             subscriptions=self._router.size if self._router is not None else 0,
         )
-
-
-def nats_settings(config: Config) -> Settings:
-    """What [nats] and [monitor] say, in the words of a NATS server."""
-    nats = config.nats
-    return Settings(
-        listen=nats.listen or ("", 0),
-        http=config.monitor.listen,
-        server_name=config.server.name,
-        max_control_line=nats.max_control_line,
-        max_payload=nats.max_payload,
-        max_pending=nats.max_pending,
-        max_connections=nats.max_connections,
-        max_subscriptions=nats.max_subscriptions,
-        max_sub_tokens=nats.max_sub_tokens,
-        ping_interval_ns=nats.ping_interval_ns,
-        ping_max=nats.ping_max,
-        write_deadline_ns=nats.write_deadline_ns,
-    )
 
 
 def nsq_facts(config: Config) -> dict[str, Any]:

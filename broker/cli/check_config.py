@@ -10,6 +10,8 @@ import click
 
 from broker import limits
 from broker.config import ConfigError, load
+from broker.protocols.nats.conf_text import ConfErrors
+from broker.server_nats import nats_settings
 
 
 @click.command("check-config")
@@ -26,8 +28,8 @@ def check_config(file: Path | None) -> None:
     Every mistake is written as file:line: key: reason, and the exit code is then 2.
     """
     try:
-        load(file, os.environ)
-    except ConfigError as error:
+        nats_settings(load(file, os.environ))
+    except (ConfigError, ConfErrors) as error:
         click.echo(str(error), err=True)
         sys.exit(limits.EXIT_BAD_CONFIG)
     click.echo(f"{file or 'environment'}: ok")

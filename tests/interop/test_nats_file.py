@@ -1,0 +1,47 @@
+"""`twinwire serve` with a file in nats-server's language beside its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from harness import RawPeer, nats_peer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import StartBroker
+
+USERS = "authorization {{ users = [ {{user: u, password: {0}}} ] }}\n"
+
+
+def login(address: object, password: str) -> bytes:
+    with RawPeer(address) as peer:  # type: ignore[arg-type]
+        peer.read_line()
+        peer.send(b'CONNECT {"user":"u","pass":"%b","verbose":false}\r\nPING\r\n' % password.encode())
+        return peer.read_line()
+
+
+def test_users_of_the_file_and_their_reload(start_broker: StartBroker, tmp_path: Path) -> None:
+    file = tmp_path / "nats.conf"
+    file.write_text(USERS.format("one"))
+    broker = start_broker({"nats": {"config_file": str(file)}})
+    assert login(broker.nats, "one") == b"PONG\r\n"
+    assert login(broker.nats, "two") == b"-ERR 'Authorization Violation'\r\n"
+    with nats_peer(broker.nats, {"user": "u", "pass": "one"}) as peer:
+        file.write_text(USERS.format("two"))
+        child = broker.processes[0].child
+        assert child is not None
+        os.kill(child.pid, signal.SIGHUP)
+        peer.expect(b"-ERR 'Authorization Violation'\r\n")
+        peer.expect_close()
+    assert login(broker.nats, "two") == b"PONG\r\n"
+    file.write_text("nonsense: 1\n")
+    os.kill(child.pid, signal.SIGHUP)
+    deadline = time.monotonic() + 10
+    while "nonsense" not in broker.processes[0].output() and time.monotonic() < deadline:
+        broker.processes[0].step()
+    assert 'unknown field "nonsense"' in broker.processes[0].output()
+    assert login(broker.nats, "two") == b"PONG\r\n"
