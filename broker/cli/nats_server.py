@@ -13,6 +13,7 @@ import click
 import uvloop
 
 from broker import errors_cli, limits
+from broker.admin.metrics import metrics_page
 from broker.cli import nats_flags, nats_process
 from broker.cli.dropin import Passed
 from broker.cli.goflags import FlagError
@@ -159,4 +160,6 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
 
 def make_server(settings: Settings) -> Server:
     """The server; made while the loop runs."""
-    return NatsServer(settings, Runtime())
+    server = NatsServer(settings, Runtime())
+    server.monitor.more = {"/metrics": metrics_page(None, server.pages)}
+    return server

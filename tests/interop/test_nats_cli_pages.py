@@ -12,16 +12,12 @@ import pytest
 from harness.monitor_golden import CONFIG, Traffic
 from live_nats import LiveNats
 
-from broker.protocols.nats.system_server import open_system
-
 pytestmark = pytest.mark.skipif(shutil.which("nats") is None, reason="nats is not on PATH")
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveNats]:
     with LiveNats(CONFIG) as server:
-        if getattr(server.server, "system", None) is None:
-            server.ask(lambda nats: open_system(nats, nats.pages))
         traffic = Traffic(server.nats, server.monitor)
         yield server
         traffic.close()

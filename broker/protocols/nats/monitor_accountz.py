@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from broker import errors_monitor, limits
-from broker.protocols.nats.import_rules import system_exports
+from broker.protocols.nats.import_rules import local_subject, system_exports
 from broker.protocols.nats.monitor_options import AccountzOptions, AccstatzOptions, PageError
 from broker.protocols.nats.monitor_subsz import counts
 from broker.protocols.nats.monitor_text import filled, rfc3339
@@ -142,11 +142,10 @@ def _export(it: Export) -> dict[str, Any]:
 
 def _import(it: Import) -> dict[str, Any]:
     page: dict[str, Any] = {"subject": it.subject, "account": it.account}
+    local = local_subject(it)
     if it.service:
-        local = it.to or it.subject
         page |= {"to": local, "local_subject": local, "type": "service"}
     else:
-        local = it.to or (f"{it.prefix}.{it.subject}" if it.prefix else it.subject)
         page |= {"local_subject": local, "type": "stream"}
     return page | {"invalid": False, "share": it.share, "tracking": False}
 

@@ -14,6 +14,7 @@ import pytest
 from harness import Address, nats_peer
 from harness.certificates import Authority
 from harness.http import Answer, request
+from harness.nats_file import FileServer
 from live_nats import LiveNats
 
 from broker import __version__
@@ -248,3 +249,12 @@ def test_filtering_by_subject(server: LiveNats) -> None:
             400,
             b"filter by subject only valid with account filtering",
         )
+
+
+def test_the_command_has_metrics_too(tmp_path: Path) -> None:
+    server = FileServer(tmp_path, "")
+    try:
+        text = request(server.monitor, "GET", "/metrics").body.decode()
+    finally:
+        server.close()
+    assert "gnatsd_varz_connections{" in text
