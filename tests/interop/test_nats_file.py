@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -20,7 +21,8 @@ USERS = "authorization {{ users = [ {{user: u, password: {0}}} ] }}\n"
 def login(address: object, password: str) -> bytes:
     with RawPeer(address) as peer:  # type: ignore[arg-type]
         peer.read_line()
-        peer.send(b'CONNECT {"user":"u","pass":"%b","verbose":false}\r\nPING\r\n' % password.encode())
+        options = json.dumps({"user": "u", "pass": password, "verbose": False})
+        peer.send(f"CONNECT {options}\r\nPING\r\n".encode())
         return peer.read_line()
 
 
