@@ -15,9 +15,10 @@ import uvloop
 
 from broker.net.listener import Runtime
 from broker.protocols.nats.conf_reader import read_file
+from broker.protocols.nats.passwords import Passwords
 from broker.protocols.nats.server import NatsServer
-from broker.protocols.nats.settings import Settings
-from tests.nats_logins import CASES, Case, Try
+from broker.protocols.nats.settings import Authorization, Settings, User
+from tests.nats_logins import CASES, HASH, Case, Try
 from tests.nats_operator_logins import CASES as OPERATOR_CASES
 
 DEADLINE_S = 20
@@ -82,3 +83,39 @@ def test_secrets_do_not_reach_the_log(caplog: pytest.LogCaptureFixture) -> None:
             runner.run(asyncio.wait_for(check(case, case.settings), DEADLINE_S))
     assert SECRETS.search(caplog.text) is None
     assert not any(SECRETS.search(repr(case.settings)) for case in CASES)
+
+
+async def reload_meanwhile() -> bytes:
+    """A password is being checked while its user is taken out of the configuration."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Passwords):
+        async def matches(self, stored: str, given: str) -> bool:
+            asked.set()
+            await go_on.wait()
+            return True
+
+    user = User(name="bob", password=HASH)
+    given = Settings(("127.0.0.1", 0), authorization=Authorization(users=(user,)))
+    server = NatsServer(given, Runtime())
+    server.passwords = Slow()
+    server.configure(given)
+    await server.start()
+    assert server.door is not None
+    reader, writer = await asyncio.open_connection(*server.door.address)
+    await reader.readline()
+    writer.write(b'CONNECT {"user":"bob","pass":"pw","verbose":true}\r\n')
+    await asked.wait()
+    other = Authorization(users=(User(name="al", password=HASH),))
+    await server.reload(dataclasses.replace(given, authorization=other))
+    go_on.set()
+    answer = await reader.read(64)
+    writer.close()
+    await server.stop()
+    return answer
+
+
+def test_a_login_that_a_reload_overtakes() -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        answer = runner.run(asyncio.wait_for(reload_meanwhile(), DEADLINE_S))
+    assert not answer.startswith(b"+OK")

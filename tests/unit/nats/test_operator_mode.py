@@ -14,11 +14,12 @@ import pytest
 import uvloop
 
 from broker.net.listener import Runtime
-from broker.protocols.nats import nkeys, settings, tokens
-from broker.protocols.nats.account_tokens import operator_token
+from broker.protocols.nats import nkeys, resolvers, settings, tokens
+from broker.protocols.nats.account_tokens import AccountTokens, operator_token
+from broker.protocols.nats.login import Refused
 from broker.protocols.nats.nkeys import KeyPair
 from broker.protocols.nats.server import NatsServer
-from tests.nats_tokens import ACCOUNT_LIMITS, Company, Tenant, user
+from tests.nats_tokens import ACCOUNT_LIMITS, NO_LIMITS, Company, Tenant, scoped, user
 
 DEADLINE_S = 20
 Body = Callable[[Path], Coroutine[None, None, None]]
@@ -359,3 +360,31 @@ def test_operators_that_are_not_trusted() -> None:
     ):
         with pytest.raises(ValueError, match="operator"):
             operator_token(text)
+
+
+@on_uvloop
+async def test_another_scope(tmp_path: Path) -> None:
+    world, tenant = World(tmp_path), Tenant()
+    tenant.scope(pub={"allow": ["a"]}, **NO_LIMITS)
+    world.add(tenant)
+    server = await world.start()
+    client = await Client.enter(server, world.bob, scoped(world.bob, tenant))
+    assert await client.line() == b"PONG"
+    await world.update(tenant, tags=["nothing that matters"])
+    client.send(b"PING")
+    assert await client.line() == b"PONG"
+    tenant.scope(pub={"allow": ["b"]}, **NO_LIMITS)
+    await world.update(tenant)
+    assert await client.reader.read() == b""
+    await server.stop()
+
+
+async def test_a_resolver_that_gives_another_account(tmp_path: Path) -> None:
+    world, tenant, other = World(tmp_path), Tenant(), Tenant()
+    world.preload[tenant.public] = world.company.account(other)
+    config = world.settings().resolver
+    assert config is not None
+    accounts = AccountTokens(config, resolvers.make(config))
+    with pytest.raises(Refused, match="another account"):
+        await accounts.fetch(tenant.public)
+    assert accounts.accounts == {}
