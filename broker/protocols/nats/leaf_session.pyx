@@ -86,9 +86,9 @@ cdef class LeafSession(Session):
         self.stall_due_ns = 0
         if self.face.stalled == <void *>self:
             self.face.stalled = NULL
-        self.gate.left(self)
         if self.account is not None:
             self.account.leave(self)
+        self.gate.left(self)
         self.wake_waiters()
         self.run()
 
