@@ -138,6 +138,40 @@ WEBSOCKET_ORIGIN: Final = "origin not allowed: {}"
 WEBSOCKET_MQTT: Final = "MQTT is not served here"
 WEBSOCKET_LEAF: Final = "leaf nodes are not served here"
 
+# --- links between NATS servers (leafnode.go)
+
+NATS_LEAF_SUBSCRIPTION: Final = WireError("Invalid Subscription", False, "leafnode.go")
+NATS_LEAF_PORT: Final = WireError("attempted to connect to leaf node port", True, "errors.go")
+NATS_LEAF_WRONG_PORT: Final = "attempted to connect to wrong port"  # for the log: nothing is said
+NATS_LEAF_CLUSTER: Final = WireError("remote leafnode has same cluster name", True, "errors.go")
+NATS_LEAF_CLUSTER_BLANK: Final = WireError(
+    "cluster name cannot contain spaces or new lines", True, "errors.go"
+)
+NATS_LEAF_GATEWAY: Final = WireError(
+    "Rejecting connection from gateway {name} on the leafnode port", True, "leafnode.go"
+)
+NATS_LEAF_VERSION: Final = WireError(
+    "connection rejected since minimum version required is {version}", True, "leafnode.go"
+)
+NATS_LEAF_DUPLICATE: Final = WireError(
+    "Duplicate Remote LeafNode Connection", True, "leafnode.go addLeafNodeConnection"
+)
+NATS_LEAF_LOOP: Final = WireError(
+    "Loop detected for leafnode account={account}. Delaying attempt to reconnect for 30s",
+    True,
+    "leafnode.go handleLeafNodeLoop",
+)
+NATS_LEAF_LOOP_WORDS: Final = "Loop detected"  # by which a peer knows it
+NATS_LEAF_STALE: Final = WireError(
+    "Stale Leaf Node Connection - Closing", True, "leafnode.go leafNodeResumeConnectProcess"
+)
+NATS_LEAF_UNWANTED: Final = WireError(
+    "Permissions Violation for Subscription to {subject}", True, "leafnode.go leafPermViolation"
+)
+NATS_LEAF_VIOLATED: Final = WireError(
+    "Permissions Violation for Publish to {subject}", False, "leafnode.go leafPermViolation"
+)
+
 # Why a NATS connection ended, as monitoring shows it (client.go ClosedState).
 NATS_CLOSED_CLIENT: Final = "Client Closed"
 NATS_CLOSED_PARSE: Final = "Parse Error"
@@ -157,6 +191,12 @@ NATS_CLOSED_MISSING_ACCOUNT: Final = "Missing Account"
 NATS_CLOSED_ACCOUNT_CONNECTIONS: Final = "Maximum Account Connections Exceeded"
 NATS_CLOSED_KICKED: Final = "Kicked"
 NATS_CLOSED_TLS: Final = "TLS Handshake Failure"
+NATS_CLOSED_WRONG_PORT: Final = "Incorrect Port"
+NATS_CLOSED_CLUSTER: Final = "Cluster Names Identical"
+NATS_CLOSED_GATEWAY: Final = "Wrong Gateway"
+NATS_CLOSED_VERSION: Final = "Minimum Version Required"
+NATS_CLOSED_DUPLICATE: Final = "Duplicate Remote LeafNode Connection"
+NATS_CLOSED_READ: Final = "Read Error"
 NATS_CLOSED_STALE: Final = "Stale Connection"
 NATS_CLOSED_SHUTDOWN: Final = "Server Shutdown"
 

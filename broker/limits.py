@@ -220,6 +220,19 @@ NATS_CONNECT_ERROR_REPORTS: Final = 3_600  # failed attempts between two log lin
 NATS_RECONNECT_ERROR_REPORTS: Final = 1
 NATS_HANDSHAKE_FIRST_WAIT: Final = 50 * MS  # handshake_first: auto
 NATS_LATENCY_SAMPLING: Final = 100  # percent
+NATS_LEAF_LINE_MAX: Final = NATS_MAX_CONTROL_LINE_MAX  # of one line between servers
+# Of one message between servers: a hub may allow its clients more than its leaf does.
+NATS_LEAF_PAYLOAD_MAX: Final = 64 * MIB
+NATS_LEAF_PENDING: Final = 1 * GIB  # lines of interest that wait for a peer; messages: max_pending
+NATS_LEAF_DIAL: Final = 1 * SECOND  # to connect (DEFAULT_ROUTE_DIAL)
+NATS_LEAF_INFO: Final = 1 * SECOND  # from there to the peer's INFO (DEFAULT_LEAFNODE_INFO_WAIT)
+NATS_LEAF_ANSWER: Final = 2 * SECOND  # from our CONNECT to its answer (connectProcessTimeout)
+NATS_LEAF_FIRST_PING: Final = 1 * SECOND  # after the handshake (firstPingInterval)
+NATS_LEAF_DELAY: Final = 30 * SECOND  # before the next try when the peer is the wrong one
+NATS_LEAF_VERSION_WAIT: Final = 5 * SECOND  # a peer that is too old is kept so long
+NATS_LEAF_REPORTS: Final = 3_600  # of attempts to connect at first: the first and each such one
+NATS_LEAF_STALL: Final = 10 * MS  # a link rests so long at most for a client that is behind
+NATS_LEAF_URLS_MAX: Final = 1_000  # that a hub can name
 NATS_LAME_DUCK_DURATION: Final = 2 * MINUTE
 NATS_LAME_DUCK_DURATION_MIN: Final = 30 * SECOND
 NATS_LAME_DUCK_GRACE: Final = 10 * SECOND
@@ -253,6 +266,9 @@ MONITOR_TURN: Final = 2 * MS  # work on one page before the loop goes on with it
 MONITOR_PIECE: Final = 128 * KIB  # of a long page, written before more is made
 MONITOR_LISTED: Final = 1_000  # subscriptions taken from a router in one go
 MONITOR_CPU_SPAN: Final = 1 * SECOND  # percent of less would say little
+
+assert NATS_LEAF_PAYLOAD_MAX <= NATS_PAYLOAD_HUGE
+assert NATS_LEAF_PAYLOAD_MAX <= NATS_LEAF_PENDING
 
 # --- Drop-in commands (nsqd/options.go, nsqlookupd/options.go) ------------------------------------
 

@@ -43,11 +43,14 @@ cdef class Router:
     cdef void remove(self, sub_t *sub) noexcept
     cdef const match_t *match(self, const char *subject, size_t n) except NULL
     cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept
+    cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
+                               const char *names, size_t names_len) noexcept
 
     # Inside `deliver`: call sink.routed(rec) when the message was given to everybody.
     cdef void wait(self, Sink sink) noexcept
-    cdef void finish(self, const record_t *rec) noexcept
+    cdef void finish(self, const record_t *rec, uint32_t before) noexcept
 
+    cdef uint32_t give_plain(self, const match_t *m, const record_t *rec, void *skip) noexcept
     cdef uint32_t give_one(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept
     cdef uint32_t give_far(self, const match_t *m, uint32_t start, uint32_t size,

@@ -26,6 +26,7 @@ cdef class Session(Sink):
     # 0 = unknown. The connection makes room for that many.
     cdef Py_ssize_t need
     cdef bint closing           # no further input is fed
+    cdef list waiters           # sessions that rest until this one has sent its bytes, or None
 
     # Consumes whole operations from n bytes at data (valid for the call only) and
     # returns how many bytes it used; what remains is fed again with what follows.

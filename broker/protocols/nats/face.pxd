@@ -22,7 +22,7 @@ cdef class NatsFace:
     cdef uint64_t seed                  # of the sid tables
     cdef uint64_t stamp                 # marks the sessions met while a match is looked through
     cdef char *mapped                   # owned scratch for one subject that was mapped
-    cdef void *stalled                  # a NatsSession with much to send, met while delivering
+    cdef void *stalled                  # a Session with much to send, met while delivering
     cdef size_t stall_bytes             # how much that is
     cdef uint32_t control_line_max, run_max, teardown_max
     cdef readonly int64_t payload_max
@@ -33,6 +33,7 @@ cdef class NatsFace:
     cdef int64_t first_ping_ns, write_deadline_ns, stall_ns, rtt_max_age_ns
     cdef uint32_t ping_max, first_ping_jitter
     cdef readonly uint64_t total_connections
+    cdef uint64_t last_id               # connections of every kind are numbered together
     cdef public uint64_t slow_consumers, stale, dropped
     cdef uint8_t slow_policy            # SLOW_*
     cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes   # of closed sessions

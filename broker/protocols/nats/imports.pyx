@@ -25,6 +25,7 @@ from broker.core.turn cimport PHASE_STORE
 from broker.core.types cimport record_t
 from broker.protocols.nats.account cimport Account
 from broker.protocols.nats.crossing cimport Crossing, parcel_t
+from broker.protocols.nats.leaf_session cimport LeafSession
 from broker.protocols.nats.responses cimport (
     TOKEN_LEN, draw, link_t, links_drop, links_first, links_free, links_next, links_put, links_t,
     put_token, response_t)
@@ -228,7 +229,6 @@ cdef bytes narrowed(bytes subject, bytes pattern):
 cdef class Shadow(Sink):
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef Crossing x = self.owner.crossing
-        cdef Router router = self.owner.account.router
         cdef StreamImport what = self.what
         cdef record_t copy = rec[0]
         cdef Py_ssize_t n
@@ -245,10 +245,12 @@ cdef class Shadow(Sink):
         elif not what.same:
             copy.subject = what.here
             copy.subject_len = <uint16_t>len(what.here)
-        taken = self.sink.deliver(self.real, &copy)
+        if type(self.sink) is LeafSession:
+            taken = (<LeafSession>self.sink).take(
+                self.real, rec, copy.subject, copy.subject_len, what.exporter.account.router)
+        else:
+            taken = self.sink.deliver(self.real, &copy)
         self.sub.delivered += <uint64_t>taken
-        if router.late_size and router.busy == 0:
-            router.finish(&copy)
         return taken
 
 

@@ -18,6 +18,8 @@ from broker.core.router cimport Router
 from broker.core.seams cimport Sink
 from broker.core.trie cimport match_t, sub_t, subject_shape
 from broker.core.types cimport REC_CRLF, record_t
+from broker.protocols.nats.face cimport NatsFace
+from broker.protocols.nats.leaf_session cimport LeafSession
 from broker.protocols.nats.mapping cimport MAP_CHANCE, MAP_LOST, MAP_TO, Mapper
 from broker.protocols.nats.rates cimport Bucket
 from broker.protocols.nats.session cimport NatsSession
@@ -117,7 +119,7 @@ cdef int publish_to(NatsSession s, op_t *op) except -1:
         if m.size == 0:
             return 0
         if op.count > 1 and m.groups == 0 and apart(s, m):
-            return publish_run(s, op, &rec, m, skip)
+            return publish_run(s.router, op, &rec, m, skip, s.input_end)
     return publish_each(s, op, &rec, m, skip)
 
 
@@ -146,49 +148,59 @@ cdef int publish_each(NatsSession s, op_t *op, record_t *rec, const match_t *m,
     return 0
 
 
-cdef int publish_run(NatsSession s, op_t *op, record_t *rec, const match_t *m,
-                     void *skip) except -1:
-    """All messages of a run to one sink after the other."""
-    cdef Router router = s.router
-    cdef uint32_t i, k
+cdef int publish_run(Router router, op_t *op, record_t *rec, const match_t *m, void *skip,
+                     const char *limit) except -1:
+    """All messages of a run to one sink after the other; `limit`: the end of the input."""
+    cdef uint32_t i, k, before = router.late_size
     cdef sub_t *sub
+    cdef PyTypeObject *kind
     router.busy += 1
     for i in range(m.plain):
         sub = m.subs[i]
         if sub.sink == skip or sub.retired:
             continue
-        if Py_TYPE(<PyObject *>sub.sink) == <PyTypeObject *>NatsSession:
-            (<NatsSession>sub.sink).deliver_run(sub, rec, op, s.input_end)
+        kind = Py_TYPE(<PyObject *>sub.sink)
+        if kind == <PyTypeObject *>NatsSession:
+            (<NatsSession>sub.sink).deliver_run(sub, rec, op, limit)
+            continue
+        if kind == <PyTypeObject *>LeafSession:
+            (<LeafSession>sub.sink).deliver_run(rec, op, limit)
             continue
         for k in range(op.count):
             rec.data = op.data + <size_t>k * op.stride
             (<Sink>sub.sink).deliver(sub, rec)
-            if router.late_size:
-                router.finish(rec)
+            if router.late_size != before:
+                router.finish(rec, before)
     router.busy -= 1
     return 0
 
 
-cdef bint apart(NatsSession s, const match_t *m) noexcept:
+cdef bint all_apart(NatsFace face, const match_t *m) noexcept:
     """Is every connection of the match in it only once?"""
     cdef uint32_t i, foreign = 0
-    cdef NatsSession session
-    if s.memo_apart:
-        return s.memo_apart == 1
-    s.memo_apart = 2
-    s.face.stamp += 1
+    cdef PyTypeObject *kind
+    cdef uint64_t *stamp
+    face.stamp += 1
     for i in range(m.plain):
-        if Py_TYPE(<PyObject *>m.subs[i].sink) != <PyTypeObject *>NatsSession:
+        kind = Py_TYPE(<PyObject *>m.subs[i].sink)
+        if kind == <PyTypeObject *>NatsSession:
+            stamp = &(<NatsSession>m.subs[i].sink).stamp
+        elif kind == <PyTypeObject *>LeafSession:
+            stamp = &(<LeafSession>m.subs[i].sink).stamp
+        else:
             foreign += 1
             continue
-        session = <NatsSession>m.subs[i].sink
-        if session.stamp == s.face.stamp:
+        if stamp[0] == face.stamp:
             return False
-        session.stamp = s.face.stamp
-    if foreign > 1:
-        return False
-    s.memo_apart = 1
-    return True
+        stamp[0] = face.stamp
+    return foreign <= 1
+
+
+cdef bint apart(NatsSession s, const match_t *m) noexcept:
+    """The same, remembered as long as the match."""
+    if s.memo_apart == 0:
+        s.memo_apart = 1 if all_apart(s.face, m) else 2
+    return s.memo_apart == 1
 
 
 cdef bint allowed(NatsSession s, op_t *op) except *:

@@ -19,6 +19,7 @@ from broker.protocols.nats.door import ANY_HOST, NatsDoor
 from broker.protocols.nats.exchange import Exchange
 from broker.protocols.nats.face import NatsFace
 from broker.protocols.nats.gate import Gate, bucket
+from broker.protocols.nats.leaf_nodes import LeafNodes
 from broker.protocols.nats.monitor_door import MonitorDoor
 from broker.protocols.nats.monitor_pages import MonitorPages
 from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
@@ -82,6 +83,8 @@ class NatsServer:
         self.face = NatsFace(runtime.turn, settings)
         self.gate = Gate(self.face)
         self.gate.on_leave.append(self.closed.add)
+        self.leafs = LeafNodes(self)
+        self.leafs.on_leave.append(self.closed.add)
         self.pages = MonitorPages(self)
         tell_system(self)
         self.monitor = MonitorDoor(self.pages)
@@ -151,6 +154,7 @@ class NatsServer:
         )
         self.gate.login_timeout_ns = login_timeout_ns(settings)
         self.face.must_connect = self.gate.authenticator.must_connect
+        self.leafs.configure()
 
     def _configure_accounts(self, settings: conf.Settings) -> None:
         """Make the accounts that are configured, set their limits; nobody is cut here."""
@@ -219,6 +223,9 @@ class NatsServer:
             self.ports["websocket"] = self.websocket.address
         self.tell_info()
         self.system = open_system(self)
+        await self.leafs.start()
+        if self.leafs.door is not None:
+            self.ports["leafnodes"] = self.leafs.door.address
 
     async def open_pages(self) -> None:
         """The monitoring door alone."""
@@ -281,6 +288,7 @@ class NatsServer:
         """Accept nobody any more; who is here stays."""
         for door in self.doors:
             await door.close()
+        await self.leafs.close()
 
     async def stop(self) -> None:
         """Let every connection write what waits for it, end them all."""
@@ -289,6 +297,7 @@ class NatsServer:
             self.system = None
         for session in list(self.face.sessions):
             session.closing_down()
+        await self.leafs.stop()
         for door in self.doors:
             await door.drain()
         for task in list(self.gate.tasks):

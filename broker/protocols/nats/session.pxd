@@ -37,7 +37,6 @@ cdef class NatsSession(Session):
     cdef readonly uint32_t pings_out    # unanswered
     cdef bint verbose, pedantic, echo, no_responders, gone
     cdef uint32_t sweep                 # where the removal of a gone session's subs stands
-    cdef list waiters                   # sessions that rest until this one has sent its bytes
     cdef readonly object options        # ClientOptions, or None before CONNECT
     cdef readonly Account account       # None until it is known who this is
     cdef Router router                  # of the account

@@ -65,7 +65,8 @@ cdef class NatsSession(Session):
         self.start_ns = face.turn.wall_ns
         self.active_ns = face.turn.now_ns
         face.total_connections += 1
-        self.client_id = face.total_connections
+        face.last_id += 1
+        self.client_id = face.last_id
         face.sessions.add(self)
         self.ping_due_ns = face.turn.now_ns + face.ping_interval_ns
         face.gate.opened(self)
@@ -107,6 +108,8 @@ cdef class NatsSession(Session):
         self.link = None
         self.gone = True
         self.stall_due_ns = 0
+        if face.stalled == <void *>self:
+            face.stalled = NULL
         self.wake_waiters()
         self.run()
 
@@ -524,7 +527,7 @@ cdef class NatsSession(Session):
 
     cdef void stall(self) noexcept:
         """What was read just now went to a session that has much to send: rest a little."""
-        cdef NatsSession slow = <NatsSession>self.face.stalled
+        cdef Session slow = <Session>self.face.stalled
         self.face.stalled = NULL
         if slow is self or slow.closing or self.closing or self.stall_due_ns:
             return
@@ -541,7 +544,6 @@ cdef class NatsSession(Session):
         self.set_timer()
 
     cdef void wake_waiters(self) noexcept:
-        cdef NatsSession session
         waiters = self.waiters
         if waiters is None:
             return

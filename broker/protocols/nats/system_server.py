@@ -11,6 +11,7 @@ from broker.protocols.nats.system_requests import Actions
 from broker.protocols.nats.system_view import Station
 
 if TYPE_CHECKING:
+    from broker.protocols.nats.leaf_session import LeafSession
     from broker.protocols.nats.login import Login
     from broker.protocols.nats.server import NatsServer
     from broker.protocols.nats.session import NatsSession
@@ -45,11 +46,11 @@ def open_system(server: NatsServer) -> System | None:
 def tell_system(server: NatsServer) -> None:
     """From here on the server's system account, if it has one, hears who comes and goes."""
 
-    def joined(session: NatsSession) -> None:
+    def joined(session: NatsSession | LeafSession) -> None:
         if server.system is not None:
             server.system.connected(session)
 
-    def left(session: NatsSession) -> None:
+    def left(session: NatsSession | LeafSession) -> None:
         if server.system is not None:
             why = session.closed_because or errors.NATS_CLOSED_CLIENT
             server.system.disconnected(session, why)
@@ -61,6 +62,8 @@ def tell_system(server: NatsServer) -> None:
     server.gate.on_connect.append(joined)
     server.gate.on_leave.append(left)
     server.gate.on_refuse.append(refused)
+    server.leafs.on_join.append(joined)
+    server.leafs.on_leave.append(left)
 
 
 def renew_system(server: NatsServer) -> None:

@@ -11,6 +11,7 @@ cdef extern from "wire.h" nogil:
         const char *reply       # PUB: the reply subject; SUB: the queue name; reply_len bytes
         const char *data        # PUB: headers, then body, total_len bytes; CONNECT INFO: the JSON
         const char *text        # PUB: the size digits; with headers both; SUB UNSUB: the sid
+        const char *groups      # of server links only, see leaf_wire.pxd
         uint32_t total_len
         uint32_t headers_len
         uint32_t stride         # bytes from one payload of a run to the next
@@ -24,6 +25,8 @@ cdef extern from "wire.h" nogil:
     enum:
         TW_SLACK
 
+    uint32_t tw_run(const char *p, const char *end, const char *line, size_t line_len,
+                    size_t stride, uint32_t at_most)
     char *tw_put_run(char *dst, const char *head, size_t head_len, const char *src, size_t stride,
                      size_t body, size_t count, const char *limit)
     char *tw_put_number(char *p, uint32_t v)
@@ -62,8 +65,25 @@ ctypedef struct scan_t:
     uint8_t skipping            # OP_* whose line goes on, its bytes ignored; 0 = none
     uint8_t pending             # OP_* whose name is read, and only blanks so far; 0 = none
 
+# One token of an argument.
+ctypedef struct token_t:
+    const char *ptr
+    size_t len
+
 cdef size_t scan(const char *data, size_t n, op_t *ops, uint32_t *count,
                  scan_t *st) noexcept nogil
+
+# What the scanner is made of, for other links that speak the same way. Those that take an operation
+# at p return the bytes they used, 0 when there is more to come; see the functions.
+cdef size_t match_name(const char *p, size_t avail, const char *name, size_t n) noexcept nogil
+cdef const char *find_line(const char *p, size_t at, const char *end, scan_t *st, token_t *arg,
+                           size_t *stop, op_t *op, uint8_t kind) noexcept nogil
+cdef int parse_number(token_t *t, uint32_t *value) noexcept nogil
+cdef size_t scan_line(const char *p, size_t at, const char *end, op_t *op, scan_t *st,
+                      uint8_t kind) noexcept nogil
+cdef size_t fail(op_t *op, uint8_t code) noexcept nogil
+cdef size_t skip_line(const char *p, size_t n, op_t *op, scan_t *st) noexcept nogil
+
 cdef size_t join_sizes(char *dst, const char *text, size_t n) noexcept nogil
 cdef size_t head_bytes(const record_t *rec, size_t sid_len) noexcept nogil
 cdef char *put_head(char *p, const record_t *rec, const char *sid, size_t sid_len,

@@ -15,10 +15,6 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from broker.core.types cimport record_t
 
-cdef extern from "wire.h" nogil:
-    uint32_t tw_run(const char *p, const char *end, const char *line, size_t line_len,
-                    size_t stride, uint32_t at_most)
-
 cdef const char *NO_RESPONDERS = b' 16 16\r\nNATS/1.0 503\r\n\r\n\r\n'
 
 cdef enum:
@@ -27,10 +23,6 @@ cdef enum:
     DIGITS_MAX = 9
     BLANKS_KEPT = 64        # behind a name at the end of the input; more are used up
     SPAN_MAX = 0xFFFF       # a subject, reply or sid; its length is kept in 16 bits
-
-ctypedef struct token_t:
-    const char *ptr
-    size_t len
 
 # Results of the functions below that take one operation: bytes used, or one of these.
 cdef enum:
@@ -45,7 +37,6 @@ cdef size_t scan(const char *data, size_t n, op_t *ops, uint32_t *count,
     """
     cdef const char *p = data
     cdef const char *end = data + n
-    cdef const char *eol
     cdef size_t used
     cdef op_t *op
     count[0] = 0
@@ -53,14 +44,9 @@ cdef size_t scan(const char *data, size_t n, op_t *ops, uint32_t *count,
     while p < end and count[0] < OPS_MAX:
         op = ops + count[0]
         if st.skipping:
-            eol = <const char *>memchr(p, c'\n', <size_t>(end - p))
-            if eol == NULL:
-                return n
-            memset(op, 0, sizeof(op_t))
-            op.kind = st.skipping
-            st.skipping = 0
-            count[0] += 1
-            p = eol + 1
+            p += skip_line(p, <size_t>(end - p), op, st)
+            if st.skipping == 0:
+                count[0] += 1
             continue
         if st.pending:
             used = scan_pending(p, end, op, st)
@@ -80,10 +66,22 @@ cdef size_t scan(const char *data, size_t n, op_t *ops, uint32_t *count,
     return <size_t>(p - data)
 
 
-cdef inline size_t fail(op_t *op, uint8_t code) noexcept nogil:
+cdef size_t fail(op_t *op, uint8_t code) noexcept nogil:
     op.kind = OP_ERROR
     op.code = code
     return 1
+
+
+cdef size_t skip_line(const char *p, size_t n, op_t *op, scan_t *st) noexcept nogil:
+    """Use up the rest of a line of which only the name counts; the operation is there with its
+    end, when st.skipping is 0."""
+    cdef const char *eol = <const char *>memchr(p, c'\n', n)
+    if eol == NULL:
+        return n
+    memset(op, 0, sizeof(op_t))
+    op.kind = st.skipping
+    st.skipping = 0
+    return <size_t>(eol + 1 - p)
 
 
 cdef size_t scan_other(const char *p, const char *end, op_t *op, scan_t *st) noexcept nogil:

@@ -1,0 +1,165 @@
+"""Leaf nodes of a server: those that join it, and those it joins."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+from broker import limits
+from broker.protocols.nats.door import ANY_HOST
+from broker.protocols.nats.leaf_door import LeafDoor
+from broker.protocols.nats.leaf_gate import LeafGate
+from broker.protocols.nats.leaf_interest import Interest
+from broker.protocols.nats.leaf_link import RemoteLink
+from broker.protocols.nats.options import server_info
+from broker.protocols.nats.settings import Leafnodes
+from broker.protocols.nats.tls_policy import TlsPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.protocols.nats.account import Account
+    from broker.protocols.nats.leaf_session import LeafSession
+    from broker.protocols.nats.server import NatsServer
+
+log = logging.getLogger("broker.nats")
+
+
+class LeafNodes:
+    """Made by the server, started and stopped with it."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self.server = server
+        self.sessions: set[LeafSession] = set()  # every connection, also before its login
+        self.on_join: list[Callable[[LeafSession], object]] = []  # a link works
+        self.on_leave: list[Callable[[LeafSession], object]] = []  # whether or not it worked
+        self.info: dict[str, Any] = {}
+        self.door: LeafDoor | None = None
+        self.remotes: list[RemoteLink] = []
+        self.gate = LeafGate(self)
+        self.tls: TlsPolicy | None = None  # of the door
+        self._interests: dict[Account, Interest] = {}
+
+    @property
+    def config(self) -> Leafnodes:
+        """What is configured, or the defaults."""
+        return self.server.settings.leafnodes or Leafnodes()
+
+    @property
+    def cluster(self) -> str:
+        """The name of our cluster; a server that joins others is a cluster of its own."""
+        own_name = self.server.server_name if self.config.remotes else ""
+        return self.server.settings.cluster_name or own_name
+
+    def interest_of(self, account: Account) -> Interest:
+        """What the links of this account announce."""
+        if account not in self._interests:
+            self._interests[account] = Interest(account)
+            self._interests[account].force(mapped_subjects(account))
+        return self._interests[account]
+
+    def configure(self) -> None:
+        """Settings are others now. Addresses and remotes stay, certificates and mappings change."""
+        tls = self.config.tls
+        if self.config.listen is not None and tls is not None:
+            self.tls = TlsPolicy(tls, former=self.tls)
+        for link, remote in zip(self.remotes, self.config.remotes, strict=False):
+            if link.config.urls == remote.urls:
+                link.config = remote
+        for account, interest in self._interests.items():
+            interest.force(mapped_subjects(account))
+
+    # --- life
+
+    async def start(self) -> None:
+        """Open the door, if there is one, and dial; OSError when the address is taken."""
+        if self.config.listen is not None:
+            self.configure()
+            self.door = LeafDoor(self, self.config.listen)
+            await self.door.open()
+            host, port = self.door.address
+            self._tell(host, port)
+            log.info("Listening for leafnode connections on %s", _join(host or ANY_HOST, port))
+        self.remotes = [RemoteLink(self, remote) for remote in self.config.remotes]
+        for remote in self.remotes:
+            remote.start()
+
+    def _tell(self, host: str, port: int) -> None:
+        """Work out INFO."""
+        server = self.server
+        config = self.config
+        shown, shown_port = public_address(host), port
+        if config.advertise:
+            name, _, number = config.advertise.rpartition(":")
+            shown, shown_port = (name, int(number)) if name else (number, port)
+        place = _join(shown, shown_port)
+        self.info = {
+            **server_info(
+                server.server_id,
+                server.server_name,
+                (shown, shown_port),
+                headers=not server.settings.no_header_support,
+                max_payload=server.settings.max_payload,
+            ),
+            "auth_required": True,
+            "ip": place,
+            "info_on_connect": True,
+            "leafnode_urls": [place],
+        }
+        if self.cluster:
+            self.info["cluster"] = self.cluster
+        if self.tls is not None:
+            self.info |= self.tls.info()
+
+    async def close(self) -> None:
+        """Accept nobody any more, dial nobody; links stay."""
+        if self.door is not None:
+            await self.door.close()
+        await asyncio.gather(*(remote.stop() for remote in self.remotes))
+
+    async def stop(self) -> None:
+        """End every link when what waits for it is written."""
+        await self.close()
+        for session in list(self.sessions):
+            session.closing_down()
+        if self.door is not None:
+            await self.door.drain()
+        await asyncio.gather(*(remote.drain() for remote in self.remotes))
+        for task in list(self.gate.tasks):
+            task.cancel()
+        await asyncio.gather(*self.gate.tasks, return_exceptions=True)
+
+    # --- called by the gate
+
+    @property
+    def login_timeout_ns(self) -> int:
+        """From INFO, or the end of the TLS handshake, to CONNECT."""
+        own = self.config.authorization
+        if own is not None and own.timeout_ns:
+            return own.timeout_ns
+        if self.config.tls is not None:
+            return self.config.tls.timeout_ns + limits.SECOND
+        return limits.NATS_AUTH_TIMEOUT
+
+
+def mapped_subjects(account: Account) -> tuple[bytes, ...]:
+    """Subjects that an account takes in to publish them elsewhere."""
+    return () if account.mapper is None else account.mapper.sources
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def public_address(host: str) -> str:
+    """An address under which others find one who listens everywhere."""
+    if host not in {"", ANY_HOST, "::"}:
+        return host
+    family = socket.AF_INET6 if host == "::" else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(("2001:db8::1" if host == "::" else "192.0.2.1", 9))  # nothing is sent
+        return str(probe.getsockname()[0])
+    return host or ANY_HOST

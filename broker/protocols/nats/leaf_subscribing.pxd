@@ -1,0 +1,17 @@
+# cython: language_level=3
+"""LS+ and LS- of a link's peer."""
+from libc.stdint cimport uint64_t
+
+from broker.core.trie cimport sub_t
+from broker.protocols.nats.leaf_session cimport LeafSession
+from broker.protocols.nats.wire cimport op_t
+
+cdef int subscribe(LeafSession s, op_t *op) except -1
+cdef int unsubscribe(LeafSession s, op_t *op) except -1
+cdef void drop(LeafSession s, sub_t *sub) noexcept      # it is one of its own
+cdef list listing(LeafSession s, uint64_t most)
+
+# Is it a subject of JetStream's? Those of two servers without a common domain stay apart.
+cdef bint of_streams(const char *subject, size_t n, bint system) noexcept nogil
+# Does it go where permissions do not matter?
+cdef bint is_exempt(bytes subject) noexcept
