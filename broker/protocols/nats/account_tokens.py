@@ -159,6 +159,8 @@ class AccountTokens:
             raise Refused(f"account: {error}") from error
         if token.claims.sub != name:
             raise Refused("the resolver gave another account")
+        if 0 < token.claims.exp <= int(self.clock()):  # in its last second it is still read
+            raise Refused("the account has expired")
         await self._load_exporters(token, depth)
         return self._take(token)
 

@@ -183,7 +183,7 @@ async def test_users_expire(tmp_path: Path) -> None:
     world, tenant = World(tmp_path), Tenant()
     world.add(tenant)
     server = await world.start()
-    client = await world.client(tenant, head={"exp": int(time.time()) + 1})
+    client = await world.client(tenant, head={"exp": int(time.time()) + 2})
     await closed(client, "User Authentication Expired")
     await server.stop()
 
@@ -191,7 +191,7 @@ async def test_users_expire(tmp_path: Path) -> None:
 @on_uvloop
 async def test_accounts_expire(tmp_path: Path) -> None:
     world, tenant = World(tmp_path), Tenant()
-    world.add(tenant, exp=int(time.time()) + 1)
+    world.add(tenant, exp=int(time.time()) + 2)
     server = await world.start()
     client = await world.client(tenant)
     await closed(client, "Account Authentication Expired")
@@ -388,3 +388,17 @@ async def test_a_resolver_that_gives_another_account(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="another account"):
         await accounts.fetch(tenant.public)
     assert accounts.accounts == {}
+
+
+async def test_the_last_second_of_an_account(tmp_path: Path) -> None:
+    world, tenant, now = World(tmp_path), Tenant(), 1_000_000.0
+    world.add(tenant, exp=int(now) + 1)
+    config = world.settings().resolver
+    assert config is not None
+    accounts = AccountTokens(config, resolvers.make(config), lambda: now)
+    assert (await accounts.fetch(tenant.public)).config.name == tenant.public
+    accounts.close()
+    now += 1.5
+    assert accounts.get(tenant.public) is None
+    with pytest.raises(Refused, match="expired"):
+        await accounts.fetch(tenant.public)
