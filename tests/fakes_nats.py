@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +26,7 @@ class Server:
         self.server_name = settings.server_name or self.server_id
         self.ports: dict[str, tuple[str, int]] = {}
         self.asked: list[object] = []
+        self.reread: Callable[[], Awaitable[str]] | None = None
         self.face = SimpleNamespace(tracer=None)
         self.gate = SimpleNamespace(on_open=[], on_refuse=[], on_leave=[])
         self.away = asyncio.Event()  # set when the last client of a lame duck has gone

@@ -53,7 +53,7 @@ class Server(Protocol):
     ports: dict[str, tuple[str, int]]
     face: NatsFace
     gate: Gate
-    reread: Callable[[], Awaitable[str]] | None
+    reread: Callable[[], Awaitable[str]] | None  # asked for by a request of the system account
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...

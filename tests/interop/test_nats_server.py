@@ -6,6 +6,7 @@ Each scenario runs against the original as well (TWINWIRE_TEST_TARGET=original).
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -97,6 +98,21 @@ async def test_a_refused_reload_changes_nothing(start: Start) -> None:
     )
     await client.flush()
     await (await Events().connect(server, "b")).close()
+    await client.close()
+
+
+async def test_reload_by_a_request(start: Start) -> None:
+    system = "accounts { SYS { users: [ {user: a, password: pa} ] } }\nsystem_account: SYS\n"
+    server = start(system)
+    client = await Events().connect(server, "a")
+    subject = f"$SYS.REQ.SERVER.{client._server_info['server_id']}.RELOAD"
+    server.write(system + "max_payload: 100000")
+    answer = json.loads((await client.request(subject, timeout=WAIT_S)).data)
+    assert "error" not in answer
+    assert "Reloaded: max_payload = 100000" in server.said()
+    server.write(system + "server_name: x")
+    answer = json.loads((await client.request(subject, timeout=WAIT_S)).data)
+    assert "config reload not supported for ServerName" in answer["error"]["description"]
     await client.close()
 
 

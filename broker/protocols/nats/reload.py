@@ -228,8 +228,6 @@ def _monitor(draft: _Draft) -> None:
             raise _refuse(f"{option}Port", str(before), str(after))
         if old is not None and old[0] != new[0]:
             raise _refuse("HTTPHost", old[0], new[0])
-    if draft.changed("monitor_user") or draft.changed("monitor_password"):
-        raise ReloadRefused(errors_cli.RELOAD_BLOCK.format("Monitor", "login"))
 
 
 def _auth_timeout(draft: _Draft) -> None:

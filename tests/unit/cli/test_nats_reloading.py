@@ -76,6 +76,17 @@ async def test_a_server_that_cannot(case: Case) -> None:
     await case.end()
 
 
+async def test_reload_by_a_request(case: Case) -> None:
+    await case.begin()
+    assert case.server.reread is not None
+    case.next = dataclasses.replace(PLAIN, max_payload=100)
+    assert await case.server.reread() == ""
+    assert case.run.settings is case.next
+    case.next = dataclasses.replace(PLAIN, server_name="x")
+    assert "ServerName" in await case.server.reread()
+    await case.end()
+
+
 async def test_nothing_to_read_again(case: Case) -> None:
     await case.begin(file="")
     text = "can only reload config when a file is provided using -c or --config"

@@ -222,7 +222,7 @@ def test_refusals_show_no_secrets() -> None:
     text = refusal(old, new)
     assert text == "config reload not supported for LeafNode: changed authorization"
     text = refusal(Settings(), Settings(monitor_user="a", monitor_password="hush"))
-    assert text == "config reload not supported for Monitor: changed login"
+    assert text == "config reload not supported for monitor_user: changed its value"
 
 
 # --- TLS
