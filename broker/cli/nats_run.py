@@ -8,6 +8,7 @@ TERM  stop, exit 1 (not while it    USR2  lame duck, then exit 0
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import re
@@ -222,6 +223,8 @@ class Run:
             raise FlagError(errors_cli.RELOAD_FILE)
         old = self.settings
         new = await asyncio.to_thread(self.read_again)  # clients do not wait for a long file
+        if not old.listen[1]:  # any port: it has one by now
+            old = dataclasses.replace(old, listen=(old.listen[0], self.server.ports["nats"][1]))
         plan = reload.plan(old, new)
         await self.server.reload(new)
         self.settings = new

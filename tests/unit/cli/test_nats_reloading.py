@@ -51,6 +51,14 @@ async def test_a_refused_reload_changes_nothing(case: Case) -> None:
     await case.end()
 
 
+async def test_the_port_that_it_found(case: Case) -> None:
+    await case.begin()
+    assert await case.reload(dataclasses.replace(PLAIN, listen=("127.0.0.1", 4333))) == ""
+    text = "config reload not supported for Port: old=4333, new=4999"
+    assert await case.reload(dataclasses.replace(PLAIN, listen=("127.0.0.1", 4999))) == text
+    await case.end()
+
+
 async def test_a_file_with_mistakes(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     await case.begin()
 
