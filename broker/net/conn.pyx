@@ -307,12 +307,29 @@ cdef class Conn(Task):
             return
         try:
             first.receive(data, n)
-            if self.shaking:
-                self.shake()
-                return
-            self.decode()
+            if not self.shaking:
+                self.decode()
+            elif not self.queued_shake:
+                self.queued_shake = True
+                self.transport.pause_reading()
+                self.door.runtime.handshakes.add(self.shake_on)
         except FilterError as problem:
             self.broken(str(problem))
+
+    def shake_on(self):
+        """The next step of the handshake, with what has come for it."""
+        self.queued_shake = False
+        if self.transport is None:
+            return
+        self.out.turn.tick()
+        try:
+            if self.shaking:
+                self.shake()
+        except Exception as problem:
+            LOG.error('connection dropped after an internal error', exc_info=problem)
+            self.abort()
+        if not self.paused and not self.later and not self.ending and self.transport is not None:
+            self.transport.resume_reading()
 
     cdef void shake(self) except *:
         """The handshake goes on, or ends."""

@@ -192,6 +192,30 @@ def test_operations_with_the_last_bytes_of_the_handshake(pair: Pair, authority: 
     assert client.read() == b"PONG\r\n"
 
 
+def test_a_handshake_waits_for_its_slice_of_a_turn(pair: Pair, authority: Authority) -> None:
+    """Meanwhile nothing more is read, so that nothing piles up."""
+    server = Server(pair)
+    peer = server.arrive()
+    peer.take()
+    peer.read(Secure(peer, authority.client()).next())
+    assert peer.take() == b""
+    assert not peer.transport.reading
+    server.loop.run()
+    assert peer.take()[:1] == b"\x16"
+    assert peer.transport.reading
+
+
+def test_who_is_gone_when_its_slice_comes(pair: Pair, authority: Authority) -> None:
+    server = Server(pair)
+    late, gone = server.arrive(), server.arrive()
+    for peer in (late, gone):
+        peer.take()
+        peer.read(Secure(peer, authority.client()).next())
+    gone.leave()
+    assert gone.session.closed_because == errors.NATS_CLOSED_TLS
+    assert late.take()[:1] == b"\x16"
+
+
 # --- by the first byte
 
 
