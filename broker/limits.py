@@ -163,6 +163,7 @@ CLOSE_GRACE: Final = 5 * SECOND  # what a closing door gives peers to take their
 
 DECODE_BYTES_MAX: Final = 1 * MIB  # of one connection per turn, behind TLS and compression
 ENCODE_BYTES_MAX: Final = 1 * MIB  # compressed before the first of it is written
+HANDSHAKE_SLICE: Final = 2 * MS  # of a loop turn for TLS handshakes; one may take a millisecond
 TLS_RECORD_BYTES: Final = 16 * KIB  # what one record holds at most (RFC 8446, 5.1)
 
 assert CHUNK_SMALL < CHUNK_LARGE

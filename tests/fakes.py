@@ -12,6 +12,7 @@ from broker.core.outbuf import ChunkPool
 from broker.core.router import Router
 from broker.core.turn import Turn
 from broker.net.conn import Conn
+from broker.net.handshakes import Handshakes
 
 START_NS = 10**15
 WALL_NS = 1_700_000_000 * 10**9
@@ -38,6 +39,7 @@ class FakeLoop:
         self.pool = ChunkPool(limits.CHUNK_SMALL, limits.CHUNK_LARGE, limits.CHUNKS_POOLED_MAX)
         self.shared = InBuf(receive)
         self.plain = InBuf(receive)
+        self.handshakes = Handshakes(self.call_soon)
         self.loop = self  # it is its own net.listener.Runtime
 
     def call_soon(self, call: Callable[[], None]) -> None:

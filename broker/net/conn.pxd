@@ -22,6 +22,7 @@ cdef class Conn(Task):
     cdef Filter packer          # compression inside of it, or None
     cdef bint filtered          # there is one of the two
     cdef bint shaking           # in the TLS handshake: the session neither reads nor writes
+    cdef bint queued_shake      # the next step of it waits for its slice of a turn; nothing is read
     cdef bint peeking           # the session is told of the first byte before it gets any
     cdef bint later             # what came is not decoded yet: a later turn goes on
 

@@ -17,6 +17,7 @@ from broker.core.inbuf import InBuf
 from broker.core.outbuf import ChunkPool
 from broker.core.turn import Turn
 from broker.net.conn import Conn
+from broker.net.handshakes import Handshakes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -48,6 +49,7 @@ class Runtime:
         self.pool = ChunkPool(limits.CHUNK_SMALL, limits.CHUNK_LARGE, limits.CHUNKS_POOLED_MAX)
         self.shared = InBuf(limits.RECEIVE_BUFFER)
         self.plain = InBuf(limits.RECEIVE_BUFFER)  # what filters decode
+        self.handshakes = Handshakes(self.loop.call_soon)
 
     def _call_at_ns(self, due_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         # the loop counts whole milliseconds: rounded up, so that it does not ring too early
