@@ -1,0 +1,81 @@
+"""What accounts and permissions cost: the NATS rows on a server with them and on one without.
+
+    python benchmarks/nats_guarded.py [--rounds 3] [--seconds 1] [--write]
+
+Who says nothing logs in as a user of an account (no_auth_user), so the generator is the same. Its
+permissions have an allow and a deny list in each direction, and all that is sent is looked up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import report
+from compare import ROWS, sample
+
+PLAIN = "{python} -m broker nats-server -a 127.0.0.1 -p {nats}"
+GOAL = 0.85
+CONFIG = """
+no_auth_user: bench
+accounts {
+  BENCH: {
+    users: [ {
+      user: bench, password: bench
+      permissions: {
+        publish: {allow: ["bench.>", "bench", "_INBOX.>", ">"], deny: ["secret.>", "bench.*.no"]}
+        subscribe: {allow: ["bench.>", "bench", "_INBOX.>", ">"], deny: ["secret.>", "*.*.no"]}
+      }
+    } ]
+  }
+  OTHER: { users: [ {user: other, password: other} ] }
+}
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="twinwire-bench-") as folder:
+        config = Path(folder) / "guarded.conf"
+        config.write_text(CONFIG)
+        guarded = f"{PLAIN} -c {config}"
+        for row in (row for row in ROWS if row.door == "nats"):
+            ratios: dict[str, list[float]] = {}
+            for turn in range(options.rounds):
+                pair = [guarded, PLAIN] if turn % 2 == 0 else [PLAIN, guarded]
+                found = {c: sample(row, c, options.seconds, None).values for c in pair}
+                for metric, (_, more) in row.goals.items():
+                    ratio = found[guarded][metric] / found[PLAIN][metric]
+                    ratios.setdefault(metric, []).append(ratio if more else 1 / ratio)
+                print(f"{row.name}: round {turn + 1}", file=sys.stderr)
+            for metric, values in ratios.items():
+                middle = statistics.median(values)
+                spread = f"{min(values):.2f}-{max(values):.2f}"
+                met = "met" if middle >= GOAL else "MISSED"
+                rows.append([row.name, metric, f"{middle:.2f}", spread, f">= {GOAL}", met])
+    head = ["row", "metric", "as fast as without", "spread", "goal", ""]
+    whole = "\n\n".join(
+        [
+            "## NATS with accounts and permissions",
+            report.about(),
+            f"{options.rounds} rounds, alternating, {options.seconds:g} s each, ours against ours;"
+            + " a latency's ratio is turned round: 1 is as fast, less is slower.",
+            report.table(head, rows),
+        ]
+    )
+    print(whole)
+    if options.write:
+        report.write_section("nats_guarded", whole)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
