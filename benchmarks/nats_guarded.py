@@ -19,6 +19,10 @@ from compare import ROWS, sample
 
 PLAIN = "{python} -m broker nats-server -a 127.0.0.1 -p {nats}"
 GOAL = 0.85
+METHOD = (
+    "{} rounds, alternating, {:g} s each, ours against ours; a latency's ratio is turned round:"
+    " 1 is as fast, less is slower."
+)
 CONFIG = """
 no_auth_user: bench
 accounts {
@@ -66,8 +70,7 @@ def main() -> int:
         [
             "## NATS with accounts and permissions",
             report.about(),
-            f"{options.rounds} rounds, alternating, {options.seconds:g} s each, ours against ours;"
-            + " a latency's ratio is turned round: 1 is as fast, less is slower.",
+            METHOD.format(options.rounds, options.seconds),
             report.table(head, rows),
         ]
     )
