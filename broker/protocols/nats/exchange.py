@@ -53,6 +53,7 @@ class Exchange:
         if member is None:
             member = self.members[account.name] = Imports(account, self.crossing)
             account.imports = member
+            self._offer(account.name)
         return member
 
     def leave(self, name: str) -> None:
@@ -160,9 +161,11 @@ class Exchange:
             except MappingError as error:
                 log.warning("account %s: import of %r: %s", name, taken.subject, error)
                 continue
-            if found is None or here in seen:
+            export = None
+            if found is not None:
+                export = self.members[taken.account].exports.get(found)
+            if export is None or here in seen:
                 continue
             seen.add(here)
-            export = self.members[taken.account].exports[found]
             system = taken.account == self.system_account
             yield export, raw(here), raw(taken.subject), forth, taken.share, system
