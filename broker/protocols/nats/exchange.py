@@ -69,8 +69,10 @@ class Exchange:
 
     def close(self) -> None:
         """The server is gone."""
-        for name in list(self.members):
-            self.leave(name)
+        members, self.members = self.members, {}
+        for member in members.values():
+            member.account.imports = None
+            member.close()
 
     def configure(self, configs: Iterable[Config]) -> None:
         """From now on this holds, for all accounts; those not named have no settings.

@@ -172,6 +172,17 @@ def test_nothing_is_left_of_an_account() -> None:
     assert len(nats.asked) == 1
 
 
+def test_nothing_is_left_of_a_server(caplog: pytest.LogCaptureFixture) -> None:
+    nats = Exchanged(SERVICE, Export("ev.>", False))
+    nats.dial().send(b"SUB > 1\r\n")
+    nats.serve(b"svc")
+    nats.ask(b"svc", b"inbox")
+    nats.exchange.close()
+    assert nats.exporter.router.size == 1
+    assert nats.router.size == 1
+    assert caplog.text == ""
+
+
 def test_an_account_that_comes_later() -> None:
     nats = Exchanged(SERVICE)
     late = Account("L", nats.loop.turn, nats.desk)
