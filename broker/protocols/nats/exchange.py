@@ -53,6 +53,7 @@ class Exchange:
         if member is None:
             member = self.members[account.name] = Imports(account, self.crossing)
             account.imports = member
+            self._offer(account.name)
         return member
 
     def leave(self, name: str) -> None:
@@ -68,8 +69,10 @@ class Exchange:
 
     def close(self) -> None:
         """The server is gone."""
-        for name in list(self.members):
-            self.leave(name)
+        members, self.members = self.members, {}
+        for member in members.values():
+            member.account.imports = None
+            member.close()
 
     def configure(self, configs: Iterable[Config]) -> None:
         """From now on this holds, for all accounts; those not named have no settings.
@@ -160,9 +163,11 @@ class Exchange:
             except MappingError as error:
                 log.warning("account %s: import of %r: %s", name, taken.subject, error)
                 continue
-            if found is None or here in seen:
+            export = None
+            if found is not None:
+                export = self.members[taken.account].exports.get(found)
+            if export is None or here in seen:
                 continue
             seen.add(here)
-            export = self.members[taken.account].exports[found]
             system = taken.account == self.system_account
             yield export, raw(here), raw(taken.subject), forth, taken.share, system
