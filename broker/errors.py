@@ -135,6 +135,7 @@ WEBSOCKET_CONNECTION: Final = "invalid value for header 'Connection'"
 WEBSOCKET_KEY: Final = "key missing"
 WEBSOCKET_VERSION: Final = "invalid version"
 WEBSOCKET_ORIGIN: Final = "origin not allowed: {}"
+WEBSOCKET_PINNED: Final = "certificate not pinned"
 WEBSOCKET_MQTT: Final = "MQTT is not served here"
 WEBSOCKET_LEAF: Final = "leaf nodes are not served here"
 

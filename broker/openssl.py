@@ -22,6 +22,14 @@ _VERIFY_CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_
 _SET_SESSION_CACHE: Final = 44  # SSL_CTRL_SET_SESS_CACHE_MODE
 _SET_GROUPS_LIST: Final = 92  # SSL_CTRL_SET_GROUPS_LIST
 
+# OpenSSL's names of ciphers up to TLS 1.2, in parts, and the IANA names, which Go uses.
+_CIPHER_PARTS: Final = {
+    "AES128": "AES_128",
+    "AES256": "AES_256",
+    "CHACHA20": "CHACHA20",
+    "POLY1305": "POLY1305",
+}
+
 
 class TlsError(Exception):
     """Certificates cannot be used; the text says which file and why."""
@@ -121,3 +129,33 @@ def _reach(context: ssl.SSLContext) -> tuple[ctypes.CDLL, ctypes.c_void_p] | Non
     if known != (_mode(context), int(context.options) & (1 << 64) - 1):
         return None
     return library, inner
+
+
+def version_name(link: ssl.SSLObject) -> str:
+    """As nsqd writes it: TLS1.3."""
+    version = (link.version() or "").replace("TLSv", "TLS")
+    return "TLS1.0" if version == "TLS1" else version
+
+
+def cipher_name(link: ssl.SSLObject) -> str:
+    """The IANA name of the cipher in use, as Go has it."""
+    cipher = link.cipher()
+    return iana_name(cipher[0]) if cipher else ""
+
+
+def iana_name(name: str) -> str:
+    """TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 for ECDHE-RSA-AES128-GCM-SHA256."""
+    if name.startswith("TLS_"):
+        return name
+    exchange: list[str] = []
+    rest: list[str] = []
+    for part in name.split("-"):
+        if rest or part in _CIPHER_PARTS:
+            rest.append(_CIPHER_PARTS.get(part, part))
+        else:
+            exchange.append(part)
+    if rest[-1] == "POLY1305":
+        rest.append("SHA256")
+    elif len(rest) == 2 and rest[0].startswith("AES"):  # AES_128 and a digest: no mode stands there
+        rest.insert(1, "CBC")
+    return f"TLS_{'_'.join(exchange) or 'RSA'}_WITH_{'_'.join(rest)}"

@@ -14,6 +14,10 @@ cdef class InBuf:
     def __dealloc__(self):
         free(self.data)
 
+    def __len__(self):
+        """Of the room that is lent out; a transport with TLS of its own asks."""
+        return self.cap - self.fill
+
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(
             view, self, self.data + self.fill, <Py_ssize_t>(self.cap - self.fill), 0, flags)

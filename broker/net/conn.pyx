@@ -24,7 +24,8 @@ from broker.net.filters cimport Filter, Tls
 
 from broker import errors, limits
 from broker.net.filters import Deflate, FilterError, Snappy
-from broker.net.tls import cipher_name, common_name, version_name
+from broker.net.tls import common_name
+from broker.openssl import cipher_name, version_name
 
 LOG = logging.getLogger('broker.net')
 
@@ -44,7 +45,9 @@ cdef class Conn(Task):
         self.write = transport.write
         # Any byte left in the transport pauses, none resumes: what waits, waits in `out`,
         # where it is counted and where later bytes can join it.
-        transport.set_write_buffer_limits(0, 0)
+        # Behind TLS of the loop's own a limit counts as reached by itself: 0 would pause for ever.
+        transport.set_write_buffer_limits(
+            0 if transport.get_extra_info('ssl_object') is None else 1, 0)
         self.peer = transport.get_extra_info('peername')
         self.out.turn.tick()
         self.door.joined(self)

@@ -24,13 +24,6 @@ VERSIONS: Final = {
     "tls1.2": ssl.TLSVersion.TLSv1_2,
     "tls1.3": ssl.TLSVersion.TLSv1_3,
 }
-# OpenSSL's names of ciphers up to TLS 1.2, in parts, and the IANA names, which Go uses.
-_CIPHER_PARTS: Final = {
-    "AES128": "AES_128",
-    "AES256": "AES_256",
-    "CHACHA20": "CHACHA20",
-    "POLY1305": "POLY1305",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,36 +70,6 @@ class Certificates:
     def reload(self) -> None:
         """Read the files again; TlsError leaves everything as it was."""
         self.context = server_context(self.files)
-
-
-def version_name(link: ssl.SSLObject) -> str:
-    """As nsqd writes it: TLS1.3."""
-    version = (link.version() or "").replace("TLSv", "TLS")
-    return "TLS1.0" if version == "TLS1" else version
-
-
-def cipher_name(link: ssl.SSLObject) -> str:
-    """The IANA name of the cipher in use, as Go has it."""
-    cipher = link.cipher()
-    return iana_name(cipher[0]) if cipher else ""
-
-
-def iana_name(name: str) -> str:
-    """TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 for ECDHE-RSA-AES128-GCM-SHA256."""
-    if name.startswith("TLS_"):
-        return name
-    exchange: list[str] = []
-    rest: list[str] = []
-    for part in name.split("-"):
-        if rest or part in _CIPHER_PARTS:
-            rest.append(_CIPHER_PARTS.get(part, part))
-        else:
-            exchange.append(part)
-    if rest[-1] == "POLY1305":
-        rest.append("SHA256")
-    elif len(rest) == 2 and rest[0].startswith("AES"):  # AES_128 and a digest: no mode stands there
-        rest.insert(1, "CBC")
-    return f"TLS_{'_'.join(exchange) or 'RSA'}_WITH_{'_'.join(rest)}"
 
 
 def common_name(link: ssl.SSLObject | None) -> str:

@@ -59,6 +59,13 @@ def https_context(settings: conf.Settings) -> ssl.SSLContext | None:
     return server_context(replace(settings.tls, verify=False, verify_and_map=False))
 
 
+def websocket_context(settings: conf.Settings) -> ssl.SSLContext | None:
+    """Of the WebSocket door; None: it is plain, or not there."""
+    if settings.websocket is None or settings.websocket.tls is None:
+        return None
+    return server_context(settings.websocket.tls)
+
+
 class NatsServer:
     """Everything that speaks NATS in this process."""
 
@@ -213,9 +220,7 @@ class NatsServer:
         await self.door.open()
         self.ports["nats"] = self.door.address
         if settings.websocket is not None:
-            context = None
-            if settings.websocket.tls is not None:
-                context = server_context(settings.websocket.tls)
+            context = websocket_context(settings)
             self.websocket = WebsocketDoor(
                 self.face, self.runtime, settings.websocket, settings.max_pending, context
             )
@@ -263,14 +268,16 @@ class NatsServer:
 
         TlsError when certificates cannot be used: then nothing has changed.
         """
+        pages, websocket = https_context(settings), websocket_context(settings)
         self.configure(settings)
         self.reload_ns = time.time_ns()
         self.tell_info()
         if self.operator is not None:
             await self.operator.reload()
-        context = https_context(settings)
-        if context is not None:
-            await self.monitor.use(context)
+        if pages is not None:
+            await self.monitor.use(pages)
+        if websocket is not None and self.websocket is not None:
+            await self.websocket.use(websocket)
         renew_system(self)
         await Recheck(self.gate).run()
         if self.operator is not None:

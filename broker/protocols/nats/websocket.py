@@ -31,6 +31,7 @@ from broker.net.websocket import (
     accept_key,
 )
 from broker.protocols.nats.session import NatsSession
+from broker.protocols.nats.tls_policy import is_known, peer_behind
 
 if TYPE_CHECKING:
     import ssl
@@ -228,6 +229,10 @@ class WebsocketDoor(Door):
                 raise NotWebSocket(404, errors.WEBSOCKET_LEAF)
             return self.new_leaf()
         session = self.new_session()
+        if settings.tls is not None and request.transport is not None:
+            session.tls_peer = peer_behind(request.transport.get_extra_info("ssl_object"))
+            if not is_known(settings.tls.pinned_certs, session.tls_peer.der):
+                raise NotWebSocket(403, errors.WEBSOCKET_PINNED)
         cookie = request.cookies.get(settings.jwt_cookie, "") if settings.jwt_cookie else ""
         session.extra = Visitor(self.info, settings.authorization, settings.no_auth_user, cookie)
         return session

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from dataclasses import replace
-from typing import Any
 
 import pytest
-from fakes import FakeNats, FakePeer
+from fakes import FakeNats
+from fakes_tls import Secure, Server
 from harness.certificates import Authority, Pair
 
 from broker import errors, limits
-from broker.protocols.nats.gate import Anybody
 from broker.protocols.nats.settings import Tls
 from broker.protocols.nats.tls_policy import RateLimit, TlsPolicy, client_context, server_context
 
@@ -28,54 +26,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def pair(authority: Authority) -> Pair:
     return authority.issue("server")
-
-
-class Secure:
-    """The far end of a connection, its TLS done in memory."""
-
-    def __init__(self, peer: FakePeer, context: ssl.SSLContext) -> None:
-        self.peer = peer
-        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.link = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
-
-    def next(self) -> bytes:
-        """What the handshake sends now; empty: it is done and has nothing more to say."""
-        with contextlib.suppress(ssl.SSLWantReadError):
-            self.link.do_handshake()
-        return self.outgoing.read()
-
-    def shake(self, *, bytewise: bool = False) -> None:
-        while said := self.next():
-            self.peer.send(said, list(range(len(said))) if bytewise else None)
-            self.incoming.write(self.peer.take())
-
-    def read(self) -> bytes:
-        self.incoming.write(self.peer.take())
-        parts = []
-        try:
-            while part := self.link.read(1 << 16):
-                parts.append(part)
-        except ssl.SSLWantReadError:
-            pass
-        return b"".join(parts)
-
-    def talk(self, data: bytes) -> bytes:
-        self.link.write(data)
-        self.peer.send(self.outgoing.read())
-        return self.read()
-
-
-class Server(FakeNats):
-    """One with TLS."""
-
-    def __init__(self, pair: Pair, *, allow_non_tls: bool = False, **tls: Any) -> None:
-        super().__init__()
-        settings = replace(Tls(str(pair.certificate), str(pair.key)), **tls)
-        self.policy = self.gate.tls = TlsPolicy(settings, allow_non_tls=allow_non_tls)
-        self.gate.set_info(self.gate.info | self.policy.info())
-
-    def arrive(self) -> FakePeer:
-        return FakePeer(self.door)
 
 
 @pytest.mark.parametrize("bytewise", [False, True])
@@ -214,116 +164,6 @@ def test_who_is_gone_when_its_slice_comes(pair: Pair, authority: Authority) -> N
     gone.leave()
     assert gone.session.closed_because == errors.NATS_CLOSED_TLS
     assert late.take()[:1] == b"\x16"
-
-
-# --- by the first byte
-
-
-@pytest.mark.parametrize("cut", [0, 1, 3])
-def test_plain_by_its_first_byte(pair: Pair, cut: int) -> None:
-    peer = Server(pair, allow_non_tls=True).arrive()
-    assert b'"tls_available":true' in peer.take()
-    assert peer.talk(CONNECT + b"PING\r\n", [cut]) == b"PONG\r\n"
-    assert peer.session.tls_peer is None
-
-
-@pytest.mark.parametrize("bytewise", [False, True])
-def test_tls_by_its_first_byte(pair: Pair, authority: Authority, bytewise: bool) -> None:
-    peer = Server(pair, allow_non_tls=True).arrive()
-    peer.take()
-    client = Secure(peer, authority.client())
-    client.shake(bytewise=bytewise)
-    assert client.talk(CONNECT + b"PING\r\n") == b"PONG\r\n"
-
-
-def test_a_hello_behind_plain_bytes_is_no_hello(pair: Pair, authority: Authority) -> None:
-    peer = Server(pair, allow_non_tls=True).arrive()
-    peer.take()
-    hello = Secure(peer, authority.client()).next()
-    assert peer.talk(b"PING\r\n" + hello).startswith(b"PONG\r\n-ERR 'Unknown Protocol")
-
-
-def test_time_for_the_first_byte(pair: Pair) -> None:
-    """It belongs to the handshake; credentials have their own from there on."""
-    server = Server(pair, allow_non_tls=True)
-
-    class Strict(Anybody):
-        required = must_connect = True
-
-        def asks(self, kind: str) -> bool:
-            return True
-
-    server.gate.authenticator = Strict()
-    server.gate.login_timeout_ns = 3 * SECOND
-    peer = server.arrive()
-    peer.take()
-    server.loop.advance(limits.NATS_TLS_TIMEOUT + 3 * SECOND - 1)
-    assert not peer.closed
-    server.loop.advance(1)
-    assert peer.closed
-    assert peer.take() == b"-ERR 'Authentication Timeout'\r\n"
-
-
-def test_no_ping_into_a_handshake(pair: Pair) -> None:
-    server = Server(pair, timeout_ns=3600 * SECOND)
-    peer = server.arrive()
-    peer.take()
-    server.loop.advance(1000 * SECOND)
-    assert peer.take() == b""
-    assert not peer.closed
-
-
-# --- the handshake first
-
-
-@pytest.mark.parametrize("allow_non_tls", [False, True])
-def test_first(pair: Pair, authority: Authority, allow_non_tls: bool) -> None:
-    peer = Server(pair, handshake_first=True, allow_non_tls=allow_non_tls).arrive()
-    assert peer.take() == b""
-    client = Secure(peer, authority.client())
-    client.shake()
-    info = client.read()
-    assert info.startswith(b"INFO {")
-    assert info.count(b'"tls_required":true') == 1
-    assert client.talk(CONNECT + b"PING\r\n") == b"PONG\r\n"
-
-
-def test_first_within_the_delay(pair: Pair, authority: Authority) -> None:
-    server = Server(pair, handshake_first=True, handshake_first_wait_ns=50 * limits.MS)
-    peer = server.arrive()
-    server.loop.advance(49 * limits.MS)
-    assert peer.take() == b""
-    client = Secure(peer, authority.client())
-    peer.send(client.next())  # it has begun: from here on it has the time of a handshake
-    server.loop.advance(SECOND)
-    client.incoming.write(peer.take())
-    client.shake()
-    assert client.read().startswith(b"INFO {")
-
-
-@pytest.mark.parametrize("allow_non_tls", [False, True])
-def test_behind_the_delay(pair: Pair, authority: Authority, allow_non_tls: bool) -> None:
-    server = Server(
-        pair,
-        handshake_first=True,
-        handshake_first_wait_ns=50 * limits.MS,
-        allow_non_tls=allow_non_tls,
-    )
-    peer = server.arrive()
-    server.loop.advance(50 * limits.MS)
-    word = b'"tls_available":true' if allow_non_tls else b'"tls_required":true'
-    assert word in peer.take()
-    client = Secure(peer, authority.client())
-    client.shake()
-    assert client.talk(CONNECT + b"PING\r\n") == b"PONG\r\n"
-
-
-def test_plain_bytes_within_the_delay_are_a_bad_handshake(pair: Pair) -> None:
-    server = Server(pair, handshake_first=True, handshake_first_wait_ns=SECOND, allow_non_tls=True)
-    peer = server.arrive()
-    peer.send(b"PING\r\n")
-    assert peer.closed
-    assert peer.take() == b""
 
 
 # --- the other way round

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.net.filters import Filter, FilterError, filter_of, pack, unpack
-from broker.net.tls import Certificates, TlsFiles, iana_name, server_context
-from broker.openssl import TlsError
+from broker.net.tls import Certificates, TlsFiles, server_context
+from broker.openssl import TlsError, iana_name
 
 Kind = Literal["deflate", "snappy"]
 
