@@ -58,6 +58,13 @@ def https_context(settings: conf.Settings) -> ssl.SSLContext | None:
     return server_context(replace(settings.tls, verify=False, verify_and_map=False))
 
 
+def websocket_context(settings: conf.Settings) -> ssl.SSLContext | None:
+    """Of the door for browsers; None: it is plain, or there is none."""
+    if settings.websocket is None or settings.websocket.tls is None:
+        return None
+    return server_context(settings.websocket.tls)
+
+
 class NatsServer:
     """Everything that speaks NATS in this process."""
 
@@ -209,11 +216,12 @@ class NatsServer:
         await self.door.open()
         self.ports["nats"] = self.door.address
         if settings.websocket is not None:
-            context = None
-            if settings.websocket.tls is not None:
-                context = server_context(settings.websocket.tls)
             self.websocket = WebsocketDoor(
-                self.face, self.runtime, settings.websocket, settings.max_pending, context
+                self.face,
+                self.runtime,
+                settings.websocket,
+                settings.max_pending,
+                websocket_context(settings),
             )
             await self.websocket.open()
             self.ports["websocket"] = self.websocket.address
@@ -256,6 +264,7 @@ class NatsServer:
 
         TlsError when certificates cannot be used: then nothing has changed.
         """
+        websocket = websocket_context(settings)
         self.configure(settings)
         self.reload_ns = time.time_ns()
         self.tell_info()
@@ -264,6 +273,8 @@ class NatsServer:
         context = https_context(settings)
         if context is not None:
             await self.monitor.use(context)
+        if self.websocket is not None and websocket is not None:
+            await self.websocket.use(websocket)
         renew_system(self)
         await Recheck(self.gate).run()
         if self.operator is not None:
