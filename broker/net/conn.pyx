@@ -150,6 +150,8 @@ cdef class Conn(Task):
         if self.filtered:
             try:
                 self.write_encoded()
+                if self.packer is not None and not out.blocked:
+                    self.say_inside(self.packer.pending())      # it had to wait meanwhile
             except Exception as problem:
                 LOG.error('connection dropped after an internal error', exc_info=problem)
                 self.abort()

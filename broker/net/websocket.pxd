@@ -34,4 +34,5 @@ cdef class WebSocket(Filter):
     cdef Py_ssize_t take_plain(self, char *room, size_t n) except -1
     cdef Py_ssize_t take_packed(self, char *room, size_t n) except -1
     cdef size_t unmask(self, char *room, size_t n) noexcept
+    cdef bytes framed(self, int first, bytes payload)
     cdef int bad(self, str reason) except -1

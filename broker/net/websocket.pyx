@@ -16,7 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from broker import limits
+from broker import errors, limits
 from broker.net.filters cimport Filter
 
 from broker.net.filters import FilterError
@@ -108,11 +108,18 @@ cdef class WebSocket(Filter):
         has_mask = (p[1] & MASKED) != 0
         length = p[1] & 0x7F
         if p[0] & RSV_OTHERS:
-            self.bad('reserved bits are set')
+            self.bad(errors.WEBSOCKET_RESERVED)
         if has_mask != self.masked:
-            self.bad('mask bit missing' if self.masked else 'mask bit set')
-        if opcode >= OP_CLOSE and (length > CONTROL_MAX or not p[0] & FIN or p[0] & RSV1):
-            self.bad('control frame is too long, in parts or compressed')
+            self.bad(errors.WEBSOCKET_UNMASKED if self.masked else errors.WEBSOCKET_MASKED)
+        if opcode > OP_PONG or OP_BINARY < opcode < OP_CLOSE:
+            self.bad(errors.WEBSOCKET_OPCODE.format(opcode))
+        if opcode >= OP_CLOSE:
+            if length > CONTROL_MAX:
+                self.bad(errors.WEBSOCKET_CONTROL_LONG)
+            if not p[0] & FIN:
+                self.bad(errors.WEBSOCKET_CONTROL_PART)
+            if p[0] & RSV1:
+                self.bad(errors.WEBSOCKET_CONTROL_PACKED)
         if length == LENGTH_16:
             need += 2
         elif length == LENGTH_64:
@@ -128,7 +135,7 @@ cdef class WebSocket(Filter):
             i += 2 if length == LENGTH_16 else 8
             length = int.from_bytes(p[2:i], 'big')
             if length >> 63:
-                self.bad('length is negative')
+                self.bad(errors.WEBSOCKET_LENGTH)
         self.mask_at = 0
         if has_mask:
             memcpy(self.mask, p + i, 4)
@@ -144,12 +151,12 @@ cdef class WebSocket(Filter):
 
     cdef int begin(self, int opcode, bint fin, bint rsv1, uint64_t length) except -1:
         """A frame of a message."""
-        if opcode > OP_BINARY:
-            self.bad('unknown opcode')
-        if (opcode == OP_CONTINUE) != self.in_message:
-            self.bad('a message inside another one' if self.in_message else 'nothing to continue')
-        if rsv1 and (opcode == OP_CONTINUE or not self.compression):
-            self.bad('compressed, but that was not agreed on')
+        if opcode == OP_CONTINUE and (rsv1 or not self.in_message):
+            self.bad(errors.WEBSOCKET_CONTINUED)
+        if opcode != OP_CONTINUE and self.in_message:
+            self.bad(errors.WEBSOCKET_INSIDE)
+        if rsv1 and not self.compression:
+            self.bad(errors.WEBSOCKET_PACKED)
         if opcode != OP_CONTINUE:
             self.compressed = rsv1
             self.unpacker = zlib.decompressobj(-zlib.MAX_WBITS) if rsv1 else None
@@ -171,10 +178,8 @@ cdef class WebSocket(Filter):
             try:
                 text.decode()
             except UnicodeDecodeError:
-                code, text = CLOSE_INVALID, b'invalid utf8 body in close frame'
+                code, text = CLOSE_INVALID, errors.WEBSOCKET_NO_UTF8.encode()
             self.say_farewell(code, text)
-        elif opcode != OP_PONG:
-            self.bad('unknown opcode')
         return 0
 
     cdef Py_ssize_t take_plain(self, char *room, size_t n) except -1:
@@ -191,21 +196,22 @@ cdef class WebSocket(Filter):
             if self.packed or self.more:
                 try:
                     plain = self.unpacker.decompress(self.packed, n)
-                except zlib.error as problem:
-                    self.bad(f'deflate: {problem}')
+                except zlib.error:
+                    self.bad(errors.WEBSOCKET_DEFLATE)
                 self.packed = self.unpacker.unconsumed_tail
                 self.more = <size_t>len(plain) == n     # there may be more inside
                 if plain:
                     memcpy(room, PyBytes_AS_STRING(plain), <size_t>len(plain))
                     return len(plain)
-                if self.packed or self.unpacker.unused_data:
-                    self.bad('deflate: something follows its end')
+                if self.unpacker.eof:
+                    self.packed = b''       # what follows the last block says nothing
             if self.left == 0:
                 if not self.last or self.tailed:
                     self.in_frame = False
                     return 0
                 self.tailed = True
-                self.packed = TAIL
+                if not self.unpacker.eof:
+                    self.packed = TAIL
                 continue
             there = min(<size_t>len(self.rest) - self.taken, <size_t>self.left)
             if there == 0:
@@ -213,7 +219,8 @@ cdef class WebSocket(Filter):
             there = min(there, <size_t>limits.DECODE_BYTES_MAX)
             scratch = bytearray(there)
             self.unmask(scratch, there)
-            self.packed = bytes(scratch)
+            if not self.unpacker.eof:
+                self.packed = bytes(scratch)
 
     cdef size_t unmask(self, char *room, size_t n) noexcept:
         """Move payload that is there into room, up to n bytes."""
@@ -264,11 +271,21 @@ cdef class WebSocket(Filter):
         if self.compression:
             self.waiting.append(payload)
             return b''
-        if not self.frame_max or <size_t>len(payload) <= self.frame_max:
-            return frame(FIN | OP_BINARY, payload)
-        return b''.join([
-            frame(FIN | OP_BINARY, payload[i:i + self.frame_max])
-            for i in range(0, len(payload), self.frame_max)])
+        return self.framed(OP_BINARY, payload)
+
+    cdef bytes framed(self, int first, bytes payload):
+        """In as many frames as it takes; only what is compressed has to stay one message."""
+        cdef size_t at = 0, n = <size_t>len(payload), step = self.frame_max
+        cdef bint whole = not first & RSV1
+        cdef list parts = []
+        if not step or n <= step:
+            return frame(FIN | first, payload)
+        while at < n:
+            parts.append(frame(
+                (first if whole or at == 0 else OP_CONTINUE)
+                | (FIN if whole or at + step >= n else 0), payload[at:at + step]))
+            at += step
+        return b''.join(parts)
 
     cdef bytes flush(self):
         cdef bytes message = b'', packed
@@ -278,10 +295,10 @@ cdef class WebSocket(Filter):
         message = b''.join(self.waiting)
         self.waiting = []
         if len(message) <= limits.WEBSOCKET_PACK_MIN:
-            return control + frame(FIN | OP_BINARY, message)
+            return control + self.framed(OP_BINARY, message)
         packer = zlib.compressobj(limits.WEBSOCKET_DEFLATE_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
         packed = packer.compress(message) + packer.flush(zlib.Z_SYNC_FLUSH)
-        return control + frame(FIN | RSV1 | OP_BINARY, packed[:-len(TAIL)])
+        return control + self.framed(RSV1 | OP_BINARY, packed[:-len(TAIL)])
 
     cdef bytes pending(self):
         cdef bytes control = self.pong or b''

@@ -90,6 +90,9 @@ class Gate:
         peer = session.link.peer
         session.host = peer[0] if isinstance(peer, tuple) else ""
         session.port = peer[1] if isinstance(peer, tuple) else 0
+        if session.extra is not None:
+            session.host = session.extra.host or session.host
+            session.tls_peer = session.extra.tls_peer
         for act in self.on_open:
             act(session)
         tls = self.tls if session.extra is None else None
@@ -120,7 +123,8 @@ class Gate:
         if peer is not None:
             session.tls_peer = peer
         if self.authenticator.asks(session.kind):
-            session.expect_login(self.login_timeout_ns)
+            own_ns = session.extra.login_timeout_ns if session.extra is not None else 0
+            session.expect_login(own_ns or self.login_timeout_ns)
         else:
             session.expect_login(0)
 

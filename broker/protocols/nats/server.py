@@ -220,9 +220,12 @@ class NatsServer:
         await self.door.open()
         self.ports["nats"] = self.door.address
         if settings.websocket is not None:
-            context = websocket_context(settings)
             self.websocket = WebsocketDoor(
-                self.face, self.runtime, settings.websocket, settings.max_pending, context
+                self.face,
+                self.runtime,
+                settings.websocket,
+                settings.max_pending,
+                websocket_context(settings),
             )
             await self.websocket.open()
             self.ports["websocket"] = self.websocket.address

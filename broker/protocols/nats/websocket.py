@@ -1,8 +1,8 @@
 """The door for browsers: NATS inside of WebSocket frames.
 
-aiohttp reads the request; once it is found to be a WebSocket's, the connection is handed to a Conn
-with a WebSocket filter, and from there on it is a client like any other. Source: nats-server
-websocket.go wsUpgrade.
+A connection knocks with a request; once that is found to be a WebSocket's, the connection is
+handed to a Conn with a WebSocket filter, and from there on it is a client like any other. Source:
+nats-server websocket.go wsUpgrade.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from aiohttp import web
-
 from broker import errors, limits
 from broker.net.conn import Conn
 from broker.net.listener import Door
-from broker.net.pages import Pages
+from broker.net.upgrade import Knocks, NotUpgraded, Request
 from broker.net.websocket import (
     CLOSE_GOING_AWAY,
     CLOSE_INTERNAL,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from broker.net.listener import Runtime
     from broker.protocols.nats import settings as conf
     from broker.protocols.nats.face import NatsFace
+    from broker.protocols.nats.login import TlsPeer
 
 log = logging.getLogger("broker.nats")
 
@@ -49,7 +49,7 @@ _PMCE: Final = "permessage-deflate; server_no_context_takeover; client_no_contex
 _NO_MASKING: Final = "Nats-No-Masking"
 _LEAF_PATH: Final = "/leafnode"
 _MQTT_PATH: Final = "/mqtt"
-_PORTS: Final = {"http": 80, "https": 443}
+_PORTS: Final = {"https": 443}
 _CODES: Final = {
     errors.NATS_CLOSED_CLIENT: CLOSE_NORMAL,
     errors.NATS_CLOSED_PARSE: CLOSE_PROTOCOL,
@@ -75,14 +75,6 @@ _CODES: Final = {
 )
 
 
-class NotWebSocket(Exception):  # noqa: N818 - an answer, not a fault
-    """A request that is none; the text goes to the peer."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
 @dataclass(slots=True)
 class Visitor:
     """What is known of one connection of this door: `session.extra`."""
@@ -91,16 +83,9 @@ class Visitor:
     authorization: conf.Authorization | None = None
     no_auth_user: str = ""
     cookie_jwt: str = field(default="", repr=False)
-
-
-class _Upgraded(web.StreamResponse):
-    """Stands for an answer that was given already."""
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        """Nothing is left to be sent."""
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Nor here."""
+    login_timeout_ns: int = 0  # 0: as long as others have
+    host: str = ""  # where it comes from, when somebody in between says so
+    tls_peer: TlsPeer | None = None
 
 
 class WebsocketDoor(Door):
@@ -121,126 +106,170 @@ class WebsocketDoor(Door):
         self.info: dict[str, Any] = {}
         # Makes the session of a server that comes by WebSocket; None: they are not served.
         self.new_leaf: Callable[[], Session] | None = None
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._come_in)
-        self._pages = Pages(app, context)
-        self._gone: dict[Conn, asyncio.Event] = {}
+        self._context = context
+        self._patience_ns = settings.handshake_timeout_ns or limits.WEBSOCKET_HANDSHAKE
+        self._knocks = Knocks(self._come_in, self._patience_ns)
+        self._knocks.refused = log_refusal
+        self._allowed = {place(one) for one in settings.allowed_origins}
+        self._socket: socket.socket | None = None
 
     def new_session(self) -> NatsSession:
         session = NatsSession(self.face)
         session.kind = CLIENT
         return session
 
+    # --- listening
+
     async def open(self) -> None:
-        await self._pages.open(self.listen)
-        self._address = (self.listen[0], self._pages.address[1])
+        host, port = self.listen
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        info = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
+        self._socket = socket.socket(*info[0][:3])
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(info[0][4])
+            await self._accept_here()
+        except OSError:
+            self._socket.close()
+            self._socket = None
+            raise
+        self._address = (host, self._socket.getsockname()[1])
+
+    async def _accept_here(self) -> None:
+        assert self._socket is not None
+        before = self._server
+        self._server = await self.runtime.loop.create_server(
+            self._knocks,
+            sock=self._socket.dup(),
+            ssl=self._context,
+            backlog=limits.ACCEPT_BACKLOG,
+            ssl_handshake_timeout=self._patience_s,
+        )
+        if before is not None:
+            before.close()  # its connections stay
+
+    @property
+    def _patience_s(self) -> float | None:
+        return None if self._context is None else self._patience_ns / limits.SECOND
 
     async def use(self, context: ssl.SSLContext) -> None:
-        """Shake hands with this context from now on."""
-        await self._pages.use(context)
+        """Shake hands with this context from now on; no connection is refused meanwhile."""
+        self._context = context
+        if self._socket is not None:
+            await self._accept_here()
 
     async def close(self) -> None:
-        await self._pages.stop_listening()
-
-    async def drain(self, grace_ns: int = limits.CLOSE_GRACE) -> None:
-        await super().drain(grace_ns)
-        await self._pages.close()
-
-    def left(self, conn: Conn) -> None:
-        super().left(conn)
-        gone = self._gone.pop(conn, None)
-        if gone is not None:
-            gone.set()
+        await super().close()
+        self._knocks.end()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     # --- one request
 
-    async def _come_in(self, request: web.Request) -> web.StreamResponse:
-        try:
-            key = self._check(request)
-            session = self._session(request)
-        except NotWebSocket as no:
-            return web.Response(status=no.status, text=f"{no}\n")
-        transport = request.transport
-        if transport is None:
-            return _Upgraded()
-        compress = self.settings.compression and "permessage-deflate" in ",".join(
-            request.headers.getall("Sec-WebSocket-Extensions", [])
-        )
-        unmasked = request.headers.get(_NO_MASKING, "").lower() == "true"
-        browser = request.headers.get("User-Agent", "").startswith("Mozilla/")
+    def _come_in(self, request: Request, transport: asyncio.Transport) -> None:
+        key = self._check(request)
+        session = self._session(request, transport)
+        compress = self.settings.compression and offers_compression(request)
+        unmasked = request.first(_NO_MASKING.lower()).lower() == "true"
         runtime = self.runtime
         frames = WebSocket(
-            compression=compress,
-            masked=not unmasked,
-            frame_max=limits.WEBSOCKET_BROWSER_FRAME if browser and not compress else 0,
+            compression=compress, masked=not unmasked, frame_max=frame_max(request, compress)
         )
         frames.status = lambda: close_status(session)
         conn = Conn(self, session, runtime.shared, runtime.turn, runtime.pool, self.out_limit)
         conn.frame(frames)
         transport.write(answer(key, compress=compress, unmasked=unmasked))
-        gone = self._gone[conn] = asyncio.Event()
         transport.set_protocol(conn)
         conn.connection_made(transport)
-        forwarded = request.headers.get("X-Forwarded-For", "").split(",")[0].strip()
-        if is_address(forwarded):
-            session.host = forwarded
-        await gone.wait()
-        return _Upgraded()
 
-    def _check(self, request: web.Request) -> str:
-        """The key of a proper request; NotWebSocket."""
-        headers = request.headers
+    def _check(self, request: Request) -> str:
+        """The key of a proper request; NotUpgraded."""
         if request.method != "GET":
-            raise NotWebSocket(405, errors.WEBSOCKET_METHOD)
-        if not headers.get("Host"):
-            raise NotWebSocket(400, errors.WEBSOCKET_HOST)
-        if not says(headers.getall("Upgrade", []), "websocket"):
-            raise NotWebSocket(400, errors.WEBSOCKET_UPGRADE)
-        if not says(headers.getall("Connection", []), "upgrade"):
-            raise NotWebSocket(400, errors.WEBSOCKET_CONNECTION)
-        key = headers.get("Sec-WebSocket-Key", "")
+            raise NotUpgraded(405, errors.WEBSOCKET_METHOD)
+        if not request.first("host"):
+            raise NotUpgraded(400, errors.WEBSOCKET_HOST)
+        if not request.says("upgrade", "websocket"):
+            raise NotUpgraded(400, errors.WEBSOCKET_UPGRADE)
+        if not request.says("connection", "upgrade"):
+            raise NotUpgraded(400, errors.WEBSOCKET_CONNECTION)
+        key = request.first("sec-websocket-key")
         if not key:
-            raise NotWebSocket(400, errors.WEBSOCKET_KEY)
-        if not says(headers.getall("Sec-WebSocket-Version", []), "13"):
-            raise NotWebSocket(400, errors.WEBSOCKET_VERSION)
+            raise NotUpgraded(400, errors.WEBSOCKET_KEY)
+        if not request.says("sec-websocket-version", "13"):
+            raise NotUpgraded(400, errors.WEBSOCKET_VERSION)
         self._check_origin(request)
         return key
 
-    def _check_origin(self, request: web.Request) -> None:
+    def _check_origin(self, request: Request) -> None:
         settings = self.settings
-        origin = request.headers.get("Origin", "")
-        if not origin or not (settings.same_origin or settings.allowed_origins):
+        origin = request.first("origin") or request.first("sec-websocket-origin")
+        if not origin or not (settings.same_origin or self._allowed):
             return
         came_from = place(origin)
-        scheme = "https" if settings.tls is not None else "http"
-        here = place(f"{scheme}://{request.host}")
-        if settings.same_origin and came_from[1:] != here[1:]:
-            raise NotWebSocket(403, errors.WEBSOCKET_ORIGIN.format("not same origin"))
-        allowed = {place(one) for one in settings.allowed_origins}
-        if allowed and came_from not in allowed:
-            raise NotWebSocket(403, errors.WEBSOCKET_ORIGIN.format("not in the allowed list"))
+        scheme = "http" if self._context is None else "https"
+        here = place(f"{scheme}://{request.first('host')}")
+        if settings.same_origin and (not came_from[1] or came_from[1:] != here[1:]):
+            raise NotUpgraded(403, errors.WEBSOCKET_ORIGIN.format("not same origin"))
+        if self._allowed and came_from not in self._allowed:
+            raise NotUpgraded(403, errors.WEBSOCKET_ORIGIN.format("not in the allowed list"))
 
-    def _session(self, request: web.Request) -> Any:
+    def _session(self, request: Request, transport: asyncio.Transport) -> Any:
         settings = self.settings
         if request.path.endswith(_MQTT_PATH):
-            raise NotWebSocket(404, errors.WEBSOCKET_MQTT)
+            raise NotUpgraded(404, errors.WEBSOCKET_MQTT)
         if request.path.endswith(_LEAF_PATH):
             if self.new_leaf is None:
-                raise NotWebSocket(404, errors.WEBSOCKET_LEAF)
+                raise NotUpgraded(404, errors.WEBSOCKET_LEAF)
             return self.new_leaf()
         session = self.new_session()
-        if settings.tls is not None and request.transport is not None:
-            session.tls_peer = peer_behind(request.transport.get_extra_info("ssl_object"))
-            if not is_known(settings.tls.pinned_certs, session.tls_peer.der):
-                raise NotWebSocket(403, errors.WEBSOCKET_PINNED)
-        cookie = request.cookies.get(settings.jwt_cookie, "") if settings.jwt_cookie else ""
-        session.extra = Visitor(self.info, settings.authorization, settings.no_auth_user, cookie)
+        own = settings.authorization
+        forwarded = request.first("x-forwarded-for").partition(",")[0].strip()
+        session.extra = Visitor(
+            self.info,
+            own,
+            settings.no_auth_user,
+            request.cookie(settings.jwt_cookie) if settings.jwt_cookie else "",
+            own.timeout_ns if own is not None else 0,
+            forwarded if is_address(forwarded) else "",
+            tls_peer(transport),
+        )
+        known = session.extra.tls_peer
+        pinned = settings.tls.pinned_certs if settings.tls is not None else frozenset()
+        if not is_known(pinned, known.der if known is not None else None):
+            raise NotUpgraded(403, errors.WEBSOCKET_PINNED)
         return session
 
 
-def says(values: list[str], word: str) -> bool:
-    """Whether one of a header's values has the word in it."""
-    return any(part.strip().lower() == word for value in values for part in value.split(","))
+def log_refusal(peer: Any, reason: str) -> None:
+    """Say in the log why a request was refused."""
+    who = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "-"
+    log.error(errors.WEBSOCKET_REFUSED, who, reason)
+
+
+def tls_peer(transport: asyncio.Transport) -> TlsPeer | None:
+    """What TLS knows of the other side; None: plain."""
+    link = transport.get_extra_info("ssl_object")
+    return None if link is None else peer_behind(link)
+
+
+def offers_compression(request: Request) -> bool:
+    """Whether the peer can do permessage-deflate."""
+    return any(
+        part.partition(";")[0].strip(" \t").lower() == _PMCE.partition(";")[0]
+        for value in request.headers.get("sec-websocket-extensions", [])
+        for part in value.split(",")
+    )
+
+
+def frame_max(request: Request, compress: bool) -> int:
+    """Bytes of a frame that this peer takes well; 0: any."""
+    agent = request.first("user-agent")
+    if not agent.startswith("Mozilla/"):
+        return 0
+    if compress and "Version/" in agent and "Safari/" in agent:
+        return 0  # Safari cannot put compressed messages together
+    return limits.WEBSOCKET_BROWSER_FRAME
 
 
 def is_address(text: str) -> bool:
@@ -254,11 +283,11 @@ def is_address(text: str) -> bool:
 
 def place(origin: str) -> tuple[str, str, int]:
     """Scheme, host and port of an origin; the port may go without saying."""
-    parts = urlsplit(origin)
     try:
-        port = parts.port or _PORTS.get(parts.scheme, 0)
+        parts = urlsplit(origin)
+        port = parts.port or _PORTS.get(parts.scheme, 80)
     except ValueError:
-        return parts.scheme, "", 0
+        return "", "", 0
     return parts.scheme, (parts.hostname or "").lower(), port
 
 
