@@ -12,7 +12,7 @@ from broker.protocols.nats.mapping cimport Mapper
 
 cdef class Desk:
     # Who publishes at this moment, for all accounts of a server: set by a session before it
-    # routes, None for what the server itself says.
+    # routes and gone when its read is done; NULL for what the server itself says.
     cdef void *speaker          # a Session, borrowed, or NULL
 
 

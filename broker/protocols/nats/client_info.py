@@ -47,6 +47,16 @@ def go_time(wall_ns: int) -> str:
     return text + (f".{ns:09}".rstrip("0") if ns else "") + "Z"
 
 
+def is_leaf(session: Any) -> bool:
+    """Whether it is another server."""
+    return str(session.kind).startswith("LEAFNODE")
+
+
+def server_of(session: Any, server: Mapping[str, str]) -> dict[str, str]:
+    """The server that its clients are connected to: ours, or the one behind a leaf node."""
+    return {**server, "server": session.peer_name} if is_leaf(session) else dict(server)
+
+
 def client_info(session: Any, server: Mapping[str, str] | None) -> dict[str, Any]:
     """About a session; with `server` (its name and cluster) everything, else only where it is.
 
@@ -57,8 +67,8 @@ def client_info(session: Any, server: Mapping[str, str] | None) -> dict[str, Any
     info: dict[str, Any] = {"acc": session.account.name, "rtt": session.rtt_ns}
     if server is not None:
         options, who = session.options, session.identity
-        leaf = str(session.kind).startswith("LEAFNODE")
-        info |= server
+        leaf = is_leaf(session)
+        info |= server_of(session, server)
         info |= {
             "start": go_time(session.start_ns),
             "host": session.host,

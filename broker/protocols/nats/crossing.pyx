@@ -25,7 +25,8 @@ from broker.protocols.nats.mapping cimport MAP_LOST, MAP_TO, Mapper
 from broker.protocols.nats.session cimport NatsSession
 from broker.protocols.nats.transform cimport SUBJECT_MAX
 
-from broker.protocols.nats.client_info import HEADER, client_info, go_json, passed_on
+from broker.protocols.nats.client_info import (
+    HEADER, client_info, go_json, passed_on, server_of)
 
 LOG = logging.getLogger('broker.nats')
 
@@ -74,9 +75,11 @@ cdef class Crossing(Task):
 
     cdef void *muted(self) noexcept:
         cdef void *speaker = self.desk.speaker
-        if speaker == NULL or not isinstance(<object>speaker, NatsSession):
+        if speaker == NULL:
             return NULL
-        return NULL if (<NatsSession>speaker).echo else speaker
+        if isinstance(<object>speaker, NatsSession):
+            return NULL if (<NatsSession>speaker).echo else speaker
+        return speaker      # another server: it has done what is to be done there
 
     cdef object speaker(self):
         return <object>self.desk.speaker if self.desk.speaker != NULL else None
@@ -112,7 +115,8 @@ cdef class Crossing(Task):
             share = own
         fields = client_info(speaker, self.server if share else None)
         if system and not share:
-            fields |= {name: text for name, text in self.server.items() if text}
+            fields |= {
+                name: text for name, text in server_of(speaker, self.server).items() if text}
         return go_json(fields)
 
     cdef int pack(self, parcel_t *parcel, const record_t *rec, const char *subject, size_t n,

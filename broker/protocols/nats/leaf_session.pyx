@@ -88,6 +88,8 @@ cdef class LeafSession(Session):
             self.face.stalled = NULL
         if self.account is not None:
             self.account.leave(self)
+            if self.account.desk.speaker == <void *>self:
+                self.account.desk.speaker = NULL
         self.gate.left(self)
         self.wake_waiters()
         self.run()
@@ -215,6 +217,8 @@ cdef class LeafSession(Session):
                 break
             used += step
         self.need = self.state.need
+        if self.account is not None:
+            self.account.desk.speaker = NULL
         if self.face.stalled != NULL:
             self.stall()
         if self.face.turn.pressed is not None:

@@ -246,6 +246,8 @@ cdef class NatsSession(Session):
                 break
             used += step
         self.need = self.state.need
+        if self.account is not None:
+            self.account.desk.speaker = NULL
         if self.rated:
             pay(self)
         if self.face.stalled != NULL:

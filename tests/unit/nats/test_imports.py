@@ -11,6 +11,7 @@ import pytest
 from fakes import FakeNats
 
 from broker import limits
+from broker.core.ear import publish
 from broker.protocols.nats import import_rules as rules
 from broker.protocols.nats.account import Account
 from broker.protocols.nats.exchange import Exchange
@@ -375,3 +376,19 @@ def test_the_system_accounts_own_exports_come_first() -> None:
         "$SYS.REQ.ACCOUNT.*.STATZ",
         "$SYS.DEBUG.SUBSCRIBERS",
     }
+
+
+def test_a_request_between_reads_is_not_the_last_clients() -> None:
+    """What routes by itself when a turn ends, as logs do, names nobody."""
+    nats = Exchanged(SERVICE)
+    nats.serve(b"svc")
+    peer = nats.dial()
+    peer.send(b"PUB svc 1\r\nx\r\n")
+    assert b"Nats-Request-Info" in nats.asked[0].headers
+    publish(nats.router, b"svc", b"x")
+    nats.loop.run()
+    assert nats.asked[1].headers == b""
+    peer.leave()
+    publish(nats.router, b"svc", b"x")
+    nats.loop.run()
+    assert nats.asked[2].headers == b""
