@@ -159,3 +159,15 @@ def iana_name(name: str) -> str:
     elif len(rest) == 2 and rest[0].startswith("AES"):  # AES_128 and a digest: no mode stands there
         rest.insert(1, "CBC")
     return f"TLS_{'_'.join(exchange) or 'RSA'}_WITH_{'_'.join(rest)}"
+
+
+def shown_behind(link: ssl.SSLObject) -> tuple[bytes, ...]:
+    """What the client showed behind its own certificate; nothing where Python cannot tell."""
+    if hasattr(link, "get_unverified_chain"):  # from 3.13 on
+        chain: list[bytes] = link.get_unverified_chain()
+        return tuple(chain[1:])
+    try:
+        known = link._sslobj.get_unverified_chain() or ()  # type: ignore[attr-defined]
+    except AttributeError:
+        return ()
+    return tuple(ssl.PEM_cert_to_DER_cert(one.public_bytes()) for one in known[1:])

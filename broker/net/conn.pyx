@@ -25,7 +25,7 @@ from broker.net.filters cimport Filter, Tls
 from broker import errors, limits
 from broker.net.filters import Deflate, FilterError, Snappy
 from broker.net.tls import common_name
-from broker.openssl import cipher_name, version_name
+from broker.openssl import cipher_name, shown_behind, version_name
 
 LOG = logging.getLogger('broker.net')
 
@@ -282,6 +282,11 @@ cdef class Conn(Task):
     def certificate(self):
         """What the peer showed, as DER; None: nothing."""
         return None if self.tls is None else self.tls.link.getpeercert(True)
+
+    @property
+    def chain(self):
+        """The certificates that stood behind it."""
+        return () if self.tls is None else shown_behind(self.tls.link)
 
     @property
     def security(self):

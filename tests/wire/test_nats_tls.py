@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from harness import RawPeer
 from harness.certificates import Authority, Pair
+from harness.http import request
 from harness.nats_file import FileServer, plain_info, secure, secure_peer
 
 HELLO_HALF = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
@@ -207,6 +208,23 @@ def test_a_large_message_goes_through_whole(start: Start, authority: Authority) 
         peer.expect(b"MSG big 1 %d\r\n%b\r\nPONG\r\n" % (len(body), body))
 
 
+def test_what_monitoring_shows(start: Start, authority: Authority, pair: Pair) -> None:
+    """Those who are there with their TLS, those who failed with the reason."""
+    server = start(f'{FAST}\nverify: true\nca_file: "{authority.file}"')
+    with RawPeer(server.address) as failing:
+        failing.read_line()
+        failing.send(b"PING\r\n")
+        failing.expect_close()
+    with secure_peer(server.address, authority.client(authority.issue("client"))) as peer:
+        peer.send(CONNECT + b"PING\r\n")
+        peer.expect(b"PONG\r\n")
+        (there,) = request(server.monitor, "GET", "/connz?auth=true").json["connections"]
+        gone = request(server.monitor, "GET", "/connz?state=closed").json["connections"]
+    assert (there["tls_version"], there["tls_cipher_suite"]) == ("1.3", "TLS_AES_128_GCM_SHA256")
+    assert [one["subject"] for one in there["tls_peer_certs"]] == ["CN=client", "CN=authority"]
+    assert [one["reason"] for one in gone] == ["TLS Handshake Failure"]
+
+
 # --- both on one port
 
 
@@ -328,10 +346,9 @@ def test_time_for_credentials_begins_behind_the_handshake(
         assert 1.6 < time.monotonic() - began < 4
 
 
-def test_too_many_connections_are_told_in_plain(start: Start) -> None:
+def test_too_many_connections_are_told_in_plain(start: Start, authority: Authority) -> None:
     server = start("timeout: 5", "max_connections: 1")
-    with RawPeer(server.address) as one, RawPeer(server.address) as two:
-        one.read_line()
+    with secure_peer(server.address, authority.client()), RawPeer(server.address) as two:
         two.read_line()
         two.expect(b"-ERR 'maximum connections exceeded'\r\n")
         two.expect_close()

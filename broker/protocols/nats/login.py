@@ -19,6 +19,7 @@ class TlsPeer:
     der: bytes | None = field(default=None, repr=False)  # its certificate, if it showed one
     version: str = ""  # 1.3
     cipher: str = ""  # TLS_AES_128_GCM_SHA256
+    chain: tuple[bytes, ...] = field(default=(), repr=False)  # what it showed behind its own
 
 
 @dataclass(slots=True)

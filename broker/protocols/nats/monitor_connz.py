@@ -97,7 +97,7 @@ class _Entries:
         if tls is not None:
             yield from (("tls_version", tls.version), ("tls_cipher_suite", tls.cipher))
             if auth and tls.der is not None:
-                yield "tls_peer_certs", [peer_certificate(tls.der)]
+                yield "tls_peer_certs", [peer_certificate(der) for der in (tls.der, *tls.chain)]
             yield "tls_first", bool(getattr(tls, "first", False))
         if auth:
             yield "authorized_user", raw_user(row)

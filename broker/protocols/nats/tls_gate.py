@@ -39,6 +39,8 @@ class Link(Protocol):
     def security(self) -> tuple[str, str, str] | None: ...
     @property
     def certificate(self) -> bytes | None: ...
+    @property
+    def chain(self) -> tuple[bytes, ...]: ...
     def peek(self, timeout_ns: int) -> None: ...
     def secure(self, context: ssl.SSLContext, timeout_ns: int) -> None: ...
 
@@ -125,6 +127,7 @@ class TlsGate(Generic[SessionT]):
         link = self.session.link
         peer = None if cause is not None else peer_of(link.security, link.certificate)
         if peer is not None and self.policy.admits(peer.der):
+            peer.chain = link.chain
             if not self.behind_info:
                 self.greet(self.session, True)
             self.begin(self.session, peer)

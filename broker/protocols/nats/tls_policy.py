@@ -29,6 +29,7 @@ from broker.openssl import (
     load_pair,
     set_groups,
     set_suites,
+    shown_behind,
     version_name,
 )
 from broker.protocols.nats.login import TlsPeer
@@ -297,7 +298,9 @@ class TlsPolicy:
 
 def peer_behind(link: ssl.SSLObject) -> TlsPeer:
     """The other side of a connection whose TLS is somebody else's work."""
-    return peer_of((cipher_name(link), version_name(link), ""), link.getpeercert(binary_form=True))
+    peer = peer_of((cipher_name(link), version_name(link), ""), link.getpeercert(binary_form=True))
+    peer.chain = shown_behind(link)
+    return peer
 
 
 def peer_of(security: tuple[str, str, str] | None, der: bytes | None) -> TlsPeer:
