@@ -91,7 +91,6 @@ class Gate:
         session.host = peer[0] if isinstance(peer, tuple) else ""
         session.port = peer[1] if isinstance(peer, tuple) else 0
         if session.extra is not None:
-            session.host = session.extra.host or session.host
             session.tls_peer = session.extra.tls_peer
         for act in self.on_open:
             act(session)

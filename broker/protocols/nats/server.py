@@ -264,6 +264,8 @@ class NatsServer:
             self.websocket.info = {"host": host or ANY_HOST, "port": port}
             if self.settings.websocket is not None and self.settings.websocket.tls is not None:
                 self.websocket.info |= {"tls_required": True, "tls_available": True}
+            if self.websocket.decides:
+                self.websocket.info["auth_required"] = True
 
     async def reload(self, settings: conf.Settings) -> None:
         """Let these settings hold, and cut whoever has no rights left. What cannot change while

@@ -33,6 +33,9 @@ def who(session: NatsSession) -> str:
     """A connection as the log names it."""
     host = f"[{session.host}]" if ":" in session.host else session.host
     kind = "wid" if session.kind == "WEBSOCKET" else "cid"
+    forwarded = getattr(session.extra, "forwarded", "")
+    if forwarded:
+        host = f"[{forwarded}]/{host}" if ":" in forwarded else f"{forwarded}/{host}"
     return f"{host}:{session.port} - {kind}:{session.client_id}"
 
 

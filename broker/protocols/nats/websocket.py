@@ -84,7 +84,7 @@ class Visitor:
     no_auth_user: str = ""
     cookie_jwt: str = field(default="", repr=False)
     login_timeout_ns: int = 0  # 0: as long as others have
-    host: str = ""  # where it comes from, when somebody in between says so
+    forwarded: str = ""  # where it comes from, by what somebody in between says: only for logs
     tls_peer: TlsPeer | None = None
 
 
@@ -117,6 +117,12 @@ class WebsocketDoor(Door):
         session = NatsSession(self.face)
         session.kind = CLIENT
         return session
+
+    @property
+    def decides(self) -> bool:
+        """Whether it has its own idea of who may log in."""
+        own = self.settings.authorization
+        return bool(self.settings.no_auth_user or (own is not None and (own.user or own.token)))
 
     # --- listening
 
