@@ -14,18 +14,16 @@ from harness.nats_file import FileServer
 
 BUILD_S = 120.0
 RUN_S = 40.0
-SOURCE = Path(__file__).parent / "go_nsq"
-GoNsq = Callable[..., "subprocess.CompletedProcess[bytes]"]
+SOURCES = Path(__file__).parent
+GoProgram = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 
-@pytest.fixture(scope="session")
-def go_nsq(tmp_path_factory: pytest.TempPathFactory) -> GoNsq:
-    """Run it with flags; skips without Go or the client's module."""
+def built(name: str, folder: Path) -> GoProgram:
+    """Run one of the programs in Go with flags; skips without Go or the client's module."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("no Go")
-    folder = tmp_path_factory.mktemp("go") / "source"
-    shutil.copytree(SOURCE, folder)
+    shutil.copytree(SOURCES / name, folder)
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
     for command in (["mod", "download"], ["build", "-o", "../program", "."]):
         done = subprocess.run(
@@ -37,16 +35,28 @@ def go_nsq(tmp_path_factory: pytest.TempPathFactory) -> GoNsq:
             timeout=BUILD_S,
         )
         if done.returncode and command[0] == "mod":
-            pytest.skip("go-nsq cannot be had")
+            pytest.skip(f"the client of {name} cannot be had")
         assert done.returncode == 0, done.stderr.decode()
 
     def run(**flags: object) -> subprocess.CompletedProcess[bytes]:
-        words = [f"-{name}={value}" for name, value in flags.items()]
+        words = [f"-{flag}={value}" for flag, value in flags.items()]
         return subprocess.run(
             [folder.parent / "program", *words], capture_output=True, check=False, timeout=RUN_S
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def go_nsq(tmp_path_factory: pytest.TempPathFactory) -> GoProgram:
+    """go-nsq, the client of nsqd's authors."""
+    return built("go_nsq", tmp_path_factory.mktemp("go_nsq") / "source")
+
+
+@pytest.fixture(scope="session")
+def go_nats(tmp_path_factory: pytest.TempPathFactory) -> GoProgram:
+    """nats.go, the client of nats-server's authors."""
+    return built("go_nats", tmp_path_factory.mktemp("go_nats") / "source")
 
 
 @pytest.fixture
