@@ -210,7 +210,7 @@ def test_a_large_message_goes_through_whole(start: Start, authority: Authority) 
 
 def test_what_monitoring_shows(start: Start, authority: Authority, pair: Pair) -> None:
     """Those who are there with their TLS, those who failed with the reason."""
-    server = start(f'{FAST}\nverify: true\nca_file: "{authority.file}"')
+    server = start(f'timeout: 5\nverify: true\nca_file: "{authority.file}"')
     with RawPeer(server.address) as failing:
         failing.read_line()
         failing.send(b"PING\r\n")
