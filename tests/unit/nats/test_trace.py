@@ -20,7 +20,13 @@ NOTHING = (b"", b"", b"")
 
 def session(**more: Any) -> Any:
     one = SimpleNamespace(
-        host="127.0.0.1", port=4, client_id=5, kind="STANDARD", account=None, closed_because="Gone"
+        host="127.0.0.1",
+        port=4,
+        client_id=5,
+        kind="STANDARD",
+        account=None,
+        extra=None,
+        closed_because="Gone",
     )
     vars(one).update(more)
     return one
