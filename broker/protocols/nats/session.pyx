@@ -494,7 +494,7 @@ cdef class NatsSession(Session):
             self.end(self.identity.expired, errors.NATS_CLOSED_EXPIRED)
         if self.stall_due_ns and now_ns >= self.stall_due_ns:
             if self.face.slow_policy == SLOW_PAUSE and self.slow is not None and (
-                    not self.slow.closing and self.slow.out.full_bytes > self.face.stall_bytes):
+                    not self.slow.closing and self.slow.waiters is not None):
                 self.stall_due_ns = now_ns + self.face.stall_ns
             else:
                 self.go_on()
