@@ -207,7 +207,7 @@ cdef class LeafSession(Session):
         cdef uint32_t count
         cdef size_t used = 0, step
         self.input_end = data + n
-        if self.account is None and n and (data[0] | 0x20) != c'c':
+        if self.account is None and n and not self.state.pending and (data[0] | 0x20) != c'c':
             self.gate.refuse(self, 'not CONNECT')
         while used < <size_t>n and not self.closing and not self.waiting:
             step = scan_leaf(data + used, <size_t>n - used, ops, &count, &self.state)

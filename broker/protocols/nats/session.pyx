@@ -236,7 +236,7 @@ cdef class NatsSession(Session):
         cdef size_t used = 0, step
         self.input_end = data + n
         if self.unknown and self.face.must_connect and n and (data[0] | 0x20) != c'c' and (
-                self.options is None and not self.closing):
+                self.options is None and not self.closing and not self.state.pending):
             self.face.gate.refuse(self, 'not CONNECT')
         while used < <size_t>n and not self.closing and not self.waiting:
             step = scan(data + used, <size_t>n - used, ops, &count, &self.state)

@@ -149,6 +149,15 @@ def test_a_busy_leaf_is_not_pinged() -> None:
     assert peer.take() == b""
 
 
+def test_a_first_operation_in_pieces(hub: FakeLeafs) -> None:
+    """Blanks behind its name do not pile up, so that later pieces begin in the middle of it."""
+    peer = hub.knock()
+    peer.send(b"CONNECT" + b" " * 200)
+    peer.send(b" " * 200)
+    peer.send(b'{"name":"n"}\r\n')
+    assert b"connect_info" in peer.take()
+
+
 def test_a_peer_that_says_nothing() -> None:
     hub = FakeLeafs()
     peer = hub.knock()
