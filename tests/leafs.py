@@ -129,25 +129,33 @@ async def until(true: Callable[[], object], what: str = "it") -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def interest(client: Client, subject: str) -> None:
-    """Wait until somebody behind the link is known to want it: a request finds no 503."""
+async def is_wanted(client: Client, subject: str) -> bool:
+    """Whether a request finds somebody, here or behind a link: there is no 503."""
+    inbox = client.new_inbox()
+    sub = await client.subscribe(inbox)
+    await client.publish(subject, b"probe", reply=inbox)
+    await client.flush()
+    try:
+        answer = await sub.next_msg(timeout=0.05)
+    except TimeoutError:
+        return True
+    finally:
+        await sub.unsubscribe()
+    return (answer.headers or {}).get("Status") != "503"
+
+
+async def interest(client: Client, subject: str, *, wanted: bool = True) -> None:
+    """Wait until somebody behind a link is known to want it."""
     deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while True:
-        inbox = client.new_inbox()
-        sub = await client.subscribe(inbox)
-        await client.publish(subject, b"probe", reply=inbox)
-        await client.flush()
-        try:
-            answer = await sub.next_msg(timeout=0.05)
-        except TimeoutError:
-            return
-        finally:
-            await sub.unsubscribe()
-        if (answer.headers or {}).get("Status") != "503":
-            return
+    while await is_wanted(client, subject) is not wanted:
         if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"nobody wants {subject}")
+            raise AssertionError(f"{subject} is {'not ' * wanted}wanted")
         await asyncio.sleep(POLL_S)
+
+
+async def no_interest(client: Client, subject: str) -> None:
+    """Wait until nobody is."""
+    await interest(client, subject, wanted=False)
 
 
 HUB = 'leafnodes { listen: "127.0.0.1:-1", compression: off %s }\n%s'

@@ -53,6 +53,7 @@ class NatsFlowPlan:
     """Publishers to subscribers, or publishers alone. `seconds` wins over `msgs`."""
 
     address: tuple[str, int]
+    readers: tuple[str, int] | None = None  # where subscribers go; None: as publishers
     size: int = defaults.NATS_SIZE_BYTES
     msgs: int = defaults.MESSAGES
     seconds: float = 0.0
@@ -69,6 +70,7 @@ class NatsRequestPlan:
     """One requester, one responder."""
 
     address: tuple[str, int]
+    responder: tuple[str, int] | None = None  # where it is; None: as the requester
     size: int = defaults.NATS_SIZE_BYTES
     msgs: int = defaults.REQUESTS
     seconds: float = 0.0
@@ -167,8 +169,10 @@ def _nats_block(plan: NatsFlowPlan) -> tuple[Block, bytes]:
     return Block(units, defaults.BLOCK_BYTES), match.encode()
 
 
-def run_nats_flow(plan: NatsFlowPlan, progress: Progress | None = None) -> Result:
-    """`twinwire bench nats pub` and `pubsub`."""
+def run_nats_flow(
+    plan: NatsFlowPlan, progress: Progress | None = None, ready: Callable[[], None] | None = None
+) -> Result:
+    """`twinwire bench nats pub` and `pubsub`. `ready` is called when everybody is there."""
     block, match = _nats_block(plan)
     group = b" " + plan.group.encode() if plan.group else b""
     ahead = max(1, plan.ahead_bytes // (len(match) + plan.size + 12))
@@ -177,8 +181,11 @@ def run_nats_flow(plan: NatsFlowPlan, progress: Progress | None = None) -> Resul
     load = NatsFlow()
     try:
         subscribe = [b"SUB " + match + group + b" 1"]
-        readers.extend(dial_nats(plan.address, subscribe) for _ in range(plan.subs))
+        there = plan.readers or plan.address
+        readers.extend(dial_nats(there, subscribe) for _ in range(plan.subs))
         publishers.extend(dial_nats(plan.address) for _ in range(plan.pubs))
+        if ready is not None:
+            ready()
         duration_ns = int(plan.seconds * 1e9)
         load.open(readers, publishers, _recv_bytes(plan.size), duration_ns, False)
         load.begin(
@@ -201,14 +208,21 @@ def run_nats_flow(plan: NatsFlowPlan, progress: Progress | None = None) -> Resul
     )
 
 
-def run_nats_request(plan: NatsRequestPlan, progress: Progress | None = None) -> Result:
-    """`twinwire bench nats request`."""
+def run_nats_request(
+    plan: NatsRequestPlan,
+    progress: Progress | None = None,
+    ready: Callable[[], None] | None = None,
+) -> Result:
+    """`twinwire bench nats request`. `ready` is called when both are there."""
     inbox = f"_INBOX.{os.urandom(8).hex()}"
     readers: list[Dialled] = []
     load = NatsRequest()
     try:
         readers.append(dial_nats(plan.address, [f"SUB {inbox}.* 1".encode()]))
-        readers.append(dial_nats(plan.address, [f"SUB {plan.subject} 1".encode()]))
+        there = plan.responder or plan.address
+        readers.append(dial_nats(there, [f"SUB {plan.subject} 1".encode()]))
+        if ready is not None:
+            ready()
         duration_ns = int(plan.seconds * 1e9)
         load.open(readers, [], _recv_bytes(plan.size), duration_ns, plan.spin)
         wanted = 0 if duration_ns else plan.msgs

@@ -27,6 +27,7 @@ from fuzz.watch import SANITIZED  # noqa: E402
 
 TARGETS = {
     "nats": ("nats_parser", "target"),
+    "leaf": ("leaf_parser", "target"),
     "nsq": ("nsq_parser", "target"),
     "records": ("recovery", "records_target"),
     "segment": ("recovery", "segment_target"),

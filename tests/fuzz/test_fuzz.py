@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fuzz import nats_parser, nsq_parser, planted, recovery
+from fuzz import leaf_parser, nats_parser, nsq_parser, planted, recovery
 from fuzz.engine import Fuzzer, Mutator, Target, corpus, cuts_of
 from fuzz.watch import SANITIZED, fence_end
 
 TARGETS = {
     "nats": nats_parser.target,
+    "leaf": leaf_parser.target,
     "nsq": nsq_parser.target,
     "records": recovery.records_target,
     "segment": recovery.segment_target,

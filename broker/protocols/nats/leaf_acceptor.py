@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from broker import errors, limits
 from broker.protocols.nats.leaf_hello import PeerConnect, at_least, denied, permissions_info
-from broker.protocols.nats.leaf_name import name_of
 from broker.protocols.nats.login import Identity, Login, Refused
 from broker.protocols.nats.options import ClientOptions
 from broker.protocols.nats.settings import Permissions, Rules
 from broker.protocols.nats.tls_gate import TlsGate
+from broker.protocols.nats.trace import who
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -37,7 +37,7 @@ class Acceptor:
 
     def opened(self, session: LeafSession) -> None:
         """Say INFO, begin TLS if that is asked for, and wait for CONNECT."""
-        log.info("%s - Leafnode connection created", name_of(session))
+        log.info("%s - Leafnode connection created", who(session))
         session.nonce = base64.urlsafe_b64encode(os.urandom(limits.NATS_NONCE_BYTES)).rstrip(b"=")
         if self.nodes.tls is not None:
             session.tls_gate = TlsGate(self.nodes.tls, session, self._greet, self._begin)
@@ -113,7 +113,11 @@ class Acceptor:
         self._refuse(session, Refused(reason))
 
     def _refuse(self, session: LeafSession, refusal: Refused) -> None:
-        log.error("%s - %s", name_of(session), refusal)
+        login = self.login(session)
+        log.error("%s - authentication error", who(session))
+        log.debug("%s - %s", who(session), refusal)
+        for act in self.nodes.on_refuse:
+            act(session, login, str(refusal))
         self._pending.pop(session, None)
         session.end(refusal.error, refusal.why)
 
@@ -194,7 +198,7 @@ class Acceptor:
                 and other.peer_cluster == session.peer_cluster
                 and other.peer_account == session.peer_account
             ):
-                log.warning("%s - Replacing connection from same server", name_of(session))
+                log.warning("%s - Replacing connection from same server", who(session))
                 other.end(errors.NATS_LEAF_DUPLICATE, errors.NATS_CLOSED_DUPLICATE)
 
     def late(self, session: LeafSession) -> None:

@@ -22,9 +22,9 @@ import orjson
 
 from broker import errors, limits
 from broker.protocols.nats.leaf_acceptor import Acceptor
-from broker.protocols.nats.leaf_name import name_of
 from broker.protocols.nats.leaf_solicitor import Solicitor
 from broker.protocols.nats.options import parse_object
+from broker.protocols.nats.trace import who
 
 if TYPE_CHECKING:
     import asyncio
@@ -127,13 +127,13 @@ class LeafGate:
     def told(self, session: LeafSession, raw: bytes) -> None:
         """-ERR of the peer."""
         text = raw.decode("utf-8", "replace")
-        log.error("%s - Leafnode Error %s", name_of(session), text)
+        log.error("%s - Leafnode Error %s", who(session), text)
         if errors.NATS_LEAF_CLUSTER.text in text:
             self._delay(session)
             log.error(
                 "%s - Leafnode connection dropped with same cluster name error. "
                 "Delaying attempt to reconnect for 30s",
-                name_of(session),
+                who(session),
             )
         elif errors.NATS_LEAF_LOOP_WORDS in text:
             self._delay(session)
@@ -145,7 +145,7 @@ class LeafGate:
         self._delay(session)
         log.error(
             "%s - %s",
-            name_of(session),
+            who(session),
             errors.NATS_LEAF_LOOP.text.format(account=errors.go_quote(account)),
         )
         session.end(errors.NATS_LEAF_LOOP, errors.NATS_CLOSED_PROTOCOL, account=account)
@@ -157,7 +157,7 @@ class LeafGate:
         self._delay(session)
         log.error(
             "%s - Subscription Violation on %s - Check other side configuration",
-            name_of(session),
+            who(session),
             errors.go_quote(subject),
         )
         session.end(errors.NATS_LEAF_UNWANTED, errors.NATS_CLOSED_PROTOCOL, subject=subject)
@@ -178,7 +178,7 @@ class LeafGate:
         account = session.account
         log.info(
             "%s - Leafnode connection closed: %s%s",
-            name_of(session),
+            who(session),
             session.closed_because,
             f" - Account: {account.name}" if account is not None else "",
         )

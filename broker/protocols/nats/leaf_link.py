@@ -138,7 +138,9 @@ class RemoteLink:
 
     def _report(self, attempts: int, problem: Exception) -> None:
         """The first failure, then every so many; once it has worked, each."""
-        often = self._joined or attempts == 1 or attempts % limits.NATS_LEAF_REPORTS == 0
+        settings = self.nodes.server.settings
+        every = settings.reconnect_error_reports if self._joined else settings.connect_error_reports
+        often = attempts == 1 or attempts % max(1, every) == 0
         log.log(
             logging.ERROR if often else logging.DEBUG,
             'Error trying to connect as leafnode to remote server "%s" (attempt %d): %s',

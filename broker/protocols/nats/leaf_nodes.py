@@ -8,12 +8,13 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
-from broker import limits
+from broker import errors, limits
 from broker.protocols.nats.door import ANY_HOST
 from broker.protocols.nats.leaf_door import LeafDoor
 from broker.protocols.nats.leaf_gate import LeafGate
 from broker.protocols.nats.leaf_interest import Interest
 from broker.protocols.nats.leaf_link import RemoteLink
+from broker.protocols.nats.login import Identity, Refused
 from broker.protocols.nats.options import server_info
 from broker.protocols.nats.settings import Leafnodes
 from broker.protocols.nats.tls_policy import TlsPolicy
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from broker.protocols.nats.account import Account
     from broker.protocols.nats.leaf_session import LeafSession
+    from broker.protocols.nats.login import Login
     from broker.protocols.nats.server import NatsServer
 
 log = logging.getLogger("broker.nats")
@@ -35,6 +37,7 @@ class LeafNodes:
         self.server = server
         self.sessions: set[LeafSession] = set()  # every connection, also before its login
         self.on_join: list[Callable[[LeafSession], object]] = []  # a link works
+        self.on_refuse: list[Callable[[LeafSession, Login, str], object]] = []
         self.on_leave: list[Callable[[LeafSession], object]] = []  # whether or not it worked
         self.info: dict[str, Any] = {}
         self.door: LeafDoor | None = None
@@ -71,6 +74,29 @@ class LeafNodes:
                 link.config = remote
         for account, interest in self._interests.items():
             interest.force(mapped_subjects(account))
+
+    async def recheck(self) -> None:
+        """Close the links whose login does not hold any more, or holds for something else; they
+        come back if they may."""
+        gate = self.server.gate
+        for session in list(self.sessions):
+            account = session.account
+            if session.link is None or account is None or session.ending:
+                continue
+            if gate.account(account.name) is not account:
+                session.end(None, errors.NATS_CLOSED_MISSING_ACCOUNT)
+            if session.identity is None or session.ending:
+                continue
+            try:
+                answer = gate.authenticator.check_again(
+                    session.identity, self.gate.acceptor.login(session)
+                )
+                identity = answer if isinstance(answer, Identity) else await answer
+            except Refused as refusal:
+                session.end(None if refusal.silent else refusal.error, refusal.why)
+                continue
+            if identity != session.identity and session.link is not None:
+                session.end(None, errors.NATS_CLOSED_AUTHENTICATION)
 
     # --- life
 

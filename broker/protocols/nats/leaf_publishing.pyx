@@ -54,15 +54,23 @@ cdef int publish(LeafSession s, op_t *op) except -1:
 
 cdef int publish_to(LeafSession s, op_t *op, bint mapped) except -1:
     """`mapped`: the peer cannot have known the groups, so without a list all are meant."""
-    cdef record_t rec
     cdef const match_t *m = find(s, op.subject, op.subject_len)
-    cdef uint32_t k
     if s.memo_denied:
         s.gate.violated(s, op.subject[:op.subject_len])
         return 0
-    if m.size == 0:
-        return 0
-    s.account.desk.speaker = <void *>s
+    if m.size:
+        s.account.desk.speaker = <void *>s
+        try:
+            give(s, op, m, mapped and op.groups == NULL)
+        finally:
+            s.account.desk.speaker = NULL       # what logs say next is nobody's
+    return 0
+
+
+cdef int give(LeafSession s, op_t *op, const match_t *m, bint everybody) except -1:
+    """To whom it is for; `everybody`: one of each group."""
+    cdef record_t rec
+    cdef uint32_t k
     rec.subject = op.subject
     rec.reply = op.reply
     rec.data = op.data
@@ -76,8 +84,7 @@ cdef int publish_to(LeafSession s, op_t *op, bint mapped) except -1:
     rec.reply_len = op.reply_len
     rec.attempts = 0
     rec.flags = REC_CRLF
-    mapped = mapped and op.groups == NULL
-    if op.count > 1 and (m.groups == 0 or (op.groups == NULL and not mapped)):
+    if op.count > 1 and (m.groups == 0 or (op.groups == NULL and not everybody)):
         if s.memo_apart == 0:
             s.memo_apart = 1 if all_apart(s.face, m) else 2
         if s.memo_apart == 1:
@@ -88,7 +95,7 @@ cdef int publish_to(LeafSession s, op_t *op, bint mapped) except -1:
         if s.router.changes != s.memo_changes:
             m = find(s, op.subject, op.subject_len)
         rec.data = op.data + <size_t>k * op.stride
-        if mapped:
+        if everybody:
             s.router.route(m, &rec, <void *>s)
             continue
         s.router.route_listed(

@@ -25,7 +25,7 @@ from broker.protocols.nats.account cimport Account
 from broker.protocols.nats.face cimport NatsFace
 from broker.protocols.nats.leaf_publishing cimport publish
 from broker.protocols.nats.leaf_subscribing cimport (
-    drop, is_exempt, listing, of_streams, subscribe, unsubscribe)
+    drop, is_exempt, listing, of_streams, subscribe, traced, unsubscribe)
 from broker.protocols.nats.leaf_wire cimport (
     can_travel, leaf_head_bytes, put_leaf_head, scan_leaf)
 from broker.protocols.nats.permit cimport Patterns
@@ -185,6 +185,9 @@ cdef class LeafSession(Session):
     def send(self, bytes line):
         """Put lines of the protocol into the output."""
         self.say(line, <size_t>len(line))
+        if self.face.tracer is not None:
+            for one in line.splitlines():
+                self.face.tracer.went(self, one)
 
     cdef void say(self, const char *line, size_t n) noexcept:
         if not out_put(self.out, line, n):
@@ -207,7 +210,7 @@ cdef class LeafSession(Session):
         cdef uint32_t count
         cdef size_t used = 0, step
         self.input_end = data + n
-        if self.account is None and n and (data[0] | 0x20) != c'c':
+        if self.account is None and n and not self.state.pending and (data[0] | 0x20) != c'c':
             self.gate.refuse(self, 'not CONNECT')
         while used < <size_t>n and not self.closing and not self.waiting:
             step = scan_leaf(data + used, <size_t>n - used, ops, &count, &self.state)
@@ -233,6 +236,9 @@ cdef class LeafSession(Session):
         cdef op_t *op
         for i in range(count):
             op = ops + i
+            if self.face.tracer is not None:
+                self.face.tracer.came_by_link(
+                    self, traced(op), op.data[:op.total_len] if op.kind == OP_PUB else None)
             if op.kind == OP_PUB:
                 publish(self, op)
             elif op.kind == OP_SUB:
@@ -395,6 +401,8 @@ cdef class LeafSession(Session):
                     return
             q = put_leaf_head(p, rec, NULL, 0, self.state.headers)
             head = <size_t>(q - p)
+            if self.face.tracer is not None:
+                self.face.tracer.went(self, p[:head], 1)
             memcpy(q, data + cut, body)
             q += body
             data += op.stride

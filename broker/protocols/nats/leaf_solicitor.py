@@ -13,8 +13,8 @@ from broker.protocols.nats.leaf_hello import (
     denied,
     sign_in,
 )
-from broker.protocols.nats.leaf_name import name_of
 from broker.protocols.nats.tls_policy import peer_of
+from broker.protocols.nats.trace import who
 
 if TYPE_CHECKING:
     from broker.protocols.nats.leaf_gate import LeafGate
@@ -42,7 +42,7 @@ class Solicitor:
             )
             session.end(None, errors.NATS_CLOSED_MISSING_ACCOUNT)
             return
-        log.info("%s - Leafnode connection created for account: %s", name_of(session), account.name)
+        log.info("%s - Leafnode connection created for account: %s", who(session), account.name)
         self.gate.bind(session, account, None)
         session.hurry(limits.NATS_LEAF_INFO)
         if session.remote.tls_first:
@@ -58,7 +58,7 @@ class Solicitor:
         remote = session.remote
         assert remote is not None
         if not session.greeted and (not info.client_id or info.urls is None):
-            log.error("%s - %s", name_of(session), errors.NATS_LEAF_WRONG_PORT)
+            log.error("%s - %s", who(session), errors.NATS_LEAF_WRONG_PORT)
             session.end(None, errors.NATS_CLOSED_WRONG_PORT)
             return
         if info.urls:
@@ -96,7 +96,7 @@ class Solicitor:
         if cause is None and not session.remote.knows(session):
             cause = "certificate not pinned"
         if cause is not None:
-            log.error("%s - TLS leafnode handshake error: %s", name_of(session), cause)
+            log.error("%s - TLS leafnode handshake error: %s", who(session), cause)
             session.end(None, errors.NATS_CLOSED_TLS)
             return
         session.tls_peer = peer_of(session.link.security, session.link.certificate)
@@ -109,9 +109,9 @@ class Solicitor:
         assert remote is not None
         assert account is not None
         try:
-            who = sign_in(remote.config, session.nonce or b"", *remote.user())
+            login = sign_in(remote.config, session.nonce or b"", *remote.user())
         except CredentialsError as problem:
-            log.error("%s - %s", name_of(session), problem)
+            log.error("%s - %s", who(session), problem)
             session.end(None, errors.NATS_CLOSED_AUTHENTICATION)
             return
         server = self.nodes.server
@@ -119,7 +119,7 @@ class Solicitor:
             connect_line(
                 {
                     "version": limits.NATS_VERSION,
-                    **who,
+                    **login,
                     "server_id": server.server_id,
                     "name": server.server_name,
                     "is_hub": remote.config.hub,

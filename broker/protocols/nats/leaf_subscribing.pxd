@@ -10,6 +10,8 @@ cdef int subscribe(LeafSession s, op_t *op) except -1
 cdef int unsubscribe(LeafSession s, op_t *op) except -1
 cdef void drop(LeafSession s, sub_t *sub) noexcept      # it is one of its own
 cdef list listing(LeafSession s, uint64_t most)
+# An operation as the log shows it.
+cdef bytes traced(const op_t *op)
 
 # Is it a subject of JetStream's? Those of two servers without a common domain stay apart.
 cdef bint of_streams(const char *subject, size_t n, bint system) noexcept nogil

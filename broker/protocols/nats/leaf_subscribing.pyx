@@ -10,7 +10,8 @@ from broker.core.trie cimport (
 from broker.protocols.nats.imports cimport Imports
 from broker.protocols.nats.leaf_session cimport LeafSession
 from broker.protocols.nats.subs cimport sid_hash, subs_drop, subs_find, subs_put
-from broker.protocols.nats.wire cimport op_t
+from broker.protocols.nats.wire cimport OP_PUB, OP_SUB, OP_UNSUB, op_t
+from broker.protocols.nats.wire import NAMES
 
 cdef enum:
     WEIGHT_MAX = 0xFFFF
@@ -96,6 +97,20 @@ cdef list listing(LeafSession s, uint64_t most):
                 found.append((spell(sub.node), queue_name(sub), sub.sid[:sub.sid_len],
                               sub.delivered, sub.max))
     return found
+
+
+cdef bytes traced(const op_t *op):
+    cdef bytes line
+    if op.kind == OP_PUB:
+        line = op.subject[:op.data - op.subject]
+        return (b'HMSG ' if op.headers_len else b'LMSG ') + line.rstrip()
+    if op.kind == OP_SUB or op.kind == OP_UNSUB:
+        line = (b'LS+ ' if op.kind == OP_SUB else b'LS- ') + op.subject[:op.subject_len]
+        if op.code:
+            line += b' ' + op.reply[:op.reply_len]
+        return b'%b %d' % (line, op.count) if op.count else line
+    line = NAMES.get(op.kind, '').encode()
+    return line + b' ' + op.data[:op.total_len] if op.total_len else line
 
 
 cdef bint of_streams(const char *subject, size_t n, bint system) noexcept nogil:

@@ -285,6 +285,7 @@ class NatsServer:
             await self.websocket.use(websocket)
         renew_system(self)
         await Recheck(self.gate).run()
+        await self.leafs.recheck()
         if self.operator is not None:
             return
         configured = {account.name for account in settings.accounts}

@@ -58,7 +58,7 @@ cdef class NatsSession(Session):
     cdef bint unknown                   # nobody has logged in yet
     cdef readonly bint waiting          # somebody is asked: no input meanwhile
     cdef readonly bint ponged           # has had a PONG behind CONNECT: may be sent INFO
-    cdef NatsSession slow               # it rests because of this one, or None
+    cdef Session slow                   # it rests because of this one, or None
     cdef tuple buckets                  # Buckets that pace it
     cdef readonly bint rated              # there are such
     cdef uint64_t paid_msgs, paid_bytes     # of in_msgs and in_bytes

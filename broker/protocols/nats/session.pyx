@@ -236,7 +236,7 @@ cdef class NatsSession(Session):
         cdef size_t used = 0, step
         self.input_end = data + n
         if self.unknown and self.face.must_connect and n and (data[0] | 0x20) != c'c' and (
-                self.options is None and not self.closing):
+                self.options is None and not self.closing and not self.state.pending):
             self.face.gate.refuse(self, 'not CONNECT')
         while used < <size_t>n and not self.closing and not self.waiting:
             step = scan(data + used, <size_t>n - used, ops, &count, &self.state)
@@ -494,7 +494,7 @@ cdef class NatsSession(Session):
             self.end(self.identity.expired, errors.NATS_CLOSED_EXPIRED)
         if self.stall_due_ns and now_ns >= self.stall_due_ns:
             if self.face.slow_policy == SLOW_PAUSE and self.slow is not None and (
-                    not self.slow.closing and self.slow.out.full_bytes > self.face.stall_bytes):
+                    not self.slow.closing and self.slow.waiters is not None):
                 self.stall_due_ns = now_ns + self.face.stall_ns
             else:
                 self.go_on()

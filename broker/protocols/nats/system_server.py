@@ -55,7 +55,7 @@ def tell_system(server: NatsServer) -> None:
             why = session.closed_because or errors.NATS_CLOSED_CLIENT
             server.system.disconnected(session, why)
 
-    def refused(session: NatsSession, _login: Login, _detail: str) -> None:
+    def refused(session: NatsSession | LeafSession, _login: Login, _detail: str) -> None:
         if server.system is not None:
             server.system.refused(session)
 
@@ -64,6 +64,7 @@ def tell_system(server: NatsServer) -> None:
     server.gate.on_refuse.append(refused)
     server.leafs.on_join.append(joined)
     server.leafs.on_leave.append(left)
+    server.leafs.on_refuse.append(refused)
 
 
 def renew_system(server: NatsServer) -> None:

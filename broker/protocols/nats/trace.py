@@ -19,6 +19,7 @@ from broker.protocols.nats.wire import NAMES
 
 if TYPE_CHECKING:
     from broker.protocols.nats.gate import Gate
+    from broker.protocols.nats.leaf_session import LeafSession
     from broker.protocols.nats.login import Login
     from broker.protocols.nats.session import NatsSession
 
@@ -29,11 +30,14 @@ REDACTED: Final = "[REDACTED]"
 SECRETS: Final = frozenset({"pass", "auth_token", "jwt", "sig", "proxy_sig"})
 
 
-def who(session: NatsSession) -> str:
+_LETTERS: Final = {"WEBSOCKET": "wid", "LEAFNODE": "lid", "LEAFNODE_WS": "lid_ws"}
+
+
+def who(session: NatsSession | LeafSession) -> str:
     """A connection as the log names it."""
     host = f"[{session.host}]" if ":" in session.host else session.host
-    kind = "wid" if session.kind == "WEBSOCKET" else "cid"
-    forwarded = getattr(session.extra, "forwarded", "")
+    kind = _LETTERS.get(session.kind, "cid")
+    forwarded = getattr(getattr(session, "extra", None), "forwarded", "")
     if forwarded:
         host = f"[{forwarded}]/{host}" if ":" in forwarded else f"{forwarded}/{host}"
     return f"{host}:{session.port} - {kind}:{session.client_id}"
@@ -84,7 +88,18 @@ class Tracer:
         elif op:
             self._line(name, "<<-", _joined(op, *words))
 
-    def went(self, session: NatsSession, line: bytes, count: int = 1) -> None:
+    def came_by_link(self, session: LeafSession, line: bytes, data: bytes | None) -> None:
+        """An operation of another server; `data`: of a message its payload."""
+        if self._silent(session):
+            return
+        name = who(session)
+        if line.startswith(b"CONNECT "):
+            line = b"CONNECT " + redacted(line[8:]).encode()
+        self._line(name, "<<-", _text(line))
+        if data is not None:
+            log.log(logs.TRACE, "%s - <<- MSG_PAYLOAD: [%s]", name, self._payload(data))
+
+    def went(self, session: NatsSession | LeafSession, line: bytes, count: int = 1) -> None:
         """A line that goes out, so many times; of a message its head."""
         if self._silent(session) or line.startswith(b"INFO"):
             return
@@ -94,7 +109,7 @@ class Tracer:
         for _ in range(count):
             self._line(who(session), "->>", shown)
 
-    def _silent(self, session: NatsSession) -> bool:
+    def _silent(self, session: NatsSession | LeafSession) -> bool:
         account = session.account
         return account is not None and account.name == self.silent_account
 

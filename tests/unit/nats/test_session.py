@@ -376,3 +376,24 @@ def test_a_resting_publisher_goes_on_when_the_slow_one_leaves() -> None:
         publisher.send(pubs(b"a", [b"x" * 50_000]))
     slow.leave()
     assert publisher.transport.reading
+
+
+def test_a_login_in_pieces() -> None:
+    """Blanks behind CONNECT do not pile up, so that later pieces begin in the middle of it."""
+    nats = FakeNats()
+
+    class Strict(type(nats.gate.authenticator)):  # type: ignore[misc]
+        required = must_connect = True
+        anonymous = None
+
+        def asks(self, kind: str) -> bool:
+            return True
+
+    nats.gate.authenticator = Strict()
+    nats.face.must_connect = True
+    peer = nats.dial(None)
+    peer.send(b"CONNECT" + b" " * 200)
+    peer.send(b" " * 200)
+    assert peer.talk(b'{"verbose":false}\r\nPING\r\n') == b"PONG\r\n"
+    other = nats.dial(None)
+    assert other.talk(b" CONNECT {}\r\n") == b"-ERR 'Authorization Violation'\r\n"

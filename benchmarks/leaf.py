@@ -1,0 +1,233 @@
+"""A leaf link between two of ours against one between two nats-servers, in turn.
+
+    python benchmarks/leaf.py [--rounds 3] [--seconds 2] [--rows TEXT] [--write]
+
+Publishers are on one server, subscribers on the other. The originals' links are plain, as ours
+are: compression is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import report
+import servers
+from awake import cores_awake
+
+from broker.client.scenarios import (
+    NatsFlowPlan,
+    NatsRequestPlan,
+    run_nats_flow,
+    run_nats_request,
+)
+
+OURS = [sys.executable, "-m", "broker", "nats-server"]
+ORIGINAL = ["nats-server"]
+ROUNDS = 3
+SECONDS = 2.0
+WARM_SECONDS = 0.3
+READY_SECONDS = 15.0
+POLL_SECONDS = 0.01
+ANYWHERE = ("127.0.0.1", 0)
+GOAL = 1.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison; `up`: from the leaf to the hub."""
+
+    name: str
+    plan: NatsFlowPlan | NatsRequestPlan
+    metric: str = "msgs/s"
+    up: bool = False
+
+
+def flow(size: int, subs: int = 1, pubs: int = 1, group: str = "") -> NatsFlowPlan:
+    return NatsFlowPlan(address=ANYWHERE, size=size, subs=subs, pubs=pubs, group=group)
+
+
+ROWS = [
+    Row("hub to leaf 1:1, 16 B", flow(16)),
+    Row("hub to leaf 1:1, 256 B", flow(256)),
+    Row("leaf to hub 1:1, 256 B", flow(256), up=True),
+    Row("hub to leaf 1:4, 128 B", flow(128, subs=4)),
+    Row("hub to leaf, group of 4, 128 B", flow(128, subs=4, group="workers")),
+    Row("hub to leaf 4:1, 4 KiB", flow(4096, pubs=4)),
+    Row("request/reply, 16 B, p50", NatsRequestPlan(address=ANYWHERE), "p50 us"),
+    Row("request/reply, 16 B, p99", NatsRequestPlan(address=ANYWHERE), "p99 us"),
+]
+
+
+@contextmanager
+def node(command: list[str], config: str) -> Iterator[tuple[str, int]]:
+    """A server with this configuration: where its clients go."""
+    with tempfile.TemporaryDirectory(prefix="twinwire-bench-") as folder:
+        port = servers.free_port()
+        path, log_path = Path(folder) / "conf", Path(folder) / "log"
+        path.write_text(f"listen: 127.0.0.1:{port}\n{config}")
+        with log_path.open("wb") as log:
+            child = subprocess.Popen([*command, "-c", str(path)], stdout=log, stderr=log)
+        try:
+            _wait(lambda: _answers(port) or child.poll() is not None, log_path.read_text)
+            yield "127.0.0.1", port
+        finally:
+            child.terminate()
+            child.wait()
+
+
+def _wait(true: Callable[[], bool], told: Callable[[], str]) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while not true():
+        if time.monotonic() > deadline:
+            raise servers.ServerError(f"nothing in {READY_SECONDS} s\n{told()}")
+        time.sleep(POLL_SECONDS)
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def pair(command: list[str]) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
+    """A hub and its leaf."""
+    port = servers.free_port()
+    off = "compression: off,"
+    with ExitStack() as stack:
+        hub = stack.enter_context(
+            node(command, f"server_name: hub\nleafnodes {{ {off} listen: 127.0.0.1:{port} }}\n")
+        )
+        remote = f"{{ {off} url: nats-leaf://127.0.0.1:{port} }}"
+        leaf = stack.enter_context(
+            node(command, f"server_name: leaf\nleafnodes {{ remotes: [ {remote} ] }}\n")
+        )
+        yield hub, leaf
+
+
+class Probe:
+    """Finds out whether what is wanted on one server is known on the other."""
+
+    def __init__(self, near: tuple[str, int], far: tuple[str, int]) -> None:
+        self.near, self.far = near, far
+
+    def wait(self) -> None:
+        """Interest travels in order: when this subject is known, those before it are."""
+        subject = f"probe{time.monotonic_ns()}"
+        with _client(self.far) as far, _client(self.near) as near:
+            far.sendall(f"SUB {subject} 1\r\nPING\r\n".encode())
+            _until(far, b"PONG")
+            near.sendall(b"SUB probes 1\r\n")
+            deadline = time.monotonic() + READY_SECONDS
+            while True:
+                near.sendall(f"PUB {subject} probes 0\r\n\r\nPING\r\n".encode())
+                if b"503" not in _until(near, b"PONG"):
+                    return
+                if time.monotonic() > deadline:
+                    raise servers.ServerError("the link does not come about")
+                time.sleep(POLL_SECONDS)
+
+
+def _client(address: tuple[str, int]) -> socket.socket:
+    sock = socket.create_connection(address)
+    sock.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nPING\r\n')
+    _until(sock, b"PONG")
+    return sock
+
+
+def _until(sock: socket.socket, mark: bytes) -> bytes:
+    said = b""
+    while mark not in said:
+        data = sock.recv(65536)
+        if not data:
+            raise servers.ServerError("the server closed a connection")
+        said += data
+    return said
+
+
+def sample(row: Row, command: list[str], seconds: float) -> float:
+    """One run on servers of its own."""
+    request = isinstance(row.plan, NatsRequestPlan)
+    with pair(command) as (hub, leaf), cores_awake(request):
+        near, far = (leaf, hub) if row.up else (hub, leaf)
+        probe = Probe(near, far)
+        probe.wait()
+        for duration in (WARM_SECONDS, seconds):
+            if isinstance(row.plan, NatsRequestPlan):
+                asked = replace(row.plan, address=near, responder=far, seconds=duration)
+                result = run_nats_request(asked, ready=probe.wait)
+            else:
+                plan = replace(row.plan, address=near, readers=far, seconds=duration)
+                result = run_nats_flow(plan, ready=probe.wait)
+    if result.latency_us is not None:
+        return result.latency_us[row.metric.split()[0]]
+    assert result.delivered is not None
+    return result.delivered.msgs_per_second
+
+
+def measure(row: Row, rounds: int, seconds: float) -> list[str]:
+    """A line of the table."""
+    found: list[tuple[float, float]] = []
+    for turn in range(rounds):
+        one = {}
+        order = [("ours", OURS), ("original", ORIGINAL)]
+        for name, command in order if turn % 2 == 0 else reversed(order):
+            one[name] = sample(row, command, seconds)
+        found.append((one["ours"], one["original"]))
+        print(f"{row.name}: {one}", file=sys.stderr)
+    ratios = [a / b for a, b in found]
+    ratio = statistics.median(ratios)
+    more = row.metric == "msgs/s"
+    return [
+        row.name,
+        row.metric,
+        f"{statistics.median(a for a, _ in found):,.0f}",
+        f"{statistics.median(b for _, b in found):,.0f}",
+        f"{ratio:.2f}",
+        f"{min(ratios):.2f}-{max(ratios):.2f}",
+        f"{'>=' if more else '<='} {GOAL:g}",
+        "met" if (ratio >= GOAL if more else ratio <= GOAL) else "MISSED",
+    ]
+
+
+HEAD = ["row", "metric", "ours", "original", "ratio", "spread", "goal", ""]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--rows", default="", help="only rows whose name contains this")
+    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    options = parser.parse_args()
+    if shutil.which(ORIGINAL[0]) is None:
+        sys.exit(f"not found: {ORIGINAL[0]}")
+    rows = [row for row in ROWS if options.rows.lower() in row.name.lower()]
+    table = [measure(row, options.rounds, options.seconds) for row in rows]
+    method = (
+        f"{options.rounds} rounds, alternating, {options.seconds:g} s of publishing per run after a"
+        " short warm-up; two fresh servers for every run. Both sides' links are not compressed."
+        " Ratio: median of the rounds' ours/original."
+    )
+    whole = "\n\n".join(["## Leaf links", report.about(), method, report.table(HEAD, table)])
+    print(whole)
+    if options.write:
+        report.write_section("leaf", whole)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

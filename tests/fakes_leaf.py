@@ -1,0 +1,74 @@
+"""Leaf links without sockets: peers of a server whose clock and connections are in our hands."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from fakes import FakeDoor, FakeNats, FakePeer
+
+from broker import limits
+from broker.protocols.nats.leaf_nodes import LeafNodes
+from broker.protocols.nats.leaf_session import LeafSession
+from broker.protocols.nats.settings import Leafnodes, Settings
+
+
+class LeafPeer(FakePeer):
+    """What stands at the other end of a link; `wants` is what it is asked for."""
+
+    def __init__(self, door: FakeDoor) -> None:
+        super().__init__(door)
+        self.wants: dict[bytes, int] = {}
+
+    def hear(self) -> list[bytes]:
+        """What arrived since the last call; interest goes to `wants`, the rest comes back."""
+        rest = []
+        for line in self.take().split(b"\r\n")[:-1]:
+            words = line.split(b" ")
+            if words[0] == b"LS+":
+                self.wants[b" ".join(words[1:3])] = int(words[3]) if len(words) > 3 else 1
+            elif words[0] == b"LS-":
+                del self.wants[b" ".join(words[1:])]
+            else:
+                rest.append(line)
+        return rest
+
+
+class FakeLeafs:
+    """A server with clients and leafs."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.nats = FakeNats(**settings)
+        self.loop, self.router = self.nats.loop, self.nats.router
+        server = SimpleNamespace(
+            settings=Settings(leafnodes=Leafnodes(listen=("127.0.0.1", 7422)), **settings),
+            runtime=self.loop,
+            server_id="N",
+            server_name="here",
+            face=self.nats.face,
+            gate=self.nats.gate,
+            system_account=None,
+        )
+        self.nodes = LeafNodes(server)  # type: ignore[arg-type]
+        self.nodes._tell("127.0.0.1", 7422)
+        self.door = FakeDoor(
+            self.loop,
+            lambda: LeafSession(self.nats.face, self.nodes.gate),
+            limits.NATS_LEAF_PENDING,
+        )
+
+    def knock(self, door: FakeDoor | None = None) -> LeafPeer:
+        """A peer that has read INFO."""
+        peer = LeafPeer(door or self.door)
+        assert peer.take().startswith(b"INFO ")
+        return peer
+
+    def join(self, door: FakeDoor | None = None, **fields: Any) -> LeafPeer:
+        """A peer behind its handshake."""
+        peer = self.knock(door)
+        said = {"name": "peer", "headers": True, **fields}
+        peer.send(b"CONNECT " + json.dumps(said).encode() + b"\r\n")
+        (info,) = peer.hear()
+        assert b'"connect_info":true' in info
+        return peer
