@@ -335,6 +335,7 @@ cdef class LeafSession(Session):
 
     cdef void routed(self, const record_t *rec) noexcept:
         cdef waiting_t *w
+        cdef size_t n
         cdef record_t renamed
         if self.depth == 0 or self.waiting_for[self.depth - 1].rec != rec:
             return
@@ -346,7 +347,8 @@ cdef class LeafSession(Session):
             renamed.subject = w.names
             renamed.subject_len = <uint16_t>(w.subject_len - 1)
             rec = &renamed
-        self.write(rec, w.names + w.subject_len, w.names_len - w.subject_len)
+        n = w.names_len - w.subject_len
+        self.write(rec, w.names + w.subject_len if n else NULL, n)
 
     cdef void write(self, const record_t *rec, const char *groups, size_t groups_len) noexcept:
         cdef size_t size = rec.total_len

@@ -270,8 +270,9 @@ cdef char *put_leaf_head(char *p, const record_t *rec, const char *groups, size_
         p += rec.reply_len
         p[0] = c' '
         p += 1
-    memcpy(p, groups, groups_len)
-    p += groups_len
+    if groups_len:
+        memcpy(p, groups, groups_len)
+        p += groups_len
     if rec.headers_len and not with_headers:
         p = tw_put_number(p, rec.total_len - rec.headers_len)
     elif rec.size_text != NULL:
