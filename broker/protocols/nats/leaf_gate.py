@@ -126,7 +126,8 @@ class LeafGate:
 
     def told(self, session: LeafSession, raw: bytes) -> None:
         """-ERR of the peer."""
-        text = raw.decode("utf-8", "replace")
+        text = "".join(c if c.isprintable() else "?" for c in raw.decode("utf-8", "replace"))
+        text = text[: limits.NATS_LEAF_ERROR_SHOWN]
         log.error("%s - Leafnode Error %s", who(session), text)
         if errors.NATS_LEAF_CLUSTER.text in text:
             self._delay(session)
