@@ -64,6 +64,7 @@ ROWS = [
     Row("hub to leaf 1:4, 128 B", flow(128, subs=4)),
     Row("hub to leaf, group of 4, 128 B", flow(128, subs=4, group="workers")),
     Row("hub to leaf 4:1, 4 KiB", flow(4096, pubs=4)),
+    Row("hub to leaf, 1,000 subjects in turn, 128 B", replace(flow(128), subjects=1_000)),
     Row("request/reply, 16 B, p50", NatsRequestPlan(address=ANYWHERE), "p50 us"),
     Row("request/reply, 16 B, p99", NatsRequestPlan(address=ANYWHERE), "p99 us"),
 ]

@@ -234,6 +234,7 @@ NATS_LEAF_ANSWER: Final = 2 * SECOND  # from our CONNECT to its answer (connectP
 NATS_LEAF_FIRST_PING: Final = 1 * SECOND  # after the handshake (firstPingInterval)
 NATS_LEAF_DELAY: Final = 30 * SECOND  # before the next try when the peer is the wrong one
 NATS_LEAF_VERSION_WAIT: Final = 5 * SECOND  # a peer that is too old is kept so long
+NATS_LEAF_ANNOUNCE: Final = 4_096  # of what is wanted here, told to a new peer per turn
 NATS_LEAF_ERROR_SHOWN: Final = 512  # characters of an error that a peer tells us
 NATS_LEAF_STALL: Final = 10 * MS  # a link rests so long at most for a client that is behind
 NATS_LEAF_URLS_MAX: Final = 1_000  # that a hub can name

@@ -93,7 +93,7 @@ async def test_a_reload_of_the_hub() -> None:
     """Who is gone is cut, who has other rights comes back with them, the others stay."""
 
     def users(**rights: str) -> str:
-        rows = " ".join(f"{{ user: {n}, password: p {more} }}" for n, more in rights.items())
+        rows = ", ".join(f"{{ user: {n}, password: p {more} }}" for n, more in rights.items())
         return f"accounts {{ A {{ users: [ {rows} ] }} }}\n"
 
     before = users(u1="", u2="", u3="")

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import secrets
 import string
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from broker import limits
 from broker.protocols.nats.imports import Shadow
 from broker.protocols.nats.leaf_session import LeafSession
 
@@ -48,6 +50,7 @@ class Interest:
         self.loop_subject = LOOP_PREFIX + "".join(letters).encode()
         self.links: set[LeafSession] = set()
         self._clusters: dict[str, list[LeafSession]] = {}
+        self._untold: dict[LeafSession, dict[bytes, None]] = {}  # what a link has not heard of yet
         # By key, how many want it: here, on leafs of ours, and on our hubs.
         self.local: dict[bytes, int] = {}
         self.below: dict[bytes, int] = {}
@@ -69,28 +72,40 @@ class Interest:
     # --- links
 
     def join(self, link: LeafSession) -> None:
-        """A link is there: tell its peer everything."""
+        """A link is there: tell its peer everything, the most of it in later turns."""
         if not self._watching:
             self._watch()
         self.links.add(link)
         self._clusters.setdefault(link.peer_cluster, []).append(link)
-        keys = dict.fromkeys(self.local)
-        keys.update(dict.fromkeys(self.below))
+        keys = dict.fromkeys((self.loop_subject, *self.local, *self.below))
         if not link.spoke:
             keys.update(dict.fromkeys(self.above))
+        self._untold[link] = keys
+        self.tell_more(link)
+
+    def tell_more(self, link: LeafSession) -> bool:
+        """Announce a further part of what was wanted when it joined; False when that is done."""
+        keys = self._untold.get(link)
+        if keys is None:
+            return False
         lines = []
-        for key in keys:
+        for key in list(islice(keys, limits.NATS_LEAF_ANNOUNCE)):
+            del keys[key]
             count = self._seen_by(link, key)
             if count > 0 and link.may_announce(key.partition(b" ")[0]):
                 lines.append(line(key, count))
+        if not keys:
+            del self._untold[link]
         if lines:
             link.send(b"".join(lines))
+        return bool(keys)
 
     def leave(self, link: LeafSession) -> None:
         """A link is gone; what its peer wanted is taken out one by one."""
         if link not in self.links:
             return
         self.links.remove(link)
+        self._untold.pop(link, None)
         twins = self._clusters[link.peer_cluster]
         twins.remove(link)
         if not twins:
@@ -139,6 +154,8 @@ class Interest:
                 self._tell(link, key, delta)
 
     def _tell(self, link: LeafSession, key: bytes, delta: int) -> None:
+        if link in self._untold and key in self._untold[link]:
+            return
         count = self._seen_by(link, key)
         if b" " not in key and (count > 0) == (count - delta > 0):
             return

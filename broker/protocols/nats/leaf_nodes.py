@@ -72,7 +72,10 @@ class LeafNodes:
         for link, remote in zip(self.remotes, self.config.remotes, strict=False):
             if link.config.urls == remote.urls:
                 link.config = remote
-        for account, interest in self._interests.items():
+        there = set(self.server.accounts.values())
+        for account, interest in list(self._interests.items()):
+            if account not in there and not interest.links:
+                del self._interests[account]
             interest.force(mapped_subjects(account))
 
     async def recheck(self) -> None:

@@ -105,9 +105,11 @@ cdef class LeafSession(Session):
             self.gate.secured(self, cause)
 
     cdef void run(self) noexcept:
-        """Take out what a gone peer wanted, a bounded part of it per turn."""
+        """Tell a new peer what is wanted, take out what a gone one wanted: some of it per turn."""
         cdef uint32_t left = self.face.teardown_max
         if not self.gone:
+            if self.interest.tell_more(self):
+                self.face.turn.add(PHASE_STORE, self)
             return
         while left:
             if not self.drop_any():
@@ -138,6 +140,7 @@ cdef class LeafSession(Session):
         self.ready = True
         self.hurry_due_ns = 0
         self.account.leafs.add(self)
+        self.face.turn.add(PHASE_STORE, self)
 
     def talks_headers(self, bint headers):
         """Whether both sides know them."""

@@ -207,6 +207,26 @@ def test_weights_are_what_counts_between_leafs(hub: FakeLeafs) -> None:
     assert 30 < got[0] < 200  # about a tenth
 
 
+def test_a_new_leaf_is_told_bit_by_bit(hub: FakeLeafs) -> None:
+    """What changes in between is told rightly, whether or not the leaf has heard of it."""
+    client = hub.nats.dial()
+    count = 3 * limits.NATS_LEAF_ANNOUNCE
+    client.send(b"".join(b"SUB s.%d %d\r\n" % (i, i) for i in range(count)))
+    peer = hub.knock()
+    peer.read(b'CONNECT {"name":"peer"}\r\n')
+    client.read(b"UNSUB 0\r\nUNSUB %d\r\nSUB new new\r\nSUB s.5 again\r\n" % (count - 1))
+    client.read(b"UNSUB %d\r\nSUB s.%d back\r\n" % (count - 2, count - 2))
+    hub.loop.run()
+    lines = peer.take().splitlines()
+    assert lines[1].startswith(b"LS+ $LDS.")
+    known: set[bytes] = set()
+    for line in lines[2:]:
+        what, subject = line.split(b" ")
+        assert (subject in known) == (what == b"LS-")
+        known.symmetric_difference_update({subject})
+    assert known == {b"s.%d" % i for i in range(1, count - 1)} | {b"new"}
+
+
 class Model:
     """Who wants what, kept as plain as can be."""
 
