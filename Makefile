@@ -42,8 +42,12 @@ run: $(VENV)/.built  ## start the broker: ./data, loopback, ports 4222 8222 4150
 	$(BIN)/twinwire serve
 
 # With all tests goes a short run of the fuzzer, which compiles everything once more, for it.
+# The build that is fuzzed is made meanwhile: most tests wait for something.
 test: $(VENV)/.built  ## the test suite without the slow, Spark and browser ones
-	$(PY) -m pytest -q -m '$(FAST)' $(PYTEST_ARGS) $(TESTS)
+	mkdir -p build
+	$(if $(filter tests,$(TESTS)),nice -n 19 $(MAKE) --no-print-directory asan-tree \
+	    >build/asan.log 2>&1 & )$(PY) -m pytest -q -m '$(FAST)' $(PYTEST_ARGS) $(TESTS); \
+	    code=$$?; wait; exit $$code
 	$(if $(filter tests,$(TESTS)),$(MAKE) --no-print-directory fuzz \
 	    FUZZ_SECONDS=$(FUZZ_SECONDS_IN_TEST) FUZZ_ARGS=)
 
