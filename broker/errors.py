@@ -66,8 +66,8 @@ NATS_LOGIN_TIMEOUT: Final = WireError("Authentication Timeout", True, "client.go
 NATS_ACCOUNT_CONNECTIONS: Final = WireError(
     "maximum account active connections exceeded", True, "errors.go"
 )
-# Nobody reads it: plain text has no place inside a handshake. The peer sees the end, as there.
-NATS_TLS_REQUIRED: Final = WireError("Secure Connection - TLS Required", True, "errors.go")
+# "Secure Connection - TLS Required" has no place here: plain text inside a handshake is read by
+# nobody, and the peer of the original sees the end, too.
 NATS_TLS_THROTTLED: Final = WireError(
     "Connection throttling is active. Please try again later.", True, "server.go createClient"
 )

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -49,14 +49,6 @@ class Anybody:
     def check_again(self, identity: Identity, login: Login) -> Identity:  # noqa: ARG002
         """And stays it."""
         return identity
-
-
-class Door(Protocol):
-    """What the door that accepted a session says about it; None in its place: the plain one."""
-
-    authorization: Any  # settings.Authorization of the door itself, or None
-    no_auth_user: str
-    info: dict[str, Any]  # fields of INFO that differ from the server's
 
 
 class Gate:
@@ -190,8 +182,6 @@ class Gate:
             tls=session.tls_peer,
             cookie_jwt=getattr(extra, "cookie_jwt", ""),
             client_id=session.client_id,
-            authorization=getattr(extra, "authorization", None),
-            no_auth_user=getattr(extra, "no_auth_user", ""),
         )
 
     def _check(self, session: NatsSession, login: Login) -> None:

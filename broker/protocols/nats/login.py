@@ -9,7 +9,7 @@ from typing import Protocol
 from broker import errors
 from broker.errors import WireError
 from broker.protocols.nats.options import ClientOptions
-from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Authorization, Permissions, RateLimit
+from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Permissions, RateLimit
 
 
 @dataclass(slots=True)
@@ -33,8 +33,6 @@ class Login:
     tls: TlsPeer | None = None  # None: plain
     cookie_jwt: str = field(default="", repr=False)
     client_id: int = 0
-    authorization: Authorization | None = None  # of the door itself; None: the server's
-    no_auth_user: str = ""  # of that door
 
 
 @dataclass(frozen=True, slots=True)

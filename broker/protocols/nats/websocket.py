@@ -80,8 +80,6 @@ class Visitor:
     """What is known of one connection of this door: `session.extra`."""
 
     info: dict[str, Any]
-    authorization: conf.Authorization | None = None
-    no_auth_user: str = ""
     cookie_jwt: str = field(default="", repr=False)
     login_timeout_ns: int = 0  # 0: as long as others have
     forwarded: str = ""  # where it comes from, by what somebody in between says: only for logs
@@ -233,8 +231,6 @@ class WebsocketDoor(Door):
         forwarded = request.first("x-forwarded-for").partition(",")[0].strip()
         session.extra = Visitor(
             self.info,
-            own,
-            settings.no_auth_user,
             request.cookie(settings.jwt_cookie) if settings.jwt_cookie else "",
             own.timeout_ns if own is not None else 0,
             forwarded if is_address(forwarded) else "",
