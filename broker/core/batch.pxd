@@ -14,6 +14,7 @@ cdef class Batch:
     cdef uint64_t next_seq
     cdef uint64_t last_ticket
     cdef uint64_t payload       # bytes of headers and bodies
+    cdef uint64_t cost          # what its records count for, if the log has a Limiter
     cdef uint32_t unrouted      # records live subscribers have not had
     cdef uint32_t delayed       # records that cursors must hear of: not-before time, or for one
     cdef uint32_t foreign       # records of a subject that is not the log's name

@@ -31,5 +31,5 @@ cdef class Batch:
         self.len = 0
         self.offset = segment.planned
         self.first_seq = self.next_seq = first_seq
-        self.payload = 0
+        self.payload = self.cost = 0
         self.unrouted = self.delayed = self.foreign = 0

@@ -29,7 +29,7 @@ cdef Binding bind(Log log):
     cdef Binding binding
     if shape & (SUBJECT_EMPTY_TOKEN | SUBJECT_WILDCARD | SUBJECT_TAIL_INSIDE):
         return None
-    if log.shared.router is None or not log.shared.from_live:
+    if log.shared.router is None:
         return None
     binding = Binding()
     binding.log = log

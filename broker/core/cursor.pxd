@@ -21,6 +21,12 @@ cdef enum:
 cdef enum:
     NEAREST = 2
 
+# Which of the waiting consumers takes the next record.
+cdef enum:
+    CHOICE_RING = 0         # one after the other
+    CHOICE_NEAREST = 1      # those nearest to the server
+    CHOICE_LEAST = 2        # who holds the fewest
+
 # One taker of a cursor's records. It lives inside its sink, which must `leave` before it dies.
 cdef struct consumer_t:
     void *sink              # the Sink whose deliver(consumer, record) takes records; borrowed
@@ -37,6 +43,9 @@ cdef struct consumer_t:
     uint8_t sample          # 0 = all; else (sample + 1) % pass, the others count as acked
     uint8_t nearness        # up to NEAREST: waiting consumers nearer to the server come first
     uint8_t blocked         # its output is full: no deliveries until `ready`
+    uint8_t unwell          # nothing is given to it again; see Cursor.unacked_first
+    int64_t sent_ns         # when it was last given something
+    uint32_t sent_then      # how many at that very moment
     uint64_t delivered, acked, requeued     # counters, kept by the cursor
 
 
@@ -64,7 +73,9 @@ cdef class Cursor(JobOwner):
     cdef uint64_t random
     cdef uint64_t counted_from          # message_count = the log's frontier - this
     cdef readonly uint64_t requeue_count, timeout_count
-    cdef bint ranked                    # some consumer has a nearness
+    cdef uint8_t choice                 # CHOICE_*
+    # What is to be given again goes before all that is fresh, at once and whatever the credit.
+    cdef bint unacked_first
     cdef uint64_t given_by_nearness[NEAREST + 1]
     cdef readonly AckLatency latency    # None: nobody wants to know
     cdef uint16_t deliver_max           # deliveries until a record goes to `dead`; 0 = any number
@@ -78,9 +89,10 @@ cdef class Cursor(JobOwner):
     cdef int finish(self, consumer_t *c, uint64_t seq) noexcept
     cdef int requeue(self, consumer_t *c, uint64_t seq, int64_t delay_ns) noexcept
     cdef int touch(self, consumer_t *c, uint64_t seq) noexcept
+    # A record is acked, whoever holds it, also while it waits to be given again.
+    cdef bint settle(self, uint64_t seq) noexcept
 
     cdef void defer(self, const stored_t *s, size_t offset) noexcept
-    cdef consumer_t *nearest(self) noexcept
     cdef void enter_ring(self, consumer_t *c) noexcept
     cdef void leave_ring(self, consumer_t *c) noexcept
     cdef entry_t *held_by(self, consumer_t *c, uint64_t seq, int *code) noexcept

@@ -21,19 +21,21 @@ import os
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from broker.core.acks cimport AckSet
+from broker.core.choice cimport chosen, give_unacked
 from broker.core.deadletter cimport (
     REASON_CLOSE, REASON_REQUEUE, REASON_RETURNED, REASON_TIMEOUT, addressed_to, bury)
 from broker.core.heap cimport heap_peek, heap_push, heap_remove, heap_update
-from broker.core.inflight cimport ENTRY_DEFERRED, ENTRY_SENT, Inflight, entry_t
+from broker.core.inflight cimport (
+    ENTRY_AGAIN, ENTRY_DEFERRED, ENTRY_LEAVING, ENTRY_SENT, Inflight, entry_t)
 from broker.core.jobs cimport job_t
-from broker.core.journal cimport OP_ENTRY, OP_NEXT, OP_PAUSE, Journal
+from broker.core.journal cimport OP_ENTRY, OP_PAUSE, Journal
 from broker.core.latency cimport AckLatency
 from broker.core.log cimport Log
 from broker.core.reading cimport load, loaded, locate, move_to, quarantine, read_entry
 from broker.core.rewind cimport stand_at
 from broker.core.seams cimport Sink
 from broker.core.segment cimport STORED_ADDRESSED, in_place, record_get, resync, stored_t
-from broker.core.state cimport snapshot
+from broker.core.state cimport write_down
 from broker.core.turn cimport PHASE_PUMP
 from broker.core.types cimport heap_item_t
 from broker.core.upkeep cimport trim
@@ -64,8 +66,10 @@ cdef class Cursor(JobOwner):
         """A new consumer with no credit; its timing fields are set by the caller."""
         c.sink = <void *>sink
         c.next = c.prev = NULL
-        c.credit = c.in_flight = c.first = c.last = c.blocked = 0
-        self.ranked = self.ranked or c.nearness != 0
+        c.credit = c.in_flight = c.first = c.last = c.blocked = c.unwell = 0
+        c.sent_ns = c.sent_then = 0
+        if c.nearness:
+            self.choice = CHOICE_NEAREST
         c.all_prev = NULL
         c.all_next = self.all
         if self.all != NULL:
@@ -137,16 +141,6 @@ cdef class Cursor(JobOwner):
                 self.ring = c.next
         c.next = c.prev = NULL
 
-    cdef consumer_t *nearest(self) noexcept:
-        """Of those in the ring, which is not empty, the first of the nearest."""
-        cdef consumer_t *best = self.ring
-        cdef consumer_t *c = best.next
-        while c != self.ring and best.nearness < NEAREST:
-            if c.nearness > best.nearness:
-                best = c
-            c = c.next
-        return best
-
     # --- what consumers say
 
     cdef entry_t *held_by(self, consumer_t *c, uint64_t seq, int *code) noexcept:
@@ -209,6 +203,22 @@ cdef class Cursor(JobOwner):
             self.shared.turn.now_ns + c.ack_wait_ns, e.mark + c.ack_wait_max_ns))
         self.rearm()        # the new deadline may be the earlier one
         return ACK_OK
+
+    cdef bint settle(self, uint64_t seq) noexcept:
+        cdef entry_t *e = self.inflight.find(seq)
+        if e == NULL or e.state == ENTRY_LEAVING:
+            return False
+        if e.state == ENTRY_SENT:
+            if e.timer.owner != NULL:
+                (<consumer_t *>e.timer.owner).acked += 1
+            self.unlink(e)
+        elif e.state == ENTRY_AGAIN:
+            self.inflight.take_again(e)
+        else:
+            self.inflight.deferred -= 1
+        self.inflight.free_entry(e)
+        self.done_with(seq)
+        return True
 
     cdef void unlink(self, entry_t *e) noexcept:
         """Take an entry in flight from its consumer and out of the deadlines."""
@@ -287,20 +297,22 @@ cdef class Cursor(JobOwner):
         cdef stored_t s
         cdef consumer_t *c
         cdef bint is_fresh
+        if self.unacked_first and inflight.again_first:
+            given = give_unacked(self)
         while self.ring != NULL:
             if given > self.shared.pump_bytes_max:
                 self.wake()     # let the others have their turn
                 break
-            c = self.ring if not self.ranked else self.nearest()
+            c = self.ring if self.choice == <int>CHOICE_RING else chosen(self)
             is_fresh = False
-            if inflight.again_first == 0 or (
+            if inflight.again_first == 0 or self.unacked_first or (
                     inflight.at(inflight.again_first).mark > <int64_t>self.next_seq):
                 is_fresh = self.fresh(&s)
             if is_fresh:
                 given += s.size
                 if not self.give_fresh(c, &s):
                     continue
-            elif inflight.again_first:
+            elif inflight.again_first and not self.unacked_first:
                 given += 256
                 if not self.give_again(c):
                     continue
@@ -401,7 +413,13 @@ cdef class Cursor(JobOwner):
         """Give the oldest record of the `again` queue; True when it is with c now."""
         cdef entry_t *e = self.inflight.at(self.inflight.again_first)
         cdef stored_t s
-        cdef int found = read_entry(self, e, &s)
+        cdef int found
+        if e.seq < self.log.floor:      # gone for its age or the like: as if it were acked
+            self.inflight.pop_again()
+            self.inflight.free_entry(e)
+            self.done_with(e.seq)
+            return False
+        found = read_entry(self, e, &s)
         if found <= 0:
             self.inflight.pop_again()
             if found < 0:
@@ -432,7 +450,10 @@ cdef class Cursor(JobOwner):
         e.state = ENTRY_SENT
         e.mark = self.shared.turn.now_ns
         e.timer.owner = c
-        e.timer.due_ns = e.mark + c.ack_wait_ns
+        # what was given together comes back in that order
+        c.sent_then = c.sent_then + 1 if c.sent_ns == e.mark else 0
+        c.sent_ns = e.mark
+        e.timer.due_ns = e.mark + c.ack_wait_ns + c.sent_then
         heap_push(&self.inflight.due, &e.timer)
         e.prev = c.last
         e.next = 0
@@ -482,7 +503,7 @@ cdef class Cursor(JobOwner):
             if e.state == ENTRY_SENT:
                 self.timeout_count += 1
                 self.unlink(e)
-                self.again(e, True, REASON_TIMEOUT)
+                self.again(e, not self.unacked_first, REASON_TIMEOUT)
             else:
                 heap_remove(&self.inflight.due, item)
                 self.inflight.deferred -= 1
@@ -500,24 +521,9 @@ cdef class Cursor(JobOwner):
     # --- memory
 
     cdef void flush_journal(self) noexcept:
-        cdef Journal journal = self.journal
-        if journal is None:
-            return
-        self.log.touch()
-        if self.next_seq != self.journalled_next:
-            self.journalled_next = self.next_seq
-            journal.op(OP_NEXT, self.next_seq, 0, 0, 1)
-        if journal.wants_compaction() and self.shared.turn.now_ns >= self.journal_retry_ns:
-            try:
-                snapshot(self)
-            except OSError as problem:
-                self.journal_retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
-                self.shared.report('error', 'cursor cannot be saved', log=self.log.name,
-                                   cursor=self.name, reason=str(problem))
-        else:
-            journal.flush()
-        if journal.last_error and self.journal_retry_ns <= self.shared.turn.now_ns:
-            self.journal_retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
+        if self.journal is not None:
+            self.log.touch()
+            write_down(self)
 
     # --- what operators do
 
@@ -565,10 +571,7 @@ cdef class Cursor(JobOwner):
         self.inflight.clear()       # its entries point to consumers that go their own ways now
         if self.journal is None:
             return
-        if delete:
-            self.journal.discard()
-        else:
-            self.journal.close()
+        self.journal.discard() if delete else self.journal.close()
 
     @property
     def depth(self):

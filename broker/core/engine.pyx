@@ -80,10 +80,16 @@ cdef class Engine:
         """The log of that name, or None."""
         return self.logs.get(name)
 
-    def open_log(self, str name, bint ephemeral=False):
-        """The log of that name, made if need be; an ephemeral one lives in memory. OSError."""
+    def open_log(self, str name, bint ephemeral=False, str face=None):
+        """The log of that name, made if need be; an ephemeral one lives in memory. OSError.
+
+        `face`: the protocol whose own it is to be, see Log.face; None leaves that as it is.
+        """
         cdef Log log = self.logs.get(name)
         if log is not None:
+            if face is not None and log.face != face:
+                log.face = face
+                log.save(True)
             return log
         folder = None
         if not ephemeral and self.shared.root is not None:
@@ -91,6 +97,7 @@ cdef class Engine:
             os.makedirs(folder, exist_ok=True)
         self.shared.turn.tick()
         log = Log(self.shared, name, folder, os.urandom(16), self.policy_for(name), ephemeral)
+        log.face = face
         configure(log, self.policy_for, self.retention_for)
         try:
             log.save()

@@ -83,11 +83,13 @@ def load_meta(folder: str) -> dict[str, Any] | None:
 
 def _complete(meta: dict[str, Any]) -> bool:
     frontier, log_id = meta.get("frontier"), meta.get("log_id")
+    face = meta.get("face")
     return (
         isinstance(meta.get("name"), str)
         and isinstance(log_id, str)
         and re.fullmatch("[0-9a-f]{32}", log_id) is not None
         and isinstance(meta.get("created_ns"), int)
         and isinstance(meta.get("paused"), bool)
+        and (face is None or isinstance(face, str))
         and (frontier is None or (isinstance(frontier, int) and 0 < frontier < SEQ_MAX))
     )

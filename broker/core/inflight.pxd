@@ -46,6 +46,7 @@ cdef class Inflight:
     cdef void free_entry(self, entry_t *e) noexcept
     cdef void push_again(self, entry_t *e) noexcept
     cdef entry_t *pop_again(self) noexcept
+    cdef void take_again(self, entry_t *e) noexcept
     cdef void clear(self) noexcept
     cdef int grow(self) except -1
     cdef int rehash(self, uint32_t cap) except -1

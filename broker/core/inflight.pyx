@@ -107,14 +107,21 @@ cdef class Inflight:
         if self.again_first == 0:
             return NULL
         e = self.at(self.again_first)
-        self.again_first = e.next
-        if e.next:
-            self.at(e.next).prev = 0
+        self.take_again(e)
+        return e
+
+    cdef void take_again(self, entry_t *e) noexcept:
+        """Take one of the queue out of it."""
+        if e.prev:
+            self.at(e.prev).next = e.next
         else:
-            self.again_last = 0
+            self.again_first = e.next
+        if e.next:
+            self.at(e.next).prev = e.prev
+        else:
+            self.again_last = e.prev
         e.prev = e.next = 0
         self.again -= 1
-        return e
 
     cdef void clear(self) noexcept:
         """Forget everything; memory of a large set goes back."""

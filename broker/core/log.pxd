@@ -73,6 +73,12 @@ cdef class Log(JobOwner):
     cdef public int64_t keep_ns         # acked records of files stay so long,
     cdef public uint64_t keep_bytes     # at most so many bytes; 0 and 0 = they go at once
     cdef public dict settings           # see settings.pyx; stored with the metadata
+    # Which protocol's own this is: it keeps what nobody needs to ack, and says what may go. Stored
+    # with the metadata; None = everybody's, kept until all cursors are done with it.
+    cdef public str face
+    cdef public object limiter          # its Limiter; None = no limits of single records
+    cdef uint64_t floor                 # no record below it is there any more; 0 = see segments
+    cdef readonly bint to_live          # live subscribers hear of what is stored
     cdef public object on_unused        # called with the name of an in-memory log without cursors
 
     # Appends one record; an empty subject means the log's own name. Returns its ticket, or 0
@@ -97,7 +103,6 @@ cdef class Log(JobOwner):
     cdef void completed(self, Batch batch, int error) noexcept
     cdef void written(self, Batch batch) noexcept
     cdef void store_in_memory(self, Batch batch) noexcept
-    cdef void publish_batch(self, Batch batch) noexcept
     cdef void touch(self) noexcept
     cdef void settle(self) noexcept
     cdef void abandon(self) noexcept

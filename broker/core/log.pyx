@@ -11,20 +11,20 @@ the group commit. A failed write fails everything not yet in the file and gives 
 import errno
 import os
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDWR
 
 from broker.core.batch cimport Batch
 from broker.core.binding cimport Binding, bind
 from broker.core.cursor cimport Cursor
-from broker.core.deadletter cimport skip_others
 from broker.core.jobs cimport (
     JOB_WRITE,
     WRITE_RECORDS,
     job_t,
 )
 from broker.core.journal cimport Journal
+from broker.core.limiter cimport Limiter
 from broker.core.mishap cimport note_failure, refuse, write_failed
 from broker.core.seams cimport Session
 from broker.core.segment cimport (
@@ -33,16 +33,14 @@ from broker.core.segment cimport (
     STORED_ADDRESSED,
     STORED_LIVE,
     Segment,
-    record_get,
     record_put,
     record_size,
     salt_of,
-    stored_t,
     sum_records,
 )
 from broker.core.shared cimport Shared
+from broker.core.sharing cimport share
 from broker.core.syncing cimport sync, synced
-from broker.core.trie cimport match_t
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
 from broker.core.types cimport record_t
 from broker.core.upkeep cimport seal, trim
@@ -76,7 +74,8 @@ cdef class Log(JobOwner):
         self.next_seq = self.visible = self.frontier = 1
         self.trim_at = <uint64_t>-1
         self.set_policy(policy)
-        self.binding = bind(self)
+        self.to_live = shared.to_live and shared.router is not None
+        self.binding = bind(self) if shared.from_live else None
 
     def set_policy(self, policy):
         """Change when appends are synced: 'always', 'none' or a period in seconds."""
@@ -122,6 +121,8 @@ cdef class Log(JobOwner):
         batch.next_seq = self.next_seq
         batch.last_ticket = self.ticket
         batch.payload += r.total_len
+        if self.limiter is not None:
+            batch.cost += (<Limiter>self.limiter).cost(&r, <size_t>len(self.subject))
         if not flags & STORED_LIVE:
             batch.unrouted += 1
         if not_before_ns or flags & STORED_ADDRESSED:
@@ -312,41 +313,14 @@ cdef class Log(JobOwner):
         self.message_bytes += batch.payload
         if self.cursors and not self.paused and not self.held:
             self.frontier = self.visible
-        if batch.delayed or (batch.unrouted and self.shared.to_live):
-            self.publish_batch(batch)
+        if batch.delayed or (batch.unrouted and self.to_live):
+            share(self, batch)
+        if self.limiter is not None:
+            (<Limiter>self.limiter).added(batch)
         self.wake_cursors()
         batch.segment = None
         if self.spare is None and batch.cap <= BATCH_BYTES_KEPT:
             self.spare = batch
-
-    cdef void publish_batch(self, Batch batch) noexcept:
-        """Hand new records to live subscribers, and tell cursors of those that must wait."""
-        cdef const match_t *m = NULL
-        cdef uint64_t changes = 0
-        cdef size_t at = 0
-        cdef stored_t s
-        cdef Cursor cursor
-        cdef const char *own = <const char *>self.subject
-        cdef bint live = batch.unrouted and self.shared.to_live and self.shared.router is not None
-        while at < batch.len:
-            at += record_get(batch.data + at, batch.len - at, self.salt, False, &s)
-            if s.not_before_ns and s.rec.seq < self.frontier:
-                for cursor in self.cursors.values():
-                    cursor.defer(&s, 0)
-            if s.flags & STORED_ADDRESSED and s.rec.seq < self.frontier:
-                skip_others(self, &s)
-            if not live or s.flags & STORED_LIVE:
-                continue
-            if s.rec.subject_len == 0:
-                s.rec.subject = own
-                s.rec.subject_len = <uint16_t>len(self.subject)
-            if m == NULL or self.shared.router.changes != changes or s.rec.subject != own:
-                m = self.shared.router.match(s.rec.subject, s.rec.subject_len)
-                changes = self.shared.router.changes
-                if m.size == (1 if self.binding is not None else 0) and (
-                        not batch.delayed and not batch.foreign):
-                    return      # nobody but this log itself wants the subject
-            self.shared.router.route(m, &s.rec, <void *>self.binding)
 
     cdef int outcome_among_failures(self, uint64_t ticket) noexcept:
         for first, last, _ in self.failures:
@@ -446,14 +420,14 @@ cdef class Log(JobOwner):
 
     # --- what operators do
 
-    def open_cursor(self, str name, bint ephemeral=False):
-        """The cursor of that name; a new one begins where the log's own backlog begins."""
+    def open_cursor(self, str name, bint ephemeral=False, uint64_t start=0):
+        """The cursor of that name; a new one begins at `start`, else with the log's own backlog."""
         cdef Cursor cursor = self.cursors.get(name)
         if cursor is not None:
             return cursor
         if self.deleted:
             raise OSError(errno.ENOENT, 'log is deleted', self.name)
-        cursor = Cursor(self, name, self.frontier, self.journal_for(name, ephemeral))
+        cursor = Cursor(self, name, start or self.backlog_seq, self.journal_for(name, ephemeral))
         cursor.ephemeral = ephemeral    # without a journal it may still outlive its consumers
         self.cursors[name] = cursor
         if not self.paused and not self.held:
@@ -524,6 +498,7 @@ cdef class Log(JobOwner):
             'paused': self.paused,
             'frontier': None if follows else self.frontier,
             **({'settings': self.settings} if self.settings else {}),
+            **({'face': self.face} if self.face else {}),
         }, durable=durable and self.sync_policy != SYNC_NONE)
         self.known_to_root = False
 
@@ -568,6 +543,26 @@ cdef class Log(JobOwner):
         """Append bodies as one run; returns when they are settled. OSError if not stored."""
         await publish(self, bodies, not_before_ns)
 
+    def connect(self, bint to_live, bint from_live):
+        """Whether live subscribers hear of what is stored, and what they publish is stored."""
+        self.to_live = to_live and self.shared.router is not None
+        if from_live and self.binding is None:
+            self.binding = bind(self)
+        elif not from_live and self.binding is not None:
+            (<Binding>self.binding).cut()
+            self.binding = None
+
+    @property
+    def backlog_seq(self):
+        """Where a cursor begins that nobody says a place for."""
+        cdef Cursor cursor
+        if self.face is None:
+            return self.frontier
+        for cursor in self.cursors.values():
+            if not cursor.unacked_first:
+                return self.frontier
+        return self.first_seq
+
     @property
     def depth(self):
         """Records that belong to the log itself: no cursor has been given them."""
@@ -581,7 +576,9 @@ cdef class Log(JobOwner):
     @property
     def first_seq(self):
         """Seq of the oldest record kept."""
-        return (<Segment>self.segments[0]).first_seq if self.segments else self.next_seq
+        if not self.segments:
+            return self.next_seq
+        return max(self.floor, (<Segment>self.segments[0]).first_seq)
 
     @property
     def disk_bytes(self):

@@ -50,6 +50,7 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
         problems.append(f'{folder}: the settings of the log make no sense and are left out')
     configure(log, policy_for, retention_for)
     log.created_ns = meta['created_ns']
+    log.face = meta.get('face')
     log.paused = meta['paused']
     open_segments(log, paths, problems)
     open_cursors(log, problems)

@@ -2,5 +2,5 @@
 """The state of a cursor as journal operations, and back."""
 from broker.core.cursor cimport Cursor
 
-cdef object snapshot(Cursor cursor)                 # OSError when no file can be made
+cdef void write_down(Cursor cursor) noexcept        # of a cursor that has a journal
 cdef object restore(Cursor cursor, list ops)

@@ -10,6 +10,25 @@ from broker.core.journal cimport OP_ACK, OP_ENTRY, OP_FLOOR, OP_NEXT, OP_PAUSE, 
 from broker.core.files import SEQ_MAX
 
 
+cdef void write_down(Cursor cursor) noexcept:
+    """Write what the journal was told, or the whole state anew when that is due."""
+    cdef Journal journal = cursor.journal
+    if cursor.next_seq != cursor.journalled_next:
+        cursor.journalled_next = cursor.next_seq
+        journal.op(OP_NEXT, cursor.next_seq, 0, 0, 1)
+    if journal.wants_compaction() and cursor.shared.turn.now_ns >= cursor.journal_retry_ns:
+        try:
+            snapshot(cursor)
+        except OSError as problem:
+            cursor.journal_retry_ns = cursor.shared.turn.now_ns + cursor.shared.retry_ns
+            cursor.shared.report('error', 'cursor cannot be saved', log=cursor.log.name,
+                                 cursor=cursor.name, reason=str(problem))
+    else:
+        journal.flush()
+    if journal.last_error and cursor.journal_retry_ns <= cursor.shared.turn.now_ns:
+        cursor.journal_retry_ns = cursor.shared.turn.now_ns + cursor.shared.retry_ns
+
+
 cdef object snapshot(Cursor cursor):
     """Write the whole state as a new journal; OSError when no file can be made."""
     cdef Journal journal = cursor.journal

@@ -21,8 +21,11 @@ cdef void trim(Log log) noexcept:
     cdef Cursor cursor
     cdef Segment segment
     cdef uint64_t keep = log.frontier
-    for cursor in log.cursors.values():
-        keep = min(keep, cursor.acks.floor)
+    if log.face is not None:
+        keep = log.floor        # whoever has read it
+    else:
+        for cursor in log.cursors.values():
+            keep = min(keep, cursor.acks.floor)
     while len(log.segments) > 1:
         segment = log.segments[0]
         if segment.next_seq > keep or kept(log, segment) or not drop_first(log, segment):
@@ -152,7 +155,8 @@ cdef void housekeep(Log log) noexcept:
         if segment.users == 0 and not segment.active and segment.path is not None:
             segment.unmap()
     if (log.idle_mark == log.next_seq and log.active is not None and log.cursors
-            and log.active.size > log.shared.reclaim_bytes and log.waiting_bytes == 0):
+            and log.active.size > log.shared.reclaim_bytes and log.waiting_bytes == 0
+            and log.face is None):
         reclaim(log)
     if (log.idle_mark == log.next_seq and log.retention is None and not log.unsynced
             and log.waiting_bytes == 0 and (not log.keep_ns or len(log.segments) < 2)

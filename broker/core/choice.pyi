@@ -1,0 +1,1 @@
+"""Which consumer of a cursor takes a record."""

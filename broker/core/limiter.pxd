@@ -1,0 +1,34 @@
+# cython: language_level=3
+"""Limits of count, bytes and age that hold for single records. See limiter.pyx."""
+from libc.stdint cimport int64_t, uint64_t
+
+from broker.core.log cimport Log
+from broker.core.seams cimport Task
+from broker.core.segment cimport Segment
+from broker.core.types cimport record_t
+
+# What a record counts for in bytes; `name_len`: of its log's name.
+ctypedef size_t (*cost_t)(const record_t *rec, size_t name_len) noexcept nogil
+
+
+cdef class Limiter(Task):
+    cdef Log log
+    cdef cost_t measure
+    cdef readonly uint64_t msgs_max, bytes_max      # 0 = no limit
+    cdef readonly int64_t age_max_ns
+    cdef readonly uint64_t bytes                    # of the records that are there
+    cdef Segment segment                            # where the floor stands; None = not located
+    cdef uint64_t here                              # bytes of what is left of it
+    cdef dict known                                 # segment id -> the same of the others
+    cdef size_t offset
+
+    cdef inline size_t cost(self, const record_t *rec, size_t name_len) noexcept:
+        return self.measure(rec, name_len)
+    cdef void added(self, object batch) noexcept    # the Batch is visible
+    cdef void begin(self, cost_t measure) noexcept
+    cdef object weigh(self, Segment segment)
+    cdef void enforce(self) noexcept
+    cdef bint oldest(self, record_t *rec, size_t *size) noexcept
+    cdef object stand_in(self, Segment segment)
+    cdef void drop_oldest(self, const record_t *rec, size_t size) noexcept
+    cdef void told(self) noexcept

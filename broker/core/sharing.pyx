@@ -1,0 +1,39 @@
+# cython: language_level=3
+"""New records of a log: live subscribers get them, cursors hear of those that must wait."""
+from libc.stdint cimport uint16_t, uint64_t
+
+from broker.core.batch cimport Batch
+from broker.core.cursor cimport Cursor
+from broker.core.deadletter cimport skip_others
+from broker.core.log cimport Log
+from broker.core.segment cimport STORED_ADDRESSED, STORED_LIVE, record_get, stored_t
+from broker.core.trie cimport match_t
+
+
+cdef void share(Log log, Batch batch) noexcept:
+    cdef const match_t *m = NULL
+    cdef uint64_t changes = 0
+    cdef size_t at = 0
+    cdef stored_t s
+    cdef Cursor cursor
+    cdef const char *own = <const char *>log.subject
+    cdef bint live = batch.unrouted and log.to_live
+    while at < batch.len:
+        at += record_get(batch.data + at, batch.len - at, log.salt, False, &s)
+        if s.not_before_ns and s.rec.seq < log.frontier:
+            for cursor in log.cursors.values():
+                cursor.defer(&s, 0)
+        if s.flags & STORED_ADDRESSED and s.rec.seq < log.frontier:
+            skip_others(log, &s)
+        if not live or s.flags & STORED_LIVE:
+            continue
+        if s.rec.subject_len == 0:
+            s.rec.subject = own
+            s.rec.subject_len = <uint16_t>len(log.subject)
+        if m == NULL or log.shared.router.changes != changes or s.rec.subject != own:
+            m = log.shared.router.match(s.rec.subject, s.rec.subject_len)
+            changes = log.shared.router.changes
+            if m.size == (1 if log.binding is not None else 0) and (
+                    not batch.delayed and not batch.foreign):
+                return      # nobody but this log itself wants the subject
+        log.shared.router.route(m, &s.rec, <void *>log.binding)
