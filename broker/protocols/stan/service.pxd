@@ -1,0 +1,94 @@
+# cython: language_level=3
+"""The hot half of NATS Streaming: publishes in, messages and acknowledgements out."""
+from libc.stddef cimport size_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+
+from broker.core.cursor cimport Cursor, consumer_t
+from broker.core.engine cimport Engine
+from broker.core.log cimport Log
+from broker.core.router cimport Router
+from broker.core.seams cimport Session, Sink
+from broker.core.trie cimport match_t, sub_t
+from broker.core.turn cimport Turn
+from broker.core.types cimport record_t, span_t
+from broker.protocols.nats.account cimport Account
+from broker.protocols.stan.wire cimport pub_msg_t
+
+
+# Where messages go again and again: the answer of the router is kept while it holds.
+cdef struct route_t:
+    char *subject           # owned by whoever has the route
+    uint16_t len
+    const match_t *match
+    uint64_t changes        # of the router, when `match` was worked out
+
+
+cdef class Service(Sink):
+    cdef readonly Account account
+    cdef readonly Engine engine
+    cdef Router router
+    cdef Turn turn
+    cdef readonly dict clients          # id (bytes) -> Client
+    cdef readonly dict connections      # connID (bytes) -> Client
+    cdef readonly dict channels         # name (bytes) -> Channel
+    cdef public object make_channel     # make_channel(name) -> Channel; Refused, OSError
+    cdef public object handle           # handle(kind, subject, reply, data) of each cold request
+    cdef list requests                  # (kind, subject, reply, data) of this turn
+    cdef list subs                      # addresses of sub_t, index = kind
+    cdef sub_t *pub_sub
+    cdef bytes pub_prefix
+    cdef Client last_client
+    cdef Channel last_channel
+    cdef char *scratch                  # owned; for one outgoing message
+    cdef size_t scratch_cap
+    cdef route_t acks                   # where the last PubAck went
+    cdef size_t acks_cap
+    cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
+
+    cdef void take(self, const record_t *rec) noexcept
+    cdef Client client_of(self, const pub_msg_t *msg)
+    cdef Channel channel_of(self, const char *name, size_t n)
+    cdef char *room(self, size_t n) except NULL
+    cdef void send(self, route_t *to, const char *data, size_t n) noexcept
+    cdef void answer(self, const char *reply, size_t reply_len, const char *guid, size_t guid_len,
+                     str error) noexcept
+
+
+cdef class Client:
+    cdef readonly str client_id
+    cdef readonly bytes key             # the id
+    cdef readonly str hb_inbox
+    cdef readonly bytes conn_id
+    cdef readonly int protocol, ping_interval, ping_max
+    cdef readonly set subscriptions     # its Subscriptions
+    cdef public int failures            # heartbeats in a row that were not answered
+    cdef public object timer            # of the next heartbeat
+    cdef public bint probed             # somebody else wants its id
+    cdef readonly bint gone
+
+
+cdef class Channel(Session):
+    cdef readonly str name
+    cdef readonly Service service
+    cdef readonly Log log
+    cdef readonly list subscriptions    # offline durables included
+    cdef public object limits           # options.ChannelLimits
+    cdef public double active           # loop time of the last publish or subscriber, for inactivity
+    cdef char *promises                 # owned: promise_t and its bytes, one behind the other
+    cdef size_t head, tail, cap
+    cdef bint waiting                   # told the log to call `settled`
+    cdef uint64_t published             # since the last look at inactivity
+
+    cdef void promise(self, uint64_t ticket, const record_t *rec, const span_t *guid) noexcept
+
+
+cdef class Subscription(Sink):
+    cdef readonly Service service
+    cdef readonly Channel channel
+    cdef readonly Cursor cursor
+    cdef readonly Client client         # None while nobody uses it
+    cdef readonly object record         # store.SubRecord: what is remembered of it
+    cdef consumer_t consumer
+    cdef sub_t *ack_sub                 # of its ack inbox; NULL = offline
+    cdef route_t inbox
+    cdef readonly uint64_t last_sent

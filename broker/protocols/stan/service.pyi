@@ -1,0 +1,106 @@
+"""The hot half of NATS Streaming."""
+
+from collections.abc import Callable
+from typing import Any, final
+
+from broker.core.cursor import Cursor
+from broker.core.engine import Engine
+from broker.core.log import Log
+from broker.core.seams import Session, Sink
+from broker.protocols.nats.account import Account
+from broker.protocols.stan.options import ChannelLimits
+from broker.protocols.stan.store import SubRecord
+
+KINDS: tuple[str, ...]
+
+class Refused(Exception): ...
+
+@final
+class Service(Sink):
+    account: Account
+    engine: Engine
+    clients: dict[bytes, Client]
+    connections: dict[bytes, Client]
+    channels: dict[bytes, Channel]
+    in_msgs: int
+    in_bytes: int
+    out_msgs: int
+    out_bytes: int
+    def __init__(
+        self,
+        account: Account,
+        engine: Engine,
+        handle: Callable[[str, bytes, bytes, bytes], object],
+        make_channel: Callable[[str], Channel],
+    ) -> None: ...
+    def listen(self, pub_prefix: bytes, subjects: list[bytes]) -> None: ...
+    def close(self) -> None: ...
+    def publish(self, subject: bytes, data: bytes = b"", reply: bytes = b"") -> int: ...
+    def register(self, client: Client) -> None: ...
+    def unregister(self, client: Client) -> None: ...
+    def forget(self, channel: Channel) -> None: ...
+
+@final
+class Client:
+    client_id: str
+    key: bytes
+    hb_inbox: str
+    conn_id: bytes
+    protocol: int
+    ping_interval: int
+    ping_max: int
+    subscriptions: set[Subscription]
+    failures: int
+    timer: Any
+    probed: bool
+    gone: bool
+    def __init__(
+        self,
+        client_id: str,
+        hb_inbox: str,
+        conn_id: bytes = b"",
+        protocol: int = 0,
+        ping_interval: int = 0,
+        ping_max: int = 0,
+    ) -> None: ...
+    def healthy(self, well: bool) -> None: ...
+
+@final
+class Channel(Session):
+    name: str
+    service: Service
+    log: Log
+    subscriptions: list[Subscription]
+    limits: ChannelLimits
+    active: float
+    def __init__(self, service: Service, log: Log) -> None: ...
+    def limit(self, msgs_max: int, bytes_max: int, age_max_ns: int) -> None: ...
+    def stir(self) -> bool: ...
+    @property
+    def msgs(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def first_available(self) -> int: ...
+    @property
+    def first_seq(self) -> int: ...
+    @property
+    def last_seq(self) -> int: ...
+
+@final
+class Subscription(Sink):
+    service: Service
+    channel: Channel
+    cursor: Cursor
+    client: Client | None
+    record: SubRecord
+    last_sent: int
+    def __init__(self, channel: Channel, cursor: Cursor, record: SubRecord) -> None: ...
+    def attach(self, client: Client) -> None: ...
+    def detach(self) -> None: ...
+    @property
+    def pending_count(self) -> int: ...
+    @property
+    def is_stalled(self) -> bool: ...
+    @property
+    def is_offline(self) -> bool: ...

@@ -1,0 +1,515 @@
+# cython: language_level=3
+"""The hot half of NATS Streaming: publishes in, messages and acknowledgements out.
+
+    _STAN.pub.<cluster>.> -> take -> Log.append -> [log settles] -> Channel.settled -> PubAck
+                                         |
+                              cursor -> Subscription.deliver -> MsgProto -> its inbox
+    ack inbox -> Subscription.deliver -> Cursor.settle
+
+Everything else that clients ask for waits in a list until the turn ends and is done by
+requests.py. What clients published or acknowledged before has been taken by then.
+"""
+cimport cython
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memmove, memset
+
+from broker import errors, limits
+from broker.core.cursor cimport CHOICE_LEAST, Cursor
+from broker.core.engine cimport Engine
+from broker.core.limiter cimport Limiter
+from broker.core.log cimport Log
+from broker.core.router cimport Router
+from broker.core.seams cimport Session, Sink
+from broker.core.trie cimport match_t, sub_t
+from broker.core.turn cimport PHASE_STORE
+from broker.core.types cimport record_t, span_t
+from broker.protocols.nats.account cimport Account
+from broker.protocols.stan.options import is_valid_channel
+from broker.protocols.stan.wire cimport (
+    ack_t, msg_size, parse_ack, parse_pub, pub_ack_size, pub_msg_t, put_msg, put_pub_ack)
+
+# What a request is about; also its place among the subjects given to Service.listen.
+KINDS = ('connect', 'ping', 'subscribe', 'unsubscribe', 'close_subscription', 'close', 'reply')
+
+cdef enum:
+    SCRATCH_KEPT = 1 << 20      # a larger one is given back
+    FOREVER_NS = 1 << 62
+
+# A publisher waits for this: guid and reply subject follow.
+cdef struct promise_t:
+    uint64_t ticket
+    uint32_t guid_len
+    uint32_t reply_len
+
+
+class Refused(Exception):
+    """A request cannot be granted; the text is the client's answer."""
+
+
+cdef class Service(Sink):
+    def __init__(self, Account account, Engine engine, handle, make_channel):
+        """In one account. `handle(kind, subject, reply, data)` does what is not hot;
+        `make_channel(name)` makes a channel: Refused, OSError."""
+        self.account = account
+        self.engine = engine
+        self.router = account.router
+        self.turn = account.turn
+        self.handle = handle
+        self.make_channel = make_channel
+        self.clients = {}
+        self.connections = {}
+        self.channels = {}
+        self.requests = []
+        self.subs = []
+
+    def __dealloc__(self):
+        free(self.scratch)
+        free(self.acks.subject)
+
+    def listen(self, bytes pub_prefix, list subjects):
+        """Begin: publishes come to `pub_prefix` and a channel, requests by their kind."""
+        cdef bytes subject = pub_prefix + b'.>'
+        self.pub_prefix = pub_prefix
+        self.pub_sub = self.router.add(
+            self, subject, <size_t>len(subject), NULL, 0, b'', 0)
+        for subject in subjects:
+            self.subs.append(<uintptr_t>self.router.add(
+                self, subject, <size_t>len(subject), NULL, 0, b'', 0))
+
+    def close(self):
+        """Hear nothing any more."""
+        for address in self.subs:
+            self.router.remove(<sub_t *><uintptr_t>address)
+        self.subs.clear()
+        if self.pub_sub != NULL:
+            self.router.remove(self.pub_sub)
+            self.pub_sub = NULL
+        self.requests.clear()
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        if ctx == self.pub_sub:
+            self.take(rec)
+            return 1
+        if len(self.requests) >= limits.STAN_REQUESTS_MAX:
+            return 0
+        self.requests.append((
+            <Py_ssize_t>self.subs.index(<uintptr_t>ctx), rec.subject[:rec.subject_len],
+            rec.reply[:rec.reply_len] if rec.reply_len else b'',
+            rec.data[rec.headers_len:rec.total_len]))
+        self.turn.add(PHASE_STORE, self)
+        return 1
+
+    cdef void run(self) noexcept:
+        cdef list requests = self.requests
+        self.requests = []
+        for kind, subject, reply, data in requests:
+            self.handle(KINDS[kind], subject, reply, data)
+
+    # --- publishing
+
+    cdef void take(self, const record_t *rec) noexcept:
+        """Store what was published, and promise an answer."""
+        cdef const char *data = rec.data + rec.headers_len
+        cdef size_t n = rec.total_len - rec.headers_len
+        cdef Channel channel
+        cdef Client client
+        cdef pub_msg_t msg
+        cdef record_t stored
+        cdef uint64_t ticket
+        if not parse_pub(data, n, &msg):
+            self.answer(rec.reply, rec.reply_len, NULL, 0, errors.STAN_INVALID_PUBLISH)
+            return
+        client = self.client_of(&msg)
+        if client is None or msg.guid.len == 0:
+            self.answer(rec.reply, rec.reply_len, msg.guid.ptr, msg.guid.len,
+                        errors.STAN_INVALID_PUBLISH)
+            return
+        try:
+            channel = self.channel_of(msg.subject.ptr, msg.subject.len)
+        except Refused as problem:
+            self.answer(rec.reply, rec.reply_len, msg.guid.ptr, msg.guid.len, str(problem))
+            return
+        except Exception as problem:
+            self.answer(rec.reply, rec.reply_len, msg.guid.ptr, msg.guid.len,
+                        errors.STAN_STORE.format(reason=problem))
+            return
+        memset(&stored, 0, sizeof(stored))
+        stored.reply = msg.reply.ptr
+        stored.reply_len = <uint16_t>min(msg.reply.len, 0xFFFF)
+        stored.data = msg.data.ptr
+        stored.total_len = msg.data.len
+        ticket = channel.log.append(&stored, 0, 0) if msg.reply.len <= 0xFFFF else 0
+        if ticket == 0:
+            self.answer(rec.reply, rec.reply_len, msg.guid.ptr, msg.guid.len,
+                        errors.STAN_STORE.format(reason=channel.log.refusal))
+            return
+        self.in_msgs += 1
+        self.in_bytes += msg.data.len
+        channel.published += 1
+        channel.promise(ticket, rec, &msg.guid)
+        if channel.log.behind():
+            self.turn.pressed = channel.log
+
+    cdef Client client_of(self, const pub_msg_t *msg):
+        """Who publishes: by connID if there is one, else by id; None = nobody known."""
+        cdef Client client = self.last_client
+        if msg.conn_id.len:
+            if client is not None and same(client.conn_id, &msg.conn_id) and not client.gone:
+                return client
+            client = self.connections.get(msg.conn_id.ptr[:msg.conn_id.len])
+        else:
+            if client is not None and same(client.key, &msg.client_id) and not client.gone:
+                return client
+            client = self.clients.get(msg.client_id.ptr[:msg.client_id.len]) if (
+                msg.client_id.len) else None
+        self.last_client = client
+        return client
+
+    cdef Channel channel_of(self, const char *name, size_t n):
+        """The channel of that name, made if need be. Refused, OSError."""
+        cdef Channel channel = self.last_channel
+        cdef span_t span
+        span.ptr = name
+        span.len = <uint32_t>n
+        if channel is not None and same(channel.log.subject, &span) and not channel.log.deleted:
+            return channel
+        key = name[:n] if n else b''
+        channel = self.channels.get(key)
+        if channel is None:
+            text = key.decode()     # has been verified
+            if not is_valid_channel(text):
+                raise Refused(errors.STAN_INVALID_PUBLISH)
+            channel = self.make_channel(text)
+        self.last_channel = channel
+        return channel
+
+    cdef char *room(self, size_t n) except NULL:
+        """Memory for one outgoing message."""
+        if n > self.scratch_cap or self.scratch_cap > <size_t>SCRATCH_KEPT >= n:
+            free(self.scratch)
+            self.scratch_cap = max(n, <size_t>4096)
+            self.scratch = <char *>malloc(self.scratch_cap)
+            if self.scratch == NULL:
+                self.scratch_cap = 0
+                raise MemoryError
+        return self.scratch
+
+    cdef void send(self, route_t *to, const char *data, size_t n) noexcept:
+        """Publish one message for the service itself."""
+        cdef record_t rec
+        cdef void *before = self.account.desk.speaker
+        if to.match == NULL or to.changes != self.router.changes:
+            to.match = self.router.match(to.subject, to.len)
+            to.changes = self.router.changes
+        memset(&rec, 0, sizeof(rec))
+        rec.subject = to.subject
+        rec.subject_len = to.len
+        rec.data = data
+        rec.total_len = <uint32_t>n
+        rec.timestamp_ns = self.turn.wall_ns
+        self.account.desk.speaker = NULL
+        self.router.route(to.match, &rec, NULL)
+        self.account.desk.speaker = before
+        self.out_bytes += n
+
+    cdef void answer(self, const char *reply, size_t reply_len, const char *guid, size_t guid_len,
+                     str error) noexcept:
+        """One PubAck; an empty error is good news."""
+        cdef bytes text = error.encode() if error else b''
+        cdef span_t guid_span, error_span
+        cdef char *out
+        cdef size_t n
+        if reply_len == 0:
+            return
+        if reply_len > self.acks_cap:
+            free(self.acks.subject)
+            self.acks_cap = 0
+            self.acks.len = 0
+            self.acks.subject = <char *>malloc(reply_len)
+            if self.acks.subject == NULL:
+                return
+            self.acks_cap = reply_len
+        if self.acks.len != reply_len or memcmp(self.acks.subject, reply, reply_len):
+            memcpy(self.acks.subject, reply, reply_len)
+            self.acks.len = <uint16_t>reply_len
+            self.acks.match = NULL
+        guid_span.ptr = guid
+        guid_span.len = <uint32_t>guid_len
+        error_span.ptr = text
+        error_span.len = <uint32_t>len(text)
+        out = self.room(pub_ack_size(guid_len, error_span.len))
+        n = <size_t>(put_pub_ack(out, guid_span, error_span) - out)
+        self.send(&self.acks, out, n)
+
+    # --- for requests.py
+
+    def publish(self, bytes subject, bytes data=b'', bytes reply=b''):
+        """Say something; how many heard it."""
+        self.out_bytes += <size_t>len(data)
+        return self.account.publish(subject, data, reply)
+
+    def register(self, Client client):
+        """From now on it may publish."""
+        self.clients[client.key] = client
+        if client.conn_id:
+            self.connections[client.conn_id] = client
+
+    def unregister(self, Client client):
+        """It may not publish any more."""
+        client.gone = True
+        self.last_client = None
+        if self.clients.get(client.key) is client:
+            del self.clients[client.key]
+        if self.connections.get(client.conn_id) is client:
+            del self.connections[client.conn_id]
+
+    def forget(self, Channel channel):
+        """The channel is no more."""
+        self.channels.pop(channel.log.subject, None)
+        self.last_channel = None
+
+
+cdef class Client:
+    def __init__(self, str client_id, str hb_inbox, bytes conn_id=b'', int protocol=0,
+                 int ping_interval=0, int ping_max=0):
+        """As its ConnectRequest says."""
+        self.client_id = client_id
+        self.key = client_id.encode()
+        self.hb_inbox = hb_inbox
+        self.conn_id = conn_id
+        self.protocol = protocol
+        self.ping_interval = ping_interval
+        self.ping_max = ping_max
+        self.subscriptions = set()
+
+    def healthy(self, bint well):
+        """Whether it answers heartbeats: plain subscriptions get nothing again until it does."""
+        cdef Subscription subscription
+        for subscription in self.subscriptions:
+            if subscription.consumer.unwell == well:
+                subscription.consumer.unwell = not well
+                subscription.cursor.wake()
+
+
+@cython.no_gc_clear
+cdef class Channel(Session):
+    def __init__(self, Service service, Log log):
+        """A log of the engine as a channel."""
+        self.service = service
+        self.log = log
+        self.name = log.name
+        self.subscriptions = []
+        service.channels[log.subject] = self
+
+    def __dealloc__(self):
+        free(self.promises)
+
+    def limit(self, uint64_t msgs_max, uint64_t bytes_max, int64_t age_max_ns):
+        """What it keeps; 0 = no limit."""
+        cdef Limiter limiter = self.log.limiter
+        if limiter is None:
+            limiter = Limiter(self.log, msgs_max, bytes_max, age_max_ns)
+            limiter.begin(cost_in_file if self.log.folder is not None else cost_in_memory)
+        else:
+            limiter.set_limits(msgs_max, bytes_max, age_max_ns)
+
+    cdef void promise(self, uint64_t ticket, const record_t *rec, const span_t *guid) noexcept:
+        """Answer this publisher once the log has settled the ticket."""
+        cdef promise_t *p
+        cdef size_t size = (sizeof(promise_t) + guid.len + rec.reply_len + 7) & ~<size_t>7
+        cdef char *grown
+        cdef size_t cap
+        if self.tail + size > self.cap:
+            memmove(self.promises, self.promises + self.head, self.tail - self.head)
+            self.tail -= self.head
+            self.head = 0
+            if 2 * (self.tail + size) > self.cap:
+                cap = max(<size_t>1024, 4 * (self.tail + size))
+                grown = <char *>realloc(self.promises, cap)
+                if grown == NULL:
+                    return      # it will publish again when no answer comes
+                self.promises = grown
+                self.cap = cap
+        p = <promise_t *>(self.promises + self.tail)
+        p.ticket = ticket
+        p.guid_len = guid.len
+        p.reply_len = rec.reply_len
+        memcpy(<char *>p + sizeof(promise_t), guid.ptr, guid.len)
+        memcpy(<char *>p + sizeof(promise_t) + guid.len, rec.reply, rec.reply_len)
+        self.tail += size
+        if not self.waiting:
+            self.waiting = True
+            self.log.wait(self)
+
+    cdef void settled(self) noexcept:
+        cdef promise_t *p
+        cdef const char *text
+        cdef int outcome
+        self.waiting = False
+        while self.head < self.tail:
+            p = <promise_t *>(self.promises + self.head)
+            outcome = self.log.outcome(p.ticket)
+            if outcome == 0:
+                self.waiting = True
+                self.log.wait(self)
+                return
+            text = <const char *>p + sizeof(promise_t)
+            self.service.answer(
+                text + p.guid_len, p.reply_len, text, p.guid_len, None if outcome > 0 else (
+                    errors.STAN_STORE.format(reason=self.log.refusal)))
+            self.head += (sizeof(promise_t) + p.guid_len + p.reply_len + 7) & ~<size_t>7
+        self.head = self.tail = 0
+        if self.cap > <size_t>SCRATCH_KEPT:
+            free(self.promises)
+            self.promises = NULL
+            self.cap = 0
+
+    def stir(self):
+        """Whether something was published since the last call."""
+        cdef bint stirred = self.published != 0
+        self.published = 0
+        return stirred
+
+    @property
+    def msgs(self):
+        """Messages that are there."""
+        return self.log.visible - <uint64_t>self.first_available
+
+    @property
+    def bytes(self):
+        """What they count for."""
+        return self.log.limiter.bytes
+
+    @property
+    def first_available(self):
+        """Sequence of the oldest one; behind the last one when there is none."""
+        return min(<uint64_t>self.log.first_seq, self.log.visible)
+
+    @property
+    def first_seq(self):
+        """Sequence of the oldest one, 0 when nothing was ever published."""
+        if self.log.visible == 1:
+            return 0
+        return min(<uint64_t>self.log.first_seq, self.log.visible - 1) if self.msgs == 0 else (
+            self.first_available)
+
+    @property
+    def last_seq(self):
+        """Sequence of the newest one, also when it has gone; 0 when nothing was ever published."""
+        return self.log.visible - 1
+
+
+@cython.no_gc_clear
+cdef class Subscription(Sink):
+    def __init__(self, Channel channel, Cursor cursor, record):
+        """Of one channel, on a cursor of its log; offline until `attach`. See store.SubRecord."""
+        self.service = channel.service
+        self.channel = channel
+        self.cursor = cursor
+        self.record = record
+        cursor.unacked_first = True
+        if record.queue_name:
+            cursor.choice = CHOICE_LEAST
+
+    def __dealloc__(self):
+        free(self.inbox.subject)
+
+    def attach(self, Client client):
+        """From now on this client takes and acknowledges messages."""
+        cdef bytes inbox = self.record.inbox.encode()
+        cdef bytes ack_inbox = self.record.ack_inbox.encode()
+        free(self.inbox.subject)
+        self.inbox.subject = <char *>malloc(max(<size_t>1, <size_t>len(inbox)))
+        if self.inbox.subject == NULL:
+            raise MemoryError
+        memcpy(self.inbox.subject, <const char *>inbox, <size_t>len(inbox))
+        self.inbox.len = <uint16_t>len(inbox)
+        self.inbox.match = NULL
+        self.client = client
+        client.subscriptions.add(self)
+        self.ack_sub = self.service.router.add(
+            self, ack_inbox, <size_t>len(ack_inbox), NULL, 0, b'', 0)
+        self.consumer.ack_wait_ns = self.record.ack_wait * <int64_t>limits.SECOND
+        self.consumer.ack_wait_max_ns = FOREVER_NS
+        self.consumer.sample = 0
+        self.consumer.nearness = 0
+        self.cursor.join(&self.consumer, self)
+        self.consumer.unwell = client.failures > 0
+        self.cursor.set_credit(&self.consumer, self.record.max_in_flight)
+
+    def detach(self):
+        """The client takes no more; what it did not acknowledge returns to the cursor."""
+        if self.ack_sub == NULL:
+            return
+        self.service.router.remove(self.ack_sub)
+        self.ack_sub = NULL
+        self.client.subscriptions.discard(self)
+        self.client = None
+        self.cursor.leave(&self.consumer, True)
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        """A message of the cursor for the client, or an acknowledgement of the client's."""
+        cdef uint32_t again
+        cdef char *out
+        cdef ack_t ack
+        if ctx == &self.consumer:
+            again = <uint32_t>(rec.attempts - 1) if rec.attempts else 0
+            try:
+                out = self.service.room(msg_size(rec, again))
+            except MemoryError:
+                return 0
+            self.service.send(
+                &self.inbox, out, <size_t>(put_msg(out, rec, again) - out))
+            self.service.out_msgs += 1
+            self.last_sent = max(self.last_sent, rec.seq)
+            return 1
+        if parse_ack(rec.data + rec.headers_len, rec.total_len - rec.headers_len, &ack):
+            self.cursor.settle(ack.sequence)
+        return 1
+
+    # --- what the monitoring shows
+
+    @property
+    def pending_count(self):
+        """Messages that were sent and are not acknowledged."""
+        return self.cursor.inflight.size if self.client is None else self.consumer.in_flight
+
+    @property
+    def is_stalled(self):
+        """Nothing new is sent before some are acknowledged."""
+        return self.client is not None and self.consumer.in_flight >= self.consumer.credit
+
+    @property
+    def is_offline(self):
+        """A durable one that nobody uses."""
+        return self.client is None
+
+    @property
+    def client_id(self):
+        return self.record.client_id
+
+    @property
+    def inbox_name(self):
+        return self.record.inbox
+
+    def __getattr__(self, name):
+        return getattr(self.record, name)
+
+
+cdef bint same(bytes known, const span_t *given) noexcept:
+    return <size_t>len(known) == given.len and (
+        memcmp(<const char *>known, given.ptr, given.len) == 0)
+
+
+cdef size_t cost_in_memory(const record_t *rec, size_t name_len) noexcept nogil:
+    """The size of the message as it is sent, the channel's name standing in for the subject."""
+    cdef record_t whole = rec[0]
+    if whole.subject_len == 0:
+        whole.subject_len = <uint16_t>name_len
+    return msg_size(&whole, 0)
+
+
+cdef size_t cost_in_file(const record_t *rec, size_t name_len) noexcept nogil:
+    """As the original's file store counts it: so much more for each."""
+    return cost_in_memory(rec, name_len) + 40
