@@ -28,6 +28,7 @@ from broker.config_sections import (
     StorageConfig,
     TopicConfig,
 )
+from broker.config_stan import StanChannelConfig, StanConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,8 @@ __all__ = [
     "NatsConfig",
     "NsqConfig",
     "ServerConfig",
+    "StanChannelConfig",
+    "StanConfig",
     "StorageConfig",
     "SyncPolicy",
     "TopicConfig",
@@ -64,6 +67,8 @@ FLAGS = {
 }
 
 SECTIONS = {f.name: type(f.default) for f in dataclasses.fields(Config)}
+# Keys that are tables, any number of them, each for the names that its pattern matches.
+LISTS = {("storage", "topic"): TopicConfig, ("stan", "channel"): StanChannelConfig}
 
 
 class Mistake(NamedTuple):
@@ -125,7 +130,7 @@ class _Reading:
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
         self.found: dict[tuple[str, str], tuple[str, object]] = {}
-        self.topics: tuple[TopicConfig, ...] = ()
+        self.lists: dict[tuple[str, str], tuple[Any, ...]] = {}
 
     def wrong(self, place: str, key: str, reason: str) -> None:
         self.mistakes.append(Mistake(place, key, reason))
@@ -156,8 +161,8 @@ class _Reading:
             else:
                 known = settings(SECTIONS[name])
                 for key, value in table.items():
-                    if (name, key) == ("storage", "topic"):
-                        self._take_topics(value, place_of)
+                    if (name, key) in LISTS:
+                        self._take_list((name, key), value, place_of)
                     elif key not in known:
                         reason = f"unknown key{near(key, known)}"
                         self.wrong(place_of(name, key), f"{name}.{key}", reason)
@@ -165,21 +170,21 @@ class _Reading:
                         self.found[name, key] = (place_of(name, key), value)
         return None
 
-    def _take_topics(self, tables: object, place_of: Any) -> None:
+    def _take_list(self, name: tuple[str, str], tables: object, place_of: Any) -> None:
+        shown = ".".join(name)
         if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
-            place = place_of("storage", "topic")
-            return self.wrong(place, "storage.topic", "is a list: write [[storage.topic]]")
+            return self.wrong(place_of(*name), shown, f"is a list: write [[{shown}]]")
         entries = []
         for index, table in enumerate(tables):
-            label = f"storage.topic[{index + 1}]"
+            label = f"{shown}[{index + 1}]"
             if not table.get("pattern"):
-                self.wrong(place_of("storage", "topic", index), label, "pattern is missing")
+                self.wrong(place_of(*name, index), label, "pattern is missing")
             values = {
-                (label, key): (place_of("storage", "topic", index, key), value)
-                for key, value in table.items()
+                (label, key): (place_of(*name, index, key), value) for key, value in table.items()
             }
-            entries.append(self._build(TopicConfig, label, values))
-        self.topics = tuple(entries)
+            entries.append(self._build(LISTS[name], label, values))
+        self.lists[name] = tuple(entries)
+        self.found[name] = (place_of(*name), tables)
         return None
 
     def take_environment(self, environment: Mapping[str, str]) -> None:
@@ -202,7 +207,8 @@ class _Reading:
 
     def finish(self) -> Config:
         sections = {name: self._build(cls, name, self.found) for name, cls in SECTIONS.items()}
-        sections["storage"] = dataclasses.replace(sections["storage"], topic=self.topics)
+        for (section, name), entries in self.lists.items():
+            sections[section] = dataclasses.replace(sections[section], **{name: entries})
         config = Config(**sections)
         if not self.mistakes:
             for keys, reason in conflicts(config):
@@ -219,7 +225,7 @@ class _Reading:
         known = settings(section)
         values = {}
         for (owner, key), (place, raw) in found.items():
-            if owner != label:
+            if owner != label or (owner, key) in LISTS:
                 continue
             if key not in known:
                 self.wrong(place, f"{label}.{key}", f"unknown key{near(key, known)}")

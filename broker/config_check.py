@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.config_parse import duration_text, size_text
+from broker.config_stan import contradictions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -67,6 +68,8 @@ def conflicts(config: Config) -> Iterator[Conflict]:
         reason = "no door for clients is left open: give nats.listen, nsq.listen or nsq.http"
         yield Conflict((("nats", "listen"), ("nsq", "listen")), reason)
     yield from _certificates(config)
+    for wrong in contradictions(config.stan):
+        yield Conflict((("stan", wrong.key), ("stan", "enabled")), wrong.reason)
 
 
 def _certificates(config: Config) -> Iterator[Conflict]:

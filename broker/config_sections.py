@@ -15,6 +15,7 @@ from broker import limits
 from broker.config_lookup import LookupConfig, peers
 from broker.config_nsq import NsqWatching
 from broker.config_parse import Address, SyncPolicy
+from broker.config_stan import StanConfig
 
 T = TypeVar("T")
 _LOOPBACK = "127.0.0.1"
@@ -187,6 +188,8 @@ class BridgeConfig:
 
     nsq_to_nats: bool = _setting(kinds.flag(), True)
     nats_to_nsq: bool = _setting(kinds.flag(), True)
+    stan_to_nats: bool = _setting(kinds.flag(), True)
+    nats_to_stan: bool = _setting(kinds.flag(), True)
 
 
 @dataclass(frozen=True)
@@ -199,5 +202,6 @@ class Config:
     monitor: MonitorConfig = MonitorConfig()
     nsq: NsqConfig = NsqConfig()
     nsqlookupd: LookupConfig = LookupConfig()
+    stan: StanConfig = StanConfig()
     storage: StorageConfig = StorageConfig()
     bridge: BridgeConfig = BridgeConfig()

@@ -361,6 +361,17 @@ assert NSQ_LOOKUP_RETRY <= NSQ_LOOKUP_PING < NSQ_LOOKUP_INACTIVE
 assert NSQ_PROMISES_MAX * NSQ_ANSWER_BYTES <= NSQ_OUTPUT_SLACK
 assert NSQ_MSG_TIMEOUT_MIN <= NSQ_MSG_TIMEOUT
 
+# --- NATS Streaming (server/server.go, stores/store.go of nats-streaming-server 0.25.6) ----------
+
+STAN_VERSION: Final = "0.25.6"  # the nats-streaming-server whose behaviour this is
+STAN_HEARTBEAT_INTERVAL: Final = 30 * SECOND
+STAN_HEARTBEAT_TIMEOUT: Final = 10 * SECOND
+STAN_HEARTBEAT_FAILURES: Final = 10  # one more, and the client is closed
+STAN_MAX_CHANNELS: Final = 100  # here and below 0 = no limit
+STAN_MAX_SUBSCRIPTIONS: Final = 1_000  # of one channel, durables that are offline included
+STAN_MAX_MSGS: Final = 1_000_000  # of one channel; then the oldest are dropped
+STAN_MAX_BYTES: Final = 1_024_000_000
+
 # --- our own pages on the NSQ HTTP door (/v1/) --------------------------------------------------
 
 V1_PEEK_LIMIT: Final = 100  # messages in a page unless asked for more or fewer

@@ -66,13 +66,14 @@ def test_commented_file_has_every_key() -> None:
         assert list(document[name]) == list(settings(section)), name
 
 
+def commented(text: str, name: str) -> str:
+    """The lines of a table that stands there as an example."""
+    begin = text.index(f"# [[{name}]]")
+    return re.sub(r"(?m)^# ", "", text[begin : text.index("\n\n", begin)]) + "\n"
+
+
 def test_commented_topic_is_complete_and_default(write) -> None:
-    text = COMMENTED.read_text()
-    example = "".join(
-        line.removeprefix("# ")
-        for line in text.splitlines(keepends=True)
-        if re.match(r"# (\[\[storage\.topic\]\]|\w+ = )", line)
-    )
+    example = commented(COMMENTED.read_text(), "storage.topic")
     table = tomllib.loads(example)["storage"]["topic"][0]
     assert list(table) == list(settings(TopicConfig))
     entry = load(write(example)).storage.topic[0]

@@ -1,1 +1,1 @@
-"""NATS Streaming: channels of logs behind subjects of a NATS account."""
+"""NATS Streaming: protobuf requests on NATS subjects, channels that are logs of the engine."""

@@ -34,6 +34,7 @@ KINDS = ('connect', 'ping', 'subscribe', 'unsubscribe', 'close_subscription', 'c
 
 cdef enum:
     SCRATCH_KEPT = 1 << 20      # a larger one is given back
+    FILE_OVERHEAD = 40          # of each message, as the original counts it
     FOREVER_NS = 1 << 62
 
 # A publisher waits for this: guid and reply subject follow.
@@ -512,4 +513,4 @@ cdef size_t cost_in_memory(const record_t *rec, size_t name_len) noexcept nogil:
 
 cdef size_t cost_in_file(const record_t *rec, size_t name_len) noexcept nogil:
     """As the original's file store counts it: so much more for each."""
-    return cost_in_memory(rec, name_len) + 40
+    return cost_in_memory(rec, name_len) + FILE_OVERHEAD

@@ -1,0 +1,135 @@
+"""[stan]: its keys, the entries for single channels, and what contradicts what."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from broker import limits
+from broker.config import Config, ConfigError, StanChannelConfig, StanConfig, load, settings
+from broker.protocols.stan.options import ChannelLimits, StanSettings
+from broker.server_stan import stan_settings
+
+COMMENTED = Path(__file__).resolve().parents[2] / "conf" / "twinwire.toml"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "t.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def mistakes(*args) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(*args)
+    return str(caught.value).splitlines()
+
+
+def example() -> str:
+    text = COMMENTED.read_text()
+    begin = text.index("# [[stan.channel]]")
+    return re.sub(r"(?m)^# ", "", text[begin : text.index("\n\n", begin)]) + "\n"
+
+
+def test_it_is_off_unless_asked_for() -> None:
+    assert Config().stan.enabled is False
+
+
+def test_commented_channel_has_every_key(write) -> None:
+    table = tomllib.loads(example())["stan"]["channel"][0]
+    assert list(table) == list(settings(StanChannelConfig))
+    (entry,) = load(write(example())).stan.channel
+    assert entry == StanChannelConfig("orders.>", 10, 5_000, 10 * limits.MIB, limits.HOUR, 0)
+
+
+def test_defaults_are_those_of_the_service() -> None:
+    made, plain = stan_settings(Config()), StanSettings()
+    assert made.limits == plain.limits
+    assert made.max_channels == plain.max_channels
+    for name in ("cluster_id", "discover_prefix", "account", "sync", "replace_durable"):
+        assert getattr(made, name) == getattr(plain, name), name
+    for name in ("hb_interval_ns", "hb_timeout_ns", "hb_fail_count"):
+        assert getattr(made, name) == getattr(plain, name), name
+    assert (made.store, made.from_live, made.to_live) == ("file", True, True)
+
+
+def test_what_is_left_out_of_an_entry_is_inherited(write) -> None:
+    config = load(
+        write(
+            "[stan]\nmax_msgs = 7\n"
+            "[[stan.channel]]\npattern = 'a.>'\nmax_subs = 0\n"
+            "[[stan.channel]]\npattern = 'a.b'\nmax_age = '1m'\nmax_bytes = '1KiB'\n"
+        )
+    )
+    found = stan_settings(config).limits_for("a.b")
+    assert found == ChannelLimits(7, 1_024, limits.MINUTE, 0, 0)
+
+
+def test_the_bridge_says_what_crosses(write) -> None:
+    config = load(write("[bridge]\nstan_to_nats = false\n"))
+    assert (stan_settings(config).to_live, stan_settings(config).from_live) == (False, True)
+    config = load(write("[bridge]\nnats_to_stan = false\n"))
+    assert (stan_settings(config).to_live, stan_settings(config).from_live) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"), [("always", "always"), ("none", "none"), ("250ms", 0.25)]
+)
+def test_sync(write, word: str, expected: str | float) -> None:
+    assert stan_settings(load(write(f"[stan]\nsync = '{word}'\n"))).sync == expected
+
+
+def test_environment(write) -> None:
+    found = load(None, {"TWINWIRE_STAN_ENABLED": "true", "TWINWIRE_STAN_MAX_BYTES": "1MiB"})
+    assert found.stan == StanConfig(enabled=True, max_bytes=limits.MIB)
+    assert mistakes(None, {"TWINWIRE_STAN_CHANNEL": "x"}) == [
+        "TWINWIRE_STAN_CHANNEL: unknown variable: [stan] has no key channel"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[stan]\nclusterid = 'x'\n", "2: stan.clusterid: unknown key (did you mean cluster_id?)"),
+        ("[stan]\ncluster_id = 'a b'\n", "2: stan.cluster_id: not part of a subject: 'a b'"),
+        ("[stan]\ncluster_id = ''\n", "2: stan.cluster_id: not part of a subject: ''"),
+        ("[stan]\ndiscover_prefix = 'a.>'\n", "2: stan.discover_prefix: not part of a subject"),
+        ("[stan]\naccount = ''\n", "2: stan.account: is empty"),
+        ("[stan]\nstore = 'sql'\n", "2: stan.store: must be one of file, memory"),
+        ("[stan]\nmax_msgs = -1\n", "2: stan.max_msgs: must be between 0 and"),
+        ("[stan]\nhb_interval = 'off'\n", "2: stan.hb_interval: not a duration: 'off'"),
+        ("[stan]\nchannel = 1\n", "2: stan.channel: is a list: write [[stan.channel]]"),
+        ("[[stan.channel]]\nmax_msgs = 1\n", "1: stan.channel[1]: pattern is missing"),
+        ("[[stan.channel]]\npattern = 'a*'\n", "2: stan.channel[1].pattern: not a pattern of"),
+        ("[[stan.channel]]\npattern = 'a/b'\n", "2: stan.channel[1].pattern: not a pattern of"),
+        ("[[stan.channel]]\npattern = '>.a'\n", "2: stan.channel[1].pattern: not a pattern: "),
+        ("[[stan.channel]]\npattern = 'a'\nmax = 1\n", "3: stan.channel[1].max: unknown key"),
+        (
+            "[[stan.channel]]\npattern = 'a'\n[[stan.channel]]\npattern = 'a'\n",
+            "1: stan.channel: the pattern 'a' is there twice",
+        ),
+        (
+            "[stan]\nmax_channels = 1\nchannel = [{pattern='a'}, {pattern='b'}, {pattern='c.*'}]",
+            "2: stan.max_channels: is 1, but [[stan.channel]] names 2",
+        ),
+    ],
+)
+def test_one_mistake(write, text: str, expected: str) -> None:
+    file = write(text)
+    (line,) = mistakes(file)
+    assert re.sub(r"^[^:]*:", "", line).startswith(expected)
+
+
+def test_entries_for_topics_stay_what_they_were(write) -> None:
+    config = load(
+        write("[[storage.topic]]\npattern = 'a'\n[[stan.channel]]\npattern = 'b'\nmax_msgs = 0\n")
+    )
+    assert [entry.pattern for entry in config.storage.topic] == ["a"]
+    assert config.stan.channel == (StanChannelConfig("b", max_msgs=0),)
