@@ -371,6 +371,12 @@ STAN_MAX_CHANNELS: Final = 100  # here and below 0 = no limit
 STAN_MAX_SUBSCRIPTIONS: Final = 1_000  # of one channel, durables that are offline included
 STAN_MAX_MSGS: Final = 1_000_000  # of one channel; then the oldest are dropped
 STAN_MAX_BYTES: Final = 1_024_000_000
+STAN_PROBE_TIMEOUT: Final = 500 * MS  # for a client whose id somebody else wants
+STAN_REQUESTS_MAX: Final = 65_536  # of all clients in one turn; more are not heard
+STAN_DEAF_POLL: Final = 100 * MS  # between looks whether somebody listens to an inbox again
+STAN_HOUSEKEEPING: Final = SECOND  # at most, between looks at channels that nobody uses
+STAN_STATE_FACTOR: Final = 4  # the file of clients is written anew when it is so many times too long
+STAN_STATE_BYTES_MIN: Final = 1 * MIB  # a shorter one is left alone
 
 # --- our own pages on the NSQ HTTP door (/v1/) --------------------------------------------------
 

@@ -27,7 +27,9 @@ from broker.protocols.nsq.extras import Extras
 from broker.protocols.nsq.lookup_peers import LookupPeers
 from broker.protocols.nsq.lookup_server import LookupServer
 from broker.protocols.nsq.statsd import Statsd, full_prefix
+from broker.protocols.stan.streaming import Streaming
 from broker.server_nats import nats_settings, reload_nats
+from broker.server_stan import stan_settings
 from broker.server_topics import TopicSettings, sync_words
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOGS_FOLDER = "logs"
+STAN_FOLDER = "stan"
 
 
 class Server:
@@ -55,6 +58,7 @@ class Server:
         self._lookup: LookupServer | None = None
         self.lookup_peers: LookupPeers | None = None  # the nsqlookupds that we tell
         self.nats: NatsServer | None = None
+        self.streaming: Streaming | None = None
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
         self._router: Router | None = None
@@ -99,6 +103,10 @@ class Server:
         self.nats = NatsServer(nats_settings(config), runtime, self._router)
         self.nats.pages.broken = self.health
         self.nats.monitor.more = {"/metrics": metrics_page(self, self.nats.pages)}
+        if config.stan.enabled:
+            settings = stan_settings(config)
+            self.streaming = Streaming(settings, self._engine, self.nats, data / STAN_FOLDER)
+            await self.streaming.start()
         if config.nats.listen is not None:
             await self.nats.open_doors()
             assert self.nats.door is not None
@@ -190,6 +198,9 @@ class Server:
         if self.lookup_peers is not None:
             await self.lookup_peers.stop()
             self.lookup_peers = None
+        if self.streaming is not None:
+            await self.streaming.stop()
+            self.streaming = None
         if self.nats is not None:
             await self.nats.stop()
             self.nats = None

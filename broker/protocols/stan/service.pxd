@@ -41,6 +41,7 @@ cdef class Service(Sink):
     cdef Channel last_channel
     cdef char *scratch                  # owned; for one outgoing message
     cdef size_t scratch_cap
+    cdef set deaf                       # Subscriptions whose inbox nobody listens to
     cdef route_t acks                   # where the last PubAck went
     cdef size_t acks_cap
     cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
@@ -87,8 +88,10 @@ cdef class Subscription(Sink):
     cdef readonly Channel channel
     cdef readonly Cursor cursor
     cdef readonly Client client         # None while nobody uses it
-    cdef readonly object record         # store.SubRecord: what is remembered of it
+    cdef public object record           # store.SubRecord: what is remembered of it
     cdef consumer_t consumer
     cdef sub_t *ack_sub                 # of its ack inbox; NULL = offline
     cdef route_t inbox
     cdef readonly uint64_t last_sent
+
+    cdef bint is_deaf(self) noexcept

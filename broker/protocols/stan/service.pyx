@@ -14,7 +14,8 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
-from broker import errors, limits
+from broker import errors_stan as errors
+from broker import limits
 from broker.core.cursor cimport CHOICE_LEAST, Cursor
 from broker.core.engine cimport Engine
 from broker.core.limiter cimport Limiter
@@ -35,7 +36,8 @@ KINDS = ('connect', 'ping', 'subscribe', 'unsubscribe', 'close_subscription', 'c
 cdef enum:
     SCRATCH_KEPT = 1 << 20      # a larger one is given back
     FILE_OVERHEAD = 40          # of each message, as the original counts it
-    FOREVER_NS = 1 << 62
+
+cdef int64_t FOREVER_NS = <int64_t>1 << 62
 
 # A publisher waits for this: guid and reply subject follow.
 cdef struct promise_t:
@@ -63,6 +65,7 @@ cdef class Service(Sink):
         self.channels = {}
         self.requests = []
         self.subs = []
+        self.deaf = set()
 
     def __dealloc__(self):
         free(self.scratch)
@@ -265,6 +268,18 @@ cdef class Service(Sink):
         if self.connections.get(client.conn_id) is client:
             del self.connections[client.conn_id]
 
+    def wake_deaf(self):
+        """Let subscriptions whose inbox nobody listened to look again."""
+        cdef Subscription subscription
+        if not self.deaf:
+            return
+        deaf = self.deaf
+        self.deaf = set()
+        self.turn.tick()
+        for subscription in deaf:
+            if subscription.client is not None and not subscription.is_deaf():
+                subscription.cursor.ready(&subscription.consumer)
+
     def forget(self, Channel channel):
         """The channel is no more."""
         self.channels.pop(channel.log.subject, None)
@@ -455,6 +470,8 @@ cdef class Subscription(Sink):
         cdef char *out
         cdef ack_t ack
         if ctx == &self.consumer:
+            if self.is_deaf():
+                return 0
             again = <uint32_t>(rec.attempts - 1) if rec.attempts else 0
             try:
                 out = self.service.room(msg_size(rec, again))
@@ -468,6 +485,18 @@ cdef class Subscription(Sink):
         if parse_ack(rec.data + rec.headers_len, rec.total_len - rec.headers_len, &ack):
             self.cursor.settle(ack.sequence)
         return 1
+
+    cdef bint is_deaf(self) noexcept:
+        """Nobody listens to its inbox: messages wait in the cursor instead of getting lost."""
+        cdef route_t *to = &self.inbox
+        cdef Router router = self.service.router
+        if to.match == NULL or to.changes != router.changes:
+            to.match = router.match(to.subject, to.len)
+            to.changes = router.changes
+        if to.match.size:
+            return False
+        self.service.deaf.add(self)
+        return True
 
     # --- what the monitoring shows
 
@@ -486,16 +515,6 @@ cdef class Subscription(Sink):
         """A durable one that nobody uses."""
         return self.client is None
 
-    @property
-    def client_id(self):
-        return self.record.client_id
-
-    @property
-    def inbox_name(self):
-        return self.record.inbox
-
-    def __getattr__(self, name):
-        return getattr(self.record, name)
 
 
 cdef bint same(bytes known, const span_t *given) noexcept:

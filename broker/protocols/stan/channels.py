@@ -1,0 +1,93 @@
+"""Channels: logs of the engine that a streaming service calls its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from broker import errors_stan as errors
+from broker.protocols.stan.service import Channel, Refused
+
+if TYPE_CHECKING:
+    from broker.core.engine import Engine
+    from broker.core.log import Log
+    from broker.protocols.stan.options import StanSettings
+    from broker.protocols.stan.service import Service
+
+log = logging.getLogger("broker.stan")
+
+FACE = "stan"  # what Log.face says of a channel
+
+
+class Channels:
+    """Makes, limits and deletes the channels of one service."""
+
+    def __init__(self, settings: StanSettings, service: Service, engine: Engine) -> None:
+        self.settings = settings
+        self.service = service
+        self.engine = engine
+        self._by_folded: dict[str, str] = {}
+
+    def restore(self) -> None:
+        """Those that the engine has found on the disk."""
+        for entry in self.engine.logs.values():
+            if entry.face == FACE:
+                self._adopt(entry)
+
+    def get(self, name: str) -> Channel | None:
+        """The channel of that name, if there is one."""
+        return self.service.channels.get(name.encode())
+
+    def open(self, name: str) -> Channel:
+        """The channel of that name, made if need be. Refused, OSError."""
+        channel = self.get(name)
+        if channel is not None:
+            return channel
+        other = self._by_folded.get(name.casefold())
+        if other is not None:
+            raise Refused(errors.STAN_CASE.format(name=name, other=other))
+        if 0 < self.settings.max_channels <= len(self.service.channels):
+            raise Refused(errors.STAN_TOO_MANY_CHANNELS)
+        if name.endswith("#ephemeral"):
+            raise Refused(errors.STAN_TEMPORARY_NAME)
+        in_memory = self.settings.store == "memory"
+        return self._adopt(self.engine.open_log(name, ephemeral=in_memory, face=FACE))
+
+    def _adopt(self, entry: Log) -> Channel:
+        channel = Channel(self.service, entry)
+        entry.on_unused = None  # a channel in memory outlives its last subscription
+        if "sync" not in entry.settings:
+            entry.set_policy(self.settings.sync)
+        shared = entry.shared
+        entry.connect(
+            shared.to_live and self.settings.to_live, shared.from_live and self.settings.from_live
+        )
+        limits = self.settings.limits_for(channel.name)
+        channel.limits = limits
+        channel.limit(limits.max_msgs, limits.max_bytes, limits.max_age_ns)
+        self._by_folded[channel.name.casefold()] = channel.name
+        return channel
+
+    def delete(self, channel: Channel) -> None:
+        """It has been inactive for too long. OSError: nothing has changed."""
+        self.engine.delete_log(channel.name)
+        self.forget(channel)
+
+    def forget(self, channel: Channel) -> None:
+        """Its log is gone."""
+        self.service.forget(channel)
+        self._by_folded.pop(channel.name.casefold(), None)
+        if channel.log.limiter is not None:
+            channel.log.limiter.close()
+
+    def has_other_readers(self, channel: Channel) -> bool:
+        """Whether somebody reads it who is no streaming subscriber."""
+        own = {subscription.cursor.name for subscription in channel.subscriptions}
+        return any(name not in own for name in channel.log.cursors)
+
+
+def reason_of(problem: OSError) -> str:
+    """Why something cannot be stored, in the words of a client's answer."""
+    reason = os.strerror(problem.errno) if problem.errno else str(problem)
+    return errors.STAN_STORE.format(reason=reason)

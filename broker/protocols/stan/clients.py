@@ -1,0 +1,196 @@
+"""Clients: who is connected, and whether they are still there.
+
+A client shows that it lives by answering heartbeats. Its pings only ask whether it is still known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import string
+from typing import TYPE_CHECKING
+
+from broker import errors_stan as errors
+from broker import limits
+from broker.protocols.stan.service import Client, Refused
+from broker.protocols.stan.store import ClientRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.protocols.stan.options import StanSettings
+    from broker.protocols.stan.service import Service
+    from broker.protocols.stan.store import Store
+
+log = logging.getLogger("broker.stan")
+
+CLIENT_ID = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
+_BASE62 = string.digits + string.ascii_letters
+_NAME_LENGTH = 22  # of a random name, as NATS clients make them
+
+
+def random_name() -> str:
+    """A word that nobody else has."""
+    return "".join(secrets.choice(_BASE62) for _ in range(_NAME_LENGTH))
+
+
+class Clients:
+    """Connects, watches and closes the clients of one service."""
+
+    def __init__(
+        self,
+        settings: StanSettings,
+        service: Service,
+        store: Store,
+        on_close: Callable[[Client], object],
+    ) -> None:
+        """`on_close(client)` puts an end to its subscriptions."""
+        self.settings = settings
+        self.service = service
+        self.store = store
+        self.on_close = on_close
+        self.inbox = f"_INBOX.{random_name()}"
+        self._asked: dict[bytes, tuple[asyncio.TimerHandle, Callable[[bool], object]]] = {}
+        self._count = 0
+
+    @property
+    def reply_subject(self) -> bytes:
+        """Where answers to heartbeats come."""
+        return f"{self.inbox}.*".encode()
+
+    # --- connecting
+
+    def connect(self, record: ClientRecord, answer: Callable[[Client | str], object]) -> None:
+        """Let a client in; `answer` is called with it, or with why not, now or a moment later."""
+        if not record.hb_inbox:
+            answer(errors.STAN_INVALID_CONNECT)
+            return
+        if not CLIENT_ID.fullmatch(record.client_id):
+            answer(errors.STAN_INVALID_CLIENT_ID)
+            return
+        old = self.service.clients.get(record.client_id.encode())
+        if old is None:
+            answer(self._enter(record))
+            return
+        if old.probed:
+            answer(errors.STAN_CLIENT_REGISTERED)
+            return
+
+        def told(alive: bool) -> None:
+            old.probed = False
+            if alive:
+                answer(errors.STAN_CLIENT_REGISTERED)
+                return
+            if not old.gone:
+                self.close(old)
+            answer(self._enter(record))
+
+        old.probed = True
+        self._ask(old, limits.STAN_PROBE_TIMEOUT, told)
+
+    def _enter(self, record: ClientRecord) -> Client | str:
+        try:
+            self.store.add_client(record)
+        except OSError as problem:
+            return errors.STAN_STORE.format(reason=problem.strerror)
+        return self.restore(record)
+
+    def restore(self, record: ClientRecord) -> Client:
+        """It is here again, and its heartbeats begin."""
+        client = Client(
+            record.client_id,
+            record.hb_inbox,
+            bytes.fromhex(record.conn_id),
+            record.protocol,
+            record.ping_interval,
+            record.ping_max,
+        )
+        self.service.register(client)
+        self._beat_later(client)
+        return client
+
+    def close(self, client: Client) -> None:
+        """It is gone, by its own wish or because it does not answer."""
+        if client.timer is not None:
+            client.timer.cancel()
+            client.timer = None
+        self.service.unregister(client)
+        self.on_close(client)
+        try:
+            self.store.remove_client(client.client_id)
+        except OSError as problem:
+            log.error("client %s: %s", client.client_id, problem)
+
+    def known(self, client_id: str) -> Client:
+        """The client of that id; Refused when there is none."""
+        if not client_id:
+            raise Refused(errors.STAN_NO_CLIENT_ID)
+        client = self.service.clients.get(client_id.encode())
+        if client is None:
+            raise Refused(errors.STAN_UNKNOWN_CLIENT_ID)
+        return client
+
+    # --- heartbeats
+
+    def ping(self, conn_id: bytes) -> str:
+        """The answer to a client that asks whether it is known; empty = it is."""
+        client = self.service.connections.get(conn_id)
+        if client is None:
+            return errors.STAN_REPLACED
+        if client.failures and client.timer is not None:
+            client.timer.cancel()
+            client.timer = asyncio.get_running_loop().call_soon(self._beat, client)
+        return ""
+
+    def _beat_later(self, client: Client) -> None:
+        delay = self.settings.hb_interval_ns / limits.SECOND
+        client.timer = asyncio.get_running_loop().call_later(delay, self._beat, client)
+
+    def _beat(self, client: Client) -> None:
+        client.timer = None
+        self._ask(client, self.settings.hb_timeout_ns, lambda alive: self._beaten(client, alive))
+
+    def _beaten(self, client: Client, alive: bool) -> None:
+        if client.gone:
+            return
+        client.failures = 0 if alive else client.failures + 1
+        if client.failures > self.settings.hb_fail_count:
+            log.info("client %s does not answer heartbeats and is closed", client.client_id)
+            self.close(client)
+            return
+        client.healthy(alive)
+        if client.timer is None:
+            self._beat_later(client)
+
+    def _ask(self, client: Client, timeout_ns: int, told: Callable[[bool], object]) -> None:
+        """Ask a client whether it lives; `told` is called once."""
+        self._count += 1
+        subject = f"{self.inbox}.{self._count}".encode()
+
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(timeout_ns / limits.SECOND, self._answer, subject, False)
+        self._asked[subject] = (timer, told)
+        if self.service.publish(client.hb_inbox.encode(), b"", subject) == 0:
+            self._answer(subject, False)
+
+    def _answer(self, subject: bytes, alive: bool) -> None:
+        timer, told = self._asked.pop(subject, (None, None))
+        if timer is not None and told is not None:
+            timer.cancel()
+            told(alive)
+
+    def heard(self, subject: bytes) -> None:
+        """An answer has come."""
+        self._answer(subject, True)
+
+    def stop(self) -> None:
+        """Ask nobody any more; they stay known."""
+        for client in self.service.clients.values():
+            if client.timer is not None:
+                client.timer.cancel()
+                client.timer = None
+        for timer, _ in self._asked.values():
+            timer.cancel()
+        self._asked.clear()

@@ -1,0 +1,209 @@
+"""What clients ask for beside publishing: connect, subscribe, leave. Each answer in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from broker import errors_stan as errors
+from broker.protocols.stan import stan_pb2 as pb
+from broker.protocols.stan.channels import reason_of
+from broker.protocols.stan.options import is_valid_channel
+from broker.protocols.stan.service import Client, Refused
+from broker.protocols.stan.store import ClientRecord
+from broker.protocols.stan.subscriptions import TimeWanted, check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.protocols.stan.channels import Channels
+    from broker.protocols.stan.clients import Clients
+    from broker.protocols.stan.service import Service
+    from broker.protocols.stan.subscriptions import Subscriptions
+
+log = logging.getLogger("broker.stan")
+
+M = TypeVar("M", bound=Message)
+PROTOCOL = 1  # connID and pings
+
+
+class Subjects:
+    """Where requests go, by what they are about."""
+
+    def __init__(self, cluster_id: str, discover_prefix: str) -> None:
+        self.connect = f"{discover_prefix}.{cluster_id}"
+        self.ping = f"{self.connect}.pings"
+        self.publish = f"_STAN.pub.{cluster_id}"
+        self.subscribe = f"_STAN.sub.{cluster_id}"
+        self.unsubscribe = f"_STAN.unsub.{cluster_id}"
+        self.close_subscription = f"_STAN.subclose.{cluster_id}"
+        self.close = f"_STAN.close.{cluster_id}"
+
+
+class Requests:
+    """The requests of one service."""
+
+    def __init__(
+        self,
+        subjects: Subjects,
+        service: Service,
+        clients: Clients,
+        channels: Channels,
+        subscriptions: Subscriptions,
+    ) -> None:
+        self.subjects = subjects
+        self.service = service
+        self.clients = clients
+        self.channels = channels
+        self.subscriptions = subscriptions
+        self.tasks: set[asyncio.Task[None]] = set()  # searches under way
+        self._handlers: dict[str, Callable[[bytes, bytes], None]] = {
+            "connect": self._connect,
+            "ping": self._ping,
+            "subscribe": self._subscribe,
+            "unsubscribe": partial(self._leave, erase=True),
+            "close_subscription": partial(self._leave, erase=False),
+            "close": self._close,
+        }
+
+    def handle(self, kind: str, subject: bytes, reply: bytes, data: bytes) -> None:
+        """One request of this turn."""
+        try:
+            if kind == "reply":
+                self.clients.heard(subject)
+            else:
+                self._handlers[kind](reply, data)
+        except Exception:
+            log.exception("a request on %r", subject)
+
+    def _say(self, reply: bytes, message: Message | None = None) -> None:
+        """The answer; nothing at all in it is good news."""
+        if reply:
+            self.service.publish(reply, b"" if message is None else message.SerializeToString())
+
+    # --- clients
+
+    def _connect(self, reply: bytes, data: bytes) -> None:
+        request = _decoded(pb.ConnectRequest, data)
+        if request is None:
+            self._say(reply, pb.ConnectResponse(error=errors.STAN_INVALID_CONNECT))
+            return
+        record = ClientRecord(
+            request.clientID,
+            request.heartbeatInbox,
+            request.connID.hex(),
+            request.protocol,
+            request.pingInterval,
+            request.pingMaxOut,
+        )
+        self.clients.connect(record, lambda result: self._connected(reply, result))
+
+    def _connected(self, reply: bytes, result: Client | str) -> None:
+        if isinstance(result, str):
+            self._say(reply, pb.ConnectResponse(error=result))
+            return
+        to = self.subjects
+        answer = pb.ConnectResponse(
+            pubPrefix=to.publish,
+            subRequests=to.subscribe,
+            unsubRequests=to.unsubscribe,
+            closeRequests=to.close,
+            subCloseRequests=to.close_subscription,
+            protocol=PROTOCOL,
+        )
+        if result.protocol >= PROTOCOL:
+            answer.pingRequests = to.ping
+            answer.pingInterval = result.ping_interval
+            answer.pingMaxOut = result.ping_max
+        self._say(reply, answer)
+
+    def _ping(self, reply: bytes, data: bytes) -> None:
+        request = _decoded(pb.Ping, data)
+        error = self.clients.ping(b"" if request is None else request.connID)
+        self._say(reply, pb.PingResponse(error=error))
+
+    def _close(self, reply: bytes, data: bytes) -> None:
+        request = _decoded(pb.CloseRequest, data)
+        if request is None:
+            self._say(reply, pb.CloseResponse(error=errors.STAN_INVALID_CLOSE))
+            return
+        client = self.service.clients.get(request.clientID.encode())
+        if client is None:
+            self._say(reply, pb.CloseResponse(error=errors.STAN_UNKNOWN_CLIENT_ID))
+            return
+        self.clients.close(client)
+        self._say(reply)
+
+    # --- subscriptions
+
+    def _subscribe(self, reply: bytes, data: bytes) -> None:
+        request = _decoded(pb.SubscriptionRequest, data)
+        if request is None:
+            self._refuse(reply, errors.STAN_INVALID_SUBSCRIBE)
+            return
+        try:
+            check(request, is_valid_channel)
+            self._open(reply, request)
+        except TimeWanted:
+            task = asyncio.create_task(self._search(reply, request))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+        except Refused as problem:
+            self._refuse(reply, str(problem))
+        except OSError as problem:
+            self._refuse(reply, reason_of(problem))
+
+    def _open(
+        self, reply: bytes, request: pb.SubscriptionRequest, found: int | None = None
+    ) -> None:
+        client = self.clients.known(request.clientID)
+        subscription = self.subscriptions.add(client, request, found)
+        # the answer first, then messages
+        self._say(reply, pb.SubscriptionResponse(ackInbox=subscription.record.ack_inbox))
+        subscription.attach(client)
+
+    async def _search(self, reply: bytes, request: pb.SubscriptionRequest) -> None:
+        """A start by time: the place is looked for in a thread."""
+        try:
+            found = await asyncio.to_thread(self.subscriptions.search(request))
+            self._open(reply, request, found)
+        except Refused as problem:
+            self._refuse(reply, str(problem))
+        except OSError as problem:
+            self._refuse(reply, reason_of(problem))
+
+    def _refuse(self, reply: bytes, error: str) -> None:
+        self._say(reply, pb.SubscriptionResponse(error=error))
+
+    def _leave(self, reply: bytes, data: bytes, *, erase: bool) -> None:
+        request = _decoded(pb.UnsubscribeRequest, data)
+        try:
+            if request is None:
+                raise Refused(errors.STAN_INVALID_UNSUBSCRIBE)
+            channel = self.channels.get(request.subject)
+            if channel is None:
+                raise Refused(errors.STAN_UNKNOWN_CHANNEL)
+            subscription = self.subscriptions.find(channel, request.inbox)
+            if subscription.record.client_id != request.clientID:
+                raise Refused(errors.STAN_UNKNOWN_CLIENT_ID)
+            self.subscriptions.leave(subscription, erase=erase)
+        except Refused as problem:
+            self._refuse(reply, str(problem))
+        except OSError as problem:
+            self._refuse(reply, reason_of(problem))
+        else:
+            self._say(reply)
+
+
+def _decoded(kind: type[M], data: bytes) -> M | None:
+    """A message, or None when the bytes are none."""
+    message = kind()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        return None
+    return message

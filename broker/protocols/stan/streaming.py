@@ -1,0 +1,179 @@
+"""A NATS Streaming server inside a NATS server: its parts, its life."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.protocols.stan.channels import Channels
+from broker.protocols.stan.clients import Clients, random_name
+from broker.protocols.stan.requests import Requests, Subjects
+from broker.protocols.stan.service import KINDS, Service
+from broker.protocols.stan.store import Store
+from broker.protocols.stan.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from broker.core.engine import Engine
+    from broker.protocols.nats.server import NatsServer
+    from broker.protocols.stan.options import StanSettings
+    from broker.protocols.stan.service import Channel, Client
+
+log = logging.getLogger("broker.stan")
+
+
+class Streaming:
+    """The service of one cluster id."""
+
+    def __init__(
+        self,
+        settings: StanSettings,
+        engine: Engine,
+        nats: NatsServer,
+        folder: Path | None,
+    ) -> None:
+        """`folder`: where clients are remembered; None = not. OSError, ForeignStateError,
+        ValueError when there is no such account."""
+        account = nats.bus(settings.account)
+        if account is None:
+            raise ValueError(f"NATS Streaming: there is no account {settings.account!r}")
+        self.settings = settings
+        self.server_id = random_name()
+        self.start_ns = time.time_ns()
+        self.subjects = Subjects(settings.cluster_id, settings.discover_prefix)
+        self.store = Store(None if settings.store == "memory" else folder, settings.cluster_id)
+        self.service = Service(account, engine, self._handle, self._make_channel)
+        self.clients_desk = Clients(settings, self.service, self.store, self._client_closed)
+        self.channels_desk = Channels(settings, self.service, engine)
+        self.subscriptions = Subscriptions(settings, self.channels_desk, self.store)
+        self.requests = Requests(
+            self.subjects,
+            self.service,
+            self.clients_desk,
+            self.channels_desk,
+            self.subscriptions,
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._deaf: asyncio.TimerHandle | None = None
+
+    # --- life
+
+    async def start(self) -> None:
+        """Bring back what the disk remembers, listen."""
+        for problem in self.store.problems:
+            log.warning("recovered: %s", problem)
+        self.channels_desk.restore()
+        subjects = {kind: getattr(self.subjects, kind, "").encode() for kind in KINDS}
+        subjects["reply"] = self.clients_desk.reply_subject
+        self._restore()
+        self.service.listen(self.subjects.publish.encode(), [subjects[kind] for kind in KINDS])
+        self.keep_house()
+        self._look_for_listeners()
+
+    def _restore(self) -> None:
+        for client in list(self.store.clients.values()):
+            self.clients_desk.restore(client)
+        for record in list(self.store.subs.values()):
+            subscription = self.subscriptions.restore(record)
+            if subscription is None:
+                self.store.remove_sub(record)
+                continue
+            client = self.service.clients.get(record.client_id.encode())
+            if not record.offline and client is not None:
+                subscription.attach(client)
+            elif not record.offline:
+                self.subscriptions.leave(subscription)
+
+    async def stop(self) -> None:
+        """Hear nothing more; what is known stays known."""
+        for timer in (self._timer, self._deaf):
+            if timer is not None:
+                timer.cancel()
+        self.clients_desk.stop()
+        self.service.close()
+        for task in list(self.requests.tasks):
+            task.cancel()
+        await asyncio.gather(*self.requests.tasks, return_exceptions=True)
+        for channel in self.channels.values():
+            for subscription in channel.subscriptions:
+                subscription.detach()
+        await self.store.close()
+
+    def keep_house(self) -> None:
+        """Bring the file of clients onto the disk, delete channels that nobody uses."""
+        loop = asyncio.get_running_loop()
+        pause = limits.STAN_HOUSEKEEPING
+        self.store.sync_soon()
+        for channel in list(self.service.channels.values()):
+            inactive_ns = channel.limits.max_inactivity_ns
+            if channel.log.deleted:
+                self._channel_gone(channel)
+            elif inactive_ns:
+                pause = min(pause, max(inactive_ns // 4, limits.MS))
+                if self._is_used(channel):
+                    channel.active = loop.time()
+                elif (loop.time() - channel.active) * limits.SECOND >= inactive_ns:
+                    self._delete(channel)
+        self._timer = loop.call_later(pause / limits.SECOND, self.keep_house)
+
+    def _is_used(self, channel: Channel) -> bool:
+        return (
+            channel.stir()
+            or channel.active == 0
+            or any(not subscription.is_offline for subscription in channel.subscriptions)
+            or self.channels_desk.has_other_readers(channel)
+        )
+
+    def _delete(self, channel: Channel) -> None:
+        try:
+            self.channels_desk.delete(channel)
+            self.subscriptions.drop(channel)
+        except OSError as problem:
+            log.error("channel %s cannot be deleted: %s", channel.name, problem)
+        else:
+            log.info("channel %s was inactive and is deleted", channel.name)
+
+    def _channel_gone(self, channel: Channel) -> None:
+        """Its log was deleted through another door."""
+        self.channels_desk.forget(channel)
+        try:
+            self.subscriptions.drop(channel)
+        except OSError as problem:
+            log.error("channel %s: %s", channel.name, problem)
+
+    def _look_for_listeners(self) -> None:
+        """Messages for an inbox that nobody listens to wait until somebody does."""
+        self.service.wake_deaf()
+        pause = limits.STAN_DEAF_POLL / limits.SECOND
+        self._deaf = asyncio.get_running_loop().call_later(pause, self._look_for_listeners)
+
+    # --- what the parts ask for
+
+    def _handle(self, kind: str, subject: bytes, reply: bytes, data: bytes) -> None:
+        self.requests.handle(kind, subject, reply, data)
+
+    def _make_channel(self, name: str) -> Channel:
+        return self.channels_desk.open(name)
+
+    def _client_closed(self, client: Client) -> None:
+        for subscription in list(client.subscriptions):
+            try:
+                self.subscriptions.leave(subscription)
+            except OSError as problem:
+                log.error("client %s: %s", client.client_id, problem)
+
+    # --- what the monitoring shows
+
+    @property
+    def clients(self) -> dict[str, Client]:
+        """By id."""
+        return {client.client_id: client for client in self.service.clients.values()}
+
+    @property
+    def channels(self) -> dict[str, Channel]:
+        """By name."""
+        return {channel.name: channel for channel in self.service.channels.values()}

@@ -1,0 +1,260 @@
+"""Subscriptions: where they begin, who shares them, what stays of them.
+
+A subscription that is plain or durable has a cursor of its own, the members of a queue group share
+one. A durable that nobody uses keeps its place in `Channel.subscriptions`, offline; so does the
+last member of a durable group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker import errors_stan as errors
+from broker.core.files import escape
+from broker.core.rewind import TimeSearch
+from broker.protocols.stan import stan_pb2 as pb
+from broker.protocols.stan.clients import random_name
+from broker.protocols.stan.service import Client, Refused, Subscription
+from broker.protocols.stan.store import SubRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.core.cursor import Cursor
+    from broker.protocols.stan.channels import Channels
+    from broker.protocols.stan.options import StanSettings
+    from broker.protocols.stan.service import Channel
+    from broker.protocols.stan.store import Store
+
+CURSOR_PREFIX = "stan:"  # no NSQ channel can be called so
+_NAME_MAX = 200  # bytes of a cursor's file name; longer ones are replaced by their hash
+
+
+def check(request: pb.SubscriptionRequest, is_valid: Callable[[str], bool]) -> None:
+    """Refuse what cannot be a subscription, in the original's order."""
+    if not request.clientID:
+        raise Refused(errors.STAN_NO_CLIENT_ID)
+    if request.ackWaitInSecs < 1:
+        raise Refused(errors.STAN_INVALID_ACK_WAIT)
+    if request.maxInFlight < 1:
+        raise Refused(errors.STAN_INVALID_IN_FLIGHT)
+    if not 0 <= request.startPosition <= pb.First:
+        raise Refused(errors.STAN_INVALID_START)
+    if not is_valid(request.subject):
+        raise Refused(errors.STAN_INVALID_SUBJECT)
+    if request.qGroup and ":" in request.durableName:
+        raise Refused(errors.STAN_DURABLE_QUEUE_NAME)
+
+
+def group_key(request: pb.SubscriptionRequest) -> str:
+    """What a queue group is known by; empty = no group. A plain group may have a durable's name."""
+    if request.qGroup and request.durableName:
+        return f"{request.durableName}:{request.qGroup}"
+    return str(request.qGroup)
+
+
+def cursor_name(*parts: str) -> str:
+    """The name of a cursor, short enough for a file."""
+    name = CURSOR_PREFIX + ":".join(parts)
+    if len(escape(name)) > _NAME_MAX:
+        name = f"{CURSOR_PREFIX}{parts[0]}:{hashlib.sha256(name.encode()).hexdigest()}"
+    return name
+
+
+class TimeWanted(Exception):
+    """The place must be looked for on the disk first."""
+
+
+class Subscriptions:
+    """Those of one service."""
+
+    def __init__(self, settings: StanSettings, channels: Channels, store: Store) -> None:
+        self.settings = settings
+        self.channels = channels
+        self.store = store
+
+    # --- coming
+
+    def add(
+        self, client: Client, request: pb.SubscriptionRequest, found: int | None = None
+    ) -> Subscription:
+        """Make or resume one; `attach` makes messages flow, when the client has its answer.
+
+        `found`: the sequence for a start by time. Without it TimeWanted is raised where one is
+        needed. Refused, OSError: nothing has changed.
+        """
+        channel = self.channels.open(request.subject)
+        key = group_key(request)
+        if key:
+            return self._join_group(channel, client, request, key, found)
+        if request.durableName:
+            return self._open_durable(channel, client, request, found)
+        name = cursor_name("p", str(self.store.next_number))
+        return self._make(channel, client, request, "", name, found)
+
+    def _join_group(
+        self,
+        channel: Channel,
+        client: Client,
+        request: pb.SubscriptionRequest,
+        key: str,
+        found: int | None,
+    ) -> Subscription:
+        left = None
+        for member in channel.subscriptions:
+            if member.record.queue_name == key and member.is_offline:
+                left = member  # what the last member of a durable group left behind
+        if left is not None:
+            return self._resume(left, client, request)
+        return self._make(channel, client, request, key, cursor_name("q", key), found)
+
+    def _open_durable(
+        self,
+        channel: Channel,
+        client: Client,
+        request: pb.SubscriptionRequest,
+        found: int | None,
+    ) -> Subscription:
+        name = cursor_name("d", client.client_id, request.durableName)
+        for subscription in channel.subscriptions:
+            if subscription.cursor.name != name:
+                continue
+            if not subscription.is_offline:
+                if not self.settings.replace_durable:
+                    raise Refused(errors.STAN_DUPLICATE_DURABLE)
+                self.leave(subscription)
+            return self._resume(subscription, client, request)
+        return self._make(channel, client, request, "", name, found)
+
+    def _resume(
+        self, subscription: Subscription, client: Client, request: pb.SubscriptionRequest
+    ) -> Subscription:
+        record = subscription.record
+        resumed = replace(
+            record,
+            client_id=client.client_id,
+            inbox=request.inbox,
+            ack_inbox=f"_INBOX.{random_name()}",
+            max_in_flight=request.maxInFlight,
+            ack_wait=request.ackWaitInSecs,
+            offline=False,
+        )
+        self.store.put_sub(resumed)
+        subscription.record = resumed
+        return subscription
+
+    def _make(
+        self,
+        channel: Channel,
+        client: Client,
+        request: pb.SubscriptionRequest,
+        key: str,
+        name: str,
+        found: int | None,
+    ) -> Subscription:
+        if 0 < channel.limits.max_subs <= len(channel.subscriptions):
+            raise Refused(errors.STAN_TOO_MANY_SUBSCRIPTIONS)
+        cursor: Cursor | None = channel.log.cursors.get(name)
+        joins = any(other.cursor is cursor for other in channel.subscriptions)
+        if cursor is not None and not joins:
+            channel.log.delete_cursor(name)  # left behind by a subscription that nobody remembers
+            cursor = None
+        if cursor is None:
+            start = self.place(channel, request, found)
+            cursor = channel.log.open_cursor(name, start=start)
+        record = SubRecord(
+            self.store.next_number,
+            channel.name,
+            name,
+            client.client_id,
+            request.inbox,
+            f"_INBOX.{random_name()}",
+            request.durableName,
+            key,
+            request.maxInFlight,
+            request.ackWaitInSecs,
+        )
+        try:
+            self.store.put_sub(record)
+        except OSError:
+            if not joins:
+                channel.log.delete_cursor(name)
+            raise
+        subscription = Subscription(channel, cursor, record)
+        channel.subscriptions.append(subscription)
+        return subscription
+
+    def place(
+        self, channel: Channel, request: pb.SubscriptionRequest, found: int | None = None
+    ) -> int:
+        """The sequence of the first message for a new subscription."""
+        first, behind = channel.first_available, channel.log.visible
+        match request.startPosition:
+            case pb.LastReceived:
+                return max(first, behind - 1) if first < behind else behind
+            case pb.First:
+                return first
+            case pb.SequenceStart:
+                sequence = int(request.startSequence)
+                return behind if sequence >= behind else max(first, sequence)
+            case pb.TimeDeltaStart:
+                if found is None:
+                    raise TimeWanted
+                return max(first, min(found, behind))
+        return behind
+
+    def search(self, request: pb.SubscriptionRequest) -> Callable[[], int]:
+        """What finds the place for a start by time, on any thread; OSError. On the loop."""
+        channel = self.channels.open(request.subject)
+        moment = time.time_ns() - request.startTimeDelta
+        search = TimeSearch(channel.log)
+        return lambda: search.find(moment)
+
+    def restore(self, record: SubRecord) -> Subscription | None:
+        """One of an earlier life, offline; None when its channel is gone."""
+        channel = self.channels.get(record.channel)
+        if channel is None:
+            return None
+        cursor = channel.log.open_cursor(record.cursor, start=channel.first_available)
+        subscription = Subscription(channel, cursor, record)
+        channel.subscriptions.append(subscription)
+        return subscription
+
+    # --- going
+
+    def find(self, channel: Channel, inbox: str) -> Subscription:
+        """By its ack inbox, or by its own. Refused."""
+        for subscription in channel.subscriptions:
+            record = subscription.record
+            if not subscription.is_offline and inbox in (record.ack_inbox, record.inbox):
+                return subscription
+        raise Refused(errors.STAN_INVALID_SUBSCRIPTION)
+
+    def leave(self, subscription: Subscription, *, erase: bool = False) -> None:
+        """Its client uses it no more; a durable one stays for the next time unless erased."""
+        record, channel = subscription.record, subscription.channel
+        subscription.detach()
+        alone = not any(
+            other.cursor is subscription.cursor and other is not subscription
+            for other in channel.subscriptions
+        )
+        if record.is_durable and alone and not erase:
+            kept = replace(record, offline=True)
+            subscription.record = kept
+            self.store.put_sub(kept)
+            return
+        channel.subscriptions.remove(subscription)
+        self.store.remove_sub(record)
+        if alone:
+            channel.log.delete_cursor(record.cursor)
+
+    def drop(self, channel: Channel) -> None:
+        """The channel is gone with all of them."""
+        for subscription in list(channel.subscriptions):
+            subscription.detach()
+            self.store.remove_sub(subscription.record)
+        channel.subscriptions.clear()
+
