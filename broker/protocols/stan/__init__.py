@@ -1,0 +1,1 @@
+"""NATS Streaming: channels of logs behind subjects of a NATS account."""
