@@ -20,7 +20,7 @@ ASAN_TESTS := $(wildcard tests/unit tests/property tests/wire tests/fuzz)
 FAST := not slow and not spark and not browser
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types build debug asan-tree asan fuzz bench clean
+.PHONY: help run test lint types build debug proto asan-tree asan fuzz bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,11 @@ build: $(VENV)/.installed  ## compile in place
 debug: $(VENV)/.installed  ## compile in place with asserts and without optimiser
 	TWINWIRE_BUILD=debug $(PY) -m broker._build
 	rm -f $(VENV)/.built
+
+# Checked in, so that nobody who installs needs the compiler; a test says when it is out of date.
+proto: $(VENV)/.installed  ## make stan_pb2.py and .pyi from stan.proto
+	$(PY) -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
+	    broker/protocols/stan/stan.proto
 
 # A second tree, so that the modules in place stay what they are. Its objects survive in build/.
 asan-tree: $(VENV)/.installed $(COVERAGE)

@@ -29,6 +29,7 @@ TARGETS = {
     "nats": ("nats_parser", "target"),
     "leaf": ("leaf_parser", "target"),
     "nsq": ("nsq_parser", "target"),
+    "stan": ("stan_messages", "target"),
     "records": ("recovery", "records_target"),
     "segment": ("recovery", "segment_target"),
     "journal": ("recovery", "journal_target"),

@@ -67,7 +67,7 @@ def part_of(module: str) -> str | None:
     if len(parts) == 1 or module == "broker.protocols":
         return "root"
     if parts[1] == "protocols":
-        is_wire = len(parts) > 3 and parts[3].startswith("wire")
+        is_wire = len(parts) > 3 and re.match(r"wire|\w+_pb2$", parts[3])
         return "wire" if is_wire else parts[2]
     part = re.sub(r"^(config|errors|server|stats)_\w+$", r"\1", parts[1])
     return {"_build": "build", "__main__": "main"}.get(part, part)

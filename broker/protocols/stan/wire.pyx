@@ -146,7 +146,7 @@ cdef size_t msg_size(const record_t *rec, uint32_t redelivery) noexcept nogil:
                         + bytes_size(rec.total_len - rec.headers_len)
                         + number_size(<uint64_t>rec.timestamp_ns))
     if redelivery:
-        size += number_size(redelivery)
+        size += number_size(1) + number_size(redelivery)
     return size
 
 
