@@ -30,7 +30,7 @@ STAN_INVALID_CLOSE: Final = "stan: invalid close request"
 STAN_TOO_MANY_CHANNELS: Final = "too many channels"
 STAN_TOO_MANY_SUBSCRIPTIONS: Final = "too many subscriptions per channel"
 STAN_CASE: Final = (  # the misspelt word is the original's
-    'rejecting channel "{name}" because channel "{other}" alreay exists'
+    'rejecting channel "{name}" because channel "{other}" alreay exists'  # codespell:ignore
     " (different cases not allowed)"
 )
 

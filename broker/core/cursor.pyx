@@ -450,10 +450,11 @@ cdef class Cursor(JobOwner):
         e.state = ENTRY_SENT
         e.mark = self.shared.turn.now_ns
         e.timer.owner = c
-        # what was given together comes back in that order
-        c.sent_then = c.sent_then + 1 if c.sent_ns == e.mark else 0
-        c.sent_ns = e.mark
-        e.timer.due_ns = e.mark + c.ack_wait_ns + c.sent_then
+        e.timer.due_ns = e.mark + c.ack_wait_ns
+        if self.unacked_first:      # what was given together comes back in that order
+            c.sent_then = c.sent_then + 1 if c.sent_ns == e.mark else 0
+            c.sent_ns = e.mark
+            e.timer.due_ns += c.sent_then
         heap_push(&self.inflight.due, &e.timer)
         e.prev = c.last
         e.next = 0

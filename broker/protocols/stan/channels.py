@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from broker import errors_stan as errors
-from broker.protocols.stan.service import Channel, Refused
+from broker.protocols.stan.service import Channel, RefusedError
 
 if TYPE_CHECKING:
     from broker.core.engine import Engine
@@ -40,17 +40,17 @@ class Channels:
         return self.service.channels.get(name.encode())
 
     def open(self, name: str) -> Channel:
-        """The channel of that name, made if need be. Refused, OSError."""
+        """The channel of that name, made if need be. RefusedError, OSError."""
         channel = self.get(name)
         if channel is not None:
             return channel
         other = self._by_folded.get(name.casefold())
         if other is not None:
-            raise Refused(errors.STAN_CASE.format(name=name, other=other))
+            raise RefusedError(errors.STAN_CASE.format(name=name, other=other))
         if 0 < self.settings.max_channels <= len(self.service.channels):
-            raise Refused(errors.STAN_TOO_MANY_CHANNELS)
+            raise RefusedError(errors.STAN_TOO_MANY_CHANNELS)
         if name.endswith("#ephemeral"):
-            raise Refused(errors.STAN_TEMPORARY_NAME)
+            raise RefusedError(errors.STAN_TEMPORARY_NAME)
         in_memory = self.settings.store == "memory"
         return self._adopt(self.engine.open_log(name, ephemeral=in_memory, face=FACE))
 

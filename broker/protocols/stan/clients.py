@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from broker import errors_stan as errors
 from broker import limits
-from broker.protocols.stan.service import Client, Refused
+from broker.protocols.stan.service import Client, RefusedError
 from broker.protocols.stan.store import ClientRecord
 
 if TYPE_CHECKING:
@@ -124,12 +124,12 @@ class Clients:
             log.error("client %s: %s", client.client_id, problem)
 
     def known(self, client_id: str) -> Client:
-        """The client of that id; Refused when there is none."""
+        """The client of that id; RefusedError when there is none."""
         if not client_id:
-            raise Refused(errors.STAN_NO_CLIENT_ID)
+            raise RefusedError(errors.STAN_NO_CLIENT_ID)
         client = self.service.clients.get(client_id.encode())
         if client is None:
-            raise Refused(errors.STAN_UNKNOWN_CLIENT_ID)
+            raise RefusedError(errors.STAN_UNKNOWN_CLIENT_ID)
         return client
 
     # --- heartbeats

@@ -13,9 +13,9 @@ from broker import errors_stan as errors
 from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.channels import reason_of
 from broker.protocols.stan.options import is_valid_channel
-from broker.protocols.stan.service import Client, Refused
+from broker.protocols.stan.service import Client, RefusedError
 from broker.protocols.stan.store import ClientRecord
-from broker.protocols.stan.subscriptions import TimeWanted, check
+from broker.protocols.stan.subscriptions import TimeWantedError, Wish, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,11 +148,11 @@ class Requests:
         try:
             check(request, is_valid_channel)
             self._open(reply, request)
-        except TimeWanted:
+        except TimeWantedError:
             task = asyncio.create_task(self._search(reply, request))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
-        except Refused as problem:
+        except RefusedError as problem:
             self._refuse(reply, str(problem))
         except OSError as problem:
             self._refuse(reply, reason_of(problem))
@@ -161,7 +161,7 @@ class Requests:
         self, reply: bytes, request: pb.SubscriptionRequest, found: int | None = None
     ) -> None:
         client = self.clients.known(request.clientID)
-        subscription = self.subscriptions.add(client, request, found)
+        subscription = self.subscriptions.add(Wish(client, request, found))
         # the answer first, then messages
         self._say(reply, pb.SubscriptionResponse(ackInbox=subscription.record.ack_inbox))
         subscription.attach(client)
@@ -171,7 +171,7 @@ class Requests:
         try:
             found = await asyncio.to_thread(self.subscriptions.search(request))
             self._open(reply, request, found)
-        except Refused as problem:
+        except RefusedError as problem:
             self._refuse(reply, str(problem))
         except OSError as problem:
             self._refuse(reply, reason_of(problem))
@@ -183,15 +183,15 @@ class Requests:
         request = _decoded(pb.UnsubscribeRequest, data)
         try:
             if request is None:
-                raise Refused(errors.STAN_INVALID_UNSUBSCRIBE)
+                raise RefusedError(errors.STAN_INVALID_UNSUBSCRIBE)
             channel = self.channels.get(request.subject)
             if channel is None:
-                raise Refused(errors.STAN_UNKNOWN_CHANNEL)
+                raise RefusedError(errors.STAN_UNKNOWN_CHANNEL)
             subscription = self.subscriptions.find(channel, request.inbox)
             if subscription.record.client_id != request.clientID:
-                raise Refused(errors.STAN_UNKNOWN_CLIENT_ID)
+                raise RefusedError(errors.STAN_UNKNOWN_CLIENT_ID)
             self.subscriptions.leave(subscription, erase=erase)
-        except Refused as problem:
+        except RefusedError as problem:
             self._refuse(reply, str(problem))
         except OSError as problem:
             self._refuse(reply, reason_of(problem))

@@ -74,7 +74,7 @@ cdef class Channel(Session):
     cdef readonly Log log
     cdef readonly list subscriptions    # offline durables included
     cdef public object limits           # options.ChannelLimits
-    cdef public double active           # loop time of the last publish or subscriber, for inactivity
+    cdef public double active           # loop time of the last use, for its inactivity limit
     cdef char *promises                 # owned: promise_t and its bytes, one behind the other
     cdef size_t head, tail, cap
     cdef bint waiting                   # told the log to call `settled`

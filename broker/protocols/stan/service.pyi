@@ -13,7 +13,7 @@ from broker.protocols.stan.store import SubRecord
 
 KINDS: tuple[str, ...]
 
-class Refused(Exception): ...
+class RefusedError(Exception): ...
 
 @final
 class Service(Sink):

@@ -46,14 +46,14 @@ cdef struct promise_t:
     uint32_t reply_len
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A request cannot be granted; the text is the client's answer."""
 
 
 cdef class Service(Sink):
     def __init__(self, Account account, Engine engine, handle, make_channel):
         """In one account. `handle(kind, subject, reply, data)` does what is not hot;
-        `make_channel(name)` makes a channel: Refused, OSError."""
+        `make_channel(name)` makes a channel: RefusedError, OSError."""
         self.account = account
         self.engine = engine
         self.router = account.router
@@ -131,7 +131,7 @@ cdef class Service(Sink):
             return
         try:
             channel = self.channel_of(msg.subject.ptr, msg.subject.len)
-        except Refused as problem:
+        except RefusedError as problem:
             self.answer(rec.reply, rec.reply_len, msg.guid.ptr, msg.guid.len, str(problem))
             return
         except Exception as problem:
@@ -171,7 +171,7 @@ cdef class Service(Sink):
         return client
 
     cdef Channel channel_of(self, const char *name, size_t n):
-        """The channel of that name, made if need be. Refused, OSError."""
+        """The channel of that name, made if need be. RefusedError, OSError."""
         cdef Channel channel = self.last_channel
         cdef span_t span
         span.ptr = name
@@ -183,7 +183,7 @@ cdef class Service(Sink):
         if channel is None:
             text = key.decode()     # has been verified
             if not is_valid_channel(text):
-                raise Refused(errors.STAN_INVALID_PUBLISH)
+                raise RefusedError(errors.STAN_INVALID_PUBLISH)
             channel = self.make_channel(text)
         self.last_channel = channel
         return channel

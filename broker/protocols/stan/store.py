@@ -142,7 +142,7 @@ class Store:
             while view:
                 view = view[os.write(fd, view) :]
             os.fdatasync(fd)
-            os.replace(new, self._path)
+            new.replace(self._path)
         except OSError:
             os.close(fd)
             raise

@@ -75,8 +75,8 @@ class Streaming:
         self._look_for_listeners()
 
     def _restore(self) -> None:
-        for client in list(self.store.clients.values()):
-            self.clients_desk.restore(client)
+        for known in list(self.store.clients.values()):
+            self.clients_desk.restore(known)
         for record in list(self.store.subs.values()):
             subscription = self.subscriptions.restore(record)
             if subscription is None:

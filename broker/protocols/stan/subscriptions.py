@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker import errors_stan as errors
@@ -17,7 +17,7 @@ from broker.core.files import escape
 from broker.core.rewind import TimeSearch
 from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.clients import random_name
-from broker.protocols.stan.service import Client, Refused, Subscription
+from broker.protocols.stan.service import Client, RefusedError, Subscription
 from broker.protocols.stan.store import SubRecord
 
 if TYPE_CHECKING:
@@ -36,17 +36,17 @@ _NAME_MAX = 200  # bytes of a cursor's file name; longer ones are replaced by th
 def check(request: pb.SubscriptionRequest, is_valid: Callable[[str], bool]) -> None:
     """Refuse what cannot be a subscription, in the original's order."""
     if not request.clientID:
-        raise Refused(errors.STAN_NO_CLIENT_ID)
+        raise RefusedError(errors.STAN_NO_CLIENT_ID)
     if request.ackWaitInSecs < 1:
-        raise Refused(errors.STAN_INVALID_ACK_WAIT)
+        raise RefusedError(errors.STAN_INVALID_ACK_WAIT)
     if request.maxInFlight < 1:
-        raise Refused(errors.STAN_INVALID_IN_FLIGHT)
+        raise RefusedError(errors.STAN_INVALID_IN_FLIGHT)
     if not 0 <= request.startPosition <= pb.First:
-        raise Refused(errors.STAN_INVALID_START)
+        raise RefusedError(errors.STAN_INVALID_START)
     if not is_valid(request.subject):
-        raise Refused(errors.STAN_INVALID_SUBJECT)
+        raise RefusedError(errors.STAN_INVALID_SUBJECT)
     if request.qGroup and ":" in request.durableName:
-        raise Refused(errors.STAN_DURABLE_QUEUE_NAME)
+        raise RefusedError(errors.STAN_DURABLE_QUEUE_NAME)
 
 
 def group_key(request: pb.SubscriptionRequest) -> str:
@@ -64,8 +64,17 @@ def cursor_name(*parts: str) -> str:
     return name
 
 
-class TimeWanted(Exception):
+class TimeWantedError(Exception):
     """The place must be looked for on the disk first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a client asks for."""
+
+    client: Client
+    request: pb.SubscriptionRequest
+    found: int | None = None  # the sequence for a start by time, once it is known
 
 
 class Subscriptions:
@@ -78,98 +87,70 @@ class Subscriptions:
 
     # --- coming
 
-    def add(
-        self, client: Client, request: pb.SubscriptionRequest, found: int | None = None
-    ) -> Subscription:
+    def add(self, wish: Wish) -> Subscription:
         """Make or resume one; `attach` makes messages flow, when the client has its answer.
 
-        `found`: the sequence for a start by time. Without it TimeWanted is raised where one is
-        needed. Refused, OSError: nothing has changed.
+        TimeWantedError when `found` is needed and not there. RefusedError, OSError: nothing has changed.
         """
+        request = wish.request
         channel = self.channels.open(request.subject)
         key = group_key(request)
         if key:
-            return self._join_group(channel, client, request, key, found)
+            return self._join_group(channel, wish, key)
         if request.durableName:
-            return self._open_durable(channel, client, request, found)
-        name = cursor_name("p", str(self.store.next_number))
-        return self._make(channel, client, request, "", name, found)
+            return self._open_durable(channel, wish)
+        return self._make(channel, wish, "", cursor_name("p", str(self.store.next_number)))
 
-    def _join_group(
-        self,
-        channel: Channel,
-        client: Client,
-        request: pb.SubscriptionRequest,
-        key: str,
-        found: int | None,
-    ) -> Subscription:
-        left = None
+    def _join_group(self, channel: Channel, wish: Wish, key: str) -> Subscription:
         for member in channel.subscriptions:
             if member.record.queue_name == key and member.is_offline:
-                left = member  # what the last member of a durable group left behind
-        if left is not None:
-            return self._resume(left, client, request)
-        return self._make(channel, client, request, key, cursor_name("q", key), found)
+                # what the last member of a durable group left behind
+                return self._resume(member, wish)
+        return self._make(channel, wish, key, cursor_name("q", key))
 
-    def _open_durable(
-        self,
-        channel: Channel,
-        client: Client,
-        request: pb.SubscriptionRequest,
-        found: int | None,
-    ) -> Subscription:
-        name = cursor_name("d", client.client_id, request.durableName)
+    def _open_durable(self, channel: Channel, wish: Wish) -> Subscription:
+        name = cursor_name("d", wish.client.client_id, wish.request.durableName)
         for subscription in channel.subscriptions:
             if subscription.cursor.name != name:
                 continue
             if not subscription.is_offline:
                 if not self.settings.replace_durable:
-                    raise Refused(errors.STAN_DUPLICATE_DURABLE)
+                    raise RefusedError(errors.STAN_DUPLICATE_DURABLE)
                 self.leave(subscription)
-            return self._resume(subscription, client, request)
-        return self._make(channel, client, request, "", name, found)
+            return self._resume(subscription, wish)
+        return self._make(channel, wish, "", name)
 
-    def _resume(
-        self, subscription: Subscription, client: Client, request: pb.SubscriptionRequest
-    ) -> Subscription:
-        record = subscription.record
+    def _resume(self, subscription: Subscription, wish: Wish) -> Subscription:
         resumed = replace(
-            record,
-            client_id=client.client_id,
-            inbox=request.inbox,
+            subscription.record,
+            client_id=wish.client.client_id,
+            inbox=wish.request.inbox,
             ack_inbox=f"_INBOX.{random_name()}",
-            max_in_flight=request.maxInFlight,
-            ack_wait=request.ackWaitInSecs,
+            max_in_flight=wish.request.maxInFlight,
+            ack_wait=wish.request.ackWaitInSecs,
             offline=False,
         )
         self.store.put_sub(resumed)
         subscription.record = resumed
         return subscription
 
-    def _make(
-        self,
-        channel: Channel,
-        client: Client,
-        request: pb.SubscriptionRequest,
-        key: str,
-        name: str,
-        found: int | None,
-    ) -> Subscription:
+    def _make(self, channel: Channel, wish: Wish, key: str, name: str) -> Subscription:
+        request = wish.request
         if 0 < channel.limits.max_subs <= len(channel.subscriptions):
-            raise Refused(errors.STAN_TOO_MANY_SUBSCRIPTIONS)
+            raise RefusedError(errors.STAN_TOO_MANY_SUBSCRIPTIONS)
         cursor: Cursor | None = channel.log.cursors.get(name)
         joins = any(other.cursor is cursor for other in channel.subscriptions)
         if cursor is not None and not joins:
             channel.log.delete_cursor(name)  # left behind by a subscription that nobody remembers
             cursor = None
         if cursor is None:
-            start = self.place(channel, request, found)
+            start = self.place(channel, request, wish.found)
             cursor = channel.log.open_cursor(name, start=start)
         record = SubRecord(
             self.store.next_number,
             channel.name,
             name,
-            client.client_id,
+            wish.client.client_id,
             request.inbox,
             f"_INBOX.{random_name()}",
             request.durableName,
@@ -202,7 +183,7 @@ class Subscriptions:
                 return behind if sequence >= behind else max(first, sequence)
             case pb.TimeDeltaStart:
                 if found is None:
-                    raise TimeWanted
+                    raise TimeWantedError
                 return max(first, min(found, behind))
         return behind
 
@@ -226,12 +207,12 @@ class Subscriptions:
     # --- going
 
     def find(self, channel: Channel, inbox: str) -> Subscription:
-        """By its ack inbox, or by its own. Refused."""
+        """By its ack inbox, or by its own. RefusedError."""
         for subscription in channel.subscriptions:
             record = subscription.record
             if not subscription.is_offline and inbox in (record.ack_inbox, record.inbox):
                 return subscription
-        raise Refused(errors.STAN_INVALID_SUBSCRIPTION)
+        raise RefusedError(errors.STAN_INVALID_SUBSCRIPTION)
 
     def leave(self, subscription: Subscription, *, erase: bool = False) -> None:
         """Its client uses it no more; a durable one stays for the next time unless erased."""
@@ -257,4 +238,3 @@ class Subscriptions:
             subscription.detach()
             self.store.remove_sub(subscription.record)
         channel.subscriptions.clear()
-
