@@ -28,7 +28,7 @@ from broker.core.heap cimport heap_peek, heap_push, heap_remove, heap_update
 from broker.core.inflight cimport (
     ENTRY_AGAIN, ENTRY_DEFERRED, ENTRY_LEAVING, ENTRY_SENT, Inflight, entry_t)
 from broker.core.jobs cimport job_t
-from broker.core.journal cimport OP_ENTRY, OP_PAUSE, Journal
+from broker.core.journal cimport OP_ENTRY, OP_PAUSE
 from broker.core.latency cimport AckLatency
 from broker.core.log cimport Log
 from broker.core.reading cimport load, loaded, locate, move_to, quarantine, read_entry

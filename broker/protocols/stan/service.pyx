@@ -22,7 +22,7 @@ from broker.core.limiter cimport Limiter
 from broker.core.log cimport Log
 from broker.core.router cimport Router
 from broker.core.seams cimport Session, Sink
-from broker.core.trie cimport match_t, sub_t
+from broker.core.trie cimport sub_t
 from broker.core.turn cimport PHASE_STORE
 from broker.core.types cimport record_t, span_t
 from broker.protocols.nats.account cimport Account
@@ -514,7 +514,6 @@ cdef class Subscription(Sink):
     def is_offline(self):
         """A durable one that nobody uses."""
         return self.client is None
-
 
 
 cdef bint same(bytes known, const span_t *given) noexcept:

@@ -90,7 +90,7 @@ class Subscriptions:
     def add(self, wish: Wish) -> Subscription:
         """Make or resume one; `attach` makes messages flow, when the client has its answer.
 
-        TimeWantedError when `found` is needed and not there. RefusedError, OSError: nothing has changed.
+        TimeWantedError when `found` is needed. RefusedError, OSError: nothing has changed.
         """
         request = wish.request
         channel = self.channels.open(request.subject)
