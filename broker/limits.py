@@ -371,6 +371,7 @@ STAN_MAX_CHANNELS: Final = 100  # here and below 0 = no limit
 STAN_MAX_SUBSCRIPTIONS: Final = 1_000  # of one channel, durables that are offline included
 STAN_MAX_MSGS: Final = 1_000_000  # of one channel; then the oldest are dropped
 STAN_MAX_BYTES: Final = 1_024_000_000
+STAN_MONITOR_LIMIT: Final = 1_024  # clients or channels on a page unless limit= says otherwise
 
 # --- our own pages on the NSQ HTTP door (/v1/) --------------------------------------------------
 
