@@ -157,7 +157,7 @@ class MonitorHttp:
     def _simple(self, path: str, build: Callable[[Query], Json]) -> Handler:
         async def serve(request: web.Request) -> web.StreamResponse:
             self.pages.requests[path] += 1
-            return _json(request, encode(build(Query(request.query))))
+            return json_answer(request, encode(build(Query(request.query))))
 
         return serve
 
@@ -170,20 +170,20 @@ class MonitorHttp:
         self.pages.requests["/subsz"] += 1
         found = self.pages.subsz(options.SubszOptions.from_query(Query(request.query)))
         if not found.shown:
-            return _json(request, encode(found.counts))
+            return json_answer(request, encode(found.counts))
         return await _long(request, found.page)
 
     async def _healthz(self, request: web.Request) -> web.StreamResponse:
         self.pages.requests["/healthz"] += 1
         health = self.pages.healthz(options.HealthzOptions.from_query(Query(request.query)))
-        return _json(request, encode(health.page, indent=False), health.status)
+        return json_answer(request, encode(health.page, indent=False), health.status)
 
     async def _stacksz(self, request: web.Request) -> web.StreamResponse:
-        return _json(request, stacks())
+        return json_answer(request, stacks())
 
     async def _ipqueuesz(self, request: web.Request) -> web.StreamResponse:
         Query(request.query).boolean("all")
-        return _json(request, b"{}")  # work is not queued between threads here
+        return json_answer(request, b"{}")  # work is not queued between threads here
 
     async def _raftz(self, _request: web.Request) -> web.StreamResponse:
         return web.Response(status=404, text=errors_monitor.NO_RAFT)
@@ -214,7 +214,8 @@ def _dressed(request: web.Request) -> tuple[bytes, bytes, dict[str, str]]:
     return b"", b"", {"Content-Type": "application/json", "Access-Control-Allow-Origin": "*"}
 
 
-def _json(request: web.Request, body: bytes, status: int = 200) -> web.Response:
+def json_answer(request: web.Request, body: bytes, status: int = 200) -> web.Response:
+    """A page that is made already, as JSON, or as JSONP when a callback is named."""
     before, behind, headers = _dressed(request)
     return web.Response(status=status, body=before + body + behind, headers=headers)
 

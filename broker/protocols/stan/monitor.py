@@ -1,0 +1,328 @@
+"""The pages below /streaming on the monitoring door, as nats-streaming-server 0.25.6 has them."""
+
+from __future__ import annotations
+
+import html
+import re
+import resource
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from aiohttp import web
+
+from broker import errors_monitor, limits
+from broker.protocols.nats.monitor import json_answer
+from broker.protocols.nats.monitor_text import encode, filled, rfc3339, uptime
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from broker.protocols.nats.monitor import Handler
+    from broker.protocols.stan.options import StanSettings
+
+    Json = dict[str, Any]
+
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_ERROR_HEADERS: Final = {
+    "Content-Type": "text/plain; charset=utf-8",
+    "X-Content-Type-Options": "nosniff",
+}
+_LINKS: Final = ("serverz", "storez", "clientsz", "channelsz")
+_FRONT: Final = """<!doctype html>
+<html lang="en">
+<head><title>NATS Streaming</title></head>
+<body>
+<h1>NATS Streaming: {cluster}</h1>
+{links}
+</body>
+</html>
+"""
+
+
+class SubscriptionView(Protocol):
+    """One subscription, an offline durable included."""
+
+    client_id: str  # who has it, or had it last
+    inbox: str
+    ack_inbox: str
+    durable_name: str
+    queue_name: str
+    is_durable: bool
+    is_offline: bool
+    max_inflight: int
+    ack_wait: int  # seconds
+    last_sent: int
+    pending_count: int
+    is_stalled: bool
+
+
+class ChannelView(Protocol):
+    """One channel."""
+
+    name: str
+    msgs: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+
+    @property
+    def subscriptions(self) -> Sequence[SubscriptionView]: ...
+
+
+class ClientView(Protocol):
+    """One client that is connected."""
+
+    client_id: str
+    hb_inbox: str
+
+    @property
+    def subscriptions(self) -> Collection[SubscriptionView]: ...
+
+
+class ServiceView(Protocol):
+    """What of the service is shown."""
+
+    settings: StanSettings
+    server_id: str
+    start_ns: int
+    in_msgs: int
+    in_bytes: int
+    out_msgs: int
+    out_bytes: int
+
+    @property
+    def clients(self) -> Mapping[str, ClientView]: ...
+    @property
+    def channels(self) -> Mapping[str, ChannelView]: ...
+
+
+class StreamingPages:
+    """The pages of one service."""
+
+    def __init__(self, service: ServiceView) -> None:
+        self.service = service
+
+    def handlers(self) -> dict[str, Handler]:
+        """Path and handler of each."""
+        return {
+            "/streaming": self._front,
+            "/streaming/serverz": self._serverz,
+            "/streaming/storez": self._storez,
+            "/streaming/clientsz": self._clientsz,
+            "/streaming/channelsz": self._channelsz,
+            "/streaming/isFTActive": self._is_ft_active,
+        }
+
+    async def _front(self, _request: web.Request) -> web.StreamResponse:
+        links = "\n".join(f'<a href="./streaming/{page}">{page}</a>' for page in _LINKS)
+        cluster = html.escape(self.service.settings.cluster_id)
+        page = _FRONT.format(cluster=cluster, links=links)
+        return web.Response(text=page, content_type="text/html")
+
+    async def _serverz(self, request: web.Request) -> web.StreamResponse:
+        return json_answer(request, encode(self.serverz()))
+
+    async def _storez(self, request: web.Request) -> web.StreamResponse:
+        return json_answer(request, encode(self.storez()))
+
+    async def _clientsz(self, request: web.Request) -> web.StreamResponse:
+        with_subs = _number(request, "subs") == 1
+        name = request.query.get("client", "")
+        if name:
+            client = self.service.clients.get(name)
+            if client is None:
+                return _not_found(errors_monitor.NO_CLIENT.format(name))
+            return json_answer(request, encode(self.client(client, with_subs=with_subs)))
+        return json_answer(request, encode(self.clientsz(*_page(request), with_subs=with_subs)))
+
+    async def _channelsz(self, request: web.Request) -> web.StreamResponse:
+        with_subs = _number(request, "subs") == 1
+        name = request.query.get("channel", "")
+        if name:
+            channel = self.service.channels.get(name)
+            if channel is None:
+                return _not_found(errors_monitor.NO_CHANNEL.format(name))
+            return json_answer(request, encode(self.channel(channel, with_subs=with_subs)))
+        return json_answer(request, encode(self.channelsz(*_page(request), with_subs=with_subs)))
+
+    async def _is_ft_active(self, _request: web.Request) -> web.StreamResponse:
+        return web.Response(status=204)  # there are no groups of servers
+
+    # --- what is on them
+
+    def serverz(self) -> Json:
+        """The server as a whole."""
+        service, now_ns = self.service, time.time_ns()
+        page = {
+            **self._names(),
+            "version": limits.STAN_VERSION,
+            "go": f"python{sys.version_info.major}.{sys.version_info.minor}",
+            "state": "STANDALONE",
+            "now": rfc3339(now_ns),
+            "start_time": rfc3339(service.start_ns),
+            "uptime": uptime(now_ns - service.start_ns),
+            "clients": len(service.clients),
+            "subscriptions": sum(len(c.subscriptions) for c in service.channels.values()),
+            "channels": len(service.channels),
+            **self._totals(),
+            "in_msgs": service.in_msgs,
+            "in_bytes": service.in_bytes,
+            "out_msgs": service.out_msgs,
+            "out_bytes": service.out_bytes,
+        }
+        return page | _open_files()
+
+    def storez(self) -> Json:
+        """Limits, and what is stored."""
+        settings = self.service.settings
+        bounds: Json = {"max_channels": settings.max_channels, **_limits(settings.limits)}
+        if overrides := settings.patterns():
+            bounds["channels"] = {name: _limits(each) for name, each in sorted(overrides)}
+        return {
+            **self._names(),
+            "now": rfc3339(time.time_ns()),
+            "type": settings.store.upper(),
+            "limits": bounds,
+            **self._totals(),
+        }
+
+    def clientsz(self, offset: int, limit: int, *, with_subs: bool) -> Json:
+        """A page of clients, by name."""
+        clients = self.service.clients
+        shown = sorted(clients)[offset : offset + limit]
+        subs = self._by_client() if with_subs else None
+        return {
+            **self._list(offset, limit, len(shown), len(clients)),
+            "clients": [_client(clients[name], subs) for name in shown],
+        }
+
+    def client(self, client: ClientView, *, with_subs: bool) -> Json:
+        """One client."""
+        return _client(client, self._by_client() if with_subs else None)
+
+    def channelsz(self, offset: int, limit: int, *, with_subs: bool) -> Json:
+        """A page of channels, by name: their names, or all about them."""
+        channels = self.service.channels
+        shown = sorted(channels)[offset : offset + limit]
+        page = self._list(offset, limit, len(shown), len(channels))
+        if with_subs:
+            entries = [self.channel(channels[name], with_subs=True) for name in shown]
+            return page | filled({"channels": entries})
+        return page | filled({"names": shown})
+
+    def channel(self, channel: ChannelView, *, with_subs: bool) -> Json:
+        """One channel."""
+        page: Json = {
+            "name": channel.name,
+            "msgs": channel.msgs,
+            "bytes": channel.bytes,
+            "first_seq": channel.first_seq,
+            "last_seq": channel.last_seq,
+            "subs_count": len(channel.subscriptions),
+        }
+        if with_subs:
+            shown = sorted(channel.subscriptions, key=_rank)
+            page |= filled({"subscriptions": [_subscription(sub) for sub in shown]})
+        return page
+
+    def _names(self) -> Json:
+        return {
+            "cluster_id": self.service.settings.cluster_id,
+            "server_id": self.service.server_id,
+        }
+
+    def _list(self, offset: int, limit: int, count: int, total: int) -> Json:
+        return {
+            **self._names(),
+            "now": rfc3339(time.time_ns()),
+            "offset": offset,
+            "limit": limit,
+            "count": count,
+            "total": total,
+        }
+
+    def _totals(self) -> Json:
+        channels = self.service.channels.values()
+        return {
+            "total_msgs": sum(channel.msgs for channel in channels),
+            "total_bytes": sum(channel.bytes for channel in channels),
+        }
+
+    def _by_client(self) -> Mapping[str, Mapping[str, list[Json]]]:
+        """Client, channel, its subscriptions there."""
+        found: dict[str, dict[str, list[Json]]] = defaultdict(lambda: defaultdict(list))
+        for name, channel in sorted(self.service.channels.items()):
+            for sub in channel.subscriptions:
+                if not sub.is_offline:
+                    found[sub.client_id][name].append(_subscription(sub))
+        return found
+
+
+def _client(client: ClientView, subs: Mapping[str, Mapping[str, list[Json]]] | None) -> Json:
+    page: Json = {
+        "id": client.client_id,
+        "hb_inbox": client.hb_inbox,
+        "subs_count": len(client.subscriptions),
+    }
+    own = subs.get(client.client_id) if subs is not None else None
+    return page | filled({"subscriptions": dict(own or {})})
+
+
+def _rank(sub: SubscriptionView) -> tuple[bool, bool]:
+    """Plain ones and durables in use, then durables nobody uses, then queue groups."""
+    return bool(sub.queue_name), sub.is_offline
+
+
+def _subscription(sub: SubscriptionView) -> Json:
+    return {
+        "client_id": sub.client_id,
+        "inbox": sub.inbox,
+        "ack_inbox": sub.ack_inbox,
+        **filled({"durable_name": sub.durable_name, "queue_name": sub.queue_name}),
+        "is_durable": sub.is_durable,
+        "is_offline": sub.is_offline,
+        "max_inflight": sub.max_inflight,
+        "ack_wait": sub.ack_wait,
+        "last_sent": sub.last_sent,
+        "pending_count": sub.pending_count,
+        "is_stalled": sub.is_stalled,
+    }
+
+
+def _limits(bounds: Any) -> Json:
+    return {
+        "max_msgs": bounds.max_msgs,
+        "max_bytes": bounds.max_bytes,
+        "max_age": bounds.max_age_ns,
+        "max_subscriptions": bounds.max_subs,
+        "max_inactivity": bounds.max_inactivity_ns,
+    }
+
+
+def _open_files() -> Json:
+    try:
+        count = (
+            sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1
+        )  # without the one that reads the folder
+    except OSError:
+        return {}  # the system does not say
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return filled({"open_fds": count, "max_fds": max(soft, 0)})
+
+
+def _page(request: web.Request) -> tuple[int, int]:
+    """offset and limit; what is no number, or makes no sense, counts as not given."""
+    limit = _number(request, "limit")
+    return max(_number(request, "offset"), 0), limit if limit > 0 else limits.STAN_MONITOR_LIMIT
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = request.query.get(name, "")
+    return int(text) if _NUMBER.fullmatch(text) else 0
+
+
+def _not_found(text: str) -> web.Response:
+    return web.Response(status=404, body=f"{text}\n".encode(), headers=_ERROR_HEADERS)
