@@ -222,11 +222,12 @@ cdef class Router:
 
     cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL:
         """An answer while messages are on their way: the cache may be in use by an outer call."""
-        cdef match_t *m = self.spare + min(self.busy, <uint32_t>ROUTE_DEPTH) - 1
-        clear_match(m)
-        self.changes += 1
+        cdef match_t *m
         if self.busy > <uint32_t>ROUTE_DEPTH:
             raise RecursionError('messages lead to messages too often')
+        m = self.spare + self.busy - 1
+        clear_match(m)
+        self.changes += 1
         self.fill(m, subject, n)
         return m
 

@@ -422,6 +422,7 @@ cdef class LeafSession(Session):
     cdef inline void counted(self, uint64_t messages, uint64_t nbytes) noexcept:
         self.out_msgs += messages
         self.out_bytes += nbytes
+        self.active_ns = self.face.turn.now_ns
         if self.out.full_bytes > self.face.stall_bytes:
             self.face.stalled = <void *>self
 

@@ -2,7 +2,8 @@
 """Permissions as four sets of patterns, each a small Router.
 
 A subscription is looked up as if it were a literal subject: `s.*` admits `s.>`. One that reaches
-into what is denied is taken, and what is denied is filtered when it is delivered. Source:
+into what is denied is taken, and what is denied is filtered when it is delivered, however the two
+lie to each other: the original filters only what lies within the subscription as a whole. Source:
 nats-server client.go canSubscribe, pubAllowedFullCheck.
 """
 from functools import lru_cache
@@ -56,6 +57,17 @@ def is_within(bytes subject, bytes pattern):
     return len(tokens) == len(parts)
 
 
+def overlap(bytes one, bytes other):
+    """Does some subject match both patterns?"""
+    first, second = one.split(b'.'), other.split(b'.')
+    for a, b in zip(first, second):
+        if a == b'>' or b == b'>':
+            return True
+        if a != b and a != b'*' and b != b'*':
+            return False
+    return len(first) == len(second)
+
+
 cdef class Permit:
     def __init__(self, permissions):
         publish, subscribe = permissions.publish, permissions.subscribe
@@ -101,7 +113,7 @@ cdef class Permit:
             return PERMIT_NO
         if subject_shape(subject, n) & SUBJECT_WILDCARD:
             for pattern in self.denied:
-                if is_within(pattern, subject[:n]):
+                if overlap(pattern, subject[:n]):
                     return PERMIT_FILTERED
         return PERMIT_YES
 

@@ -28,7 +28,7 @@ cdef class NatsSession(Session):
     cdef readonly uint64_t client_id
     cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
     cdef readonly int64_t start_ns      # wall clock
-    cdef readonly int64_t active_ns     # monotonic: last PUB, SUB or UNSUB
+    cdef readonly int64_t active_ns     # monotonic: last PUB, SUB, UNSUB or delivery
     cdef readonly int64_t rtt_ns        # 0 = not known
     cdef int64_t ping_due_ns            # when the ping timer fires
     cdef int64_t pinged_ns              # when the client last sent PING

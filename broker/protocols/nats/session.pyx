@@ -117,6 +117,7 @@ cdef class NatsSession(Session):
         """Belong to an account from here on, with these rights."""
         if self.account is not None and self.account is not account:
             self.account.leave(self)
+            self.remove_retired()       # else they are removed now and once more later
             while self.drop_any():
                 pass
         if self.account is not account:
@@ -126,6 +127,8 @@ cdef class NatsSession(Session):
         self.identity = identity
         self.permit = permit
         self.filter = None
+        if permit is None or not permit.responses:
+            self.replies = None
         self.memo = NULL
         self.unknown = False
         self.login_due_ns = 0
@@ -417,6 +420,7 @@ cdef class NatsSession(Session):
     cdef inline void counted(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept:
         self.out_msgs += messages
         self.out_bytes += nbytes
+        self.active_ns = self.face.turn.now_ns
         sub.delivered += messages
         if sub.max and sub.delivered >= sub.max:
             # it goes when no message is on its way any more
