@@ -255,6 +255,8 @@ class NatsServer:
             info["auth_required"] = True
         if self.gate.tls is not None:
             info |= self.gate.tls.info()
+        if self.settings.cluster_name:
+            info["cluster"] = self.settings.cluster_name
         info["xkey"] = self.xkey.public
         if self.lame:
             info["ldm"] = True
