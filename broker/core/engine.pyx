@@ -150,7 +150,7 @@ cdef class Engine:
         """True while something that was accepted is not yet in its file, or not yet synced."""
         cdef Log log
         for log in self.logs.values():
-            if log.waiting_bytes or log.sync_jobs or log.settled_ticket < log.ticket:
+            if log.waiting_bytes or log.syncs or log.settled_ticket < log.ticket:
                 return True
         return not all(worker.idle for worker in self.shared.workers)
 

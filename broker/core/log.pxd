@@ -52,9 +52,8 @@ cdef class Log(JobOwner):
     cdef uint64_t synced_ticket         # appends up to it are on the disk, or have failed
     cdef uint64_t settled_ticket        # appends up to it are answered for
     cdef list failures                  # (first, last, errno) of failed tickets; None = none yet
-    cdef int sync_jobs                  # under way
-    cdef uint64_t syncing_ticket        # what they cover
-    cdef int sync_error
+    cdef readonly int syncs             # under way, at most two
+    cdef JobOwner first_round, second_round     # its Rounds, made when they are needed first
     cdef readonly bint unsynced         # bytes were written since the last sync began
     cdef int64_t refused_until_ns       # monotonic; appends are refused until then, 0 = taken
     cdef readonly int last_error        # errno of the last failed write or sync, 0 = fine

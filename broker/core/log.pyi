@@ -28,6 +28,7 @@ class Log(JobOwner):
     cursors: dict[str, Cursor]
     waiting_bytes: int
     unsynced: bool
+    syncs: int
     last_error: int
     stalled: list[Any]
     message_count: int

@@ -40,7 +40,7 @@ from broker.core.segment cimport (
 )
 from broker.core.shared cimport Shared
 from broker.core.sharing cimport share
-from broker.core.syncing cimport sync, synced
+from broker.core.syncing cimport sync
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
 from broker.core.types cimport record_t
 from broker.core.upkeep cimport seal, trim
@@ -267,9 +267,6 @@ cdef class Log(JobOwner):
 
     cdef void finished(self, job_t *job) noexcept:
         cdef Batch batch = self.writing
-        if job.kind != <int>JOB_WRITE:
-            synced(self, job)
-            return
         self.writing = None
         if self.deleted:
             self.waiting_bytes = 0
@@ -330,7 +327,7 @@ cdef class Log(JobOwner):
 
     cdef void expired(self, int64_t now_ns) noexcept:
         """The period of syncing is over."""
-        if self.sync_jobs and self.unsynced:
+        if self.syncs and self.unsynced:
             self.shared.turn.arm(self, now_ns + self.sync_period_ns)
         sync(self)
 

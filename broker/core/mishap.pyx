@@ -47,7 +47,7 @@ cdef void write_failed(Log log, int error) noexcept:
     note_failure(log, log.written_ticket + 1, log.ticket, error)
     log.written_ticket = log.ticket
     refuse(log, OSError(error, os.strerror(error)))
-    if log.sync_jobs == 0:
+    if log.syncs == 0:
         log.synced_ticket = log.ticket
     log.settle()
     log.unstall()

@@ -21,7 +21,7 @@ cdef enum:
 cdef void probe(Log log) noexcept:
     cdef Probe asking
     cdef job_t *job
-    if log.probe is not None or log.deleted or log.waiting_bytes or log.sync_jobs:
+    if log.probe is not None or log.deleted or log.waiting_bytes or log.syncs:
         return
     if log.folder is None:
         if log.memory_bytes() + log.shared.memory_segment_bytes <= log.shared.memory_bytes_max:

@@ -70,6 +70,7 @@ cdef class Segment:
     cdef size_t cap                     # most bytes it may get; lowered when it may get no more
     cdef size_t mapped                  # bytes of the mapping
     cdef int fd                         # -1 when not open for writing
+    cdef int second_fd                  # the same file opened once more, for syncing; -1 = not
     cdef char *base                     # mapping or memory; NULL when not mapped
     cdef uint32_t salt
     cdef size_t ready                   # [0, ready) can be read without waiting for a disk

@@ -177,11 +177,12 @@ cdef void load_window(const char *base, size_t size, int64_t start, size_t end, 
 
 cdef class Segment:
     def __cinit__(self):
-        self.fd = -1
+        self.fd = self.second_fd = -1
 
     def __dealloc__(self):
         self.unmap()
         vfs_close(self.fd)
+        vfs_close(self.second_fd)
         free(self.index_seq)
         free(self.index_offset)
 

@@ -11,6 +11,7 @@ cdef class Shared:
     cdef readonly Turn turn
     cdef readonly Worker writer         # appends and journals
     cdef readonly Worker syncer         # fdatasync, and closing what may be under sync
+    cdef readonly Worker second_syncer  # the same, for a second sync of a log at the same time
     cdef readonly Worker loader         # cold reads
     cdef readonly Router router         # live subscribers
     cdef readonly object root           # str: folder of all logs; None = everything in memory

@@ -16,6 +16,7 @@ class Shared:
     turn: Turn
     writer: Worker
     syncer: Worker
+    second_syncer: Worker
     loader: Worker
     router: Router
     root: str | None

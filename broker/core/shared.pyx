@@ -24,6 +24,7 @@ cdef class Shared:
         self.watchers = []
         self.writer = Worker('log-writer')
         self.syncer = Worker('log-syncer')
+        self.second_syncer = Worker('log-syncer-2')
         self.loader = Worker('log-loader')
         self.sync_buckets = [0] * (len(SYNC_BUCKETS) + 1)
 
@@ -75,5 +76,5 @@ cdef class Shared:
 
     @property
     def workers(self):
-        """The three workers; the loop calls `reap` of each when its event_fd is readable."""
-        return (self.writer, self.syncer, self.loader)
+        """All of them; the loop calls `reap` of each when its event_fd is readable."""
+        return (self.writer, self.syncer, self.second_syncer, self.loader)

@@ -1,7 +1,22 @@
 # cython: language_level=3
-"""Bringing a log onto the disk: what waits for it shares one sync."""
-from broker.core.jobs cimport job_t
-from broker.core.log cimport Log
+"""Bringing a log onto the disk: what waits for it shares a sync. See syncing.pyx."""
+from libc.stdint cimport uint64_t
 
-cdef void sync(Log log) noexcept                    # begin, unless one is under way
-cdef void synced(Log log, job_t *job) noexcept      # one of its jobs is done
+from broker.core.jobs cimport JobOwner
+from broker.core.log cimport Log
+from broker.core.segment cimport Segment
+
+
+cdef class Round(JobOwner):
+    """One sync of one log, under way while `jobs` is not 0."""
+    cdef Log log
+    cdef bint second            # on the second worker, through the second descriptor
+    cdef int jobs
+    cdef int error
+    cdef uint64_t ticket        # appends up to it are covered
+    cdef uint64_t count         # how many of them no earlier one covers
+    cdef Segment segment        # the only one that is synced; None = there are more
+
+
+# Brings what is written onto the disk.
+cdef void sync(Log log) noexcept

@@ -125,6 +125,11 @@ cdef void seal_written(Log log) noexcept:
 cdef void seal(Log log, Segment segment) noexcept:
     """Close the descriptor behind every sync that was asked for."""
     cdef job_t *job
+    if segment.second_fd >= 0:
+        job = log.shared.second_syncer.job(JOB_CLOSE, None)
+        job.fd = segment.second_fd
+        segment.second_fd = -1
+        log.shared.second_syncer.submit(job)
     if segment.fd < 0:
         return
     job = log.shared.syncer.job(JOB_CLOSE, None)

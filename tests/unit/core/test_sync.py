@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import select
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.engine import (
+    SYNC,
     Rig,
     numbered,
 )
 
+from broker.core import vfs
 from broker.core.publish import append, outcome
 
 
@@ -61,6 +66,85 @@ def test_what_was_written_during_a_sync_waits_for_the_next(tmp_path: Path) -> No
         rig.settle()
         assert outcome(log, late) == 1
         assert rig.engine.shared.syncs == before + 2
+
+
+def turn(rig: Rig, log: Any, count: int) -> list[int]:
+    """The tickets of so many appends; their sync has begun then, and none has been heard of."""
+    tickets = [append(log, body) for body in numbered(count)]
+    rig.loop.run()
+    return tickets
+
+
+def test_two_syncs_are_under_way_when_enough_waits(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        rig.publish(log, [b"first"])
+        before = rig.engine.shared.syncs
+        tickets = turn(rig, log, 60)
+        assert log.syncs == 1
+        tickets += turn(rig, log, 31)
+        assert log.syncs == 1, "31 of 60 wait for the next one"
+        tickets += turn(rig, log, 10)
+        assert log.syncs == 2
+        tickets += turn(rig, log, 1000)
+        assert log.syncs == 2
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in tickets} == {1}
+        assert rig.engine.shared.syncs == before + 3
+
+
+def test_the_earlier_of_two_syncs_answers_for_its_own_appends_only(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        rig.publish(log, [b"first"])
+        early, late = turn(rig, log, 40), turn(rig, log, 40)
+        assert log.syncs == 2
+        first = rig.engine.shared.syncer
+        select.select([first.event_fd], [], [], 20)
+        first.reap()
+        assert {outcome(log, ticket) for ticket in early} == {1}
+        assert {outcome(log, ticket) for ticket in late} == {0}
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in late} == {1}
+
+
+def test_the_later_of_two_syncs_answers_for_both(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        rig.publish(log, [b"first"])
+        tickets = turn(rig, log, 40) + turn(rig, log, 40)
+        second = rig.engine.shared.second_syncer
+        select.select([second.event_fd], [], [], 20)
+        second.reap()
+        assert {outcome(log, ticket) for ticket in tickets} == {1}
+
+
+def test_a_second_sync_waits_while_the_first_has_files_of_its_own(tmp_path: Path) -> None:
+    """It would not cover them, and could not answer for their records."""
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17, segment_bytes=4096) as rig:
+        log = rig.log()
+        rig.publish(log, [b"first"])
+        turn(rig, log, 200)
+        assert len(log.segments) > 1
+        assert log.syncs == 1
+        late = turn(rig, log, 100)
+        assert log.syncs == 1
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in late} == {1}
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_when_one_of_two_syncs_fails(tmp_path: Path, after: int) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        rig.publish(log, [b"first"])
+        vfs.fail(SYNC, errno.EIO, after)
+        tickets = turn(rig, log, 40) + turn(rig, log, 40)
+        rig.settle()
+        assert 0 not in {outcome(log, ticket) for ticket in tickets}
+        assert rig.engine.shared.sync_errors == 1
+        assert rig.publish(log, [b"after"]) == [1]
+        assert len(log.segments) == 2, "no record goes into a file whose sync failed"
 
 
 def test_a_period_syncs_once_per_period(memory_path: Path) -> None:
