@@ -20,7 +20,7 @@ from broker.protocols.nats.settings import Leafnodes
 from broker.protocols.nats.tls_policy import TlsPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from broker.protocols.nats.account import Account
     from broker.protocols.nats.leaf_session import LeafSession
@@ -63,6 +63,17 @@ class LeafNodes:
             self._interests[account] = Interest(account)
             self._interests[account].force(mapped_subjects(account))
         return self._interests[account]
+
+    @property
+    def counted(self) -> Collection[Account]:
+        """Accounts of which it is known what is wanted there."""
+        return self._interests.keys()
+
+    def adopt(self, account: Account) -> None:
+        """An account is new, or its mappings are: if it may have links, count who wants what."""
+        config = self.config
+        if config.listen is not None or any(one.account == account.name for one in config.remotes):
+            self.interest_of(account).force(mapped_subjects(account))
 
     def configure(self) -> None:
         """Settings are others now. Addresses and remotes stay, certificates and mappings change."""

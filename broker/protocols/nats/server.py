@@ -143,6 +143,7 @@ class NatsServer:
         account = Account(name, self.runtime.turn, self.desk, router)
         self.accounts[name] = account
         self.exchange.join(account)
+        self.leafs.adopt(account)
         return account
 
     def configure(self, settings: conf.Settings) -> None:
@@ -182,6 +183,7 @@ class NatsServer:
         """Set its limits and what it shares; nobody is cut here."""
         self.exchange.system_account = self.system_name
         self.exchange.update(self._limit_account(account, config))
+        self.leafs.adopt(account)
         if self.system is not None:
             self.system.adopt(account)
 
