@@ -182,6 +182,7 @@ NATS_RUN_BYTES: Final = 64 * KIB  # room asked for at once while a run is writte
 NATS_PERMIT_CACHE: Final = 64  # subjects remembered by each set of patterns
 NATS_PERMIT_CACHE_REFS: Final = 4_096
 NATS_PERMITS_KEPT: Final = 4_096  # permissions compiled for users, shared by their connections
+NATS_VIOLATIONS_LOGGED: Final = 100  # lines in a second about what clients may not do
 NATS_REPLIES_MAX: Final = 4_096  # reply subjects one connection may answer, by allow_responses
 NATS_ACCOUNT_CACHE: Final = 1_024  # subjects remembered by the router of an account, not of $G
 NATS_ACCOUNT_CACHE_REFS: Final = 131_072

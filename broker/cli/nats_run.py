@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import signal
+import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker import __version__, errors_cli, limits
@@ -20,7 +21,9 @@ from broker.cli import nats_process
 from broker.cli.goflags import FlagError
 from broker.cli.nats_log import LogError
 from broker.cli.serve import settle_memory
+from broker.gotext import quoted
 from broker.protocols.nats import reload
+from broker.protocols.nats.account_tokens import operator_token
 from broker.protocols.nats.conf_text import ConfErrors
 from broker.protocols.nats.settings import SYSTEM_ACCOUNT
 from broker.protocols.nats.trace import ClientLog, Tracer
@@ -107,6 +110,8 @@ class Run:
             log.warning("%s", line)
         if self.file:
             log.info("Using configuration file: %s", self.file)
+        for level, line in trusted(self.settings):
+            log.log(level, "%s", line)
         if self.settings.pid_file:
             try:
                 nats_process.write_pid(self.settings.pid_file)
@@ -297,6 +302,28 @@ def doors(settings: Settings, ports: Mapping[str, tuple[str, int]]) -> Iterator[
         yield info, "TLS required for client connections"
         if settings.tls.handshake_first and not settings.tls.handshake_first_wait_ns:
             yield warning, errors_cli.TLS_FIRST
+
+
+def trusted(settings: Settings) -> Iterator[tuple[int, str]]:
+    """Level and text of the lines about operators."""
+    if settings.resolver is None or not settings.resolver.operators:
+        return
+    yield logging.INFO, "Trusted Operators"
+    named = []
+    for text in settings.resolver.operators:
+        token = operator_token(text)
+        claims = token.claims
+        named.append(token.body.system_account)
+        yield logging.INFO, f"  System  : {quoted(claims.aud)}"
+        yield logging.INFO, f"  Operator: {quoted(claims.name)}"
+        yield logging.INFO, f"  Issued  : {_moment(claims.iat)}"
+        yield logging.INFO, f"  Expires : {_moment(claims.exp) if claims.exp else 'Never'}"
+    if not settings.system_account and not (len(named) == 1 and named[0]):
+        yield logging.WARNING, "Trusted Operators should utilize a System Account"
+
+
+def _moment(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %z %Z", time.localtime(seconds))
 
 
 def early_problem(settings: Settings) -> str:

@@ -47,6 +47,10 @@ class Exchange:
         self.members: dict[str, Imports] = {}
         self.configs: dict[str, Config] = {}
 
+    def rename(self, cluster: str) -> None:
+        """The cluster has another name; mappings follow with the next `configure`."""
+        self.cluster = self.crossing.server["cluster"] = cluster
+
     def join(self, account: Account) -> Imports:
         """An account is there; what it takes and gives begins with `configure` or `update`."""
         member = self.members.get(account.name)

@@ -40,6 +40,7 @@ class LeafNodes:
         self.on_refuse: list[Callable[[LeafSession, Login, str], object]] = []
         self.on_leave: list[Callable[[LeafSession], object]] = []  # whether or not it worked
         self.info: dict[str, Any] = {}
+        self._told_cluster: str | None = None  # its name, from the start on
         self.door: LeafDoor | None = None
         self.remotes: list[RemoteLink] = []
         self.gate = LeafGate(self)
@@ -80,6 +81,8 @@ class LeafNodes:
         tls = self.config.tls
         if self.config.listen is not None and tls is not None:
             self.tls = TlsPolicy(tls, former=self.tls)
+        if self._told_cluster not in {None, self.cluster}:
+            self._rename()
         for link, remote in zip(self.remotes, self.config.remotes, strict=False):
             if link.config.urls == remote.urls:
                 link.config = remote
@@ -123,9 +126,20 @@ class LeafNodes:
             host, port = self.door.address
             self._tell(host, port)
             log.info("Listening for leafnode connections on %s", _join(host or ANY_HOST, port))
+        self._told_cluster = self.cluster
         self.remotes = [RemoteLink(self, remote) for remote in self.config.remotes]
         for remote in self.remotes:
             remote.start()
+
+    def _rename(self) -> None:
+        """Our cluster has another name: those that we join have to hear of it."""
+        self._told_cluster = self.cluster
+        self.info.pop("cluster", None)
+        if self.cluster:
+            self.info["cluster"] = self.cluster
+        for session in list(self.sessions):
+            if session.remote is not None:
+                session.end(None, errors.NATS_CLOSED_CLUSTER)
 
     def _tell(self, host: str, port: int) -> None:
         """Work out INFO."""

@@ -156,6 +156,7 @@ class NatsServer:
         self.gate.tls = tls
         self.face.configure(settings)
         self.closed.resize(settings.max_closed_clients)
+        self.exchange.rename(settings.cluster_name)
         self._configure_accounts(settings)
         self.gate.authenticator = auth.build(
             settings, self.passwords, self, self.gate.authenticator

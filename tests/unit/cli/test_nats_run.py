@@ -8,6 +8,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -21,11 +22,13 @@ from broker.protocols.nats.settings import (
     Account,
     Authorization,
     Leafnodes,
+    Resolver,
     Settings,
     Tls,
     User,
     Websocket,
 )
+from tests.nats_tokens import Company, Tenant
 
 
 @pytest.fixture
@@ -261,3 +264,18 @@ async def test_pid_and_ports_files(case: Case, tmp_path: Path) -> None:
     await case.end()
     assert not ports.exists()
     assert (tmp_path / "pid").exists()  # the original leaves it too
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_operators(named: bool) -> None:
+    """As nats-server 2.10.22 writes them."""
+    system = {"system_account": Tenant("SYS").public} if named else {}
+    company = Company(**system)
+    lines = list(nats_run.trusted(Settings(resolver=Resolver(operators=(company.token,)))))
+    texts = [text for _level, text in lines]
+    assert texts[:3] == ["Trusted Operators", '  System  : ""', '  Operator: "O"']
+    assert re.fullmatch(r"  Issued  : \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4} \w+", texts[3])
+    assert texts[4] == "  Expires : Never"
+    warning = (logging.WARNING, "Trusted Operators should utilize a System Account")
+    assert lines[5:] == ([] if named else [warning])
+    assert list(nats_run.trusted(Settings())) == []
