@@ -56,6 +56,7 @@ NATS_MAX_CONTROL_LINE: Final = 4 * KIB  # argument bytes of one protocol line
 NATS_MAX_CONTROL_LINE_MIN: Final = 64  # an INBOX reply and a subject must fit
 NATS_MAX_CONTROL_LINE_MAX: Final = 64 * KIB - 1  # subjects are measured in 16 bits
 NATS_MAX_PAYLOAD: Final = 1 * MIB  # headers and body of one message
+NATS_MAX_PAYLOAD_ADVISED: Final = 8 * MIB  # more is warned of (MAX_PAYLOAD_MAX_SIZE)
 NATS_MAX_PENDING: Final = 64 * MIB  # bytes queued for one connection before it is too slow
 NATS_MAX_PENDING_MAX: Final = 4 * GIB
 NATS_MAX_CONNECTIONS: Final = 65_536

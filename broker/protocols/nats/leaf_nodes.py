@@ -56,7 +56,7 @@ class LeafNodes:
     def cluster(self) -> str:
         """The name of our cluster; a server that joins others is a cluster of its own."""
         own_name = self.server.server_name if self.config.remotes else ""
-        return self.server.settings.cluster_name or own_name
+        return self.server.settings.cluster or own_name
 
     def interest_of(self, account: Account) -> Interest:
         """What the links of this account announce."""
@@ -125,7 +125,8 @@ class LeafNodes:
             await self.door.open()
             host, port = self.door.address
             self._tell(host, port)
-            log.info("Listening for leafnode connections on %s", _join(host or ANY_HOST, port))
+            if self.config.advertise:
+                log.info("Advertise address for leafnode is set to %s", self.info["ip"])
         self._told_cluster = self.cluster
         self.remotes = [RemoteLink(self, remote) for remote in self.config.remotes]
         for remote in self.remotes:

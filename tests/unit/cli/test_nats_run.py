@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import logging
 import os
 import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from fakes_nats import PLAIN, Case
 from broker import limits
 from broker.cli import nats_run
 from broker.cli.nats_log import Log
+from broker.net.listening import ListenError
 from broker.protocols.nats.settings import (
     Account,
     Authorization,
@@ -152,11 +155,8 @@ async def test_a_stop_that_fails(case: Case, monkeypatch: pytest.MonkeyPatch) ->
 # --- what keeps it from starting
 
 
-def bind(port: int) -> OSError:
-    text = (
-        f"error while attempting to bind on address ('127.0.0.1', {port}): address already in use"
-    )
-    return OSError(98, text)
+def bind(port: int) -> ListenError:
+    return ListenError(("127.0.0.1", port), OSError(errno.EADDRINUSE, "the loop's own words"))
 
 
 DOORS = dataclasses.replace(
@@ -183,6 +183,15 @@ async def test_addresses_in_use(case: Case, port: int, line: str) -> None:
     text = f"listen tcp 127.0.0.1:{port}: bind: address already in use"
     assert case.caplog.messages[-1] == line.format(text)
     assert case.caplog.records[-1].levelno == logging.CRITICAL
+
+
+async def test_a_host_that_nobody_knows(case: Case) -> None:
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    case.failure = ListenError(("nowhere", 1), unknown)
+    await case.begin(DOORS)
+    assert await case.task == limits.EXIT_START_FAILED
+    text = "listen tcp: lookup nowhere: no such host"
+    assert case.caplog.messages[-1] == f'Error listening on port: nowhere:1, "{text}"'
 
 
 async def test_another_failure(case: Case) -> None:
