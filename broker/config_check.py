@@ -67,6 +67,9 @@ def conflicts(config: Config) -> Iterator[Conflict]:
     if config.nats.listen is None and config.nsq.listen is None and config.nsq.http is None:
         reason = "no door for clients is left open: give nats.listen, nsq.listen or nsq.http"
         yield Conflict((("nats", "listen"), ("nsq", "listen")), reason)
+    if bool(config.monitor.user) != bool(config.monitor.password):
+        reason = "a user and a password go together: give both monitor.user and monitor.password"
+        yield Conflict((("monitor", "user"), ("monitor", "password")), reason)
     yield from _certificates(config)
     for wrong in contradictions(config.stan):
         yield Conflict((("stan", wrong.key), ("stan", "enabled")), wrong.reason)

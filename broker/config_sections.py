@@ -21,8 +21,8 @@ T = TypeVar("T")
 _LOOPBACK = "127.0.0.1"
 
 
-def _setting(kind: kinds.Kind[Any], default: T) -> T:
-    return field(default=default, metadata={"kind": kind})
+def _setting(kind: kinds.Kind[Any], default: T, *, shown: bool = True) -> T:
+    return field(default=default, repr=shown, metadata={"kind": kind})
 
 
 def _duration(default: int, low: int = limits.MS, *, off: bool = False) -> int:
@@ -88,6 +88,8 @@ class MonitorConfig:
     """[monitor]: the HTTP door with /healthz, /varz, /metrics."""
 
     listen: Address | None = _door(limits.MONITOR_PORT)
+    user: str = _setting(kinds.text(), "")  # empty: nobody is asked, or those of nats.config_file
+    password: str = _setting(kinds.text(), "", shown=False)
 
 
 @dataclass(frozen=True)

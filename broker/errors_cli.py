@@ -67,6 +67,9 @@ START: Final = "Can't start: {}"
 ADVERTISE: Final = "Error setting server INFO with ClientAdvertise value of {}, err={}"
 TLS_FILES: Final = "error parsing X509 certificate/key pair: {}"
 TLS_FIRST: Final = 'Clients that are not using "TLS Handshake First" option will fail to connect'
+PAYLOAD_LARGE: Final = (
+    "Maximum payloads over 8.00 MB are generally discouraged and could lead to poor performance"
+)
 RELOAD_FAILED: Final = "Failed to reload server configuration: {}"
 RELOAD_FILE: Final = "can only reload config when a file is provided using -c or --config"
 RELOAD_REFUSED: Final = "config reload not supported for {}: old={}, new={}"

@@ -24,8 +24,18 @@ log = logging.getLogger(__name__)
 def nats_settings(config: Config) -> Settings:
     """The settings of the NATS server; ConfErrors when its file is wrong.
 
-    A file says everything but where to listen: that is [nats] listen and [monitor] listen.
+    A file says everything but where to listen: that is [nats] listen and [monitor] listen. A login
+    in [monitor] takes the place of the file's.
     """
+    settings = _settings(config)
+    if not config.monitor.user:
+        return settings
+    user, password = config.monitor.user, config.monitor.password
+    return replace(settings, monitor_user=user, monitor_password=password)
+
+
+def _settings(config: Config) -> Settings:
+    """Without a login of ours."""
     nats = config.nats
     listen = nats.listen or ("", 0)
     if nats.config_file:

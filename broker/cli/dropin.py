@@ -240,7 +240,7 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     try:
         await server.start()
     except Exception as error:  # whatever it is, one line for the operator
-        reason = translate.listen_failure(str(error), *addresses)
+        reason = translate.listen_failure(error, *addresses)
         log.critical(
             "%s",
             errors_cli.DROPIN_START.format(program, reason),

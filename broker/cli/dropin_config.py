@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from broker.cli import nsqd_flags
 from broker.cli.goflags import Flag, FlagError
 from broker.config import SECTIONS, Address, Config, SyncPolicy, read_toml, settings
 from broker.config_parse import duration_text, parse_address
+from broker.net.listening import ListenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -174,10 +174,15 @@ def named_in_file(flags: Mapping[str, Flag], file: Mapping[str, object]) -> dict
     return {keys[key]: value for key, value in file.items() if key in keys}
 
 
-def listen_failure(text: str, tcp: str, http: str) -> str:
-    """What the loop says of an address that cannot be listened on, in the original's words."""
-    match = re.search(r"\('([^']*)', (\d+)\): (.*)", text)
-    if match is None:
-        return text
-    wanted = next((a for a in (tcp, http) if a.endswith(f":{match[2]}")), tcp)
-    return f"listen ({wanted}) failed - listen tcp {wanted}: bind: {match[3]}"
+def listen_failure(error: Exception, tcp: str, http: str) -> str:
+    """Why it did not start; of an address that cannot be listened on in the original's words."""
+    if not isinstance(error, ListenError):
+        return str(error)
+    host, port = error.listen
+    own = host if port == limits.UNIX_SOCKET_PORT else f":{port}"
+    wanted = next((a for a in (tcp, http) if a.endswith(own)), tcp)
+    if error.unknown_host:
+        return f"listen ({wanted}) failed - listen tcp: lookup {host}: no such host"
+    network = "unix" if port == limits.UNIX_SOCKET_PORT else "tcp"
+    reason = error.reason.lower()
+    return f"listen ({wanted}) failed - listen {network} {wanted}: bind: {reason}"

@@ -20,6 +20,7 @@ from broker.cli.goflags import FlagError
 from broker.cli.nats_flags import PROGRAM
 from broker.cli.nats_log import system_text
 from broker.gotext import quoted
+from broker.net.listening import join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -158,11 +159,6 @@ def reachable(host: str, port: int) -> list[str]:
     if host in ("", _ANY_4, _ANY_6):
         hosts = list(_addresses(with_ipv6=host != _ANY_4))
     return [join(host, port) for host in hosts]
-
-
-def join(host: str, port: int) -> str:
-    """host:port, an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _addresses(*, with_ipv6: bool) -> Iterator[str]:

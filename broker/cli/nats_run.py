@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import signal
+import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker import __version__, errors_cli, limits
@@ -20,7 +21,10 @@ from broker.cli import nats_process
 from broker.cli.goflags import FlagError
 from broker.cli.nats_log import LogError
 from broker.cli.serve import settle_memory
+from broker.gotext import quoted
+from broker.net.listening import ListenError, join
 from broker.protocols.nats import reload
+from broker.protocols.nats.account_tokens import operator_token
 from broker.protocols.nats.conf_text import ConfErrors
 from broker.protocols.nats.settings import SYSTEM_ACCOUNT
 from broker.protocols.nats.trace import ClientLog, Tracer
@@ -42,7 +46,6 @@ _NAMES: Final = {
     signal.SIGUSR1: "user defined signal 1",
     signal.SIGUSR2: "user defined signal 2",
 }
-_BIND: Final = re.compile(r"\('([^']*)', (\d+)[^)]*\): (.*)")
 _HASHED: Final = re.compile(r"\$2[abxy]\$\d\d\$")
 
 
@@ -107,6 +110,10 @@ class Run:
             log.warning("%s", line)
         if self.file:
             log.info("Using configuration file: %s", self.file)
+        for level, line in trusted(self.settings):
+            log.log(level, "%s", line)
+        if self.settings.max_payload > limits.NATS_MAX_PAYLOAD_ADVISED:
+            log.warning("%s", errors_cli.PAYLOAD_LARGE)
         if self.settings.pid_file:
             try:
                 nats_process.write_pid(self.settings.pid_file)
@@ -152,7 +159,7 @@ class Run:
         yield "Starting nats-server"
         yield f"  Version:  {limits.NATS_VERSION}"
         yield f"  Twinwire: {__version__}"
-        if cluster := self.settings.cluster_name:
+        if cluster := self.settings.cluster:
             yield f"  Cluster:  {cluster}"
         yield f"  Name:     {self.server.server_name}"
         yield f"  ID:       {self.server.server_id}"
@@ -279,11 +286,11 @@ def plain_passwords(settings: Settings) -> bool:
 def doors(settings: Settings, ports: Mapping[str, tuple[str, int]]) -> Iterator[tuple[int, str]]:
     """Level and text of a line for each door, in the original's order."""
     info, warning = logging.INFO, logging.WARNING
-    where = {name: nats_process.join(*bound[:2]) for name, bound in ports.items()}
+    where = {name: join(*bound[:2]) for name, bound in ports.items()}
     pages = settings.https or settings.http
     if "monitor" in ports and pages is not None:
         scheme = "https" if settings.https else "http"
-        shown = nats_process.join(pages[0], ports["monitor"][1])
+        shown = join(pages[0], ports["monitor"][1])
         yield info, f"Starting {scheme} monitor on {shown}"
     if "websocket" in ports and settings.websocket is not None:
         scheme = "wss" if settings.websocket.tls else "ws"
@@ -299,6 +306,28 @@ def doors(settings: Settings, ports: Mapping[str, tuple[str, int]]) -> Iterator[
             yield warning, errors_cli.TLS_FIRST
 
 
+def trusted(settings: Settings) -> Iterator[tuple[int, str]]:
+    """Level and text of the lines about operators."""
+    if settings.resolver is None or not settings.resolver.operators:
+        return
+    yield logging.INFO, "Trusted Operators"
+    named = []
+    for text in settings.resolver.operators:
+        token = operator_token(text)
+        claims = token.claims
+        named.append(token.body.system_account)
+        yield logging.INFO, f"  System  : {quoted(claims.aud)}"
+        yield logging.INFO, f"  Operator: {quoted(claims.name)}"
+        yield logging.INFO, f"  Issued  : {_moment(claims.iat)}"
+        yield logging.INFO, f"  Expires : {_moment(claims.exp) if claims.exp else 'Never'}"
+    if not settings.system_account and not (len(named) == 1 and named[0]):
+        yield logging.WARNING, "Trusted Operators should utilize a System Account"
+
+
+def _moment(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %z %Z", time.localtime(seconds))
+
+
 def early_problem(settings: Settings) -> str:
     """What is found wrong only when the server starts; empty if nothing is."""
     http, https = settings.http, settings.https
@@ -310,9 +339,7 @@ def early_problem(settings: Settings) -> str:
     if pages is not None and not _is_port(pages[1]):
         return errors_cli.MONITOR.format(errors_cli.MONITOR_LISTEN.format(_no_port(pages[1])))
     if not _is_port(settings.listen[1]):
-        return errors_cli.LISTEN.format(
-            nats_process.join(*settings.listen), _no_port(settings.listen[1])
-        )
+        return errors_cli.LISTEN.format(join(*settings.listen), _no_port(settings.listen[1]))
     if problem := reload.advertise_problem(settings.client_advertise):
         return errors_cli.ADVERTISE.format(settings.client_advertise, problem)
     return ""
@@ -328,12 +355,15 @@ def _no_port(port: int) -> str:
 
 def start_problem(error: Exception, settings: Settings) -> str:
     """Which door it was, and why, in the original's words."""
-    match = _BIND.search(str(error))
-    if match is None:
+    if not isinstance(error, ListenError):
         return errors_cli.START.format(error)
-    host, port, reason = match[1], int(match[2]), match[3]
-    where = nats_process.join(host, port)
-    text = f"listen tcp {where}: bind: {reason}"
+    host, port = error.listen
+    where = join(host, port)
+    text = (
+        f"listen tcp: lookup {host}: no such host"
+        if error.unknown_host
+        else f"listen tcp {where}: bind: {error.reason.lower()}"
+    )
     pages, websocket, leafs = (
         settings.https or settings.http,
         settings.websocket,

@@ -85,6 +85,9 @@ cdef object restore(Cursor cursor, list ops):
     # whole words of the bitmap
     if max(next_seq, <uint64_t>max(entries, default=0)) > cursor.acks.floor + window + 128:
         raise OverflowError('no such seq')
+    if cursor.log.first_seq > cursor.acks.floor:
+        pass_dropped(cursor)
+        next_seq = max(next_seq, cursor.acks.floor)
     at = cursor.acks.floor
     for first, count in [*cursor.acks.runs(), (next_seq, 0)]:
         # looked at, but neither acked nor mentioned: it was in flight for the first time
@@ -101,6 +104,24 @@ cdef object restore(Cursor cursor, list ops):
             remember(cursor, seq, attempts, due_wall_ns)
     cursor.rearm()
     return max(next_seq, cursor.acks.top, max(entries, default=0) + 1)
+
+
+cdef object pass_dropped(Cursor cursor):
+    """Count what the log does not hold any more as acked.
+
+    A segment is dropped as soon as its last record is acked, before the journal is told: when the
+    process ends in between, the journal speaks of records that are gone.
+    """
+    cdef uint64_t first = cursor.acks.floor, kept = cursor.log.first_seq, seq, count = 0
+    if kept - first > cursor.shared.window_max:
+        raise OverflowError('no such seq')
+    for seq in range(first, kept):
+        if cursor.acks.add(seq):
+            cursor.journal.ack(seq)
+            count += 1
+    cursor.shared.report(
+        'warning', 'records that are no longer there count as finished', log=cursor.log.name,
+        cursor=cursor.name, first=first, behind=kept, count=count)
 
 
 cdef object remember(Cursor cursor, uint64_t seq, uint16_t attempts, int64_t due_wall_ns):

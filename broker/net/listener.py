@@ -18,6 +18,7 @@ from broker.core.outbuf import ChunkPool
 from broker.core.turn import Turn
 from broker.net.conn import Conn
 from broker.net.handshakes import Handshakes
+from broker.net.listening import opening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -87,8 +88,11 @@ class Door(ABC):
         return len(self.conns)
 
     async def open(self) -> None:
-        """Listen; OSError when the address is taken or not ours."""
-        host, port = self.listen
+        """Listen; ListenError when the address is taken or not ours."""
+        with opening(self.listen):
+            await self._open(*self.listen)
+
+    async def _open(self, host: str, port: int) -> None:
         if port == limits.UNIX_SOCKET_PORT:
             await self._open_unix(host)
             return

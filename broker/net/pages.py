@@ -11,6 +11,7 @@ from aiohttp import web
 
 from broker import limits
 from broker.net.listener import is_answered, remove_socket
+from broker.net.listening import opening
 
 if TYPE_CHECKING:
     import ssl
@@ -37,9 +38,12 @@ class Pages:
         self._site: web.SockSite | None = None
 
     async def open(self, listen: tuple[str, int]) -> None:
-        """Listen; OSError when the address is taken or not ours."""
+        """Listen; ListenError when the address is taken or not ours."""
         await self.runner.setup()
-        host, port = listen
+        with opening(listen):
+            await self._open(*listen)
+
+    async def _open(self, host: str, port: int) -> None:
         if port == limits.UNIX_SOCKET_PORT:
             self.address = (host, port)
             if is_answered(host):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
 import time
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING
 
 from harness import RawPeer, nats_peer
@@ -47,3 +50,29 @@ def test_users_of_the_file_and_their_reload(start_broker: StartBroker, tmp_path:
         broker.processes[0].step()
     assert 'unknown field "nonsense"' in broker.processes[0].output()
     assert login(broker.nats, "two") == b"PONG\r\n"
+
+
+def asked(address: object, user: str) -> dict[str, int]:
+    """What each page answers to this login."""
+    found = {}
+    for path in ("/varz", "/metrics", "/healthz"):
+        ask = urllib.request.Request(f"http://{address}{path}")
+        if user:
+            ask.add_header("Authorization", "Basic " + base64.b64encode(user.encode()).decode())
+        try:
+            with urllib.request.urlopen(ask) as answer:
+                found[path] = answer.status
+        except urllib.error.HTTPError as refusal:
+            found[path] = refusal.code
+    return found
+
+
+def test_a_login_for_the_monitoring_pages(start_broker: StartBroker, tmp_path: Path) -> None:
+    """It comes from our own file, and wins over one in the other."""
+    file = tmp_path / "nats.conf"
+    file.write_text("twinwire { monitor_user: other, monitor_password: word }\n")
+    for more in ({}, {"nats": {"config_file": str(file)}}):
+        broker = start_broker({"monitor": {"user": "ops", "password": "se:cret"}} | more)
+        assert set(asked(broker.monitor, "").values()) == {401}
+        assert set(asked(broker.monitor, "other:word").values()) == {401}
+        assert set(asked(broker.monitor, "ops:se:cret").values()) == {200}

@@ -303,3 +303,12 @@ p = 1'''
         ("m", "o"): 13,
         ("m", "o", "p"): 14,
     }
+
+
+@pytest.mark.parametrize("given", ["user", "password"])
+def test_a_login_for_monitoring_is_two_keys(write, given) -> None:
+    (line,) = mistakes(write(f'[monitor]\n{given} = "x"\n'))
+    assert "a user and a password go together" in line
+    config = load(write('[monitor]\nuser = "ops"\n'), {"TWINWIRE_MONITOR_PASSWORD": "hidden"})
+    assert config.monitor.password == "hidden"
+    assert "hidden" not in repr(config)

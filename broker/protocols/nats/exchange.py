@@ -42,10 +42,13 @@ class Exchange:
     ) -> None:
         """`system_account`: its name; empty when there is none."""
         self.crossing = Crossing(turn, desk, server_name, cluster)
-        self.cluster = cluster
         self.system_account = system_account
         self.members: dict[str, Imports] = {}
         self.configs: dict[str, Config] = {}
+
+    def rename(self, cluster: str) -> None:
+        """The cluster has another name; mappings follow with the next `configure`."""
+        self.cluster = self.crossing.server["cluster"] = cluster
 
     def join(self, account: Account) -> Imports:
         """An account is there; what it takes and gives begins with `configure` or `update`."""
@@ -55,6 +58,15 @@ class Exchange:
             account.imports = member
             self._offer(account.name)
         return member
+
+    @property
+    def cluster(self) -> str:
+        """The name of the server's cluster; what it means for mappings holds with `configure`."""
+        return str(self.crossing.server["cluster"])
+
+    @cluster.setter
+    def cluster(self, name: str) -> None:
+        self.crossing.server["cluster"] = name
 
     def leave(self, name: str) -> None:
         """An account is gone, with everything that others take of it."""

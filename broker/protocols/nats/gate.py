@@ -16,6 +16,7 @@ from broker.protocols.nats.options import ClientOptions
 from broker.protocols.nats.permit import permit_for
 from broker.protocols.nats.rates import Bucket
 from broker.protocols.nats.tls_gate import TlsGate
+from broker.protocols.nats.trace import Violations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -58,6 +59,7 @@ class Gate:
         self.face = face
         self.authenticator: Authenticator = Anybody()
         self.accounts: dict[str, Account] = {}
+        self.violations = Violations()
         self.login_timeout_ns = limits.NATS_AUTH_TIMEOUT
         self.tls: TlsPolicy | None = None  # of the door for plain clients
         self.info: dict[str, Any] = {}  # what every INFO says

@@ -5,13 +5,15 @@ it comes and when the last one goes; of a group whenever its weight changes. A h
 everything that others want here, a leaf tells its hub only of what is wanted on its own side: by
 clients, and by leafs of its own. Nobody is told of what it wants itself, nor what a leaf of the
 same cluster does. Source: nats-server leafnode.go initLeafNodeSmapAndSendSubs, updateSmap.
+
+Keys lie in drawers. A new peer is told of one drawer after the other, in as many turns as it takes;
+of a drawer that it has not come to it is told no changes.
 """
 
 from __future__ import annotations
 
 import secrets
 import string
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from broker import limits
@@ -40,8 +42,42 @@ def line(key: bytes, count: int) -> bytes:
     return b"LS+ %b %d\r\n" % (key, count) if b" " in key else b"LS+ " + key + b"\r\n"
 
 
+class Tally:
+    """How many want each key."""
+
+    __slots__ = ("drawers",)
+
+    def __init__(self) -> None:
+        self.drawers: dict[int, dict[bytes, int]] = {}
+
+    def get(self, key: bytes) -> int:
+        drawer = self.drawers.get(drawer_of(key))
+        return 0 if drawer is None else drawer.get(key, 0)
+
+    def add(self, key: bytes, delta: int) -> int:
+        """So many more, or less; how many there are now."""
+        number = drawer_of(key)
+        drawer = self.drawers.get(number)
+        if drawer is None:
+            drawer = self.drawers[number] = {}
+        count = drawer.get(key, 0) + delta
+        if count:
+            drawer[key] = count
+            return count
+        drawer.pop(key, None)
+        if not drawer:
+            del self.drawers[number]
+        return 0
+
+
+def drawer_of(key: bytes) -> int:
+    """Where a key lies."""
+    return hash(key) % limits.NATS_LEAF_DRAWERS
+
+
 class Interest:
-    """Of one account; made for its first link, and kept: links come back."""
+    """Of one account. It counts from before the first link on: to count a million subscriptions
+    when that one comes would stop everybody for seconds."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -50,55 +86,54 @@ class Interest:
         self.loop_subject = LOOP_PREFIX + "".join(letters).encode()
         self.links: set[LeafSession] = set()
         self._clusters: dict[str, list[LeafSession]] = {}
-        self._untold: dict[LeafSession, dict[bytes, None]] = {}  # what a link has not heard of yet
-        # By key, how many want it: here, on leafs of ours, and on our hubs.
-        self.local: dict[bytes, int] = {}
-        self.below: dict[bytes, int] = {}
-        self.above: dict[bytes, int] = {}
+        self._untold: dict[LeafSession, int] = {}  # the first drawer it has not heard of yet
+        self.local = Tally()  # wanted here
+        self.below = Tally()  # on leafs of ours
+        self.above = Tally()  # on our hubs
         self._forced: tuple[bytes, ...] = ()
-        self._watching = False
-
-    def _watch(self) -> None:
-        self._watching = True
-        for subject, queue, _, sink, *_ in self.account.router.listing():
+        for subject, queue, _, sink, *_ in account.router.listing():
             if isinstance(sink, Shadow) and isinstance(sink.sink, LeafSession):
-                _add(self._counts_of(sink.sink), _key(subject, queue), 1)
+                self._counts_of(sink.sink).add(_key(subject, queue), 1)
             elif not isinstance(sink, LeafSession):
-                _add(self.local, _key(subject, queue), 1)
-        for key in (self.loop_subject, *self._forced):
-            self.local[key] = self.local.get(key, 0) + 1
-        self.account.router.watch(self)
+                self.local.add(_key(subject, queue), 1)
+        self.local.add(self.loop_subject, 1)
+        account.router.watch(self)
 
     # --- links
 
     def join(self, link: LeafSession) -> None:
         """A link is there: tell its peer everything, the most of it in later turns."""
-        if not self._watching:
-            self._watch()
         self.links.add(link)
         self._clusters.setdefault(link.peer_cluster, []).append(link)
-        keys = dict.fromkeys((self.loop_subject, *self.local, *self.below))
-        if not link.spoke:
-            keys.update(dict.fromkeys(self.above))
-        self._untold[link] = keys
+        self._untold[link] = 0
+        link.send(line(self.loop_subject, 1))  # first: a circle is noticed before all the rest
         self.tell_more(link)
 
     def tell_more(self, link: LeafSession) -> bool:
         """Announce a further part of what was wanted when it joined; False when that is done."""
-        keys = self._untold.get(link)
-        if keys is None:
+        number = self._untold.get(link)
+        if number is None:
             return False
-        lines = []
-        for key in list(islice(keys, limits.NATS_LEAF_ANNOUNCE)):
-            del keys[key]
-            count = self._seen_by(link, key)
-            if count > 0 and link.may_announce(key.partition(b" ")[0]):
-                lines.append(line(key, count))
-        if not keys:
+        lines: list[bytes] = []
+        looked_at = 0
+        tallies = (self.local, self.below) if link.spoke else (self.local, self.below, self.above)
+        while number < limits.NATS_LEAF_DRAWERS and looked_at < limits.NATS_LEAF_ANNOUNCE:
+            for key in {key for tally in tallies for key in tally.drawers.get(number, ())}:
+                looked_at += 1
+                count = self._seen_by(link, key)
+                if (
+                    count > 0
+                    and key != self.loop_subject
+                    and (link.may_announce(key.partition(b" ")[0]))
+                ):
+                    lines.append(line(key, count))
+            number += 1
+        self._untold[link] = number
+        if number == limits.NATS_LEAF_DRAWERS:
             del self._untold[link]
         if lines:
             link.send(b"".join(lines))
-        return bool(keys)
+        return number < limits.NATS_LEAF_DRAWERS
 
     def leave(self, link: LeafSession) -> None:
         """A link is gone; what its peer wanted is taken out one by one."""
@@ -114,15 +149,15 @@ class Interest:
     def _seen_by(self, link: LeafSession, key: bytes) -> int:
         """How many want it as this peer may know."""
         upward = not link.spoke or key.startswith(LOOP_PREFIX)
-        count = self.local.get(key, 0) + self.below.get(key, 0)
+        count = self.local.get(key) + self.below.get(key)
         if upward:
-            count += self.above.get(key, 0)
+            count += self.above.get(key)
         for twin in self._clusters[link.peer_cluster] if link.peer_cluster else (link,):
             if upward or not twin.spoke:
                 count -= twin.weight(key)
         return count
 
-    def _counts_of(self, source: LeafSession) -> dict[bytes, int]:
+    def _counts_of(self, source: LeafSession) -> Tally:
         return self.above if source.spoke else self.below
 
     # --- changes
@@ -135,7 +170,9 @@ class Interest:
             self._changed_here(_key(subject, queue), delta)
 
     def _changed_here(self, key: bytes, delta: int) -> None:
-        count = _add(self.local, key, delta)
+        count = self.local.add(key, delta)
+        if not self.links:
+            return
         if count > 0 and count > delta and b" " not in key:
             return  # some were there before and some still are, which everybody knows
         for link in tuple(self.links):
@@ -144,7 +181,7 @@ class Interest:
     def leaf_changed(self, source: LeafSession, subject: bytes, queue: bytes, delta: int) -> None:
         """The peer of a link wants more of it or less; the link knows that already."""
         key = _key(subject, queue)
-        _add(self._counts_of(source), key, delta)
+        self._counts_of(source).add(key, delta)
         cluster = source.peer_cluster
         everybody = not source.spoke or subject.startswith(LOOP_PREFIX)
         for link in tuple(self.links):
@@ -154,7 +191,7 @@ class Interest:
                 self._tell(link, key, delta)
 
     def _tell(self, link: LeafSession, key: bytes, delta: int) -> None:
-        if link in self._untold and key in self._untold[link]:
+        if drawer_of(key) >= self._untold.get(link, limits.NATS_LEAF_DRAWERS):
             return
         count = self._seen_by(link, key)
         if b" " not in key and (count > 0) == (count - delta > 0):
@@ -164,18 +201,11 @@ class Interest:
 
     def force(self, subjects: Iterable[bytes]) -> None:
         """Announce these too, and no longer those of before: the sources of mappings."""
-        old, self._forced = self._forced, tuple(subjects)
-        if self._watching:
-            for subject in self._forced:
-                self._changed_here(subject, 1)
-            for subject in old:
-                self._changed_here(subject, -1)
-
-
-def _add(counts: dict[bytes, int], key: bytes, delta: int) -> int:
-    count = counts.get(key, 0) + delta
-    if count:
-        counts[key] = count
-    else:
-        counts.pop(key, None)
-    return count
+        new = tuple(subjects)
+        old, self._forced = self._forced, new
+        if new == old:
+            return
+        for subject in new:
+            self._changed_here(subject, 1)
+        for subject in old:
+            self._changed_here(subject, -1)

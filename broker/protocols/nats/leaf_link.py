@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import random
 import socket
 from typing import TYPE_CHECKING, Final
@@ -124,7 +125,7 @@ class RemoteLink:
             self._current = self._next_url()
             try:
                 await self._dial(self._current)
-            except (OSError, TimeoutError) as problem:
+            except OSError as problem:
                 attempts += 1
                 self._report(attempts, problem)
             else:
@@ -136,7 +137,7 @@ class RemoteLink:
         interval = self.nodes.config.reconnect_ns
         return interval + random.randrange(interval + 1)  # noqa: S311 - only spreads load
 
-    def _report(self, attempts: int, problem: Exception) -> None:
+    def _report(self, attempts: int, problem: OSError) -> None:
         """The first failure, then every so many; once it has worked, each."""
         settings = self.nodes.server.settings
         every = settings.reconnect_error_reports if self._joined else settings.connect_error_reports
@@ -146,7 +147,7 @@ class RemoteLink:
             'Error trying to connect as leafnode to remote server "%s" (attempt %d): %s',
             self.peer,
             attempts,
-            str(problem) or "timed out",
+            _reason(problem, self.peer),
         )
 
     async def _dial(self, url: SplitResult) -> None:
@@ -255,3 +256,12 @@ class RemoteLink:
         host = address_of(url)[0]
         if not is_address(host):
             self._tls_name = self._tls_name or host
+
+
+def _reason(problem: OSError, peer: str) -> str:
+    """Why nobody answered there, as nats-server says it."""
+    if isinstance(problem, socket.gaierror):
+        return f"lookup {peer.rpartition(':')[0]}: no such host"
+    if problem.errno:
+        return f"dial tcp {peer}: connect: {os.strerror(problem.errno).lower()}"
+    return f"dial tcp {peer}: i/o timeout" if isinstance(problem, TimeoutError) else str(problem)

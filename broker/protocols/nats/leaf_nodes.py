@@ -20,7 +20,7 @@ from broker.protocols.nats.settings import Leafnodes
 from broker.protocols.nats.tls_policy import TlsPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from broker.protocols.nats.account import Account
     from broker.protocols.nats.leaf_session import LeafSession
@@ -40,6 +40,7 @@ class LeafNodes:
         self.on_refuse: list[Callable[[LeafSession, Login, str], object]] = []
         self.on_leave: list[Callable[[LeafSession], object]] = []  # whether or not it worked
         self.info: dict[str, Any] = {}
+        self._told_cluster: str | None = None  # its name, from the start on
         self.door: LeafDoor | None = None
         self.remotes: list[RemoteLink] = []
         self.gate = LeafGate(self)
@@ -55,7 +56,7 @@ class LeafNodes:
     def cluster(self) -> str:
         """The name of our cluster; a server that joins others is a cluster of its own."""
         own_name = self.server.server_name if self.config.remotes else ""
-        return self.server.settings.cluster_name or own_name
+        return self.server.settings.cluster or own_name
 
     def interest_of(self, account: Account) -> Interest:
         """What the links of this account announce."""
@@ -64,11 +65,24 @@ class LeafNodes:
             self._interests[account].force(mapped_subjects(account))
         return self._interests[account]
 
+    @property
+    def counted(self) -> Collection[Account]:
+        """Accounts of which it is known what is wanted there."""
+        return self._interests.keys()
+
+    def adopt(self, account: Account) -> None:
+        """An account is new, or its mappings are: if it may have links, count who wants what."""
+        config = self.config
+        if config.listen is not None or any(one.account == account.name for one in config.remotes):
+            self.interest_of(account).force(mapped_subjects(account))
+
     def configure(self) -> None:
         """Settings are others now. Addresses and remotes stay, certificates and mappings change."""
         tls = self.config.tls
         if self.config.listen is not None and tls is not None:
             self.tls = TlsPolicy(tls, former=self.tls)
+        if self._told_cluster not in {None, self.cluster}:
+            self._rename()
         for link, remote in zip(self.remotes, self.config.remotes, strict=False):
             if link.config.urls == remote.urls:
                 link.config = remote
@@ -111,10 +125,22 @@ class LeafNodes:
             await self.door.open()
             host, port = self.door.address
             self._tell(host, port)
-            log.info("Listening for leafnode connections on %s", _join(host or ANY_HOST, port))
+            if self.config.advertise:
+                log.info("Advertise address for leafnode is set to %s", self.info["ip"])
+        self._told_cluster = self.cluster
         self.remotes = [RemoteLink(self, remote) for remote in self.config.remotes]
         for remote in self.remotes:
             remote.start()
+
+    def _rename(self) -> None:
+        """Our cluster has another name: those that we join have to hear of it."""
+        self._told_cluster = self.cluster
+        self.info.pop("cluster", None)
+        if self.cluster:
+            self.info["cluster"] = self.cluster
+        for session in list(self.sessions):
+            if session.remote is not None:
+                session.end(None, errors.NATS_CLOSED_CLUSTER)
 
     def _tell(self, host: str, port: int) -> None:
         """Work out INFO."""

@@ -45,6 +45,8 @@ def varz(server: ServerView, cpu: CpuMeter, requests: Counter[str]) -> dict[str,
 def _who(server: ServerView) -> dict[str, Any]:
     info = server.gate.info
     host, port = server.ports.get("nats", ("", 0))
+    # With a user for those who say nothing INFO asks nobody, but there are users all the same.
+    asks = {"auth_required": True} if server.settings.no_auth_user else {}
     page: dict[str, Any] = {
         "server_id": server.server_id,
         "server_name": server.server_name,
@@ -54,10 +56,10 @@ def _who(server: ServerView) -> dict[str, Any]:
         "go": f"python{sys.version_info.major}.{sys.version_info.minor}",
         "twinwire": __version__,
         "host": info.get("host") or host,
-        "port": port,
+        "port": info.get("port") or port,
     }
     names = ("auth_required", "tls_required", "tls_verify", "ip", "connect_urls")
-    page |= filled({name: info.get(name, "") for name in (*names, "ws_connect_urls")})
+    page |= filled({name: info.get(name, "") for name in (*names, "ws_connect_urls")} | asks)
     return page
 
 
@@ -78,7 +80,7 @@ def _told(server: ServerView) -> dict[str, Any]:
         "max_control_line": told.max_control_line,
         "max_payload": told.max_payload,
         "max_pending": told.max_pending,
-        "cluster": filled({"name": told.cluster_name}),
+        "cluster": filled({"name": told.cluster}),
         "gateway": {},
         "leaf": _leaf(server, told.leafnodes),
         "mqtt": {},

@@ -128,6 +128,17 @@ def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
 
 
+def advertised(where: str, address: tuple[str, int]) -> tuple[str, int]:
+    """What INFO says of an address: HOST[:PORT], if that is given. A port of 0 or -1 is our own."""
+    if not where:
+        return address
+    host, colon, port = where.rpartition(":")
+    if not colon or where.endswith("]"):
+        host, port = where, ""
+    number = int(port or 0)
+    return host.strip("[] "), number if number > 0 else address[1]
+
+
 def server_info(
     server_id: str, server_name: str, address: tuple[str, int], *, headers: bool, max_payload: int
 ) -> dict[str, Any]:

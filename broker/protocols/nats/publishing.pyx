@@ -210,9 +210,11 @@ cdef bint allowed(NatsSession s, op_t *op) except *:
     if reserved_subject(op.subject, op.subject_len) or (
             s.memo_denied and not s.may_answer(op.subject[:op.subject_len])):
         s.tell(errors.NATS_PUBLISH_DENIED, subject=op.subject[:op.subject_len])
+        s.face.gate.violations.publish(s, 'Subject', op.subject[:op.subject_len])
         return False
     if reserved_reply(op.reply, op.reply_len):
         s.tell(errors.NATS_REPLY_DENIED, subject=op.reply[:op.reply_len])
+        s.face.gate.violations.publish(s, 'Reply', op.reply[:op.reply_len])
         return False
     if s.verbose:
         s.say(OK, OK_LEN)

@@ -24,7 +24,7 @@ from broker.protocols.nats.monitor_door import MonitorDoor
 from broker.protocols.nats.monitor_pages import MonitorPages
 from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
 from broker.protocols.nats.operator_link import OperatorLink
-from broker.protocols.nats.options import server_info
+from broker.protocols.nats.options import advertised, server_info
 from broker.protocols.nats.passwords import Passwords
 from broker.protocols.nats.recheck import Recheck
 from broker.protocols.nats.system_server import open_system, renew_system, tell_system
@@ -100,7 +100,7 @@ class NatsServer:
         self.websocket: WebsocketDoor | None = None
         self.operator: OperatorLink | None = None
         self.exchange = Exchange(
-            runtime.turn, self.desk, server_name=self.server_name, cluster=settings.cluster_name
+            runtime.turn, self.desk, server_name=self.server_name, cluster=settings.cluster
         )
         self.make_account(conf.GLOBAL_ACCOUNT, router)
         self.configure(settings)
@@ -143,6 +143,7 @@ class NatsServer:
         account = Account(name, self.runtime.turn, self.desk, router)
         self.accounts[name] = account
         self.exchange.join(account)
+        self.leafs.adopt(account)
         return account
 
     def configure(self, settings: conf.Settings) -> None:
@@ -155,6 +156,7 @@ class NatsServer:
         self.gate.tls = tls
         self.face.configure(settings)
         self.closed.resize(settings.max_closed_clients)
+        self.exchange.rename(settings.cluster_name)
         self._configure_accounts(settings)
         self.gate.authenticator = auth.build(
             settings, self.passwords, self, self.gate.authenticator
@@ -167,6 +169,7 @@ class NatsServer:
         """Make the accounts that are configured, set their limits; nobody is cut here."""
         configured = {account.name: account for account in settings.accounts}
         self.exchange.system_account = self.system_name
+        self.exchange.cluster = settings.cluster
         for name in (*configured, settings.system_account or conf.SYSTEM_ACCOUNT):
             if name not in self.accounts and (name in configured or self.system_name):
                 self.make_account(name)
@@ -182,6 +185,7 @@ class NatsServer:
         """Set its limits and what it shares; nobody is cut here."""
         self.exchange.system_account = self.system_name
         self.exchange.update(self._limit_account(account, config))
+        self.leafs.adopt(account)
         if self.system is not None:
             self.system.adopt(account)
 
@@ -247,7 +251,7 @@ class NatsServer:
         info = server_info(
             self.server_id,
             self.server_name,
-            (host or ANY_HOST, port),
+            advertised(self.settings.client_advertise, (host or ANY_HOST, port)),
             headers=not self.settings.no_header_support,
             max_payload=self.settings.max_payload,
         )
@@ -255,8 +259,8 @@ class NatsServer:
             info["auth_required"] = True
         if self.gate.tls is not None:
             info |= self.gate.tls.info()
-        if self.settings.cluster_name:
-            info["cluster"] = self.settings.cluster_name
+        if self.settings.cluster:
+            info["cluster"] = self.settings.cluster
         info["xkey"] = self.xkey.public
         if self.lame:
             info["ldm"] = True

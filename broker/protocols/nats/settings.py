@@ -311,6 +311,12 @@ class Settings:
     websocket: Websocket | None = None
     leafnodes: Leafnodes | None = None
     resolver: Resolver | None = None
-    cluster_name: str = ""
+    cluster_name: str = ""  # as it is written
     server_tags: tuple[str, ...] = ()
     slow_consumer: str = "close"  # or drop (its messages), pause (who publishes to it)
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name: one with a name that joins others is a cluster of its own."""
+        joins = self.leafnodes is not None and self.leafnodes.remotes
+        return self.cluster_name or (self.server_name if joins else "")

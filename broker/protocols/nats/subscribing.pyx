@@ -30,6 +30,8 @@ cdef int subscribe(NatsSession s, op_t *op) except -1:
         return 0
     if face.tokens_max and count_tokens(op.subject, op.subject_len) > face.tokens_max:
         s.tell(errors.NATS_SUB_TOKENS, subject=op.subject[:op.subject_len])
+        face.gate.violations.subscribe(
+            s, op.subject[:op.subject_len], b'', op.text[:op.text_len], ' Too Many Tokens')
         return 0
     if s.permit is not None:
         permitted = s.permit.may_subscribe(
@@ -68,9 +70,10 @@ cdef int subscribe(NatsSession s, op_t *op) except -1:
 
 cdef int deny(NatsSession s, op_t *op) except -1:
     """A subscription that is not permitted."""
-    subject = op.subject[:op.subject_len]
+    subject, queue = op.subject[:op.subject_len], op.reply[:op.reply_len] if op.code else b''
+    s.face.gate.violations.subscribe(s, subject, queue, op.text[:op.text_len])
     if op.code:
-        s.tell(errors.NATS_QUEUE_DENIED, subject=subject, queue=op.reply[:op.reply_len])
+        s.tell(errors.NATS_QUEUE_DENIED, subject=subject, queue=queue)
     else:
         s.tell(errors.NATS_SUBSCRIPTION_DENIED, subject=subject)
     return 0
@@ -126,4 +129,5 @@ cdef int prune(NatsSession s) except -1:
                         <size_t>len(sid))
         s.remove_sub(sub)
         s.tell(errors.NATS_SUBSCRIPTION_ENDED, subject=subject, sid=sid)
+        s.face.gate.violations.removed(s, subject, sid)
     return 0

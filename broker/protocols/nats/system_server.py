@@ -24,7 +24,7 @@ def who_is(server: NatsServer) -> Who:
         server.gate.info["host"],
         server.server_id,
         limits.NATS_VERSION,
-        cluster=server.settings.cluster_name,
+        cluster=server.settings.cluster,
         tags=server.settings.server_tags,
     )
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from typing import TYPE_CHECKING, Final
 
-from broker import errors, logs
+from broker import errors, limits, logs
 from broker.protocols.nats.wire import NAMES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.protocols.nats.gate import Gate
     from broker.protocols.nats.leaf_session import LeafSession
     from broker.protocols.nats.login import Login
@@ -129,6 +132,70 @@ def _text(data: bytes) -> str:
 
 def _joined(op: str, *parts: bytes) -> str:
     return " ".join((op, *(_text(part) for part in parts if part)))
+
+
+class Violations:
+    """Says who did what it may not: so many lines in a second, then how many more there were."""
+
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._clock = clock
+        self._begun_ns = 0
+        self._said = self._unsaid = 0
+
+    def publish(self, session: NatsSession, what: str, name: bytes) -> None:
+        """`what`: Subject or Reply."""
+        if self._may_speak():
+            shown = errors.go_quote(name)
+            log.error(
+                "%s - Publish Violation - %s, %s %s", who(session), user(session), what, shown
+            )
+
+    def subscribe(
+        self, session: NatsSession, subject: bytes, queue: bytes, sid: bytes, more: str = ""
+    ) -> None:
+        """`more`: in what way."""
+        if self._may_speak():
+            names = f"Subject {errors.go_quote(subject)}"
+            if queue:
+                names += f", Queue: {errors.go_quote(queue)}"
+            log.error(
+                "%s - Subscription Violation%s - %s, %s, SID %s",
+                *(who(session), more, user(session), names, _text(sid)),
+            )
+
+    def removed(self, session: NatsSession, subject: bytes, sid: bytes) -> None:
+        """A subscription ended with its permission."""
+        if self._may_speak():
+            names = errors.go_quote(subject), errors.go_quote(sid)
+            log.info("Removed sub %s (sid %s) for %s - not authorized", *names, user(session))
+
+    def _may_speak(self) -> bool:
+        now_ns = self._clock()
+        if now_ns - self._begun_ns >= limits.SECOND:
+            if self._unsaid:
+                log.error("%d more violations of permissions", self._unsaid)
+            self._begun_ns = now_ns
+            self._said = self._unsaid = 0
+        if self._said >= limits.NATS_VIOLATIONS_LOGGED:
+            self._unsaid += 1
+            return False
+        self._said += 1
+        return True
+
+
+def user(session: NatsSession) -> str:
+    """Who a client says it is."""
+    options, identity = session.options, session.identity
+    if options is None:
+        return 'User "N/A"'
+    if options.nkey:
+        return f"Nkey {errors.go_quote(options.nkey.encode())}"
+    # A name without a password may be a token.
+    if options.user and (options.password or (identity and identity.key.startswith("user:"))):
+        return f"User {errors.go_quote(options.user.encode())}"
+    if options.jwt and identity is not None:
+        return f"JWT User {errors.go_quote(identity.user.encode())}"
+    return f"Token {REDACTED}" if options.token else 'User "N/A"'
 
 
 class ClientLog:

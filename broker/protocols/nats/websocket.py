@@ -124,8 +124,7 @@ class WebsocketDoor(Door):
 
     # --- listening
 
-    async def open(self) -> None:
-        host, port = self.listen
+    async def _open(self, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         info = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
         self._socket = socket.socket(*info[0][:3])

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import logging
 import os
+import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -17,15 +20,18 @@ from fakes_nats import PLAIN, Case
 from broker import limits
 from broker.cli import nats_run
 from broker.cli.nats_log import Log
+from broker.net.listening import ListenError
 from broker.protocols.nats.settings import (
     Account,
     Authorization,
     Leafnodes,
+    Resolver,
     Settings,
     Tls,
     User,
     Websocket,
 )
+from tests.nats_tokens import Company, Tenant
 
 
 @pytest.fixture
@@ -149,11 +155,8 @@ async def test_a_stop_that_fails(case: Case, monkeypatch: pytest.MonkeyPatch) ->
 # --- what keeps it from starting
 
 
-def bind(port: int) -> OSError:
-    text = (
-        f"error while attempting to bind on address ('127.0.0.1', {port}): address already in use"
-    )
-    return OSError(98, text)
+def bind(port: int) -> ListenError:
+    return ListenError(("127.0.0.1", port), OSError(errno.EADDRINUSE, "the loop's own words"))
 
 
 DOORS = dataclasses.replace(
@@ -180,6 +183,15 @@ async def test_addresses_in_use(case: Case, port: int, line: str) -> None:
     text = f"listen tcp 127.0.0.1:{port}: bind: address already in use"
     assert case.caplog.messages[-1] == line.format(text)
     assert case.caplog.records[-1].levelno == logging.CRITICAL
+
+
+async def test_a_host_that_nobody_knows(case: Case) -> None:
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    case.failure = ListenError(("nowhere", 1), unknown)
+    await case.begin(DOORS)
+    assert await case.task == limits.EXIT_START_FAILED
+    text = "listen tcp: lookup nowhere: no such host"
+    assert case.caplog.messages[-1] == f'Error listening on port: nowhere:1, "{text}"'
 
 
 async def test_another_failure(case: Case) -> None:
@@ -261,3 +273,18 @@ async def test_pid_and_ports_files(case: Case, tmp_path: Path) -> None:
     await case.end()
     assert not ports.exists()
     assert (tmp_path / "pid").exists()  # the original leaves it too
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_operators(named: bool) -> None:
+    """As nats-server 2.10.22 writes them."""
+    system = {"system_account": Tenant("SYS").public} if named else {}
+    company = Company(**system)
+    lines = list(nats_run.trusted(Settings(resolver=Resolver(operators=(company.token,)))))
+    texts = [text for _level, text in lines]
+    assert texts[:3] == ["Trusted Operators", '  System  : ""', '  Operator: "O"']
+    assert re.fullmatch(r"  Issued  : \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4} \w+", texts[3])
+    assert texts[4] == "  Expires : Never"
+    warning = (logging.WARNING, "Trusted Operators should utilize a System Account")
+    assert lines[5:] == ([] if named else [warning])
+    assert list(nats_run.trusted(Settings())) == []

@@ -152,6 +152,62 @@ def test_a_right_sum_over_nonsense_values(tmp_path: Path) -> None:
         file.write_bytes(data)
 
 
+def test_segments_are_dropped_before_the_journal_knows(tmp_path: Path) -> None:
+    """What stood in them is finished: it is neither counted nor looked for. It is said once."""
+    limits = {"segment_bytes": 2048}
+    bodies = numbered(200, size=60)
+    with Rig(tmp_path / "a", **limits) as rig:
+        log = rig.log()
+        taker = Taker(log.open_cursor("c"), 150)
+        rig.publish(log, bodies)
+        taker.requeue(110, 5)
+        for seq in (*range(1, 101), 120):
+            taker.finish(seq)
+        kept = log.first_seq
+        assert 1 < kept <= 101
+        rig.crash(tmp_path / "b")  # without the end of the turn
+    with Rig(tmp_path / "b", **limits) as rig:
+        ((level, text, fields),) = rig.reports
+        assert (level, fields["first"], fields["count"]) == ("warning", 1, kept - 1)
+        assert "count as finished" in text
+        floor, count, depth, deferred = state(rig)
+        assert (floor, count, depth + deferred) == (kept, 0, 201 - kept)
+        taker = Taker(rig.engine.log("t").cursors["c"], 300)
+        rig.advance(6)
+        assert sorted(seq for seq, *_ in taker.records) == list(range(kept, 201))
+        assert len(rig.reports) == 1
+        rig.close()
+    with Rig(tmp_path / "b", **limits) as rig:
+        assert rig.reports == rig.engine.problems == []
+
+
+def test_dropped_segments_and_acks_behind_them(tmp_path: Path) -> None:
+    """A journal with gaps below and acks above what is kept."""
+    limits = {"segment_bytes": 2048}
+    with Rig(tmp_path, **limits) as rig:
+        log = rig.log()
+        taker = Taker(log.open_cursor("c"), 200)
+        rig.publish(log, numbered(200, size=60))
+        for seq in (3, 4, 5, 60, 100, 150):
+            taker.finish(seq)
+        rig.close()
+    first, second, third, *_ = segment_files(tmp_path)
+    first.unlink()
+    second.unlink()
+    kept = int(third.stem)
+    assert 5 < kept < 60
+    with Rig(tmp_path, **limits) as rig:
+        ((_, _, fields),) = rig.reports
+        assert fields["count"] == kept - 1 - 3
+        floor, count, depth, _ = state(rig)
+        assert (floor, count, depth) == (kept, 3, 201 - kept - 3)
+        taker = Taker(rig.engine.log("t").cursors["c"], 300)
+        rig.settle()
+        assert sorted(seq for seq, *_ in taker.records) == sorted(
+            {*range(kept, 201)} - {60, 100, 150}
+        )
+
+
 def test_a_snapshot_that_was_not_finished(tmp_path: Path) -> None:
     make_log(tmp_path, BODIES)
     (file,) = (tmp_path / "t" / "cursors").iterdir()
