@@ -14,4 +14,5 @@ cdef class Engine:
     cdef object loop
     cdef object timer
 
+    cdef object open_folders(self, list folders)
     cdef Log find(self, const char *name, size_t n)     # None when there is no such log

@@ -1,6 +1,7 @@
 # cython: language_level=3
 """The engine: opens a data folder, finds logs by name, keeps house, closes in order."""
 import asyncio
+import gc
 import os
 import shutil
 import threading
@@ -45,16 +46,24 @@ cdef class Engine:
             loop.add_reader(worker.event_fd, worker.reap)
         if self.shared.root is not None:
             os.makedirs(self.shared.root, exist_ok=True)
-            for name in sorted(os.listdir(self.shared.root)):
-                path = os.path.join(self.shared.root, name)
-                if name.startswith(TRASH):
-                    remove_later(path)
-                elif os.path.isdir(path):
-                    log = open_log(
-                        self.shared, path, self.policy_for, self.retention_for, self.problems)
-                    if log is not None:
-                        self.adopt(log)
+            with os.scandir(self.shared.root) as entries:
+                folders = sorted(entry.name for entry in entries if entry.is_dir())
+            gc.disable()        # very many new objects, and all of them stay
+            try:
+                self.open_folders(folders)
+            finally:
+                gc.enable()
         self.timer = loop.call_later(1.0, self.keep_house)
+
+    cdef object open_folders(self, list folders):
+        for name in folders:
+            path = f'{self.shared.root}/{name}'
+            if name.startswith(TRASH):
+                remove_later(path)
+                continue
+            log = open_log(self.shared, path, self.policy_for, self.retention_for, self.problems)
+            if log is not None:
+                self.adopt(log)
 
     def watch(self, watcher):
         """Call watcher(log, cursor, made) when a log is made or deleted (cursor is None) or one

@@ -18,13 +18,15 @@ import orjson
 
 META_VERSION = 1
 META = "meta.json"
+META_BYTES_MAX = 1 << 20  # far more than any has
 CURSORS = "cursors"
 CURSOR_SUFFIX = ".cur"
 SEGMENT_SUFFIX = ".seg"
 NEW_SUFFIX = ".new"  # not finished; removed at start
 UNREADABLE_SUFFIX = ".unreadable"  # put aside; kept
 SEQ_MAX = 1 << 62
-DROPPED = b".dropped"  # ends the name of a segment that is about to be removed
+DROPPED_SUFFIX = ".dropped"  # ends the name of a segment that is about to be removed
+DROPPED = DROPPED_SUFFIX.encode()
 
 
 class MetaError(Exception):
@@ -65,14 +67,17 @@ def save_meta(folder: str, meta: dict[str, Any], *, durable: bool = False) -> No
 
 def load_meta(folder: str) -> dict[str, Any] | None:
     """The metadata of a log, None when there is none."""
-    path = os.path.join(folder, META)
+    path = f"{folder}/{META}"
     try:
-        with open(path, "rb") as file:
-            meta = orjson.loads(file.read())
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    try:
+        meta = orjson.loads(os.read(descriptor, META_BYTES_MAX))
     except orjson.JSONDecodeError as problem:
         raise GarbledMetaError(f"{path}: {problem}") from None
+    finally:
+        os.close(descriptor)
     version = meta.get("version") if isinstance(meta, dict) else None
     if isinstance(version, int) and version != META_VERSION:
         raise MetaError(f"{path}: metadata version {version}; this build reads {META_VERSION}")

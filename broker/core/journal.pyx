@@ -296,6 +296,12 @@ cdef class Journal(JobOwner):
         job.fd = fd
         self.shared.syncer.submit(job)
 
+    cdef void rest(self) noexcept:
+        if self.fd >= 0 and not (self.unsynced or self.pending() or self.under_way or (
+                self.replacing or self.last_error or self.closed)):
+            self.release()
+            self.adopted = True
+
     cdef void sync(self) noexcept:
         """Bring what was written onto the disk, some time soon."""
         cdef job_t *job

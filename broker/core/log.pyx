@@ -154,6 +154,7 @@ cdef class Log(JobOwner):
         """A batch whose segment has room for `size` more bytes; None when the log is full."""
         cdef Batch batch
         cdef Segment segment = self.active
+        cdef int error
         if self.folder is None and self.memory_bytes() + size > self.shared.memory_bytes_max:
             self.last_error = errno.ENOBUFS
             return None
@@ -162,6 +163,10 @@ cdef class Log(JobOwner):
                 segment.widen(segment.planned + size)   # empty: a new one would have its name
             else:
                 segment = self.new_segment(self.next_seq, size)
+        if segment.fd < 0 and segment.path is not None:
+            error = vfs_open(segment.path, O_RDWR, &segment.fd)     # it had rested
+            if error:
+                raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
         if self.batch is not None:
             self.full_batches.append(self.batch)
         batch = self.spare

@@ -7,20 +7,20 @@ over and stays in the file. Older segments are verified when somebody reads them
 import os
 
 from libc.stdint cimport int64_t, uint64_t
-from posix.fcntl cimport O_RDWR
+from posix.fcntl cimport O_RDONLY, O_RDWR
 
 from broker.core.cursor cimport Cursor
 from broker.core.log cimport Log
 from broker.core.segment cimport FILE_HEADER_BYTES, Segment
 from broker.core.shared cimport Shared
 from broker.core.state cimport restore
-from broker.core.upkeep cimport trim
-from broker.core.vfs cimport vfs_open, vfs_truncate
+from broker.core.upkeep cimport rest, trim
+from broker.core.vfs cimport vfs_close, vfs_open, vfs_truncate
 
 from broker.core.files import (
     CURSOR_SUFFIX,
     CURSORS,
-    DROPPED,
+    DROPPED_SUFFIX,
     NEW_SUFFIX,
     SEGMENT_SUFFIX,
     UNREADABLE_SUFFIX,
@@ -37,7 +37,8 @@ from broker.core.settings import configure, valid
 def open_log(Shared shared, folder, policy_for, retention_for, list problems):
     """The log in `folder`; None when there is none in it. What was wrong goes to `problems`."""
     cdef Log log
-    paths = segment_paths(folder)
+    names = os.listdir(folder)
+    paths = segment_paths(folder, names)
     meta = read_meta(folder, paths, problems)
     if meta is None:
         return None
@@ -53,7 +54,8 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
     log.face = meta.get('face')
     log.paused = meta['paused']
     open_segments(log, paths, problems)
-    open_cursors(log, problems)
+    if CURSORS in names:
+        open_cursors(log, problems)
     if log.cursors and not log.paused:
         log.frontier = log.visible
     elif meta['frontier'] is not None:
@@ -62,6 +64,7 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
         log.frontier = log.first_seq
     log.start_cursors()
     trim(log)
+    rest(log)
     return log
 
 
@@ -78,16 +81,16 @@ def read_meta(folder, list paths, list problems):
     return meta
 
 
-def segment_paths(folder):
-    """The segment files of a folder with their first seqs, oldest first."""
+def segment_paths(folder, names):
+    """The segment files among the names in a folder with their first seqs, oldest first."""
     found = []
-    for name in os.listdir(folder):
-        if name.endswith(os.fsdecode(DROPPED)):
+    for name in names:
+        if name.endswith(SEGMENT_SUFFIX):
+            stem = name[:-len(SEGMENT_SUFFIX)]
+            if stem.isdigit():
+                found.append((int(stem), f'{folder}/{name}'))
+        elif name.endswith(DROPPED_SUFFIX):
             os.unlink(os.path.join(folder, name))
-            continue
-        stem, dot = os.path.splitext(name)
-        if dot == SEGMENT_SUFFIX and stem.isdigit():
-            found.append((int(stem), os.path.join(folder, name)))
     return sorted(found)
 
 
@@ -114,10 +117,8 @@ cdef object open_segments(Log log, list paths, list problems):
         log.segment_ids += 1
         segment.id = log.segment_ids
         segment.known_to_folder = True
-        segment.size = segment.planned = <size_t>os.path.getsize(path)
+        take_file(segment, position == len(paths) - 1, problems)
         segment.cap = max(log.shared.segment_bytes, segment.size)
-        segment.changed_ns = os.stat(path).st_mtime_ns
-        check_file(segment, path, position == len(paths) - 1, problems)
         if before is not None:
             before.next_seq = first_seq
         log.segments.append(segment)
@@ -129,10 +130,24 @@ cdef object open_segments(Log log, list paths, list problems):
             <uint64_t>-1)
 
 
-cdef object check_file(Segment segment, path, bint last, list problems):
-    """Read the file header: refuse a foreign version, report damage, mend an unborn last file."""
-    with open(path, 'rb') as file:
-        head = file.read(FILE_HEADER_BYTES)
+cdef object take_file(Segment segment, bint last, list problems):
+    """Read size and file header: refuse a foreign version, report damage. The last one stays
+    open for writing."""
+    cdef int fd = -1
+    cdef int error = vfs_open(segment.path, O_RDWR if last else O_RDONLY, &fd)
+    path = os.fsdecode(segment.path)
+    if error:
+        raise OSError(error, os.strerror(error), path)
+    try:
+        state = os.fstat(fd)
+        head = os.pread(fd, FILE_HEADER_BYTES, 0)
+    finally:
+        if last:
+            segment.fd = fd
+        else:
+            vfs_close(fd)
+    segment.size = segment.planned = <size_t>state.st_size
+    segment.changed_ns = state.st_mtime_ns
     if check_header(head, path) is None and not (last and len(head) < FILE_HEADER_BYTES):
         problems.append(f'{path}: file header is damaged')
 
@@ -152,9 +167,6 @@ cdef object take_last(Log log, Segment segment, list problems):
             log.shared.quarantined_ranges += 1
             log.shared.quarantined_bytes += end - start
             problems.append(f'{path}: bytes {start} to {end} do not read and are passed over')
-    error = vfs_open(segment.path, O_RDWR, &segment.fd)
-    if error:
-        raise OSError(error, os.strerror(error), path)
     if cut:
         keep_torn(path, segment.size, cut)
         error = vfs_truncate(segment.fd, <int64_t>segment.size)

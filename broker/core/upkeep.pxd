@@ -9,5 +9,6 @@ cdef bint drop_first(Log log, Segment segment) noexcept
 cdef void enforce(Log log) noexcept             # keep to log.retention
 cdef void drop_segment(Log log, Segment segment) noexcept
 cdef void seal_written(Log log) noexcept
+cdef void rest(Log log) noexcept
 cdef void seal(Log log, Segment segment) noexcept
 cdef void housekeep(Log log) noexcept           # once a second

@@ -11,7 +11,7 @@ from broker.core.mishap cimport refuse
 from broker.core.probe cimport probe
 from broker.core.reading cimport move_to
 from broker.core.segment cimport Segment
-from broker.core.vfs cimport vfs_rename
+from broker.core.vfs cimport vfs_close, vfs_rename
 
 from broker.core.files import DROPPED
 
@@ -167,9 +167,30 @@ cdef void housekeep(Log log) noexcept:
             and log.waiting_bytes == 0 and (not log.keep_ns or len(log.segments) < 2)
             and not log.last_error):
         log.noticed = False
-        log.spare = None            # an idle log keeps no buffer
+        rest(log)
         log.shared.touched.discard(log)     # until something happens to it again
     log.idle_mark = log.next_seq
+
+
+cdef void rest(Log log) noexcept:
+    """Nothing goes on: hold no buffer, no mapping and no open file, so that there may be very many
+    such logs. Whoever needs one opens it again."""
+    cdef Cursor cursor
+    cdef Segment segment = log.active
+    log.spare = None
+    for cursor in log.cursors.values():
+        if cursor.loading is None and cursor.next_seq >= log.frontier:
+            move_to(cursor, None, 0)
+        if cursor.journal is not None:
+            cursor.journal.rest()
+    if segment is None or segment.path is None or segment.dirty or log.syncs or (
+            log.writing is not None or log.batch is not None or log.waiting_bytes):
+        return
+    vfs_close(segment.fd)       # no job can be about it
+    vfs_close(segment.second_fd)
+    segment.fd = segment.second_fd = -1
+    if segment.users == 0:
+        segment.unmap()
 
 
 cdef void reclaim(Log log) noexcept:
