@@ -30,8 +30,8 @@ def _first_line(*command: str) -> str:
     return done.stdout.strip().partition("\n")[0] or "unknown"
 
 
-def about() -> str:
-    """Date, machine and versions, as a Markdown list."""
+def about(*originals: str) -> str:
+    """Date, machine and versions, as a Markdown list; of nats-server and nsqd unless given."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     now = datetime.datetime.now(datetime.UTC)
     commit = _first_line("git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty")
@@ -40,8 +40,9 @@ def about() -> str:
         "machine": f"{os.cpu_count()} cores, {cpu_model()}, {memory_bytes / 2**30:.0f} GiB",
         "kernel": f"Linux {platform.release()}",
         "ours": f"twinwire {__version__} ({commit}), Python {platform.python_version()}",
-        "originals": f"{_first_line('nats-server', '--version')};"
-        f" {_first_line('nsqd', '--version')}",
+        "originals": "; ".join(
+            _first_line(name, "--version") for name in originals or ("nats-server", "nsqd")
+        ),
     }
     return "\n".join(f"- {name}: {value}" for name, value in lines.items())
 

@@ -28,7 +28,6 @@ class Server:
         self.asked: list[object] = []
         self.reread: Callable[[], Awaitable[str]] | None = None
         self.face = SimpleNamespace(tracer=None)
-        self.gate = SimpleNamespace(on_open=[], on_refuse=[], on_leave=[])
         self.away = asyncio.Event()  # set when the last client of a lame duck has gone
 
     async def start(self) -> None:

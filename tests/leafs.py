@@ -158,6 +158,18 @@ async def no_interest(client: Client, subject: str) -> None:
     await interest(client, subject, wanted=False)
 
 
+async def reached(client: Client, subject: str, *who: Callable[[], object]) -> None:
+    """Probe until each of these has heard one: a link tells of every queue group by itself."""
+
+    async def probe() -> None:
+        while not all(heard() for heard in who):
+            await client.publish(subject, b"probe")
+            await client.flush()
+            await asyncio.sleep(POLL_S)
+
+    await asyncio.wait_for(probe(), DEADLINE_S)
+
+
 HUB = 'leafnodes { listen: "127.0.0.1:-1", compression: off %s }\n%s'
 LOOP = b"LS+ $LDS."
 

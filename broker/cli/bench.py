@@ -1,4 +1,4 @@
-"""`twinwire bench`: drives any NATS or NSQ server with the compiled load generator."""
+"""`twinwire bench`: drives any NATS, NSQ or NATS Streaming server with one compiled generator."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
         NsqFlowPlan,
         Progress,
         Result,
+        StanFlowPlan,
     )
 
-    P = TypeVar("P", NatsFlowPlan, NatsRequestPlan, NsqFlowPlan)
+    P = TypeVar("P", NatsFlowPlan, NatsRequestPlan, NsqFlowPlan, StanFlowPlan)
 
 Command = Callable[..., None]
 
@@ -119,6 +120,8 @@ def _text(result: Result) -> str:
                 f"  {rate.msgs_per_second:>14,.0f} msgs/s"
                 f"  {rate.bytes / rate.seconds / 1e6:10,.1f} MB/s"
             )
+    if result.refused:
+        lines.append(f"  refused {result.refused:,} msgs")
     if result.redelivered:
         lines.append(f"  redelivered {result.redelivered:,} msgs")
     if result.latency_us is not None:
@@ -152,7 +155,7 @@ def _run(run: Callable[[P, Progress | None], Result], plan: P, as_json: bool) ->
 
 @click.group()
 def bench() -> None:
-    """Measure a server: ours, nats-server or nsqd, with the same generator."""
+    """Measure a server: ours or one of the originals, with the same generator."""
 
 
 @bench.group()
@@ -163,6 +166,11 @@ def nats() -> None:
 @bench.group()
 def nsq() -> None:
     """Loads for nsqd."""
+
+
+@bench.group()
+def stan() -> None:
+    """Loads for NATS Streaming."""
 
 
 @nats.command("pub")
@@ -237,3 +245,30 @@ def nsq_pubfin(as_json: bool, **plan: Any) -> None:
     if plan["rate"] is not None and plan["size"] < defaults.STAMP_BYTES:
         raise click.UsageError(f"--rate needs bodies of {defaults.STAMP_BYTES} bytes or more")
     _run(run_nsq_flow, NsqFlowPlan(**_given(plan)), as_json)
+
+
+_channel = click.option("--channel", help="A new name for each run unless given; it stays.")
+_cluster = click.option("--cluster", default=defaults.STAN_CLUSTER, show_default=True)
+_pub_acks = _count("--window", defaults.STAN_WINDOW, "PubAcks that each publisher waits for.")
+
+
+@stan.command("pub")
+@_common(defaults.NATS_PORT, defaults.STAN_SIZE_BYTES, defaults.MESSAGES)
+@_options(_pubs, _pub_acks, _channel, _cluster)
+def stan_pub(as_json: bool, **plan: Any) -> None:
+    """Publish only, until the last PubAck; latency is from the one to the other."""
+    from broker.client.scenarios import StanFlowPlan, run_stan_flow
+
+    _run(run_stan_flow, StanFlowPlan(**_given(plan)), as_json)
+
+
+@stan.command("pubsub")
+@_common(defaults.NATS_PORT, defaults.STAN_SIZE_BYTES, defaults.MESSAGES)
+@_options(_pubs, _pub_acks, _channel, _cluster)
+@_count("--subs", 1, "Subscribers; each receives and acks every message.")
+@_count("--max-in-flight", defaults.STAN_IN_FLIGHT, "Messages a subscriber has not acked.")
+def stan_pubsub(as_json: bool, **plan: Any) -> None:
+    """Publish, receive and ack, until the server has taken the last Ack."""
+    from broker.client.scenarios import StanFlowPlan, run_stan_flow
+
+    _run(run_stan_flow, StanFlowPlan(**_given(plan)), as_json)

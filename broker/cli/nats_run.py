@@ -27,14 +27,13 @@ from broker.protocols.nats import reload
 from broker.protocols.nats.account_tokens import operator_token
 from broker.protocols.nats.conf_text import ConfErrors
 from broker.protocols.nats.settings import SYSTEM_ACCOUNT
-from broker.protocols.nats.trace import ClientLog, Tracer
+from broker.protocols.nats.trace import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from broker.cli.nats_log import Log
     from broker.protocols.nats.face import NatsFace
-    from broker.protocols.nats.gate import Gate
     from broker.protocols.nats.settings import Settings
 
 log = logging.getLogger("broker.nats")
@@ -56,7 +55,6 @@ class Server(Protocol):
     server_name: str
     ports: dict[str, tuple[str, int]]
     face: NatsFace
-    gate: Gate
     reread: Callable[[], Awaitable[str]] | None  # asked for by a request of the system account
 
     async def start(self) -> None: ...
@@ -98,7 +96,6 @@ class Run:
         """Until a signal; the exit code."""
         self.server = self.make(self.settings)
         self.server.reread = self.reload
-        ClientLog(self.server.gate)
         self._trace()
         for line in self._first_lines():
             log.info("%s", line)

@@ -23,6 +23,8 @@ STEP_MS: Final = 100
 # No message moved for this long: the run is given up.
 STALL_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 10.0
+# A server that has just opened its port is asked again this often whether the service is there.
+RETRY_SECONDS: Final = 0.05
 # epoll_wait takes this many events per turn.
 EVENTS_MAX: Final = 256
 
@@ -40,6 +42,16 @@ PUB_WINDOW: Final = 200
 MPUB_WINDOW: Final = 8
 # nsqd's default max-rdy-count.
 RDY: Final = 2500
+# NATS Streaming: PubAcks a publisher waits for, as many messages a subscriber may hold, and the
+# usual clients' time to ack; nothing comes twice unless the server stands still for that long.
+STAN_SIZE_BYTES: Final = 128
+STAN_CLUSTER: Final = "test-cluster"
+STAN_WINDOW: Final = 1000
+STAN_IN_FLIGHT: Final = 1024
+ACK_WAIT_SECONDS: Final = 30
+# Publishers wait for the slowest subscriber before a server with the usual limit of 1,000,000
+# messages throws away what it has not delivered.
+STAN_AHEAD: Final = 100_000
 
 # Smallest output_buffer_timeout nsqd grants: the last messages of a run are not held for the
 # usual 250 ms, which no throughput should be charged for.

@@ -12,16 +12,14 @@ from broker.client.loadgen import LoadError
 CLIENT_NAME = "twinwire-bench"
 Dialled = tuple[socket.socket, bytes]
 
-_CONNECT = orjson.dumps(
-    {
-        "verbose": False,
-        "pedantic": False,
-        "lang": "cython",
-        "version": "1",
-        "name": CLIENT_NAME,
-        "protocol": 1,
-    }
-)
+_CONNECT: dict[str, object] = {
+    "verbose": False,
+    "pedantic": False,
+    "lang": "cython",
+    "version": "1",
+    "name": CLIENT_NAME,
+    "protocol": 1,
+}
 _IDENTIFY = orjson.dumps(
     {
         "client_id": CLIENT_NAME,
@@ -33,7 +31,7 @@ _IDENTIFY = orjson.dumps(
 _FRAME_ERROR = 1
 
 
-class _Peer:
+class Peer:
     """One connection while it is being set up."""
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -61,6 +59,12 @@ class _Peer:
         line, _, self.held = self.held.partition(b"\n")
         return line.rstrip(b"\r")
 
+    def take(self, size: int) -> bytes:
+        while len(self.held) < size:
+            self.more()
+        data, self.held = self.held[:size], self.held[size:]
+        return data
+
     def frame(self) -> bytes:
         while len(self.held) < 8:
             self.more()
@@ -76,13 +80,18 @@ class _Peer:
         return payload
 
 
+def connect_line(**more: bool) -> bytes:
+    """CONNECT without its line end."""
+    return b"CONNECT " + orjson.dumps(_CONNECT | more)
+
+
 def dial_nats(address: tuple[str, int], subscriptions: list[bytes] | None = None) -> Dialled:
     """Connects and subscribes; returns once a PONG says that the server knows it all."""
-    peer = _Peer(address)
+    peer = Peer(address)
     try:
         if not peer.line().startswith(b"INFO"):
             raise LoadError(f"{address[0]}:{address[1]} does not speak NATS")
-        lines = [b"CONNECT " + _CONNECT, *(subscriptions or []), b"PING"]
+        lines = [connect_line(), *(subscriptions or []), b"PING"]
         peer.sock.sendall(b"\r\n".join(lines) + b"\r\n")
         while (line := peer.line()) != b"PONG":
             if line.startswith(b"-ERR"):
@@ -99,7 +108,7 @@ def dial_nsq(
     address: tuple[str, int], subscribe: tuple[str, str] | None = None, rdy: int = 0
 ) -> Dialled:
     """Connects and, for a consumer, subscribes to (topic, channel) and says RDY."""
-    peer = _Peer(address)
+    peer = Peer(address)
     try:
         size = len(_IDENTIFY).to_bytes(4, "big")
         peer.sock.sendall(b"  V2IDENTIFY\n" + size + _IDENTIFY)

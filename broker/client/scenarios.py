@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from broker.client import defaults
 from broker.client.dial import Dialled, dial_nats, dial_nsq
+from broker.client.dial_stan import StanPeer, Streaming
 from broker.client.frames import Block
 from broker.client.loadgen import Load, LoadError
 from broker.client.loadgen_nats import NatsFlow, NatsRequest
 from broker.client.loadgen_nsq import NsqFlow
+from broker.client.loadgen_stan import StanFlow
 
 if TYPE_CHECKING:
     from broker.client.histogram import Histogram
@@ -45,6 +47,7 @@ class Result:
     delivered: Rate | None
     latency_us: dict[str, float] | None = None
     redelivered: int = 0
+    refused: int = 0  # published, and answered with an error
     generator_cpu_seconds: float = 0.0
 
 
@@ -95,6 +98,22 @@ class NsqFlowPlan:
     rate: float = 0.0
     topic: str = field(default_factory=lambda: f"bench_{os.urandom(4).hex()}")
     channel: str = "bench"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StanFlowPlan:
+    """Publishers to the subscribers of one channel, or publishers alone (subs = 0)."""
+
+    address: tuple[str, int]
+    size: int = defaults.STAN_SIZE_BYTES
+    msgs: int = defaults.MESSAGES
+    seconds: float = 0.0
+    pubs: int = 1
+    subs: int = 0
+    window: int = defaults.STAN_WINDOW
+    max_in_flight: int = defaults.STAN_IN_FLIGHT
+    cluster: str = defaults.STAN_CLUSTER
+    channel: str = field(default_factory=lambda: f"bench_{os.urandom(4).hex()}")
 
 
 def drive(load: Load, counts: Callable[[], tuple[int, int]], progress: Progress | None) -> float:
@@ -285,5 +304,52 @@ def run_nsq_flow(plan: NsqFlowPlan, progress: Progress | None = None) -> Result:
         _rate(load.received()[0], plan.size, finished_ns) if plan.subs else None,
         latency_us=_percentiles(load.latencies()) if plan.rate and plan.subs else None,
         redelivered=load.redelivered(),
+        generator_cpu_seconds=cpu,
+    )
+
+
+def run_stan_flow(plan: StanFlowPlan, progress: Progress | None = None) -> Result:
+    """`twinwire bench stan pub` and `pubsub`: until the last PubAck, and the last Ack was taken."""
+    where = Streaming(plan.address, plan.cluster, plan.channel)
+    peers: list[StanPeer] = []
+    load = StanFlow()
+    politely = False
+    duration_ns = int(plan.seconds * 1e9)
+    try:
+        peers.extend(StanPeer(where) for _ in range(plan.subs + plan.pubs))
+        readers, publishers = peers[: plan.subs], peers[plan.subs :]
+        subscribed = [peer.subscribe(plan.max_in_flight) for peer in readers]
+        units = [peer.unit(b"x" * plan.size) for peer in publishers]
+        load.open(
+            [peer.dialled() for peer in readers],
+            [peer.dialled() for peer in publishers],
+            _recv_bytes(plan.size),
+            duration_ns,
+            False,
+        )
+        load.begin(
+            units,
+            subscribed,
+            [] if duration_ns else share(plan.msgs, plan.pubs),
+            plan.window,
+            max(1, plan.window // defaults.WINDOW_REFILL_DIVISOR),
+            defaults.STAN_AHEAD,
+        )
+        cpu = drive(load, lambda: (load.acknowledged(), load.received()[0]), progress)
+        politely = True
+    finally:
+        for peer in peers:
+            peer.close(politely=politely)
+    refused, reason = load.refused()
+    if refused == load.published():
+        raise LoadError(f"the server refused every message: {reason}")
+    published_ns, _, finished_ns = load.times_ns()
+    return _result(
+        "stan pubsub" if plan.subs else "stan pub",
+        _rate(load.acknowledged(), plan.size, published_ns),
+        _rate(load.received()[0], plan.size, finished_ns) if plan.subs else None,
+        latency_us=_percentiles(load.latencies()),
+        redelivered=load.redelivered(),
+        refused=refused,
         generator_cpu_seconds=cpu,
     )

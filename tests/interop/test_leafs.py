@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
-from tests.leafs import Node, interest, needs_original, on_uvloop, original, ours, until
+from tests.leafs import Node, interest, needs_original, on_uvloop, original, ours, reached, until
 
 DOOR = 'leafnodes { listen: "127.0.0.1:-1" %s }\n'
 REMOTE = 'leafnodes { reconnect: 1, remotes [ { url: "%s" %s } ] }\n'
@@ -117,20 +116,19 @@ async def test_queue_groups_across(pair: str, tmp_path: Path) -> None:
         far = [await Heard().listen(below, "work", "crew") for _ in range(2)]
         other = await Heard().listen(below, "work", "audit")
         plain = await Heard().listen(below, "work")
-        await interest(above, "work")
-        await until(lambda: other.messages)
+        groups = ([plain], [other], far)
+        members = [one for group in groups for one in group]
+        await reached(above, "work", *(lambda one=one: one.messages for one in members))
         for i in range(200):
             await above.publish("work", b"%d" % i)
-        await until(lambda: len(plain.data) == 200 and len(other.data) == 200)
-        assert sum(len(one.data) for one in far) == 200
+        await until(lambda: all(sum(len(one.data) for one in group) == 200 for group in groups))
         assert all(len(one.data) > 20 for one in far)
         near = await Heard().listen(above, "work", "crew")
-        for one in (*far, other, plain):
+        for one in members:
             one.messages.clear()
         for i in range(200):
             await above.publish("work", b"%d" % i)
-        await until(lambda: len(plain.data) == 200 and len(other.data) == 200)
-        assert len(near.data) == 200
+        await until(lambda: len(plain.data) == len(other.data) == len(near.data) == 200)
         assert sum(len(one.data) for one in far) == 0
         await above.close()
         await below.close()
@@ -230,10 +228,11 @@ async def test_two_leafs_and_weights(pair: str, tmp_path: Path) -> None:
         async with start as two:
             clients = [await node.dial() for node in (hub, one, two)]
             got: Counter[int] = Counter()
+            probed: Counter[int] = Counter()
 
             def counts(at: int) -> Any:
                 async def count(message: Msg) -> None:
-                    got[at] += message.data != b"probe"
+                    (probed if message.data == b"probe" else got)[at] += 1
 
                 return count
 
@@ -242,8 +241,7 @@ async def test_two_leafs_and_weights(pair: str, tmp_path: Path) -> None:
                 await clients[2].subscribe("w", queue="q", cb=counts(2))
             for client in clients[1:]:
                 await client.flush()
-            await interest(clients[0], "w")
-            await asyncio.sleep(0.1)
+            await reached(clients[0], "w", lambda: probed[1], lambda: probed[2])
             for _ in range(400):
                 await clients[0].publish("w", b"x")
             await until(lambda: got.total() == 400)

@@ -42,6 +42,7 @@ class Exchange:
     ) -> None:
         """`system_account`: its name; empty when there is none."""
         self.crossing = Crossing(turn, desk, server_name, cluster)
+        self.cluster = cluster
         self.system_account = system_account
         self.members: dict[str, Imports] = {}
         self.configs: dict[str, Config] = {}
@@ -58,15 +59,6 @@ class Exchange:
             account.imports = member
             self._offer(account.name)
         return member
-
-    @property
-    def cluster(self) -> str:
-        """The name of the server's cluster; what it means for mappings holds with `configure`."""
-        return str(self.crossing.server["cluster"])
-
-    @cluster.setter
-    def cluster(self, name: str) -> None:
-        self.crossing.server["cluster"] = name
 
     def leave(self, name: str) -> None:
         """An account is gone, with everything that others take of it."""

@@ -237,7 +237,6 @@ class Gate:
         most = account.connections_max
         if newcomer and most >= 0 and len(account.sessions) >= most:
             refusal = Refused(
-                "too many connections of the account",
                 error=errors.NATS_ACCOUNT_CONNECTIONS,
                 why=errors.NATS_CLOSED_ACCOUNT_CONNECTIONS,
             )

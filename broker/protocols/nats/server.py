@@ -14,6 +14,7 @@ from broker.protocols.nats import auth
 from broker.protocols.nats import settings as conf
 from broker.protocols.nats.account import Account, Desk
 from broker.protocols.nats.callout_auth import OperatorCallout
+from broker.protocols.nats.client_log import ClientLog
 from broker.protocols.nats.closed import ClosedConnections
 from broker.protocols.nats.door import ANY_HOST, NatsDoor
 from broker.protocols.nats.exchange import Exchange
@@ -90,6 +91,7 @@ class NatsServer:
         self.face = NatsFace(runtime.turn, settings)
         self.gate = Gate(self.face)
         self.gate.on_leave.append(self.closed.add)
+        ClientLog(self.gate, lambda: self.settings)
         self.leafs = LeafNodes(self)
         self.leafs.on_leave.append(self.closed.add)
         self.pages = MonitorPages(self)
@@ -156,7 +158,7 @@ class NatsServer:
         self.gate.tls = tls
         self.face.configure(settings)
         self.closed.resize(settings.max_closed_clients)
-        self.exchange.rename(settings.cluster_name)
+        self.exchange.rename(settings.cluster)
         self._configure_accounts(settings)
         self.gate.authenticator = auth.build(
             settings, self.passwords, self, self.gate.authenticator
@@ -169,7 +171,6 @@ class NatsServer:
         """Make the accounts that are configured, set their limits; nobody is cut here."""
         configured = {account.name: account for account in settings.accounts}
         self.exchange.system_account = self.system_name
-        self.exchange.cluster = settings.cluster
         for name in (*configured, settings.system_account or conf.SYSTEM_ACCOUNT):
             if name not in self.accounts and (name in configured or self.system_name):
                 self.make_account(name)

@@ -228,7 +228,6 @@ cdef class NatsSession(Session):
         self.face.slow_consumers += 1
         if self.account is not None:
             self.account.slow_consumers += 1
-        LOG.warning('client %d: %s', self.client_id, why)
         self.link.abort()
 
     # --- input

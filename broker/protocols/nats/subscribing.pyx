@@ -1,5 +1,7 @@
 # cython: language_level=3
 """SUB and UNSUB of a session."""
+from logging import ERROR
+
 from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
@@ -41,6 +43,7 @@ cdef int subscribe(NatsSession s, op_t *op) except -1:
         return 0
     if s.account_subs_max >= 0 and <int64_t>held >= s.account_subs_max:
         s.tell(errors.NATS_SUBSCRIPTIONS)
+        face.gate.violations.other(s, ERROR, errors.NATS_SUBSCRIPTIONS.text)
         return 0
     sub = subs_find(&s.subs, hash, op.text, op.text_len)
     if sub != NULL and sub.retired:

@@ -21,9 +21,7 @@ from broker.protocols.nats.wire import NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.protocols.nats.gate import Gate
     from broker.protocols.nats.leaf_session import LeafSession
-    from broker.protocols.nats.login import Login
     from broker.protocols.nats.session import NatsSession
 
 log = logging.getLogger("broker.nats")
@@ -169,11 +167,16 @@ class Violations:
             names = errors.go_quote(subject), errors.go_quote(sid)
             log.info("Removed sub %s (sid %s) for %s - not authorized", *names, user(session))
 
+    def other(self, session: NatsSession, level: int, text: str) -> None:
+        """Anything else that a client can bring about as often as it likes."""
+        if self._may_speak():
+            log.log(level, "%s - %s", who(session), text)
+
     def _may_speak(self) -> bool:
         now_ns = self._clock()
         if now_ns - self._begun_ns >= limits.SECOND:
             if self._unsaid:
-                log.error("%d more violations of permissions", self._unsaid)
+                log.error("%d more errors of clients", self._unsaid)
             self._begun_ns = now_ns
             self._said = self._unsaid = 0
         if self._said >= limits.NATS_VIOLATIONS_LOGGED:
@@ -196,33 +199,3 @@ def user(session: NatsSession) -> str:
     if options.jwt and identity is not None:
         return f"JWT User {errors.go_quote(identity.user.encode())}"
     return f"Token {REDACTED}" if options.token else 'User "N/A"'
-
-
-class ClientLog:
-    """Says who comes and goes, to those who want to know so much, and who is turned away."""
-
-    def __init__(self, gate: Gate) -> None:
-        gate.on_open.append(self.opened)
-        gate.on_refuse.append(self.refused)
-        gate.on_leave.append(self.left)
-
-    def opened(self, session: NatsSession) -> None:
-        """A connection was made."""
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s - Client connection created", who(session))
-
-    def refused(self, session: NatsSession, login: Login, reason: str) -> None:
-        """Somebody is not let in. A name without a password may be a token."""
-        options, name = login.options, who(session)
-        shown = ""
-        if options.nkey:
-            shown = f" - Nkey {errors.go_quote(options.nkey.encode())}"
-        elif options.user and options.password:
-            shown = f" - User {errors.go_quote(options.user.encode())}"
-        log.error("%s - authentication error%s", name, shown)
-        log.debug("%s - %s", name, reason)
-
-    def left(self, session: NatsSession) -> None:
-        """A connection is gone."""
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s - Client connection closed: %s", who(session), session.closed_because)

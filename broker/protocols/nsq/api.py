@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from broker import errors_http, limits
 from broker.protocols.nsq import debug, stats
+from broker.protocols.nsq.channels import channel_of
 from broker.protocols.nsq.deadletter_api import routes as dead_letter_routes
 from broker.protocols.nsq.http import (
     ApiError,
@@ -300,7 +301,7 @@ class NsqApi:
 
     def _channel(self, query: Query) -> Cursor:
         log, name = self._channel_args(query)
-        cursor = log.cursors.get(name)
+        cursor = channel_of(log, name)
         if cursor is None:
             raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker import errors_http, limits
+from broker.protocols.nsq.channels import channel_of, channels_of
 from broker.protocols.nsq.deadletters import Policy, default_target
 from broker.protocols.nsq.http import ApiError, Route
 from broker.protocols.nsq.requeue import give_back
@@ -44,7 +45,7 @@ class _DeadLetterApi:
             logs = list(self.engine.logs.values())
         else:
             logs = [self._topic(query)]
-        found = [cursor for log in logs for cursor in log.cursors.values()]
+        found = [cursor for log in logs for cursor in channels_of(log)]
         if (name := query.get("channel")) is not None:
             found = [cursor for cursor in found if cursor.name == name]
         found.sort(key=lambda cursor: (cursor.log.name, cursor.name))
@@ -78,7 +79,7 @@ class _DeadLetterApi:
         name = query.get("channel") or _REQUEUE_CHANNEL
         if not is_name(name.encode("utf-8", "surrogateescape")):
             raise ApiError(errors_http.NSQ_HTTP_ARG_CHANNEL)
-        if name not in log.cursors and log.cursors:
+        if channel_of(log, name) is None and channels_of(log):
             raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)  # a new one would be empty
         cursor = log.open_cursor(name, ephemeral=is_ephemeral(name.encode()))
         if cursor.paused:
@@ -122,7 +123,7 @@ class _DeadLetterApi:
         log, name = self._topic(query), query.get("channel")
         if name is None:
             raise ApiError(errors_http.NSQ_HTTP_NO_CHANNEL)
-        cursor = log.cursors.get(name)
+        cursor = channel_of(log, name)
         if cursor is None:
             raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor

@@ -17,6 +17,7 @@ import orjson
 
 from broker import limits
 from broker.core.deadletter import DeadLetters
+from broker.protocols.nsq.channels import is_channel
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ class Policies:
     def policy(self, cursor: Cursor) -> Policy:
         """What holds for a channel."""
         topic = cursor.log.name
+        if not is_channel(cursor):
+            return Policy(0)
         own = self.own.get(topic, {}).get(cursor.name)
         if own is None and self.settings_for is not None and not topic.endswith(SUFFIX):
             settings = self.settings_for(topic)

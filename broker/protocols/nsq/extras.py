@@ -17,6 +17,7 @@ from broker import errors_http, limits
 from broker.core.peek import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
 from broker.core.rewind import Approach, TimeSearch, rewind, saved
 from broker.errors_http import http_error
+from broker.protocols.nsq.channels import channel_of
 from broker.protocols.nsq.http import ApiError, Route, read_body
 from broker.protocols.nsq.messages import fill, rows_of
 
@@ -134,7 +135,7 @@ class Extras:
         log, name = self.log(query), query.get("channel")
         if not name:
             raise ApiError(errors_http.NSQ_HTTP_NO_CHANNEL)
-        cursor = log.cursors.get(name)
+        cursor = channel_of(log, name)
         if cursor is None:
             raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor

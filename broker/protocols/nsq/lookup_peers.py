@@ -19,6 +19,7 @@ import orjson
 
 from broker import limits
 from broker.core.hold import hold, release
+from broker.protocols.nsq.channels import channels_of
 from broker.protocols.nsq.lookup_link import LookupLink, LookupTimes
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
@@ -122,7 +123,7 @@ class LookupPeers:
     def _keys(self) -> Iterator[Key]:
         for topic, log in sorted(self.engine.logs.items()):
             if is_name(topic.encode()):
-                channels = [c for c in sorted(log.cursors) if is_name(c.encode())]
+                channels = [cursor.name for cursor in channels_of(log)]
                 yield from ((topic, channel) for channel in channels or [""])
 
     def _exists(self, key: Key) -> bool:
@@ -144,19 +145,24 @@ class LookupPeers:
         known = {link.http_address for link in self.links.values() if link.http_address}
         if not known:
             return
-        hold(log)
-        task = asyncio.create_task(self._create_channels(log, sorted(known)))
+        start = 0
+        if log.face is None:
+            hold(log)
+        else:
+            start = log.backlog_seq  # what comes meanwhile is kept anyway, and others wait for it
+        task = asyncio.create_task(self._create_channels(log, sorted(known), start))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
-        task.add_done_callback(lambda _: release(log))
+        if log.face is None:
+            task.add_done_callback(lambda _: release(log))
 
-    async def _create_channels(self, log: Log, known: list[str]) -> None:
+    async def _create_channels(self, log: Log, known: list[str], start: int) -> None:
         answers = await asyncio.gather(*(self._channels(address, log.name) for address in known))
         for channel in sorted(set().union(*answers)):
             if log.deleted or is_ephemeral(channel.encode()):
                 continue
             try:
-                log.open_cursor(channel)
+                log.open_cursor(channel, start=start and max(start, log.first_seq))
             except OSError as problem:
                 LOG.error("channel %s of %s cannot be made: %s", channel, log.name, problem)
 

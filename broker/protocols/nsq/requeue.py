@@ -10,6 +10,7 @@ from broker import limits
 from broker.core.deadletter import ADDRESSED
 from broker.core.publish import append, outcome, settled
 from broker.core.taker import Taker
+from broker.protocols.nsq.channels import channel_of
 from broker.protocols.nsq.deadletters import origin_of
 from broker.protocols.nsq.wire import is_ephemeral
 
@@ -85,7 +86,7 @@ def _home(engine: Engine, origin: Origin, *, to_topic: bool) -> Log | None:
     log = engine.log(origin.topic)
     if to_topic:
         return log or engine.open_log(origin.topic, ephemeral=is_ephemeral(origin.topic.encode()))
-    return log if log is not None and origin.channel in log.cursors else None
+    return log if log is not None and channel_of(log, origin.channel) else None
 
 
 def _append(log: Log, origin: Origin, body: bytes, *, to_topic: bool) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker import limits
 from broker.core.latency import quantiles
+from broker.protocols.nsq.channels import channel_of, channels_of
 
 if TYPE_CHECKING:
     from broker.core.cursor import Cursor
@@ -155,7 +156,7 @@ def _topic_page(log: Log, channels: list[Page], percentiles: Sequence[float]) ->
         "message_count": log.message_count,
         "message_bytes": log.message_bytes,
         "paused": log.paused,
-        "e2e_processing_latency": _latency(log.cursors.values(), percentiles),
+        "e2e_processing_latency": _latency(channels_of(log), percentiles),
     }
 
 
@@ -183,9 +184,10 @@ def topic_pages(
     pages = []
     for name in [topic] if topic else sorted(engine.logs):
         log = engine.logs[name]
-        if channel and channel not in log.cursors:
+        only = channel_of(log, channel)
+        if channel and only is None:
             continue
-        cursors = [log.cursors[c] for c in ([channel] if channel else sorted(log.cursors))]
+        cursors = channels_of(log) if only is None else [only]
         pages.append(
             _topic_page(
                 log,

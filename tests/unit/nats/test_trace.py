@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker import logs
-from broker.protocols.nats.options import ClientOptions
-from broker.protocols.nats.trace import ClientLog, Tracer, redacted, who
+from broker.protocols.nats.trace import Tracer, redacted, who
 from broker.protocols.nats.wire import NAMES
 
 KINDS = {name: kind for kind, name in NAMES.items()}
@@ -114,52 +112,3 @@ def test_empty_secrets_are_no_secrets() -> None:
 def test_names_of_connections() -> None:
     assert who(session()) == WHO
     assert who(session(kind="WEBSOCKET", host="::1")) == "[::1]:4 - wid:5"
-
-
-# --- who comes and goes
-
-
-def gate() -> Any:
-    return SimpleNamespace(on_open=[], on_refuse=[], on_leave=[])
-
-
-def test_coming_and_going(caplog: pytest.LogCaptureFixture) -> None:
-    hooks = gate()
-    ClientLog(hooks)
-    for act in (*hooks.on_open, *hooks.on_leave):
-        act(session())
-    assert caplog.messages == [
-        f"{WHO} - Client connection created",
-        f"{WHO} - Client connection closed: Gone",
-    ]
-    caplog.clear()
-    caplog.set_level(logging.INFO, "broker.nats")
-    for act in (*hooks.on_open, *hooks.on_leave):
-        act(session())
-    assert caplog.messages == []
-
-
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        ({}, ""),
-        ({"user": "joe", "password": "s"}, ' - User "joe"'),
-        ({"user": "maybe a token"}, ""),
-        ({"token": "s"}, ""),
-        ({"nkey": "UA", "signature": "s"}, ' - Nkey "UA"'),
-    ],
-)
-def test_those_who_are_turned_away(
-    given: dict[str, str], shown: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = ClientOptions()
-    for name, value in given.items():
-        setattr(options, name, value)
-    hooks = gate()
-    ClientLog(hooks)
-    for act in hooks.on_refuse:
-        act(session(), SimpleNamespace(options=options), "why")
-    assert caplog.record_tuples == [
-        ("broker.nats", logging.ERROR, f"{WHO} - authentication error{shown}"),
-        ("broker.nats", logging.DEBUG, f"{WHO} - why"),
-    ]

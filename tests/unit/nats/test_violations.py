@@ -64,7 +64,7 @@ def test_so_many_in_a_second(caplog: pytest.LogCaptureFixture) -> None:
     now[0] += limits.SECOND
     violations.publish(session(), "Subject", b"x")
     assert caplog.messages == [
-        "7 more violations of permissions",
+        "7 more errors of clients",
         'h:1 - cid:1 - Publish Violation - User "N/A", Subject "x"',
     ]
 

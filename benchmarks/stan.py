@@ -1,0 +1,174 @@
+"""NATS Streaming, ours against nats-streaming-server: each PubAck after a sync of its message.
+
+    python benchmarks/stan.py [--quick] [--rounds 5] [--seconds 3] [--rows NAME] [--write]
+
+Both keep channels in files and sync what they answer for (`-st file`, where the original's
+file_sync is on unless told otherwise). Every run has a server of its own with an empty folder;
+rounds alternate which of the two goes first, and a ratio is taken within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from dataclasses import dataclass, replace
+
+import report
+import servers
+
+from broker.client.loadgen import LoadError
+from broker.client.scenarios import Result, StanFlowPlan, run_stan_flow
+
+ROUNDS = 5
+SECONDS = 3.0
+QUICK_ROUNDS = 2
+QUICK_SECONDS = 1.0
+WARM_SECONDS = 0.3
+
+ORIGINAL = "nats-streaming-server -st file -dir {data} -a 127.0.0.1 -p {nats}"
+OURS = "{python} -m broker " + ORIGINAL
+METHOD = (
+    "{} rounds, alternating, {:g} s of publishing per run after a short warm-up; a fresh server for"
+    " every run, one at a time. Latency: publish to PubAck. Ratio: median of the rounds'"
+    " ours/original; spread: smallest and largest. Generator busy: its share of one core while it"
+    " drives ours."
+)
+HEAD = [
+    "row", "msgs/s ours", "original", "ratio", "spread", "goal", "", "p50 us ours", "original",
+    "p99 us ours", "original", "generator busy",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison; `goal`: what ours/original must reach at least, 0 = nothing."""
+
+    name: str
+    goal: float
+    size: int = 128
+    pubs: int = 1
+    window: int = 1000
+    subs: int = 0
+
+    def plan(self, address: tuple[str, int]) -> StanFlowPlan:
+        return StanFlowPlan(
+            address=address, size=self.size, pubs=self.pubs, window=self.window, subs=self.subs
+        )
+
+    def command(self) -> str:
+        kind = f"pubsub --subs {self.subs}" if self.subs else "pub"
+        return f"{kind} --size {self.size} --pubs {self.pubs} --window {self.window}"
+
+
+ROWS = [
+    Row("128 B, 1,000 in flight", 5.0),
+    Row("1 KiB, 1,000 in flight", 5.0, size=1024),
+    Row("128 B, 64 publishers with one in flight", 5.0, pubs=64, window=1),
+    Row("128 B, one publisher with one in flight", 0.0, window=1),
+    Row("128 B to deliver to ack 1:1, 1,000 in flight", 5.0, subs=1),
+]
+
+
+def sample(row: Row, command: str, seconds: float, root: str | None) -> Result:
+    """One run on a server of its own; the channel of the measured part is new."""
+    with servers.running(command, ("nats",), root) as server:
+        plan = row.plan(server.nats)
+        run_stan_flow(replace(plan, seconds=WARM_SECONDS, channel="warm"))
+        return run_stan_flow(replace(plan, seconds=seconds))
+
+
+def measure(row: Row, options: argparse.Namespace) -> list[str]:
+    """One line of the table."""
+    found: dict[str, list[Result]] = {options.ours_cmd: [], ORIGINAL: []}
+    for turn in range(options.rounds):
+        pair = list(found) if turn % 2 == 0 else list(reversed(found))
+        for command in pair:
+            found[command].append(sample(row, command, options.seconds, options.data_root))
+        print(f"{row.name}: round {turn + 1} of {options.rounds}", file=sys.stderr)
+    ours, theirs = found.values()
+    pairs = zip(ours, theirs, strict=True)
+    ratios = [a.msgs_per_second / b.msgs_per_second for a, b in pairs]
+    ratio = statistics.median(ratios)
+    latencies = [
+        f"{statistics.median((result.latency_us or {})[name] for result in results):,.0f}"
+        for name in ("p50", "p99")
+        for results in (ours, theirs)
+    ]
+    busy = statistics.median(r.generator_cpu_seconds / r.seconds for r in ours)
+    return [
+        row.name,
+        *(f"{statistics.median(r.msgs_per_second for r in rs):,.0f}" for rs in (ours, theirs)),
+        f"{ratio:.2f}",
+        f"{min(ratios):.2f}-{max(ratios):.2f}",
+        f">= {row.goal:g}" if row.goal else "",
+        ("met" if ratio >= row.goal else "MISSED") if row.goal else "",
+        *latencies,
+        f"{busy:.0%}",
+    ]
+
+
+def text(options: argparse.Namespace, table: list[list[str]], notes: list[str]) -> str:
+    """The section of RESULTS.md."""
+    loads = "\n".join(
+        f"twinwire bench stan {row.command()} --duration {options.seconds:g}" for row in ROWS
+    )
+    parts = [
+        "## NATS Streaming, persisted and synced",
+        report.about("nats-streaming-server"),
+        METHOD.format(options.rounds, options.seconds),
+        report.table(HEAD, table) if table else "",
+        "\n".join(f"- {note}" for note in notes),
+        f"Servers:\n\n```\n{options.ours_cmd}\n{ORIGINAL}\n```",
+        f"Loads, with `--server` added:\n\n```\n{loads}\n```",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=0, help=f"default {ROUNDS}")
+    parser.add_argument("--seconds", type=float, default=0.0, help=f"per run, default {SECONDS:g}")
+    parser.add_argument("--quick", action="store_true", help="a first look: few, short rounds")
+    parser.add_argument("--rows", default="", help="only rows whose name contains this")
+    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    parser.add_argument(
+        "--ours-cmd",
+        default=OURS,
+        help="command to compare instead; {data} {nats} and {python} are filled in",
+    )
+    parser.add_argument("--data-root", help="where data folders are made; default: TMPDIR")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
+    if options.write and (options.rounds < ROUNDS or options.rows):
+        parser.error(f"--write takes every row and at least {ROUNDS} rounds")
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    for command in (options.ours_cmd, ORIGINAL):
+        if not servers.found(command):
+            sys.exit(f"not found: {command.split()[0]}")
+    table: list[list[str]] = []
+    notes: list[str] = []
+    for row in ROWS:
+        if options.rows.lower() not in row.name.lower():
+            continue
+        try:
+            table.append(measure(row, options))
+        except (LoadError, servers.ServerError) as error:
+            print(error, file=sys.stderr)
+            notes.append(f"failed: {row.name}: {str(error).partition(chr(10))[0]}")
+            continue
+        print(" ".join(table[-1]), file=sys.stderr)
+    whole = text(options, table, notes)
+    print(whole)
+    if options.write:
+        report.write_section("stan", whole)
+    return 1 if notes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
