@@ -59,11 +59,11 @@ def https_context(settings: conf.Settings) -> ssl.SSLContext | None:
     return server_context(replace(settings.tls, verify=False, verify_and_map=False))
 
 
-def websocket_context(settings: conf.Settings) -> ssl.SSLContext | None:
+def websocket_tls(settings: conf.Settings, former: TlsPolicy | None = None) -> TlsPolicy | None:
     """Of the WebSocket door; None: it is plain, or not there."""
     if settings.websocket is None or settings.websocket.tls is None:
         return None
-    return server_context(settings.websocket.tls)
+    return TlsPolicy(settings.websocket.tls, former=former)
 
 
 class NatsServer:
@@ -229,7 +229,7 @@ class NatsServer:
                 self.runtime,
                 settings.websocket,
                 settings.max_pending,
-                websocket_context(settings),
+                websocket_tls(settings),
             )
             await self.websocket.open()
             self.ports["websocket"] = self.websocket.address
@@ -238,6 +238,8 @@ class NatsServer:
         await self.leafs.start()
         if self.leafs.door is not None:
             self.ports["leafnodes"] = self.leafs.door.address
+            if self.websocket is not None:
+                self.websocket.new_leaf = self.leafs.door.new_session
 
     async def open_pages(self) -> None:
         """The monitoring door alone."""
@@ -279,7 +281,8 @@ class NatsServer:
 
         TlsError when certificates cannot be used: then nothing has changed.
         """
-        pages, websocket = https_context(settings), websocket_context(settings)
+        pages = https_context(settings)
+        websocket = websocket_tls(settings, self.websocket.tls if self.websocket else None)
         self.configure(settings)
         self.reload_ns = time.time_ns()
         self.tell_info()
@@ -288,7 +291,7 @@ class NatsServer:
         if pages is not None:
             await self.monitor.use(pages)
         if websocket is not None and self.websocket is not None:
-            await self.websocket.use(websocket)
+            self.websocket.tls = websocket
         renew_system(self)
         await Recheck(self.gate).run()
         await self.leafs.recheck()
