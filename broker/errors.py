@@ -222,6 +222,7 @@ NATS_CLOSED_GATEWAY: Final = "Wrong Gateway"
 NATS_CLOSED_VERSION: Final = "Minimum Version Required"
 NATS_CLOSED_DUPLICATE: Final = "Duplicate Remote LeafNode Connection"
 NATS_CLOSED_READ: Final = "Read Error"
+NATS_CLOSED_WRITE: Final = "Write Error"
 NATS_CLOSED_STALE: Final = "Stale Connection"
 NATS_CLOSED_SHUTDOWN: Final = "Server Shutdown"
 

@@ -57,6 +57,7 @@ cdef class Conn(Task):
         self.transport = None
         self.write = None
         self.ending = True
+        self.failure = exc
         self.session.closing = True
         self.out.turn.disarm(self)
         self.out.drop()

@@ -1,4 +1,4 @@
-"""What `twinwire nats-server` says about itself: the addresses it tells, doors that are taken.
+"""What `twinwire nats-server` tells an operator: addresses, doors that are taken, who was cut off.
 
 Each scenario runs against the original as well (TWINWIRE_TEST_TARGET=original).
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from harness import RawPeer
+from harness import RawPeer, nats_peer
 from harness.nats_file import FileServer, plain_info
 from harness.servers import ServerError
 
@@ -138,3 +139,37 @@ def test_a_remote_that_does_not_answer(tmp_path: Path) -> None:
 def test_large_payloads_are_warned_of(tmp_path: Path) -> None:
     with closing(FileServer(tmp_path, "max_payload: 9MB")) as server:
         assert "[WRN] Maximum payloads over 8.00 MB" in server.said()
+
+
+def test_a_password_that_was_changed(tmp_path: Path) -> None:
+    users = "authorization {{ users: [ {{user: joe, password: {}}} ] }}\n"
+    with closing(FileServer(tmp_path, users.format("one"))) as server:
+        with nats_peer(server.address, {"user": "joe", "pass": "one"}) as peer:
+            server.reload(users.format("two"))
+            peer.expect(b"-ERR 'Authorization Violation'\r\n")
+            peer.expect_close()
+        server.await_log(' - authentication error - User "joe"')
+
+
+def test_fewer_connections_than_there_are(tmp_path: Path) -> None:
+    with closing(FileServer(tmp_path, "")) as server, ExitStack() as peers:
+        for _ in range(3):
+            peers.enter_context(nats_peer(server.address))
+        server.reload("max_connections: 1")
+        server.await_log("[INF] Closed 2 connections to fall within max_connections")
+        server.await_log("[ERR] ", 2)
+        assert server.said().count(" - maximum connections exceeded") == 2
+
+
+def test_why_a_connection_ended(tmp_path: Path) -> None:
+    with closing(FileServer(tmp_path, "")) as server:
+        with nats_peer(server.address) as peer:
+            peer.command("UNSUB 1")
+        with nats_peer(server.address) as peer:  # cut off: no FIN, a RST
+            peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        host, port = server.monitor
+        found: list[str] = []
+        while len(found) < 2:
+            with urllib.request.urlopen(f"http://{host}:{port}/connz?state=closed") as page:
+                found = [one["reason"] for one in json.load(page)["connections"]]
+        assert found == ["Client Closed", "Read Error"]

@@ -169,7 +169,7 @@ class Gate:
 
     def refuse(self, session: NatsSession, reason: str) -> None:
         """Turn away somebody who did not even ask properly."""
-        self._refuse(session, self.login(session), Refused(reason))
+        self.turn_away(session, self.login(session), Refused(reason))
 
     # --- logins
 
@@ -190,7 +190,7 @@ class Gate:
         try:
             answer = self.authenticator.check(login)
         except Refused as refusal:
-            self._refuse(session, login, refusal)
+            self.turn_away(session, login, refusal)
             return
         if isinstance(answer, Identity):
             self._admit(session, login, answer)
@@ -211,19 +211,20 @@ class Gate:
                 identity = again if isinstance(again, Identity) else await again
         except Refused as refusal:
             if session.link is not None:
-                self._refuse(session, login, refusal)
+                self.turn_away(session, login, refusal)
             return
         except Exception:
             log.exception("login of client %d", session.client_id)
             if session.link is not None:
-                self._refuse(session, login, Refused("internal error"))
+                self.turn_away(session, login, Refused("internal error"))
             return
         if session.link is None:  # it did not wait
             return
         self._admit(session, login, identity)
         session.go()
 
-    def _refuse(self, session: NatsSession, login: Login, refusal: Refused) -> None:
+    def turn_away(self, session: NatsSession, login: Login, refusal: Refused) -> None:
+        """It has not logged in, or its login does not hold any more."""
         for act in self.on_refuse:
             act(session, login, str(refusal))
         session.end(refusal.error, refusal.why)
@@ -231,7 +232,7 @@ class Gate:
     def _admit(self, session: NatsSession, login: Login, identity: Identity) -> None:
         account = self.account(identity.account)
         if account is None:
-            self._refuse(session, login, Refused(f"account {identity.account} is not there"))
+            self.turn_away(session, login, Refused(f"account {identity.account} is not there"))
             return
         newcomer = session.account is not account
         most = account.connections_max
@@ -240,11 +241,11 @@ class Gate:
                 error=errors.NATS_ACCOUNT_CONNECTIONS,
                 why=errors.NATS_CLOSED_ACCOUNT_CONNECTIONS,
             )
-            self._refuse(session, login, refusal)
+            self.turn_away(session, login, refusal)
             return
         options = session.options
         if options is not None and (options.account or options.new_account):
-            self._refuse(session, login, Refused("an account is named in CONNECT"))
+            self.turn_away(session, login, Refused("an account is named in CONNECT"))
             return
         session.bind(account, identity, permit_for(identity.permissions))
         pace(session, account, identity)

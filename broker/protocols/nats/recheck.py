@@ -41,7 +41,7 @@ class Recheck:
             try:
                 self._apply(session, await waiting)
             except Refused as refusal:
-                cut(session, refusal)
+                self._cut(session, refusal)
         self._too_many()
 
     def _look(self, session: NatsSession) -> Awaitable[Identity] | None:
@@ -57,7 +57,7 @@ class Recheck:
         try:
             answer = self.gate.authenticator.check_again(session.identity, self.gate.login(session))
         except Refused as refusal:
-            cut(session, refusal)
+            self._cut(session, refusal)
             return None
         if not isinstance(answer, Identity):
             return answer
@@ -84,17 +84,22 @@ class Recheck:
             session.prune()
         pace(session, account, identity)
 
+    def _cut(self, session: NatsSession, refusal: Refused) -> None:
+        """Close a connection whose login does not hold any more."""
+        if session.link is None:
+            return
+        if refusal.error is errors.NATS_AUTHORIZATION and not refusal.silent:
+            self.gate.turn_away(session, self.gate.login(session), refusal)
+        else:
+            session.end(None if refusal.silent else refusal.error, refusal.why)
+
     def _too_many(self) -> None:
         """Close some if fewer may be connected now."""
         most = self.gate.face.connections_max
         sessions = self.gate.face.sessions
         if not most or len(sessions) <= most:
             return
-        for session in list(sessions)[: len(sessions) - most]:
+        many = len(sessions) - most
+        for session in list(sessions)[:many]:
             session.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
-
-
-def cut(session: NatsSession, refusal: Refused) -> None:
-    """Close a connection whose login does not hold any more."""
-    if session.link is not None:
-        session.end(None if refusal.silent else refusal.error, refusal.why)
+        log.info("Closed %d connections to fall within max_connections", many)

@@ -97,7 +97,10 @@ cdef class NatsSession(Session):
         face.gone_out_bytes += self.out_bytes
         if self.closed_because is None:
             self.closed_because = (
-                self.tls_gate.lost() if self.tls_gate is not None else errors.NATS_CLOSED_CLIENT)
+                self.tls_gate.lost() if self.tls_gate is not None else
+                errors.NATS_CLOSED_WRITE if isinstance(self.link.failure, BrokenPipeError) else
+                errors.NATS_CLOSED_READ if self.link.failure is not None else
+                errors.NATS_CLOSED_CLIENT)
         self.tls_gate = None
         self.stop_ns = face.turn.wall_ns
         if self.account is not None:
