@@ -23,7 +23,7 @@ from broker.core.log cimport Log
 from broker.core.router cimport Router
 from broker.core.seams cimport Session, Sink
 from broker.core.trie cimport sub_t
-from broker.core.turn cimport PHASE_STORE
+from broker.core.turn cimport PHASE_FLUSH, PHASE_STORE
 from broker.core.types cimport record_t, span_t
 from broker.protocols.nats.account cimport Account
 from broker.protocols.stan.options import is_valid_channel
@@ -359,6 +359,11 @@ cdef class Channel(Session):
             self.log.wait(self)
 
     cdef void settled(self) noexcept:
+        # A message is offered before its publisher is told: the answers come behind the cursors.
+        self.service.turn.add(PHASE_FLUSH, self)
+
+    cdef void run(self) noexcept:
+        """Answer everybody whose message is safe, or never will be."""
         cdef promise_t *p
         cdef const char *text
         cdef int outcome
