@@ -20,6 +20,7 @@ from broker.protocols.nats.monitor_text import encode, filled, rfc3339, uptime
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from broker.core.cursor import Cursor
     from broker.protocols.nats.monitor import Handler
     from broker.protocols.stan.options import StanSettings
     from broker.protocols.stan.store import SubRecord
@@ -47,7 +48,8 @@ class SubscriptionView(Protocol):
     """One subscription, an offline durable included."""
 
     record: SubRecord
-    last_sent: int
+    last_sent: int  # since it is there
+    cursor: Cursor
 
     @property
     def is_offline(self) -> bool: ...
@@ -291,16 +293,17 @@ def _rank(sub: SubscriptionView) -> tuple[bool, bool]:
 
 def _subscription(sub: SubscriptionView) -> Json:
     record = sub.record
+    durable = "" if record.queue_name else record.durable_name  # the name of a group has it
     return {
         "client_id": record.client_id,
         "inbox": record.inbox,
         "ack_inbox": record.ack_inbox,
-        **filled({"durable_name": record.durable_name, "queue_name": record.queue_name}),
+        **filled({"durable_name": durable, "queue_name": record.queue_name}),
         "is_durable": record.is_durable,
         "is_offline": sub.is_offline,
         "max_inflight": record.max_in_flight,
         "ack_wait": record.ack_wait,
-        "last_sent": sub.last_sent,
+        "last_sent": sub.last_sent or max(sub.cursor.next_seq - 1, 0),
         "pending_count": sub.pending_count,
         "is_stalled": sub.is_stalled,
     }

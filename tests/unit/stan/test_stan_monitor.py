@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ class Sub:
         self.record = SubRecord(1, "foo", "stan:1", *names, 10, 30)
         self.is_offline = is_offline
         self.last_sent = self.pending_count = 0
+        self.cursor = SimpleNamespace(next_seq=1)
         self.is_stalled = False
 
 
