@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from broker.core.engine import Engine
 from broker.core.router import Router
 from broker.core.shared import SYNC_BUCKETS
 from broker.lockfile import DataLock
-from broker.logs import fields
 from broker.net.listener import Runtime
 from broker.net.pages import Pages
 from broker.openssl import TlsError
@@ -27,7 +25,9 @@ from broker.protocols.nsq.extras import Extras
 from broker.protocols.nsq.lookup_peers import LookupPeers
 from broker.protocols.nsq.lookup_server import LookupServer
 from broker.protocols.nsq.statsd import Statsd, full_prefix
+from broker.protocols.stan.monitor import StreamingPages
 from broker.protocols.stan.streaming import Streaming
+from broker.server_engine import LOGS_FOLDER, STAN_FOLDER, broken_log, engine_limits, report
 from broker.server_nats import nats_settings, reload_nats
 from broker.server_stan import stan_settings
 from broker.server_topics import TopicSettings, sync_words
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from broker.net.tls import Certificates
 
 log = logging.getLogger(__name__)
-
-LOGS_FOLDER = "logs"
-STAN_FOLDER = "stan"
 
 
 class Server:
@@ -102,11 +99,15 @@ class Server:
                 self.ports["nsqlookupd" if door == "tcp" else f"nsqlookupd_{door}"] = bound
         self.nats = NatsServer(nats_settings(config), runtime, self._router)
         self.nats.pages.broken = self.health
-        self.nats.monitor.more = {"/metrics": metrics_page(self, self.nats.pages)}
+        streaming = StreamingPages()
+        metrics = metrics_page(self, self.nats.pages, streaming)
+        self.nats.monitor.more = {"/metrics": metrics}
         if config.stan.enabled:
             settings = stan_settings(config)
             self.streaming = Streaming(settings, self._engine, self.nats, data / STAN_FOLDER)
             await self.streaming.start()
+            streaming.found = self.streaming
+            self.nats.monitor.more |= streaming.handlers()
         if config.nats.listen is not None:
             await self.nats.open_doors()
             assert self.nats.door is not None
@@ -235,10 +236,7 @@ class Server:
 
     def health(self) -> str | None:
         """None when all is well, else what is not."""
-        for entry in self.engine.logs.values():
-            if entry.last_error:
-                return f"log {entry.name}: {os.strerror(entry.last_error)}"
-        return None
+        return broken_log(self.engine)
 
     def snapshot(self) -> stats.Stats:
         """All counters at this moment."""
@@ -270,38 +268,6 @@ def nsq_facts(config: Config) -> dict[str, Any]:
         "sync_every": int(sync.mode == "always"),
         "sync_timeout": sync.period_ns,
     }
-
-
-def engine_limits(config: Config) -> dict[str, Any]:
-    """The engine's numbers, under the names its Shared has for them."""
-    storage, nsq = config.storage, config.nsq
-    window_ns = nsq.e2e_processing_latency_window_time_ns
-    return {
-        "ack_latency_ns": window_ns if nsq.e2e_processing_latency_percentiles else 0,
-        "segment_bytes": storage.segment_size,
-        "append_bytes_max": storage.append_buffer_max,
-        "memory_bytes_max": storage.memory_topic_max,
-        "memory_segment_bytes": min(limits.MEMORY_SEGMENT_BYTES, storage.memory_topic_max),
-        "load_bytes": limits.LOAD_BYTES,
-        "journal_bytes_min": limits.JOURNAL_BYTES_MIN,
-        "reclaim_bytes": limits.RECLAIM_BYTES,
-        "pump_bytes_max": limits.PUMP_BYTES_MAX,
-        "inline_bytes": limits.INLINE_BYTES,
-        "inline_stall_ns": limits.INLINE_STALL,
-        "inline_pause_ns": limits.INLINE_PAUSE,
-        "inline_pause_max_ns": limits.INLINE_PAUSE_MAX,
-        "retry_ns": limits.APPEND_RETRY,
-        "entries_max": limits.CURSOR_ENTRIES_MAX,
-        "window_max": limits.CURSOR_WINDOW_MAX,
-        "settle_poll": limits.SETTLE_POLL / limits.SECOND,
-        "to_live": config.bridge.nsq_to_nats,
-        "from_live": config.bridge.nats_to_nsq,
-    }
-
-
-def report(level: str, text: str, **details: object) -> None:
-    """A log line of the engine."""
-    log.log(logging.getLevelNamesMapping()[level.upper()], text, extra=fields(**details))
 
 
 def door_stats(name: str, door: Door) -> stats.DoorStats:

@@ -34,7 +34,7 @@ from broker.protocols.nsq.diskqueue import (
     messages,
     read_folder,
 )
-from broker.server import LOGS_FOLDER, engine_limits, report
+from broker.server_engine import LOGS_FOLDER, engine_limits, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

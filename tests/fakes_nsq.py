@@ -15,7 +15,7 @@ from broker.core.engine import Engine
 from broker.core.router import Router
 from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.session import NsqSession
-from broker.server import engine_limits
+from broker.server_engine import engine_limits
 
 Frame = tuple[int, bytes]
 RESPONSE, ERROR, MESSAGE = range(3)

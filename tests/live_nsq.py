@@ -19,7 +19,7 @@ from broker.core.engine import Engine
 from broker.core.router import Router
 from broker.net.listener import Runtime
 from broker.protocols.nsq.door import NsqDoor
-from broker.server import engine_limits
+from broker.server_engine import engine_limits
 
 DEADLINE_S = 20
 

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from broker import __version__
 from broker.admin.nats_metrics import NatsCollector, NatsFacts, nats_facts
+from broker.admin.stan_metrics import StanCollector, StanFacts, stan_facts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from broker.protocols.nats.monitor_pages import MonitorPages
+    from broker.protocols.stan.monitor import StreamingPages
     from broker.stats import Histogram, Stats
 
 
@@ -140,7 +142,10 @@ class StatsCollector(Collector):
 
 
 def render(
-    stats: Stats | None, accept: str = "", nats: NatsFacts | None = None
+    stats: Stats | None,
+    accept: str = "",
+    nats: NatsFacts | None = None,
+    stan: StanFacts | None = None,
 ) -> tuple[bytes, str]:
     """The page and its content type, in the format that the Accept header asks for."""
     registry = CollectorRegistry()
@@ -148,21 +153,26 @@ def render(
         registry.register(StatsCollector(stats))
     if nats is not None:
         registry.register(NatsCollector(nats))
+    if stan is not None:
+        registry.register(StanCollector(stan))
     ProcessCollector(registry=registry)
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
 def metrics_page(
-    source: StatsSource | None, pages: MonitorPages | None = None
+    source: StatsSource | None,
+    pages: MonitorPages | None = None,
+    streaming: StreamingPages | None = None,
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """The handler of GET /metrics: our own series, those of a NATS server, or both."""
+    """The handler of GET /metrics: our own series, those of a NATS server and its streaming."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         stats = source.snapshot() if source is not None else None
         nats = nats_facts(pages) if pages is not None else None
         accept = request.headers.get("Accept", "")
-        page, content_type = await asyncio.to_thread(render, stats, accept, nats)
+        stan = stan_facts(streaming) if streaming is not None and streaming.found else None
+        page, content_type = await asyncio.to_thread(render, stats, accept, nats, stan)
         return web.Response(body=page, headers={"Content-Type": content_type})
 
     return serve

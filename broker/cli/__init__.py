@@ -21,6 +21,10 @@ class Commands(click.Group):
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
         "import-nsqd": ("broker.cli.import_nsqd:import_nsqd", "Take over the data of an nsqd."),
         "nats-server": ("broker.cli.nats_server:nats_server", "Run in the place of nats-server."),
+        "nats-streaming-server": (
+            "broker.cli.nats_streaming_server:nats_streaming_server",
+            "Run in the place of nats-streaming-server.",
+        ),
         "nsqd": ("broker.cli.dropin:nsqd", "Run the broker in the place of an nsqd."),
         "nsqlookupd": ("broker.cli.dropin:nsqlookupd", "Run in the place of an nsqlookupd."),
         "forward": ("broker.cli.forward:forward", "Send a topic to NSQ, HTTP or NATS."),
@@ -54,7 +58,7 @@ def main() -> None:
 
 
 # Programs whose place we take when the executable, or a link to it, has their name.
-DROP_INS = ("nsqd", "nsqlookupd", "nats-server")
+DROP_INS = ("nsqd", "nsqlookupd", "nats-server", "nats-streaming-server")
 
 
 def entry() -> None:

@@ -32,37 +32,39 @@ class Row:
     value: str = ""  # how the help text calls it
 
 
-def _row(names: str, target: str, usage: str, value: str = "", kind: Kind = STRING) -> Row:
+Group = tuple[str, tuple[Row, ...]]  # title, flags
+
+
+def row(names: str, target: str, usage: str, value: str = "", kind: Kind = STRING) -> Row:
+    """A flag; one without a name for its value is a boolean."""
     return Row(tuple(names.split()), kind if value else BOOL, target, usage, value)
 
 
-GROUPS: Final[tuple[tuple[str, tuple[Row, ...]], ...]] = (
+GROUPS: Final[tuple[Group, ...]] = (
     (
         "Where it listens",
         (
-            _row("a addr net", "host", "interface of the client port (default 0.0.0.0)", "HOST"),
-            _row("p port", "port", "client port (default 4222, -1: any)", "PORT", INT),
-            _row("m http_port", "http_port", "monitoring over HTTP (-1: any)", "PORT", INT),
-            _row("ms https_port", "https_port", "monitoring over HTTPS (-1: any)", "PORT", INT),
-            _row("client_advertise", "client_advertise", "address told to clients", "HOST:PORT"),
+            row("a addr net", "host", "interface of the client port (default 0.0.0.0)", "HOST"),
+            row("p port", "port", "client port (default 4222, -1: any)", "PORT", INT),
+            row("m http_port", "http_port", "monitoring over HTTP (-1: any)", "PORT", INT),
+            row("ms https_port", "https_port", "monitoring over HTTPS (-1: any)", "PORT", INT),
+            row("client_advertise", "client_advertise", "address told to clients", "HOST:PORT"),
         ),
     ),
     (
         "Configuration",
         (
-            _row("c config", "config", "configuration file", "FILE"),
-            _row("t", "check", "only check the configuration file"),
-            _row("n name server_name", "server_name", "name of this server", "NAME"),
+            row("c config", "config", "configuration file", "FILE"),
+            row("t", "check", "only check the configuration file"),
+            row("n name server_name", "server_name", "name of this server", "NAME"),
         ),
     ),
     (
         "Process",
         (
-            _row("P pid", "pid_file", "write the process id to this file", "FILE"),
-            _row(
-                "ports_file_dir", "ports_file_dir", "write the addresses to a file in here", "DIR"
-            ),
-            _row(
+            row("P pid", "pid_file", "write the process id to this file", "FILE"),
+            row("ports_file_dir", "ports_file_dir", "write the addresses to a file in here", "DIR"),
+            row(
                 "sl signal",
                 "signal",
                 "tell a server: reload, reopen, ldm, quit, term, stop;\n"
@@ -74,24 +76,24 @@ GROUPS: Final[tuple[tuple[str, tuple[Row, ...]], ...]] = (
     (
         "Log",
         (
-            _row("l log", "logfile", "log to this file instead of standard error", "FILE"),
-            _row(
+            row("l log", "logfile", "log to this file instead of standard error", "FILE"),
+            row(
                 "log_size_limit",
                 "logfile_size_limit",
                 "start a new log file after so many bytes",
                 "N",
                 INT,
             ),
-            _row("s syslog", "syslog", "log to the syslog of this host"),
-            _row("r remote_syslog", "remote_syslog", "log to udp://, tcp:// or unix://", "URL"),
-            _row("T logtime", "logtime", "begin each line with the time (default true)"),
-            _row("logtime_utc", "logtime_utc", "in UTC"),
-            _row("D debug", "debug", "log more"),
-            _row("V trace", "trace", "log what goes over the connections"),
-            _row("VV", "VV", "the same with the system account"),
-            _row("DV", "DV", "both -D and -V"),
-            _row("DVV", "DVV", "both -D and -VV"),
-            _row(
+            row("s syslog", "syslog", "log to the syslog of this host"),
+            row("r remote_syslog", "remote_syslog", "log to udp://, tcp:// or unix://", "URL"),
+            row("T logtime", "logtime", "begin each line with the time (default true)"),
+            row("logtime_utc", "logtime_utc", "in UTC"),
+            row("D debug", "debug", "log more"),
+            row("V trace", "trace", "log what goes over the connections"),
+            row("VV", "VV", "the same with the system account"),
+            row("DV", "DV", "both -D and -V"),
+            row("DVV", "DVV", "both -D and -VV"),
+            row(
                 "max_traced_msg_len",
                 "max_traced_msg_len",
                 "shown bytes of a traced message",
@@ -103,48 +105,58 @@ GROUPS: Final[tuple[tuple[str, tuple[Row, ...]], ...]] = (
     (
         "Who may connect",
         (
-            _row("user", "user", "user name", "NAME"),
-            _row("pass", "password", "password", "TEXT"),
-            _row("auth", "token", "token", "TEXT"),
+            row("user", "user", "user name", "NAME"),
+            row("pass", "password", "password", "TEXT"),
+            row("auth", "token", "token", "TEXT"),
         ),
     ),
     (
         "TLS",
         (
-            _row("tls", "tls", "with the certificate below"),
-            _row("tlscert", "tlscert", "certificate (PEM)", "FILE"),
-            _row("tlskey", "tlskey", "its private key (PEM)", "FILE"),
-            _row("tlscacert", "tlscacert", "who may sign certificates of clients (PEM)", "FILE"),
-            _row("tlsverify", "tlsverify", "ask clients for a certificate"),
+            row("tls", "tls", "with the certificate below"),
+            row("tlscert", "tlscert", "certificate (PEM)", "FILE"),
+            row("tlskey", "tlskey", "its private key (PEM)", "FILE"),
+            row("tlscacert", "tlscacert", "who may sign certificates of clients (PEM)", "FILE"),
+            row("tlsverify", "tlsverify", "ask clients for a certificate"),
         ),
     ),
     (
         "Taken without effect, refused where they would matter",
         (
-            _row("js jetstream", "jetstream", "refused: no JetStream here"),
-            _row("sd store_dir", "store_dir", "no effect: nothing is stored", "DIR"),
-            _row("routes", "routes", "refused: no clusters", "URLS"),
-            _row("cluster cluster_listen", "cluster", "refused: no clusters", "URL"),
-            _row("cluster_name", "cluster_name", "the cluster's name, as it is shown", "NAME"),
-            _row("cluster_advertise", "cluster_advertise", "no effect", "HOST:PORT"),
-            _row("no_advertise", "no_advertise", "no effect"),
-            _row("connect_retries", "connect_retries", "no effect", "N", INT),
-            _row("profile", "profile", "no effect: no profiler", "PORT", INT),
+            row("js jetstream", "jetstream", "refused: no JetStream here"),
+            row("sd store_dir", "store_dir", "no effect: nothing is stored", "DIR"),
+            row("routes", "routes", "refused: no clusters", "URLS"),
+            row("cluster cluster_listen", "cluster", "refused: no clusters", "URL"),
+            row("cluster_name", "cluster_name", "the cluster's name, as it is shown", "NAME"),
+            row("cluster_advertise", "cluster_advertise", "no effect", "HOST:PORT"),
+            row("no_advertise", "no_advertise", "no effect"),
+            row("connect_retries", "connect_retries", "no effect", "N", INT),
+            row("profile", "profile", "no effect: no profiler", "PORT", INT),
         ),
     ),
     (
         "Other",
         (
-            _row("h help", "help", "this text"),
-            _row("help_tls", "help_tls", "how TLS is configured"),
-            _row("v version", "version", "the version"),
+            row("h help", "help", "this text"),
+            row("help_tls", "help_tls", "how TLS is configured"),
+            row("v version", "version", "the version"),
         ),
     ),
 )
-ROWS: Final = tuple(row for _, rows in GROUPS for row in rows)
-FLAGS: Final = {
-    name: Flag(name, row.kind, None, row.usage, row.target) for row in ROWS for name in row.names
-}
+
+
+def flags_of(groups: Sequence[Group]) -> dict[str, Flag]:
+    """Every name with its flag."""
+    return {
+        name: Flag(name, one.kind, None, one.usage, one.target)
+        for _, rows in groups
+        for one in rows
+        for name in one.names
+    }
+
+
+ROWS: Final = tuple(one for _, rows in GROUPS for one in rows)
+FLAGS: Final = flags_of(GROUPS)
 
 # Flags that need what is not here; anything but an empty value is refused.
 REFUSED: Final = {
@@ -252,17 +264,17 @@ def _tls(before: Tls | None, given: Mapping[str, Any]) -> Tls | None:
     )
 
 
-def usage() -> str:
+def usage(program: str = PROGRAM, groups: Sequence[Group] = GROUPS) -> str:
     """What -h shows."""
-    lines = [f"Usage: {PROGRAM} [FLAG ...]", ""]
-    for title, rows in GROUPS:
+    lines = [f"Usage: {program} [FLAG ...]", ""]
+    for title, rows in groups:
         lines.append(f"{title}:")
-        for row in rows:
+        for one in rows:
             names = ", ".join(
-                ("-" if len(name) < 3 or name.isupper() else "--") + name for name in row.names
+                ("-" if len(name) < 3 or name.isupper() else "--") + name for name in one.names
             )
-            first, *more = row.usage.split("\n")
-            shown = f"  {names} {row.value}".rstrip()
+            first, *more = one.usage.split("\n")
+            shown = f"  {names} {one.value}".rstrip()
             lines.append(f"{shown:<37} {first}" if len(shown) < 38 else f"{shown}\n{'':37} {first}")
             lines += [f"{'':37} {line}" for line in more]
         lines.append("")

@@ -59,6 +59,15 @@ def system_text(what: str, path: str, error: OSError) -> str:
     return f"{what} {path}: {(error.strerror or str(error)).lower()}"
 
 
+STREAMING: Final = "broker.stan"  # the logger of NATS Streaming
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """The text, behind the mark that nats-streaming-server gives to what is its own."""
+    text = logs.message_of(record)
+    return f"STREAM: {text}" if record.name.startswith(STREAMING) else text
+
+
 class LineFormatter(logging.Formatter):
     """[pid] time [LEVEL] message"""
 
@@ -78,7 +87,7 @@ class LineFormatter(logging.Formatter):
             moment = datetime.fromtimestamp(record.created, UTC)
             shown = f"{moment if self.utc else moment.astimezone():%Y/%m/%d %H:%M:%S.%f} "
         label = self.labels.get(record.levelno, record.levelname)
-        return f"[{self.pid}] {shown}[{label}] {logs.message_of(record)}"
+        return f"[{self.pid}] {shown}[{label}] {message_of(record)}"
 
 
 class NoDebug(logging.Filter):
@@ -197,7 +206,7 @@ class _SyslogFormatter(logging.Formatter):
             shown = moment.isoformat(timespec="seconds")
         else:
             shown = f"{moment:%b} {moment.day:2} {moment:%H:%M:%S}"
-        return f"{shown} {self.host}{self.tag}: {logs.message_of(record)}\n"
+        return f"{shown} {self.host}{self.tag}: {message_of(record)}\n"
 
 
 class SyslogThread(logging.handlers.QueueHandler):

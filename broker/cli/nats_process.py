@@ -48,15 +48,15 @@ _DOORS: Final = (
 )
 
 
-def take_name() -> None:
+def take_name(program: str = PROGRAM) -> None:
     """Be found by the name of the original, whatever starts us."""
     try:
-        Path("/proc/self/comm").write_text(PROGRAM[:_COMM_MAX])
+        Path("/proc/self/comm").write_text(program[:_COMM_MAX])
     except OSError:
         log.debug("the process keeps its name")
 
 
-def named(proc: Path = Path("/proc")) -> list[int]:
+def named(proc: Path = Path("/proc"), program: str = PROGRAM) -> list[int]:
     """Other processes of this name."""
     found = []
     for folder in proc.glob("[0-9]*"):
@@ -64,12 +64,12 @@ def named(proc: Path = Path("/proc")) -> list[int]:
             name = (folder / "comm").read_text().rstrip("\n")
         except OSError:
             continue  # it has ended
-        if PROGRAM[:_COMM_MAX] in name and int(folder.name) != os.getpid():
+        if program[:_COMM_MAX] in name and int(folder.name) != os.getpid():
             found.append(int(folder.name))
     return sorted(found)
 
 
-def send(order: str) -> None:
+def send(order: str, program: str = PROGRAM) -> None:
     """COMMAND, COMMAND=PID, COMMAND=FILE or COMMAND=PREFIX*. FlagError."""
     command, *rest = order.split("=")
     if len(rest) > 1:
@@ -78,12 +78,12 @@ def send(order: str) -> None:
     every, prefix = wanted.endswith("*"), wanted.removesuffix("*")
     if prefix and not (prefix.isascii() and prefix.isdigit() and int(prefix) > 0):
         raise FlagError(errors_cli.PID_INVALID.format(prefix))
-    pids = [int(prefix)] if prefix and not every else named()
+    pids = [int(prefix)] if prefix and not every else named(program=program)
     if len(pids) > 1 and not every:
         shown = "\n".join(map(str, pids))
-        raise FlagError(errors_cli.PID_MANY.format(PROGRAM, shown))
+        raise FlagError(errors_cli.PID_MANY.format(program, shown))
     if not pids:
-        raise FlagError(errors_cli.PID_NONE.format(PROGRAM))
+        raise FlagError(errors_cli.PID_NONE.format(program))
     if command not in SIGNALS:
         raise FlagError(errors_cli.SIGNAL_UNKNOWN.format(quoted(command)))
     if failed := "".join(_kill(pid, command) for pid in pids if str(pid).startswith(prefix)):

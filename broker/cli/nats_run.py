@@ -66,6 +66,8 @@ class Server(Protocol):
 class Run:
     """A server from its first log line to its last."""
 
+    terminated = limits.EXIT_TERMINATED  # the exit code after SIGTERM
+
     def __init__(
         self,
         settings: Settings,
@@ -99,23 +101,8 @@ class Run:
         self._trace()
         for line in self._first_lines():
             log.info("%s", line)
-        if problem := early_problem(self.settings):
+        if problem := self._prelude():
             return fatal(problem)
-        if plain_passwords(self.settings):
-            log.warning("Plaintext passwords detected, use nkeys or bcrypt")
-        for line in self.remarks:
-            log.warning("%s", line)
-        if self.file:
-            log.info("Using configuration file: %s", self.file)
-        for level, line in trusted(self.settings):
-            log.log(level, "%s", line)
-        if self.settings.max_payload > limits.NATS_MAX_PAYLOAD_ADVISED:
-            log.warning("%s", errors_cli.PAYLOAD_LARGE)
-        if self.settings.pid_file:
-            try:
-                nats_process.write_pid(self.settings.pid_file)
-            except OSError as error:
-                return fatal(errors_cli.PID_FILE.format(error))
         loop = asyncio.get_running_loop()
         for number in _NAMES:
             loop.add_signal_handler(number, self.on_signal, number)
@@ -129,8 +116,36 @@ class Run:
             log.log(level, "%s", line)
         self._write_ports()
         log.info("Server is ready")
-        await self._stopping.wait()
+        if problem := await self.when_ready():
+            self.code = fatal(problem)
+        else:
+            await self._stopping.wait()
         return await self._end()
+
+    def _prelude(self) -> str:
+        """What is said and written before anything is opened; why that cannot be."""
+        if problem := self.early_problem():
+            return problem
+        if plain_passwords(self.settings):
+            log.warning("Plaintext passwords detected, use nkeys or bcrypt")
+        for line in self.remarks:
+            log.warning("%s", line)
+        if self.file:
+            log.info("Using configuration file: %s", self.file)
+        if self.settings.pid_file:
+            try:
+                nats_process.write_pid(self.settings.pid_file)
+            except OSError as error:
+                return errors_cli.PID_FILE.format(error)
+        return ""
+
+    def early_problem(self) -> str:
+        """What is found wrong only when the server starts; empty if nothing is."""
+        return early_problem(self.settings)
+
+    async def when_ready(self) -> str:
+        """Start what else there is; why it cannot, if it cannot."""
+        return ""
 
     def _trace(self) -> None:
         """Have the sessions show what they do, if that is wanted."""
@@ -181,7 +196,7 @@ class Run:
             os._exit(limits.EXIT_SIGNAL_BASE + number)
         if number == signal.SIGTERM and self._duck is not None:
             return
-        self.code = limits.EXIT_OK if number == signal.SIGINT else limits.EXIT_TERMINATED
+        self.code = limits.EXIT_OK if number == signal.SIGINT else self.terminated
         self._stopping.set()
         if self._duck is not None:
             self._duck.cancel()

@@ -106,13 +106,18 @@ def first_settings(given: Mapping[str, Any]) -> Settings | None:
 
 def read_file(path: str) -> tuple[Settings, list[tuple[str, bool]]]:
     """Settings of a file; warnings, and whether each is only a note. FlagError, ConfErrors."""
+    readable(path)
+    settings, warnings = conf_reader.read_file(Path(path), os.environ)
+    return settings, [(str(one), isinstance(one, ConfNote)) for one in warnings]
+
+
+def readable(path: str) -> None:
+    """FlagError unless this can be read."""
     try:
         with Path(path).open("rb"):
             pass
     except OSError as error:
         raise FlagError(system_text("open", path, error)) from None
-    settings, warnings = conf_reader.read_file(Path(path), os.environ)
-    return settings, [(str(one), isinstance(one, ConfNote)) for one in warnings]
 
 
 def checked(settings: Settings) -> Settings:

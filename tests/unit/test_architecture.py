@@ -52,7 +52,7 @@ ALLOWED = {
     "server": _SERVED | set(PROTOCOLS) | {"admin", "net", "config", "lockfile"},
     "client": _BASE | {"core", "wire", "openssl"},
     "spark": _BASE | {"client"},
-    "cli": _SERVED | {"nats", "net", "server", "config", "client", "admin"},
+    "cli": _SERVED | {"nats", "stan", "net", "server", "config", "client", "admin"},
     "main": {"cli"},
 }
 

@@ -27,18 +27,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
         server.close()
 
 
-def _same(ours: Any, theirs: Any, where: str = "") -> None:
+def same(ours: Any, theirs: Any, where: str = "") -> None:
     """Equal, keys in the same order; a whole number is not a text and not the other way."""
     if isinstance(theirs, dict):
         assert isinstance(ours, dict), where
         assert list(ours) == list(theirs), where
         for key in theirs:
-            _same(ours[key], theirs[key], f"{where}.{key}")
+            same(ours[key], theirs[key], f"{where}.{key}")
     elif isinstance(theirs, list):
         assert isinstance(ours, list), where
         assert len(ours) == len(theirs), (where, ours)
         for index, (mine, yours) in enumerate(zip(ours, theirs, strict=True)):
-            _same(mine, yours, f"{where}[{index}]")
+            same(mine, yours, f"{where}[{index}]")
     else:
         assert (type(ours), ours) == (type(theirs), theirs), where
 
@@ -50,4 +50,4 @@ def test_as_the_original(server: FileServer, entry: dict[str, Any]) -> None:
         assert bool(says[2].pop("twinwire", "")) != TARGET_ORIGINAL  # our own version
         says[2].pop("http_req_stats")
         entry["says"][2].pop("http_req_stats", None)
-    _same(says, entry.get("ours", entry["says"]))
+    same(says, entry.get("ours", entry["says"]))

@@ -74,9 +74,11 @@ def go_duration(text: str) -> int:
 class Mistakes:
     """What is wrong, and what is only doubtful, in the order of reading."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tolerant: bool = False) -> None:
+        """`tolerant`: what nobody knows is only noted."""
         self.errors: list[ConfError] = []
         self.warnings: list[ConfError] = []
+        self.tolerant = tolerant
 
     def add(self, value: Value, reason: str) -> None:
         """An error at the place of this value."""
@@ -85,6 +87,13 @@ class Mistakes:
     def warn(self, value: Value, reason: str) -> None:
         """What works, and should be written in another way."""
         self.warnings.append(value.error(reason))
+
+    def unknown(self, value: Value, key: str) -> None:
+        """A key that nobody has asked for."""
+        if self.tolerant:
+            self.note(value, f'"{key}" is not known here, and left out')
+        else:
+            self.add(value, f'unknown field "{key}"')
 
     def note(self, value: Value, reason: str) -> None:
         """What has no effect here."""
@@ -126,7 +135,7 @@ class Block:
         """Whatever is left is unknown; `variables`: unless some $variable stands for it."""
         for key, entry in self.rest():
             if not (entry.used and variables):
-                self.mistakes.add(entry, f'unknown field "{key}"')
+                self.mistakes.unknown(entry, key)
 
     def rest(self) -> list[tuple[str, Value]]:
         """What nobody has asked for; now somebody has."""

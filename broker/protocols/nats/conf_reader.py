@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from broker.protocols.nats.conf_text import Map
 
-__all__ = ["ConfError", "ConfErrors", "ConfNote", "read_file", "read_text"]
+__all__ = ["ConfError", "ConfErrors", "ConfNote", "read_file", "read_text", "read_values"]
 
 SLOW_CONSUMERS: Final = ("close", "drop", "pause")
 
@@ -61,14 +61,23 @@ def read_text(
     return _Reader(values, file, environment).finish()
 
 
+def read_values(
+    values: Map, file: str, environment: Mapping[str, str]
+) -> tuple[Settings, list[ConfError]]:
+    """The same of values that others have keys in too: what is not known is noted and left out."""
+    return _Reader(values, file, environment, tolerant=True).finish()
+
+
 class _Reader:
     """The top level."""
 
-    def __init__(self, values: Map, file: str, environment: Mapping[str, str]) -> None:
-        self.mistakes = Mistakes()
+    def __init__(
+        self, values: Map, file: str, environment: Mapping[str, str], *, tolerant: bool = False
+    ) -> None:
+        self.mistakes = Mistakes(tolerant=tolerant)
         self.file = file
         self.root = Block(Value(values, file, 1, 1), self.mistakes, "the configuration")
-        if not values:
+        if not values and not tolerant:
             self.mistakes.warn(self.root.value, "has no values")
         self.logins = conf_auth.Logins(self.mistakes)
         self.leafs = Leafs(environment)

@@ -20,8 +20,10 @@ from broker.protocols.nats.monitor_text import encode, filled, rfc3339, uptime
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from broker.core.cursor import Cursor
     from broker.protocols.nats.monitor import Handler
     from broker.protocols.stan.options import StanSettings
+    from broker.protocols.stan.store import SubRecord
 
     Json = dict[str, Any]
 
@@ -45,29 +47,31 @@ _FRONT: Final = """<!doctype html>
 class SubscriptionView(Protocol):
     """One subscription, an offline durable included."""
 
-    client_id: str  # who has it, or had it last
-    inbox: str
-    ack_inbox: str
-    durable_name: str
-    queue_name: str
-    is_durable: bool
-    is_offline: bool
-    max_inflight: int
-    ack_wait: int  # seconds
-    last_sent: int
-    pending_count: int
-    is_stalled: bool
+    record: SubRecord
+    last_sent: int  # since it is there
+    cursor: Cursor
+
+    @property
+    def is_offline(self) -> bool: ...
+    @property
+    def pending_count(self) -> int: ...
+    @property
+    def is_stalled(self) -> bool: ...
 
 
 class ChannelView(Protocol):
     """One channel."""
 
     name: str
-    msgs: int
-    bytes: int
-    first_seq: int
-    last_seq: int
 
+    @property
+    def msgs(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def first_seq(self) -> int: ...
+    @property
+    def last_seq(self) -> int: ...
     @property
     def subscriptions(self) -> Sequence[SubscriptionView]: ...
 
@@ -88,11 +92,15 @@ class ServiceView(Protocol):
     settings: StanSettings
     server_id: str
     start_ns: int
-    in_msgs: int
-    in_bytes: int
-    out_msgs: int
-    out_bytes: int
 
+    @property
+    def in_msgs(self) -> int: ...
+    @property
+    def in_bytes(self) -> int: ...
+    @property
+    def out_msgs(self) -> int: ...
+    @property
+    def out_bytes(self) -> int: ...
     @property
     def clients(self) -> Mapping[str, ClientView]: ...
     @property
@@ -100,10 +108,17 @@ class ServiceView(Protocol):
 
 
 class StreamingPages:
-    """The pages of one service."""
+    """The pages of one service; until it is there, 503."""
 
-    def __init__(self, service: ServiceView) -> None:
-        self.service = service
+    def __init__(self, service: ServiceView | None = None) -> None:
+        self.found = service
+
+    @property
+    def service(self) -> ServiceView:
+        """What is shown."""
+        if self.found is None:
+            raise web.HTTPServiceUnavailable(text=errors_monitor.NO_STREAMING)
+        return self.found
 
     def handlers(self) -> dict[str, Handler]:
         """Path and handler of each."""
@@ -257,7 +272,7 @@ class StreamingPages:
         for name, channel in sorted(self.service.channels.items()):
             for sub in channel.subscriptions:
                 if not sub.is_offline:
-                    found[sub.client_id][name].append(_subscription(sub))
+                    found[sub.record.client_id][name].append(_subscription(sub))
         return found
 
 
@@ -273,20 +288,22 @@ def _client(client: ClientView, subs: Mapping[str, Mapping[str, list[Json]]] | N
 
 def _rank(sub: SubscriptionView) -> tuple[bool, bool]:
     """Plain ones and durables in use, then durables nobody uses, then queue groups."""
-    return bool(sub.queue_name), sub.is_offline
+    return bool(sub.record.queue_name), sub.is_offline
 
 
 def _subscription(sub: SubscriptionView) -> Json:
+    record = sub.record
+    durable = "" if record.queue_name else record.durable_name  # the name of a group has it
     return {
-        "client_id": sub.client_id,
-        "inbox": sub.inbox,
-        "ack_inbox": sub.ack_inbox,
-        **filled({"durable_name": sub.durable_name, "queue_name": sub.queue_name}),
-        "is_durable": sub.is_durable,
+        "client_id": record.client_id,
+        "inbox": record.inbox,
+        "ack_inbox": record.ack_inbox,
+        **filled({"durable_name": durable, "queue_name": record.queue_name}),
+        "is_durable": record.is_durable,
         "is_offline": sub.is_offline,
-        "max_inflight": sub.max_inflight,
-        "ack_wait": sub.ack_wait,
-        "last_sent": sub.last_sent,
+        "max_inflight": record.max_in_flight,
+        "ack_wait": record.ack_wait,
+        "last_sent": sub.last_sent or max(sub.cursor.next_seq - 1, 0),
         "pending_count": sub.pending_count,
         "is_stalled": sub.is_stalled,
     }

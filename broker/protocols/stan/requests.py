@@ -123,8 +123,9 @@ class Requests:
 
     def _ping(self, reply: bytes, data: bytes) -> None:
         request = _decoded(pb.Ping, data)
-        error = self.clients.ping(b"" if request is None else request.connID)
-        self._say(reply, pb.PingResponse(error=error))
+        if data and request is not None:  # what is no ping is not answered
+            error = self.clients.ping(request.connID)
+            self._say(reply, pb.PingResponse(error=error))
 
     def _close(self, reply: bytes, data: bytes) -> None:
         request = _decoded(pb.CloseRequest, data)

@@ -44,6 +44,7 @@ cdef class Service(Sink):
     cdef set deaf                       # Subscriptions whose inbox nobody listens to
     cdef route_t acks                   # where the last PubAck went
     cdef size_t acks_cap
+    # Publishes and messages, in their encoded form.
     cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
 
     cdef void take(self, const record_t *rec) noexcept

@@ -23,7 +23,7 @@ from broker.core.log cimport Log
 from broker.core.router cimport Router
 from broker.core.seams cimport Session, Sink
 from broker.core.trie cimport sub_t
-from broker.core.turn cimport PHASE_STORE
+from broker.core.turn cimport PHASE_FLUSH, PHASE_STORE
 from broker.core.types cimport record_t, span_t
 from broker.protocols.nats.account cimport Account
 from broker.protocols.stan.options import is_valid_channel
@@ -149,7 +149,7 @@ cdef class Service(Sink):
                         errors.STAN_STORE.format(reason=channel.log.refusal))
             return
         self.in_msgs += 1
-        self.in_bytes += msg.data.len
+        self.in_bytes += n
         channel.published += 1
         channel.promise(ticket, rec, &msg.guid)
         if channel.log.behind():
@@ -215,7 +215,6 @@ cdef class Service(Sink):
         self.account.desk.speaker = NULL
         self.router.route(to.match, &rec, NULL)
         self.account.desk.speaker = before
-        self.out_bytes += n
 
     cdef void answer(self, const char *reply, size_t reply_len, const char *guid, size_t guid_len,
                      str error) noexcept:
@@ -250,7 +249,6 @@ cdef class Service(Sink):
 
     def publish(self, bytes subject, bytes data=b'', bytes reply=b''):
         """Say something; how many heard it."""
-        self.out_bytes += <size_t>len(data)
         return self.account.publish(subject, data, reply)
 
     def register(self, Client client):
@@ -359,6 +357,11 @@ cdef class Channel(Session):
             self.log.wait(self)
 
     cdef void settled(self) noexcept:
+        # A message is offered before its publisher is told: the answers come behind the cursors.
+        self.service.turn.add(PHASE_FLUSH, self)
+
+    cdef void run(self) noexcept:
+        """Answer everybody whose message is safe, or never will be."""
         cdef promise_t *p
         cdef const char *text
         cdef int outcome
@@ -467,6 +470,7 @@ cdef class Subscription(Sink):
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         """A message of the cursor for the client, or an acknowledgement of the client's."""
         cdef uint32_t again
+        cdef size_t n
         cdef char *out
         cdef ack_t ack
         if ctx == &self.consumer:
@@ -477,9 +481,10 @@ cdef class Subscription(Sink):
                 out = self.service.room(msg_size(rec, again))
             except MemoryError:
                 return 0
-            self.service.send(
-                &self.inbox, out, <size_t>(put_msg(out, rec, again) - out))
+            n = <size_t>(put_msg(out, rec, again) - out)
+            self.service.send(&self.inbox, out, n)
             self.service.out_msgs += 1
+            self.service.out_bytes += n
             self.last_sent = max(self.last_sent, rec.seq)
             return 1
         if parse_ack(rec.data + rec.headers_len, rec.total_len - rec.headers_len, &ack):

@@ -177,3 +177,23 @@ class Streaming:
     def channels(self) -> dict[str, Channel]:
         """By name."""
         return {channel.name: channel for channel in self.service.channels.values()}
+
+    @property
+    def in_msgs(self) -> int:
+        """Published by clients."""
+        return self.service.in_msgs
+
+    @property
+    def in_bytes(self) -> int:
+        """Of these."""
+        return self.service.in_bytes
+
+    @property
+    def out_msgs(self) -> int:
+        """Sent to subscriptions."""
+        return self.service.out_msgs
+
+    @property
+    def out_bytes(self) -> int:
+        """Of these."""
+        return self.service.out_bytes

@@ -24,7 +24,7 @@ from broker.config import Config
 from broker.core.engine import Engine
 from broker.core.router import Router
 from broker.net.listener import Runtime
-from broker.server import engine_limits, report
+from broker.server_engine import engine_limits, report
 from broker.server_import import Import, Outcome, Progress
 
 ROOT = Path(__file__).resolve().parents[3]

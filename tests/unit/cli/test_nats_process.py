@@ -40,7 +40,7 @@ def refusal(order: str) -> str:
 def killed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What would be signalled, where three servers run."""
     found: list[tuple[int, int]] = []
-    monkeypatch.setattr(nats_process, "named", lambda: [12, 123, 4])
+    monkeypatch.setattr(nats_process, "named", lambda **_: [12, 123, 4])
     monkeypatch.setattr(nats_process.os, "kill", lambda pid, number: found.append((pid, number)))
     return found
 
@@ -100,7 +100,7 @@ def test_orders_that_are_refused(killed: list[tuple[int, int]], order: str, text
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_process, "named", list)
+    monkeypatch.setattr(nats_process, "named", lambda **_: [])
     assert refusal("reload") == "no nats-server processes running"
 
 

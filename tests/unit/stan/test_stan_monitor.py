@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,22 +15,24 @@ from aiohttp.test_utils import TestClient, TestServer
 from broker import limits
 from broker.protocols.stan.monitor import StreamingPages
 from broker.protocols.stan.options import ChannelLimits, ChannelOverride, StanSettings
+from broker.protocols.stan.store import SubRecord
 
 
-@dataclass(eq=False)
 class Sub:
-    client_id: str
-    inbox: str = "in"
-    ack_inbox: str = "ack"
-    durable_name: str = ""
-    queue_name: str = ""
-    is_durable: bool = False
-    is_offline: bool = False
-    max_inflight: int = 10
-    ack_wait: int = 30
-    last_sent: int = 0
-    pending_count: int = 0
-    is_stalled: bool = False
+    def __init__(
+        self,
+        client_id: str,
+        *,
+        durable_name: str = "",
+        queue_name: str = "",
+        is_offline: bool = False,
+    ) -> None:
+        names = (client_id, "in", "ack", durable_name, queue_name)
+        self.record = SubRecord(1, "foo", "stan:1", *names, 10, 30)
+        self.is_offline = is_offline
+        self.last_sent = self.pending_count = 0
+        self.cursor = SimpleNamespace(next_seq=1)
+        self.is_stalled = False
 
 
 @dataclass
@@ -64,7 +67,7 @@ class Service:
 
 @pytest.fixture
 def service() -> Service:
-    plain, durable = Sub("one"), Sub("two", durable_name="d", is_durable=True, is_offline=True)
+    plain, durable = Sub("one"), Sub("two", durable_name="d", is_offline=True)
     queue = Sub("one", queue_name="q")
     return Service(
         clients={"two": Client("two"), "one": Client("one", subscriptions={plain, queue})},
