@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from broker import errors, limits
 from broker.net.conn import Conn
 from broker.net.listener import Door
+from broker.net.sockets import bound
 from broker.net.upgrade import Knocks, NotUpgraded, Request
 from broker.net.websocket import (
     CLOSE_GOING_AWAY,
@@ -109,47 +110,33 @@ class WebsocketDoor(Door):
         self._knocks = Knocks(self._come_in, self._patience_ns)
         self._knocks.refused = log_refusal
         self._allowed = {place(one) for one in settings.allowed_origins}
-        self._socket: socket.socket | None = None
+        self._sockets: list[socket.socket] = []
 
     def new_session(self) -> NatsSession:
         session = NatsSession(self.face)
         session.kind = CLIENT
         return session
 
-    @property
-    def decides(self) -> bool:
-        """Whether it has its own idea of who may log in."""
-        own = self.settings.authorization
-        return bool(self.settings.no_auth_user or (own is not None and (own.user or own.token)))
-
     # --- listening
 
     async def _open(self, host: str, port: int) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        info = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
-        self._socket = socket.socket(*info[0][:3])
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(info[0][4])
-            await self._accept_here()
-        except OSError:
-            self._socket.close()
-            self._socket = None
-            raise
-        self._address = (host, self._socket.getsockname()[1])
+        self._sockets = bound(host, port)
+        self._address = (host, self._sockets[0].getsockname()[1])
+        await self._accept_here()
 
     async def _accept_here(self) -> None:
-        assert self._socket is not None
-        before = self._server
-        self._server = await self.runtime.loop.create_server(
-            self._knocks,
-            sock=self._socket.dup(),
-            ssl=self._context,
-            backlog=limits.ACCEPT_BACKLOG,
-            ssl_handshake_timeout=self._patience_s,
-        )
-        if before is not None:
-            before.close()  # its connections stay
+        before, self._servers = self._servers, []
+        for one in self._sockets:
+            server = await self.runtime.loop.create_server(
+                self._knocks,
+                sock=one.dup(),
+                ssl=self._context,
+                backlog=limits.ACCEPT_BACKLOG,
+                ssl_handshake_timeout=self._patience_s,
+            )
+            self._servers.append(server)
+        for server in before:
+            server.close()  # its connections stay
 
     @property
     def _patience_s(self) -> float | None:
@@ -158,15 +145,13 @@ class WebsocketDoor(Door):
     async def use(self, context: ssl.SSLContext) -> None:
         """Shake hands with this context from now on; no connection is refused meanwhile."""
         self._context = context
-        if self._socket is not None:
-            await self._accept_here()
+        await self._accept_here()
 
     async def close(self) -> None:
         await super().close()
         self._knocks.end()
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        while self._sockets:
+            self._sockets.pop().close()
 
     # --- one request
 
