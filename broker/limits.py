@@ -159,6 +159,7 @@ CHUNK_SMALL: Final = 4 * KIB  # an answer or a few messages
 CHUNK_LARGE: Final = 128 * KIB  # takes what one read brings one peer; written while in the cache
 CHUNKS_POOLED_MAX: Final = 16 * MIB  # free chunks kept for reuse, per size
 ACCEPT_BACKLOG: Final = 4096  # connections the kernel keeps while the loop is busy
+FREE_PORT_TRIES: Final = 16  # ports the system picks until one is free in IPv4 and IPv6
 HTTP_LINE_MAX: Final = 64 * KIB  # of a request's first line, and of a header
 CLOSE_GRACE: Final = 5 * SECOND  # what a closing door gives peers to take their last bytes
 

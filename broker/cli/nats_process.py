@@ -21,6 +21,7 @@ from broker.cli.nats_flags import PROGRAM
 from broker.cli.nats_log import system_text
 from broker.gotext import quoted
 from broker.net.listening import join
+from broker.net.sockets import EVERYWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,7 +40,6 @@ SIGNALS: Final = {
 }
 _COMM_MAX: Final = 15  # characters that the system keeps of a process's name
 _GET_ADDRESS: Final = 0x8915  # SIOCGIFADDR
-_ANY_4, _ANY_6 = "0.0.0.0", "::"  # noqa: S104 - compared, not bound
 # Ports file: key, door, schemes without and with TLS.
 _DOORS: Final = (
     ("nats", "nats", "nats", "tls"),
@@ -156,14 +156,14 @@ def remove_ports(path: Path) -> None:
 def reachable(host: str, port: int) -> list[str]:
     """host:port of a listener, of each interface if it listens on all."""
     hosts = [host]
-    if host in ("", _ANY_4, _ANY_6):
-        hosts = list(_addresses(with_ipv6=host != _ANY_4))
+    if host in EVERYWHERE:
+        hosts = list(_addresses())
     return [join(host, port) for host in hosts]
 
 
-def _addresses(*, with_ipv6: bool) -> Iterator[str]:
+def _addresses() -> Iterator[str]:
     """Addresses of this host, interface by interface."""
-    six = _ipv6_addresses() if with_ipv6 else {}
+    six = _ipv6_addresses()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:

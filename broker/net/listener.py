@@ -10,7 +10,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broker import limits
 from broker.core.inbuf import InBuf
@@ -19,6 +19,7 @@ from broker.core.turn import Turn
 from broker.net.conn import Conn
 from broker.net.handshakes import Handshakes
 from broker.net.listening import opening
+from broker.net.sockets import bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -59,7 +60,7 @@ class Runtime:
 
 
 class Door(ABC):
-    """One listening socket with the connections that came through it."""
+    """One address to connect to, with the connections that came through it."""
 
     def __init__(self, runtime: Runtime, listen: tuple[str, int], out_limit: int) -> None:
         """`out_limit`: bytes that may wait for one connection."""
@@ -68,7 +69,7 @@ class Door(ABC):
         self.out_limit = out_limit
         self.conns: set[Conn] = set()
         self.total_connections = 0
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []  # one for each socket
         self._address: tuple[str, int] | None = None
         self._emptied = asyncio.Event()
         self._emptied.set()
@@ -96,17 +97,27 @@ class Door(ABC):
         if port == limits.UNIX_SOCKET_PORT:
             await self._open_unix(host)
             return
-        self._server = await self.runtime.loop.create_server(
-            self._accept, host or None, port, reuse_address=True, backlog=limits.ACCEPT_BACKLOG
-        )
-        name: Any = self._server.sockets[0].getsockname()
-        self._address = (host, name[1])
+        sockets = bound(host, port)
+        self._address = (host, sockets[0].getsockname()[1])
+        try:
+            for one in sockets:
+                server = await self.runtime.loop.create_server(
+                    self._accept, sock=one, backlog=limits.ACCEPT_BACKLOG
+                )
+                self._servers.append(server)
+        except OSError:  # somebody else was about to listen there
+            await self.close()
+            for one in sockets:
+                one.close()
+            raise
 
     async def _open_unix(self, path: str) -> None:
         if is_answered(path):  # else the file is a leftover, and is replaced
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
-        self._server = await self.runtime.loop.create_unix_server(
-            self._accept, path, backlog=limits.ACCEPT_BACKLOG
+        self._servers.append(
+            await self.runtime.loop.create_unix_server(
+                self._accept, path, backlog=limits.ACCEPT_BACKLOG
+            )
         )
         self._address = (path, limits.UNIX_SOCKET_PORT)
 
@@ -128,9 +139,8 @@ class Door(ABC):
 
     async def close(self) -> None:
         """Stop accepting; connections stay."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        while self._servers:
+            self._servers.pop().close()
             if self.listen[1] == limits.UNIX_SOCKET_PORT:
                 remove_socket(self.listen[0])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -12,8 +11,10 @@ from aiohttp import web
 from broker import limits
 from broker.net.listener import is_answered, remove_socket
 from broker.net.listening import opening
+from broker.net.sockets import bound
 
 if TYPE_CHECKING:
+    import socket
     import ssl
 
 
@@ -34,8 +35,8 @@ class Pages:
         )
         self.context = context
         self.address = ("", 0)  # the port is the real one once it is open
-        self._socket: socket.socket | None = None
-        self._site: web.SockSite | None = None
+        self._sockets: list[socket.socket] = []
+        self._sites: list[web.SockSite] = []
 
     async def open(self, listen: tuple[str, int]) -> None:
         """Listen; ListenError when the address is taken or not ours."""
@@ -50,31 +51,20 @@ class Pages:
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), host)
             await web.UnixSite(self.runner, host).start()
             return
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        info = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
-        self._socket = socket.socket(*info[0][:3])
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(info[0][4])
-        except OSError:
-            self._socket.close()
-            self._socket = None
-            raise
-        self.address = (host, self._socket.getsockname()[1])
+        self._sockets = bound(host, port)
+        self.address = (host, self._sockets[0].getsockname()[1])
         await self._listen()
 
     async def _listen(self) -> None:
-        assert self._socket is not None
-        before = self._site
-        self._site = web.SockSite(
-            self.runner,
-            self._socket.dup(),
-            ssl_context=self.context,
-            backlog=limits.ACCEPT_BACKLOG,
-        )
-        await self._site.start()
-        if before is not None:
-            await before.stop()  # its connections stay
+        before, self._sites = self._sites, []
+        for one in self._sockets:
+            site = web.SockSite(
+                self.runner, one.dup(), ssl_context=self.context, backlog=limits.ACCEPT_BACKLOG
+            )
+            self._sites.append(site)
+            await site.start()
+        for site in before:
+            await site.stop()  # its connections stay
 
     async def use(self, context: ssl.SSLContext) -> None:
         """Shake hands with this context from now on; no connection is refused meanwhile."""
@@ -83,15 +73,13 @@ class Pages:
 
     async def stop_listening(self) -> None:
         """Accept nobody any more; who is here stays."""
-        if self._site is not None:
-            await self._site.stop()
-            self._site = None
+        while self._sites:
+            await self._sites.pop().stop()
 
     async def close(self) -> None:
         """Stop listening, end the connections."""
         await self.runner.cleanup()
         if self.address[1] == limits.UNIX_SOCKET_PORT:
             remove_socket(self.address[0])
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        while self._sockets:
+            self._sockets.pop().close()

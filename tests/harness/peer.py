@@ -77,7 +77,8 @@ class RawPeer:
         self.skips_pings = skips_pings
         self.pending = bytearray()
         self.closed = False
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(deadline_s)

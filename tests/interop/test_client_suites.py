@@ -6,18 +6,27 @@ Each runs against the original as well (TWINWIRE_TEST_TARGET=original).
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
 from harness import RawPeer
 from harness.nats_file import FileServer
+from harness.servers import Address
+from harness.websocket import WebPeer, door_of
 
 Start = Callable[[str], FileServer]
+WEBSOCKET = 'websocket { listen: "127.0.0.1:-1", no_tls: true }\n'
+FOUR, SIX = "127.0.0.1", "::1"
+LEAF_PORT = re.compile(r"Listening for leafnode connections on .*:(\d+)\n")
 
 
-def info(server: FileServer) -> dict[str, Any]:
+def info(address: Address) -> dict[str, Any]:
     """What a client is told first."""
-    with RawPeer(server.address) as peer:
+    with RawPeer(address) as peer:
         word, _, text = peer.read_line().partition(b" ")
     assert word == b"INFO"
     told = json.loads(text)
@@ -25,14 +34,67 @@ def info(server: FileServer) -> dict[str, Any]:
     return told
 
 
+def varz(address: Address) -> dict[str, Any]:
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    with urllib.request.urlopen(f"http://{host}:{address.port}/varz") as answer:
+        page = json.load(answer)
+    assert isinstance(page, dict)
+    return page
+
+
 def test_clients_are_told_the_name_of_the_cluster(start_nats: Start) -> None:
     """nats.go TestConnectedServer: a name alone, without routes, is enough."""
     server = start_nats("cluster { name: herd }")
-    assert info(server)["cluster"] == "herd"
+    assert info(server.address)["cluster"] == "herd"
     server.reload("cluster { name: flock }")
     server.await_log("Reloaded server configuration")
-    assert info(server)["cluster"] == "flock"
+    assert info(server.address)["cluster"] == "flock"
+
+
+def test_who_has_to_log_in_is_told_differently(start_nats: Start) -> None:
+    """With a no_auth_user INFO asks clients for nothing, but WebSocket clients for a login, and
+    /varz says that logins are looked at (`nats server info`: Auth Required)."""
+    users = "authorization { users: [ {user: a, password: a} ] }\nno_auth_user: a\n"
+    server = start_nats(users + WEBSOCKET)
+    assert "auth_required" not in info(server.address)
+    assert varz(server.monitor)["auth_required"] is True
+    with WebPeer(RawPeer(door_of(server.folder))) as peer:
+        assert peer.info()["auth_required"] is True
+
+
+def test_where_nobody_logs_in_nothing_is_told(start_nats: Start) -> None:
+    server = start_nats(WEBSOCKET)
+    assert "auth_required" not in info(server.address)
+    assert "auth_required" not in varz(server.monitor)
+    with WebPeer(RawPeer(door_of(server.folder))) as peer:
+        assert "auth_required" not in peer.info()
 
 
 def test_without_a_name_no_cluster_is_told(start_nats: Start) -> None:
-    assert "cluster" not in info(start_nats(""))
+    assert "cluster" not in info(start_nats("").address)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", ""])
+def test_every_interface_is_those_of_both_families(start_nats: Start, host: str) -> None:
+    """nats.js "tls - custom ca fails without root": a server on 0.0.0.0, a client to ::1."""
+    if not Path("/proc/net/if_inet6").exists():
+        pytest.skip("no IPv6 on this host")
+    where = f'"{host}:-1"'
+    doors = f"listen: {where}\nhttp: {where}\nwebsocket {{ listen: {where}, no_tls: true }}\n"
+    server = start_nats(f"{doors}leafnodes {{ listen: {where} }}\n")
+    [ports] = server.folder.glob("*.ports")
+    listed = {
+        door: {Address.parse(url.split("//")[1]) for url in urls}
+        for door, urls in json.loads(ports.read_text()).items()
+    }
+    for ip in (FOUR, SIX):
+        [nats] = (at for at in listed["nats"] if at.host == ip)
+        told = info(nats)
+        assert (told["client_ip"], told["port"]) == (ip, nats.port)
+        [pages] = (at for at in listed["monitoring"] if at.host == ip)
+        assert varz(pages)["port"] == nats.port
+        [web] = (at for at in listed["websocket"] if at.host == ip)
+        with WebPeer(RawPeer(web)) as peer:
+            assert peer.info()["client_ip"] == ip
+        leafs = Address(ip, int(LEAF_PORT.findall(server.said())[0]))
+        assert info(leafs)["port"] == leafs.port

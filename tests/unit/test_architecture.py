@@ -115,6 +115,7 @@ AT_SOCKETS = (
     ".door",
     "_door",
     ".server",
+    "lookup_server",
     "_link",
     "_tls",
     "tls_policy",

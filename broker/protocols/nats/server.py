@@ -273,7 +273,8 @@ class NatsServer:
             self.websocket.info = {"host": host or ANY_HOST, "port": port}
             if self.settings.websocket is not None and self.settings.websocket.tls is not None:
                 self.websocket.info |= {"tls_required": True, "tls_available": True}
-            if self.websocket.decides:
+            # Even where a no_auth_user lets in those who say nothing.
+            if self.gate.authenticator.asks("WEBSOCKET"):
                 self.websocket.info["auth_required"] = True
 
     async def reload(self, settings: conf.Settings) -> None:

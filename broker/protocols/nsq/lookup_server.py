@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aiohttp import web
 
 from broker import limits
+from broker.net.listening import opening
+from broker.net.sockets import bound
 from broker.protocols.nsq.lookup_db import Registry
 from broker.protocols.nsq.lookup_http import DateLine, LookupApi, LookupConnection
 from broker.protocols.nsq.lookup_tcp import LOG, LookupPeer
@@ -50,7 +52,7 @@ class LookupServer:
         self.date_line = DateLine()
         self.ports: dict[str, tuple[str, int]] = {}  # "tcp", "http": where it really listens
         self.hostname = socket.gethostname()
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[str, list[asyncio.Server]] = {}
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -81,17 +83,23 @@ class LookupServer:
     async def _open(
         self, name: str, listen: tuple[str, int], factory: Callable[[], asyncio.Protocol]
     ) -> None:
-        server = await asyncio.get_running_loop().create_server(
-            factory, *listen, reuse_address=True, backlog=limits.ACCEPT_BACKLOG
-        )
-        self._servers.append(server)
-        self.ports[name] = (listen[0], server.sockets[0].getsockname()[1])
+        with opening(listen):
+            sockets = bound(*listen)
+        self.ports[name] = (listen[0], sockets[0].getsockname()[1])
+        servers = self._servers[name] = []
+        for one in sockets:
+            servers.append(
+                await asyncio.get_running_loop().create_server(
+                    factory, sock=one, backlog=limits.ACCEPT_BACKLOG
+                )
+            )
 
     async def stop(self) -> None:
         """Close both doors and every connection."""
-        for name, server in zip(self.ports, self._servers, strict=False):
+        for name, servers in self._servers.items():
             LOG.info("%s: closing %s", name.upper(), _shown(*self.ports[name]))
-            server.close()
+            for server in servers:
+                server.close()
         self._servers.clear()
         for peer in list(self.peers):
             peer.close()
