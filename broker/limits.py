@@ -379,6 +379,7 @@ STAN_PROBE_TIMEOUT: Final = 500 * MS  # for a client whose id somebody else want
 STAN_REQUESTS_MAX: Final = 65_536  # of all clients in one turn; more are not heard
 STAN_DEAF_POLL: Final = 100 * MS  # between looks whether somebody listens to an inbox again
 STAN_HOUSEKEEPING: Final = SECOND  # at most, between looks at channels that nobody uses
+STAN_HOUSEKEEPING_CHANNELS: Final = 2_000  # looked at in one go
 STAN_STATE_FACTOR: Final = 4  # so many times too long, and the file of clients is written anew
 STAN_STATE_BYTES_MIN: Final = 1 * MIB  # a shorter one is left alone
 STAN_MONITOR_LIMIT: Final = 1_024  # clients or channels on a page unless limit= says otherwise

@@ -28,6 +28,7 @@ class Channels:
         self.service = service
         self.engine = engine
         self._by_folded: dict[str, str] = {}
+        self.limited: dict[str, Channel] = {}  # those that go when nobody uses them
 
     def restore(self) -> None:
         """Those that the engine has found on the disk."""
@@ -67,6 +68,8 @@ class Channels:
         channel.limits = limits
         channel.limit(limits.max_msgs, limits.max_bytes, limits.max_age_ns)
         self._by_folded[channel.name.casefold()] = channel.name
+        if limits.max_inactivity_ns:
+            self.limited[channel.name] = channel
         return channel
 
     def delete(self, channel: Channel) -> None:
@@ -78,6 +81,7 @@ class Channels:
         """Its log is gone."""
         self.service.forget(channel)
         self._by_folded.pop(channel.name.casefold(), None)
+        self.limited.pop(channel.name, None)
         if channel.log.limiter is not None:
             channel.log.limiter.close()
 

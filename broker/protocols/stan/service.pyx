@@ -90,6 +90,7 @@ cdef class Service(Sink):
             self.router.remove(self.pub_sub)
             self.pub_sub = NULL
         self.requests.clear()
+        self.turn.disarm(self)
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         if ctx == self.pub_sub:
@@ -266,14 +267,11 @@ cdef class Service(Sink):
         if self.connections.get(client.conn_id) is client:
             del self.connections[client.conn_id]
 
-    def wake_deaf(self):
-        """Let subscriptions whose inbox nobody listened to look again."""
+    cdef void expired(self, int64_t now_ns) noexcept:
+        """Subscriptions whose inbox nobody listened to look again."""
         cdef Subscription subscription
-        if not self.deaf:
-            return
         deaf = self.deaf
         self.deaf = set()
-        self.turn.tick()
         for subscription in deaf:
             if subscription.client is not None and not subscription.is_deaf():
                 subscription.cursor.ready(&subscription.consumer)
@@ -335,9 +333,10 @@ cdef class Channel(Session):
         cdef char *grown
         cdef size_t cap
         if self.tail + size > self.cap:
-            memmove(self.promises, self.promises + self.head, self.tail - self.head)
-            self.tail -= self.head
-            self.head = 0
+            if self.head:
+                memmove(self.promises, self.promises + self.head, self.tail - self.head)
+                self.tail -= self.head
+                self.head = 0
             if 2 * (self.tail + size) > self.cap:
                 cap = max(<size_t>1024, 4 * (self.tail + size))
                 grown = <char *>realloc(self.promises, cap)
@@ -350,7 +349,8 @@ cdef class Channel(Session):
         p.guid_len = guid.len
         p.reply_len = rec.reply_len
         memcpy(<char *>p + sizeof(promise_t), guid.ptr, guid.len)
-        memcpy(<char *>p + sizeof(promise_t) + guid.len, rec.reply, rec.reply_len)
+        if rec.reply_len:
+            memcpy(<char *>p + sizeof(promise_t) + guid.len, rec.reply, rec.reply_len)
         self.tail += size
         if not self.waiting:
             self.waiting = True
@@ -501,6 +501,9 @@ cdef class Subscription(Sink):
         if to.match.size:
             return False
         self.service.deaf.add(self)
+        if self.service.timer.pos == 0:
+            self.service.turn.arm(
+                self.service, self.service.turn.now_ns + <int64_t>limits.STAN_DEAF_POLL)
         return True
 
     # --- what the monitoring shows

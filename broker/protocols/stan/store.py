@@ -74,6 +74,7 @@ class Store:
         self.clients: dict[str, ClientRecord] = {}
         self.subs: dict[int, SubRecord] = {}
         self.problems: list[str] = []
+        self._last_number = 0
         self._fd = -1
         self._bytes = self._kept_bytes = 0
         self._dirty = False
@@ -82,6 +83,7 @@ class Store:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self._read()
+            self._last_number = max(self.subs, default=0)
             self._rewrite()
 
     # --- what happened; OSError: it is not remembered
@@ -106,10 +108,10 @@ class Store:
         self._write("unsub", sub.number)
         self.subs.pop(sub.number, None)
 
-    @property
     def next_number(self) -> int:
         """For a new subscription."""
-        return max(self.subs, default=0) + 1
+        self._last_number += 1
+        return self._last_number
 
     # --- the file
 

@@ -58,7 +58,8 @@ class Streaming:
             self.subscriptions,
         )
         self._timer: asyncio.TimerHandle | None = None
-        self._deaf: asyncio.TimerHandle | None = None
+        self._looked_at = 0  # where the next pass over the channels begins
+        self._deleted: set[str] = set()  # logs that were deleted through another door
 
     # --- life
 
@@ -71,8 +72,8 @@ class Streaming:
         subjects["reply"] = self.clients_desk.reply_subject
         self._restore()
         self.service.listen(self.subjects.publish.encode(), [subjects[kind] for kind in KINDS])
+        self.service.engine.watch(self._log_changed)
         self.keep_house()
-        self._look_for_listeners()
 
     def _restore(self) -> None:
         for known in list(self.store.clients.values()):
@@ -90,9 +91,9 @@ class Streaming:
 
     async def stop(self) -> None:
         """Hear nothing more; what is known stays known."""
-        for timer in (self._timer, self._deaf):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self.service.engine.unwatch(self._log_changed)
         self.clients_desk.stop()
         self.service.close()
         for task in list(self.requests.tasks):
@@ -108,17 +109,23 @@ class Streaming:
         loop = asyncio.get_running_loop()
         pause = limits.STAN_HOUSEKEEPING
         self.store.sync_soon()
-        for channel in list(self.service.channels.values()):
+        while self._deleted:
+            self._channel_gone(self._deleted.pop())
+        for channel in self._some_channels():
             inactive_ns = channel.limits.max_inactivity_ns
-            if channel.log.deleted:
-                self._channel_gone(channel)
-            elif inactive_ns:
-                pause = min(pause, max(inactive_ns // 4, limits.MS))
-                if self._is_used(channel):
-                    channel.active = loop.time()
-                elif (loop.time() - channel.active) * limits.SECOND >= inactive_ns:
-                    self._delete(channel)
+            pause = min(pause, max(inactive_ns // 4, limits.MS))
+            if self._is_used(channel):
+                channel.active = loop.time()
+            elif (loop.time() - channel.active) * limits.SECOND >= inactive_ns:
+                self._delete(channel)
         self._timer = loop.call_later(pause / limits.SECOND, self.keep_house)
+
+    def _some_channels(self) -> list[Channel]:
+        """Those to be looked at for their inactivity; a part of them when there are very many."""
+        limited = self.channels_desk.limited
+        at = self._looked_at if self._looked_at < len(limited) else 0
+        self._looked_at = at + limits.STAN_HOUSEKEEPING_CHANNELS
+        return list(limited.values())[at : self._looked_at] if limited else []
 
     def _is_used(self, channel: Channel) -> bool:
         return (
@@ -137,19 +144,21 @@ class Streaming:
         else:
             log.info("channel %s was inactive and is deleted", channel.name)
 
-    def _channel_gone(self, channel: Channel) -> None:
-        """Its log was deleted through another door."""
+    def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
+        """The engine made or deleted something."""
+        if cursor is None and not made:
+            self._deleted.add(name)
+
+    def _channel_gone(self, name: str) -> None:
+        """A log was deleted, through another door unless we know."""
+        channel = self.channels_desk.get(name)
+        if channel is None or not channel.log.deleted:
+            return
         self.channels_desk.forget(channel)
         try:
             self.subscriptions.drop(channel)
         except OSError as problem:
             log.error("channel %s: %s", channel.name, problem)
-
-    def _look_for_listeners(self) -> None:
-        """Messages for an inbox that nobody listens to wait until somebody does."""
-        self.service.wake_deaf()
-        pause = limits.STAN_DEAF_POLL / limits.SECOND
-        self._deaf = asyncio.get_running_loop().call_later(pause, self._look_for_listeners)
 
     # --- what the parts ask for
 

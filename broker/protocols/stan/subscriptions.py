@@ -99,7 +99,7 @@ class Subscriptions:
             return self._join_group(channel, wish, key)
         if request.durableName:
             return self._open_durable(channel, wish)
-        return self._make(channel, wish, "", cursor_name("p", str(self.store.next_number)))
+        return self._make(channel, wish, "", cursor_name("p", random_name()))
 
     def _join_group(self, channel: Channel, wish: Wish, key: str) -> Subscription:
         for member in channel.subscriptions:
@@ -147,7 +147,7 @@ class Subscriptions:
             start = self.place(channel, request, wish.found)
             cursor = channel.log.open_cursor(name, start=start)
         record = SubRecord(
-            self.store.next_number,
+            self.store.next_number(),
             channel.name,
             name,
             wish.client.client_id,
