@@ -247,10 +247,24 @@ cdef class Conn(Task):
         self.tail = None
         self.big = None
 
-    def frame(self, Filter packer):
-        """Everything goes through `packer` from the first byte on."""
+    def hand_over(self, Session session, Filter packer, bytes early=b''):
+        """Let another session go on, behind a filter; what is in `out` before goes out without it.
+
+        `early`: input that the former one was fed and that is meant for this one.
+        """
+        self.run()
+        if self.ending or out_waiting(self.out):
+            self.abort()    # what has been said fits a socket that is new: nobody is there
+            return
+        self.session = session
         self.packer = packer
         self.filtered = True
+        self.tail = None
+        self.big = None
+        session.opened(self)
+        if early and not session.closing:
+            packer.receive(early, <size_t>len(early))
+            self.decode()
 
     @property
     def unsent(self):

@@ -1,6 +1,6 @@
 """An HTTP request that turns a connection into something else: WebSocket.
 
-    accepted -> Knock (collects one request) -> refused, or handed on with its transport
+    accepted -> (TLS) -> Knock (one request) -> refused, or handed over to another session
 
 Nobody knocks for ever: each request has its time, and the one that waits longest makes room when
 too many do. Source of the answers: Go's net/http, in front of nats-server websocket.go.
@@ -8,19 +8,21 @@ too many do. Source of the answers: Go's net/http, in front of nats-server webso
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from broker import errors, limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_END: Final = b"\r\n\r\n"
+    from broker.net.knock import Knock
+
+HEAD_END: Final = b"\r\n\r\n"
+_VERSIONS: Final = frozenset({"HTTP/1.0", "HTTP/1.1"})
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
@@ -38,11 +40,9 @@ class NotHttp(Exception):  # noqa: N818 - an answer, not a fault
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Head:
     """What stands before the body."""
 
-    method: str
-    path: str
     headers: dict[str, list[str]]  # names in lower case
 
     def first(self, name: str) -> str:
@@ -57,6 +57,14 @@ class Request:
             for part in value.split(",")
         )
 
+
+@dataclass(frozen=True, slots=True)
+class Request(Head):
+    """What is asked for."""
+
+    method: str
+    path: str
+
     def cookie(self, name: str) -> str:
         """A cookie's value; empty when there is none."""
         for value in self.headers.get("cookie", []):
@@ -67,25 +75,47 @@ class Request:
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer(Head):
+    """What a server says to a request."""
+
+    status: int
+
+
+def read_answer(head: bytes) -> Answer:
+    """The answer that these bytes, up to the empty line, are; NotHttp."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    status = rest[:3]
+    if version not in _VERSIONS or not (status.isascii() and status.isdigit()):
+        raise NotHttp(errors.HTTP_BAD_REQUEST)
+    return Answer(_headers(lines), int(status))
+
+
 def read_request(head: bytes) -> Request:
     """What these bytes, up to the empty line, ask for; NotHttp."""
     first, *lines = head.decode("latin-1").split("\r\n")
     method, _, rest = first.partition(" ")
     target, _, version = rest.rpartition(" ")
-    if not (_NAME.fullmatch(method) and target) or version not in {"HTTP/1.0", "HTTP/1.1"}:
+    if not (_NAME.fullmatch(method) and target) or version not in _VERSIONS:
         raise NotHttp(errors.HTTP_BAD_REQUEST)
+    headers = _headers(lines)
+    hosts = headers.get("host", [])
+    if not hosts and version == "HTTP/1.1":
+        raise NotHttp(errors.HTTP_NO_HOST)
+    if len(hosts) > 1:
+        raise NotHttp(errors.HTTP_HOSTS)
+    return Request(headers, method, target.partition("?")[0])
+
+
+def _headers(lines: list[str]) -> dict[str, list[str]]:
     headers: dict[str, list[str]] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not (colon and _NAME.fullmatch(name) and _VALUE.fullmatch(value)):
             raise NotHttp(errors.HTTP_BAD_REQUEST)
         headers.setdefault(name.lower(), []).append(value.strip(" \t"))
-    hosts = headers.get("host", [])
-    if not hosts and version == "HTTP/1.1":
-        raise NotHttp(errors.HTTP_NO_HOST)
-    if len(hosts) > 1:
-        raise NotHttp(errors.HTTP_HOSTS)
-    return Request(method, target.partition("?")[0], headers)
+    return headers
 
 
 def refusal(status: int) -> bytes:
@@ -115,102 +145,93 @@ class Knocks:
     """Those whose request has not come in full."""
 
     def __init__(
-        self, come_in: Callable[[Request, asyncio.Transport], None], patience_ns: int
+        self,
+        come_in: Callable[[Request, Knock], None],
+        patience_ns: int,
+        secure: Callable[[Knock], None] | None = None,
     ) -> None:
-        """`come_in` takes the transport over, or raises NotUpgraded."""
+        """`come_in` hands the connection over, or raises NotUpgraded. `secure` begins TLS."""
         self.come_in = come_in
         self.patience_ns = patience_ns
+        self.secure = secure
         self.refused: Callable[[Any, str], None] = lambda _peer, _reason: None
+        self.insecure: Callable[[Any, str], None] = lambda _peer, _cause: None
         self._waiting: dict[Knock, None] = {}  # in the order they came
-
-    def __call__(self) -> Knock:
-        return Knock(self)
-
-    def join(self, knock: Knock) -> None:
-        """One more."""
-        if len(self._waiting) >= limits.WEBSOCKET_KNOCKS_MAX:
-            next(iter(self._waiting)).give_up()
-        self._waiting[knock] = None
-
-    def leave(self, knock: Knock) -> None:
-        """One that is done, or gone."""
-        self._waiting.pop(knock, None)
 
     def end(self) -> None:
         """All of them."""
         for knock in list(self._waiting):
-            knock.give_up()
+            self.late(knock)
 
+    # --- called by each
 
-class Knock(asyncio.Protocol):
-    """One request."""
-
-    def __init__(self, knocks: Knocks) -> None:
-        self._knocks = knocks
-        self._head = bytearray()
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        patience_s = self._knocks.patience_ns / limits.SECOND
-        self._timer = asyncio.get_running_loop().call_later(patience_s, self.give_up)
-        self._knocks.join(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._done()
-
-    def data_received(self, data: bytes) -> None:
-        transport = self._transport
-        if transport is None:
-            return  # answered already
-        searched = max(0, len(self._head) - len(_END) + 1)
-        self._head += data
-        at = self._head.find(_END, searched)
-        if at < 0:
-            if len(self._head) > limits.WEBSOCKET_REQUEST_MAX:
-                self._say(no_http(errors.HTTP_TOO_LARGE))
-            elif self._head[:1].isspace() or b"\r\n" not in data:
-                return
-            elif not _NAME.match(self._head.decode("latin-1")):
-                self._say(no_http(errors.HTTP_BAD_REQUEST))
-            return
-        peer = transport.get_extra_info("peername")
-        early = len(self._head) > at + len(_END)
-        try:
-            request = read_request(bytes(self._head[:at]))
-            if early and request.method == "GET":
-                self._knocks.refused(peer, errors.WEBSOCKET_EARLY)
-                self._say(b"")
-                return
-            self._knocks.come_in(request, transport)
-        except NotHttp as no:
-            self._say(no_http(str(no)))
-        except NotUpgraded as no:
-            self._knocks.refused(peer, str(no))
-            self._say(refusal(no.status))
+    def opened(self, knock: Knock) -> None:
+        """One more."""
+        if self.secure is None:
+            self._begin(knock)
         else:
-            self._done()
+            self.secure(knock)
 
-    def _say(self, last: bytes) -> None:
-        transport = self._transport
-        self._done()
-        assert transport is not None
+    def secured(self, knock: Knock, cause: str | None) -> None:
+        """TLS is there, or (cause) it is not."""
+        if cause is None:
+            self._begin(knock)
+            return
+        self.insecure(knock.link.peer, cause)
+        knock.link.close()
+
+    def _begin(self, knock: Knock) -> None:
+        if len(self._waiting) >= limits.WEBSOCKET_KNOCKS_MAX:
+            self.late(next(iter(self._waiting)))
+        self._waiting[knock] = None
+        knock.wait(self.patience_ns)
+
+    def heard(self, knock: Knock, data: bytes) -> None:
+        """A part of the request."""
+        head = knock.head
+        searched = max(0, len(head) - len(HEAD_END) + 1)
+        head += data
+        at = head.find(HEAD_END, searched)
+        if at < 0:
+            if len(head) > limits.WEBSOCKET_REQUEST_MAX:
+                self._say(knock, no_http(errors.HTTP_TOO_LARGE))
+            elif head[:1].isspace() or b"\r\n" not in data:
+                return
+            elif not _NAME.match(head.decode("latin-1")):
+                self._say(knock, no_http(errors.HTTP_BAD_REQUEST))
+            return
+        peer = knock.link.peer
+        early = len(head) > at + len(HEAD_END)
+        try:
+            request = read_request(bytes(head[:at]))
+            if early and request.method == "GET":
+                self.refused(peer, errors.WEBSOCKET_EARLY)
+                self._say(knock, b"")
+                return
+            self.come_in(request, knock)
+        except NotHttp as no:
+            self._say(knock, no_http(str(no)))
+        except NotUpgraded as no:
+            self.refused(peer, str(no))
+            self._say(knock, refusal(no.status))
+
+    def _say(self, knock: Knock, last: bytes) -> None:
+        self.done(knock)
         if last:
-            transport.write(last)
-        transport.close()
+            knock.say(last)
+        knock.link.close()
 
-    def give_up(self) -> None:
+    def late(self, knock: Knock) -> None:
         """Go away without a word."""
-        transport = self._transport
-        self._done()
-        if transport is not None:
-            transport.abort()
+        self.done(knock)
+        knock.link.abort()
 
-    def _done(self) -> None:
-        self._transport = None
-        self._head = bytearray()
-        self._knocks.leave(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def left(self, knock: Knock) -> None:
+        """It is gone."""
+        self.done(knock)
+
+    def done(self, knock: Knock) -> None:
+        """It does not wait any more."""
+        knock.head = bytearray()
+        if self._waiting.pop(knock, self) is None:
+            knock.wait(0)

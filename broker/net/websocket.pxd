@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""WebSocket frames between a transport and a session, the server's side."""
+"""WebSocket frames between a transport and a session."""
 from libc.stdint cimport uint8_t, uint64_t
 
 from broker.net.filters cimport Filter
@@ -12,6 +12,7 @@ cdef class WebSocket(Filter):
     cdef uint8_t mask[4]
     cdef uint64_t mask_at       # payload bytes of the frame unmasked so far
     cdef bint masked            # frames of the peer are
+    cdef bint masks             # ours are
     cdef bint in_frame          # its header has been read
     cdef bint in_message        # a frame that is not the last one of its message has come
     cdef bint last              # the frame at hand ends its message
@@ -34,5 +35,6 @@ cdef class WebSocket(Filter):
     cdef Py_ssize_t take_plain(self, char *room, size_t n) except -1
     cdef Py_ssize_t take_packed(self, char *room, size_t n) except -1
     cdef size_t unmask(self, char *room, size_t n) noexcept
+    cdef bytes frame(self, int first, bytes payload)
     cdef bytes framed(self, int first, bytes payload)
     cdef int bad(self, str reason) except -1

@@ -1,4 +1,4 @@
-"""WebSocket frames between a transport and a session, the server's side."""
+"""WebSocket frames between a transport and a session."""
 
 from collections.abc import Callable
 from typing import final
@@ -16,7 +16,12 @@ CLOSE_INTERNAL: int
 class WebSocket(Filter):
     status: Callable[[], tuple[int, str]] | None
     def __init__(
-        self, *, compression: bool = False, masked: bool = True, frame_max: int = 0
+        self,
+        *,
+        compression: bool = False,
+        masked: bool = True,
+        masks: bool = False,
+        frame_max: int = 0,
     ) -> None: ...
 
 def accept_key(key: str) -> str: ...

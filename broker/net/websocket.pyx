@@ -10,6 +10,7 @@ nats-server websocket.go.
 """
 import base64
 import hashlib
+import os
 import zlib
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -56,22 +57,14 @@ def accept_key(str key):
     return base64.b64encode(digest).decode()
 
 
-cdef bytes frame(int first, bytes payload):
-    """A whole frame; `first` is its first byte."""
-    cdef size_t n = <size_t>len(payload)
-    if n <= CONTROL_MAX:
-        return bytes((first, n)) + payload
-    if n < 0x10000:
-        return bytes((first, LENGTH_16)) + n.to_bytes(2, 'big') + payload
-    return bytes((first, LENGTH_64)) + n.to_bytes(8, 'big') + payload
-
-
 cdef class WebSocket(Filter):
-    def __init__(self, *, bint compression=False, bint masked=True, size_t frame_max=0):
-        """`masked`: the peer must mask its frames."""
+    def __init__(self, *, bint compression=False, bint masked=True, bint masks=False,
+                 size_t frame_max=0):
+        """`masked`: the peer must mask its frames. `masks`: we do, as clients have to."""
         self.rest = self.packed = b''
         self.compression = compression
         self.masked = masked
+        self.masks = masks
         self.frame_max = frame_max
         self.waiting = []
 
@@ -169,7 +162,7 @@ cdef class WebSocket(Filter):
 
     cdef int control(self, int opcode, bytes payload) except -1:
         if opcode == OP_PING:
-            self.pong = frame(FIN | OP_PONG, payload)
+            self.pong = self.frame(FIN | OP_PONG, payload)
         elif opcode == OP_CLOSE:
             self.ended = True
             code, text = CLOSE_NO_STATUS, payload[2:]
@@ -262,7 +255,7 @@ cdef class WebSocket(Filter):
             return
         self.said_farewell = True
         payload = b'' if code == CLOSE_NO_STATUS else code.to_bytes(2, 'big') + reason
-        self.farewell = frame(FIN | OP_CLOSE, payload[:CONTROL_MAX])
+        self.farewell = self.frame(FIN | OP_CLOSE, payload[:CONTROL_MAX])
 
     cdef bytes send(self, object data):
         cdef bytes payload = bytes(data)
@@ -273,15 +266,37 @@ cdef class WebSocket(Filter):
             return b''
         return self.framed(OP_BINARY, payload)
 
+    cdef bytes frame(self, int first, bytes payload):
+        """A whole frame; `first` is its first byte."""
+        cdef size_t n = <size_t>len(payload), i
+        cdef int flag = MASKED if self.masks else 0
+        cdef bytes head, mask
+        cdef bytearray hidden
+        cdef const uint8_t *key
+        if n <= CONTROL_MAX:
+            head = bytes((first, flag | n))
+        elif n < 0x10000:
+            head = bytes((first, flag | LENGTH_16)) + n.to_bytes(2, 'big')
+        else:
+            head = bytes((first, flag | LENGTH_64)) + n.to_bytes(8, 'big')
+        if not self.masks:
+            return head + payload
+        mask = os.urandom(4)
+        key = mask
+        hidden = bytearray(payload)
+        for i in range(n):
+            hidden[i] ^= key[i & 3]
+        return head + mask + bytes(hidden)
+
     cdef bytes framed(self, int first, bytes payload):
         """In as many frames as it takes; only what is compressed has to stay one message."""
         cdef size_t at = 0, n = <size_t>len(payload), step = self.frame_max
         cdef bint whole = not first & RSV1
         cdef list parts = []
         if not step or n <= step:
-            return frame(FIN | first, payload)
+            return self.frame(FIN | first, payload)
         while at < n:
-            parts.append(frame(
+            parts.append(self.frame(
                 (first if whole or at == 0 else OP_CONTINUE)
                 | (FIN if whole or at + step >= n else 0), payload[at:at + step]))
             at += step

@@ -111,7 +111,17 @@ def test_every_module_has_a_place() -> None:
     assert {m for m in MODULES if part_of(m) not in ALLOWED} == set()
 
 
-AT_SOCKETS = (".door", "_door", ".server", "_link", "_tls", "tls_policy", ".websocket", "_pages")
+AT_SOCKETS = (
+    ".door",
+    "_door",
+    ".server",
+    "_link",
+    "_tls",
+    "tls_policy",
+    ".websocket",
+    "_websocket",
+    "_pages",
+)
 
 
 def test_imports_go_one_way() -> None:

@@ -39,12 +39,12 @@ class Acceptor:
         """Say INFO, begin TLS if that is asked for, and wait for CONNECT."""
         log.info("%s - Leafnode connection created", who(session))
         session.nonce = base64.urlsafe_b64encode(os.urandom(limits.NATS_NONCE_BYTES)).rstrip(b"=")
-        if self.nodes.tls is not None:
+        if self.nodes.tls is not None and session.kind == "LEAFNODE":
             session.tls_gate = TlsGate(self.nodes.tls, session, self._greet, self._begin)
             session.tls_gate.opened()
             return
         self._greet(session, False)
-        self._begin(session, None)
+        self._begin(session, session.tls_peer)
 
     def _greet(self, session: LeafSession, _behind_tls: bool) -> None:
         assert session.nonce is not None

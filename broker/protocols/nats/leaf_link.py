@@ -17,12 +17,15 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from broker import limits
 from broker.net.conn import Conn
+from broker.net.knock import Knock
 from broker.openssl import TlsError
 from broker.protocols.nats.leaf_session import LeafSession
+from broker.protocols.nats.leaf_websocket import Call
 from broker.protocols.nats.settings import Tls
 from broker.protocols.nats.tls_policy import client_context, is_known
 
 if TYPE_CHECKING:
+    from broker.core.seams import Session
     from broker.net.listener import Runtime
     from broker.protocols.nats.leaf_nodes import LeafNodes
     from broker.protocols.nats.settings import Remote
@@ -82,9 +85,6 @@ class RemoteLink:
     # --- life
 
     def start(self) -> None:
-        if any(url.scheme in _WEBSOCKET for url in self._configured):
-            log.error("Leafnode remotes over WebSocket are not available: %s", self.peer)
-            return
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -161,9 +161,14 @@ class RemoteLink:
             await loop.create_connection(self._connected, str(address[0]), int(address[1]))
 
     def _connected(self) -> Conn:
-        rt = self.runtime
+        rt, first = self.runtime, self._first_session()
+        return Conn(self, first, rt.shared, rt.turn, rt.pool, limits.NATS_LEAF_PENDING)
+
+    def _first_session(self) -> Session:
+        if self._current is not None and self.by_websocket:
+            return Knock(Call(self, self._current))
         self.session = LeafSession(self.nodes.server.face, self.nodes.gate, self)
-        return Conn(self, self.session, rt.shared, rt.turn, rt.pool, limits.NATS_LEAF_PENDING)
+        return self.session
 
     # --- called by the connection, to which this is a door
 
@@ -197,6 +202,8 @@ class RemoteLink:
 
     def learn(self, texts: tuple[str, ...]) -> None:
         """These addresses the hub has; they come before those of the configuration."""
+        if self.by_websocket:
+            return  # those are addresses of another door
         known = {address_of(url) for url in self._configured}
         fresh = []
         for text in texts:
@@ -213,34 +220,44 @@ class RemoteLink:
     # --- TLS
 
     @property
+    def by_websocket(self) -> bool:
+        """Whether it is dialled at its WebSocket door."""
+        return self._configured[0].scheme in _WEBSOCKET
+
+    @property
     def tls_first(self) -> bool:
         """Whether the handshake comes before INFO."""
-        return self.config.tls is not None and self.config.tls.handshake_first
+        tls = self.config.tls
+        return tls is not None and tls.handshake_first and not self.by_websocket
 
     def wants_tls(self, *, asked: bool) -> bool:
         """`asked`: by the hub; then it is always wanted."""
         self._tls = self._tls or asked
-        return self._tls
+        return self._tls and not self.by_websocket
 
     def secure(self, session: LeafSession) -> None:
         """Begin the handshake; the gate's `secured` is told of its end."""
+        session.hurry(0)
+        problem = self.begin_tls(session.link)
+        if problem:
+            self.nodes.gate.secured(session, problem)
+
+    def begin_tls(self, link: Conn) -> str:
+        """Begin the handshake; the session of the link is told of its end. Why it cannot be."""
         tls = self.config.tls or Tls("", "")
         host = address_of(self._current)[0] if self._current is not None else ""
         name = host if not is_address(host) else self._tls_name or host
         try:
             context = client_context(tls)
         except TlsError as problem:
-            self.nodes.gate.secured(session, str(problem))
-            return
-        session.hurry(0)
-        session.link.secure(context, tls.timeout_ns, name)
+            return str(problem)
+        link.secure(context, tls.timeout_ns, name)
+        return ""
 
-    def knows(self, session: LeafSession) -> bool:
+    def knows(self, certificate: bytes | None) -> bool:
         """Whether the certificate is one of those pinned, if any are."""
         tls = self.config.tls
-        return is_known(
-            tls.pinned_certs if tls is not None else frozenset(), session.link.certificate
-        )
+        return is_known(tls.pinned_certs if tls is not None else frozenset(), certificate)
 
     # --- addresses
 

@@ -93,7 +93,7 @@ class Solicitor:
     def secured(self, session: LeafSession, cause: str | None) -> None:
         """TLS with a server that we join is there, or (cause) it is not."""
         assert session.remote is not None
-        if cause is None and not session.remote.knows(session):
+        if cause is None and not session.remote.knows(session.link.certificate):
             cause = "certificate not pinned"
         if cause is not None:
             log.error("%s - TLS leafnode handshake error: %s", who(session), cause)

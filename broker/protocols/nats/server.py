@@ -60,11 +60,11 @@ def https_context(settings: conf.Settings) -> ssl.SSLContext | None:
     return server_context(replace(settings.tls, verify=False, verify_and_map=False))
 
 
-def websocket_context(settings: conf.Settings) -> ssl.SSLContext | None:
+def websocket_tls(settings: conf.Settings, former: TlsPolicy | None = None) -> TlsPolicy | None:
     """Of the WebSocket door; None: it is plain, or not there."""
     if settings.websocket is None or settings.websocket.tls is None:
         return None
-    return server_context(settings.websocket.tls)
+    return TlsPolicy(settings.websocket.tls, former=former)
 
 
 class NatsServer:
@@ -230,7 +230,7 @@ class NatsServer:
                 self.runtime,
                 settings.websocket,
                 settings.max_pending,
-                websocket_context(settings),
+                websocket_tls(settings),
             )
             await self.websocket.open()
             self.ports["websocket"] = self.websocket.address
@@ -239,6 +239,8 @@ class NatsServer:
         await self.leafs.start()
         if self.leafs.door is not None:
             self.ports["leafnodes"] = self.leafs.door.address
+            if self.websocket is not None:
+                self.websocket.new_leaf = self.leafs.door.new_session
 
     async def open_pages(self) -> None:
         """The monitoring door alone."""
@@ -280,7 +282,8 @@ class NatsServer:
 
         TlsError when certificates cannot be used: then nothing has changed.
         """
-        pages, websocket = https_context(settings), websocket_context(settings)
+        pages = https_context(settings)
+        websocket = websocket_tls(settings, self.websocket.tls if self.websocket else None)
         self.configure(settings)
         self.reload_ns = time.time_ns()
         self.tell_info()
@@ -289,7 +292,7 @@ class NatsServer:
         if pages is not None:
             await self.monitor.use(pages)
         if websocket is not None and self.websocket is not None:
-            await self.websocket.use(websocket)
+            self.websocket.tls = websocket
         renew_system(self)
         await Recheck(self.gate).run()
         await self.leafs.recheck()

@@ -23,14 +23,11 @@ from cryptography import x509
 from broker import limits
 from broker.openssl import (
     TlsError,
-    cipher_name,
     keep_no_sessions,
     load_authorities,
     load_pair,
     set_groups,
     set_suites,
-    shown_behind,
-    version_name,
 )
 from broker.protocols.nats.login import TlsPeer
 
@@ -294,13 +291,6 @@ class TlsPolicy:
     def admits(self, der: bytes | None) -> bool:
         """Whether one who shows this certificate may stay."""
         return is_known(self.pinned, der)
-
-
-def peer_behind(link: ssl.SSLObject) -> TlsPeer:
-    """The other side of a connection whose TLS is somebody else's work."""
-    peer = peer_of((cipher_name(link), version_name(link), ""), link.getpeercert(binary_form=True))
-    peer.chain = shown_behind(link)
-    return peer
 
 
 def peer_of(security: tuple[str, str, str] | None, der: bytes | None) -> TlsPeer:

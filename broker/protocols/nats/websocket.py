@@ -1,22 +1,20 @@
 """The door for browsers: NATS inside of WebSocket frames.
 
-A connection knocks with a request; once that is found to be a WebSocket's, the connection is
-handed to a Conn with a WebSocket filter, and from there on it is a client like any other. Source:
-nats-server websocket.go wsUpgrade.
+A connection knocks with a request; once that is found to be a WebSocket's, it is handed over to a
+session behind a WebSocket filter, and from there on it is a client, or a leaf, like any other.
+Source: nats-server websocket.go wsUpgrade.
 """
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import logging
-import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from broker import errors, limits
-from broker.net.conn import Conn
+from broker.net.knock import Knock
 from broker.net.listener import Door
 from broker.net.upgrade import Knocks, NotUpgraded, Request
 from broker.net.websocket import (
@@ -30,24 +28,25 @@ from broker.net.websocket import (
     accept_key,
 )
 from broker.protocols.nats.session import NatsSession
-from broker.protocols.nats.tls_policy import is_known, peer_behind
+from broker.protocols.nats.tls_policy import peer_of
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
-    from broker.core.seams import Session
     from broker.net.listener import Runtime
     from broker.protocols.nats import settings as conf
     from broker.protocols.nats.face import NatsFace
+    from broker.protocols.nats.leaf_session import LeafSession
     from broker.protocols.nats.login import TlsPeer
+    from broker.protocols.nats.tls_policy import TlsPolicy
 
 log = logging.getLogger("broker.nats")
 
 CLIENT: Final = "WEBSOCKET"
-_PMCE: Final = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
-_NO_MASKING: Final = "Nats-No-Masking"
-_LEAF_PATH: Final = "/leafnode"
+LEAF: Final = "LEAFNODE_WS"
+PMCE: Final = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
+NO_MASKING: Final = "Nats-No-Masking"
+LEAF_PATH: Final = "/leafnode"
 _MQTT_PATH: Final = "/mqtt"
 _PORTS: Final = {"https": 443}
 _CODES: Final = {
@@ -95,26 +94,25 @@ class WebsocketDoor(Door):
         runtime: Runtime,
         settings: conf.Websocket,
         out_limit: int,
-        context: ssl.SSLContext | None,
+        tls: TlsPolicy | None,
     ) -> None:
-        """`context`: TLS; None: plain, which has to be asked for by `no_tls`."""
+        """`tls`: None is plain, which has to be asked for by `no_tls`."""
         super().__init__(runtime, settings.listen, out_limit)
         self.face = face
         self.settings = settings
         self.info: dict[str, Any] = {}
         # Makes the session of a server that comes by WebSocket; None: they are not served.
-        self.new_leaf: Callable[[], Session] | None = None
-        self._context = context
+        self.new_leaf: Callable[[], LeafSession] | None = None
+        self.tls = tls  # of those who come from here on
         self._patience_ns = settings.handshake_timeout_ns or limits.WEBSOCKET_HANDSHAKE
-        self._knocks = Knocks(self._come_in, self._patience_ns)
+        secure = None if tls is None else self._secure
+        self._knocks = Knocks(self._come_in, self._patience_ns, secure)
         self._knocks.refused = log_refusal
+        self._knocks.insecure = log_insecure
         self._allowed = {place(one) for one in settings.allowed_origins}
-        self._socket: socket.socket | None = None
 
-    def new_session(self) -> NatsSession:
-        session = NatsSession(self.face)
-        session.kind = CLIENT
-        return session
+    def new_session(self) -> Knock:
+        return Knock(self._knocks)
 
     @property
     def decides(self) -> bool:
@@ -122,69 +120,33 @@ class WebsocketDoor(Door):
         own = self.settings.authorization
         return bool(self.settings.no_auth_user or (own is not None and (own.user or own.token)))
 
-    # --- listening
-
-    async def _open(self, host: str, port: int) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        info = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
-        self._socket = socket.socket(*info[0][:3])
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(info[0][4])
-            await self._accept_here()
-        except OSError:
-            self._socket.close()
-            self._socket = None
-            raise
-        self._address = (host, self._socket.getsockname()[1])
-
-    async def _accept_here(self) -> None:
-        assert self._socket is not None
-        before = self._server
-        self._server = await self.runtime.loop.create_server(
-            self._knocks,
-            sock=self._socket.dup(),
-            ssl=self._context,
-            backlog=limits.ACCEPT_BACKLOG,
-            ssl_handshake_timeout=self._patience_s,
-        )
-        if before is not None:
-            before.close()  # its connections stay
-
-    @property
-    def _patience_s(self) -> float | None:
-        return None if self._context is None else self._patience_ns / limits.SECOND
-
-    async def use(self, context: ssl.SSLContext) -> None:
-        """Shake hands with this context from now on; no connection is refused meanwhile."""
-        self._context = context
-        if self._socket is not None:
-            await self._accept_here()
-
     async def close(self) -> None:
         await super().close()
         self._knocks.end()
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
 
     # --- one request
 
-    def _come_in(self, request: Request, transport: asyncio.Transport) -> None:
+    def _secure(self, knock: Knock) -> None:
+        """Begin TLS, unless too many do."""
+        assert self.tls is not None
+        rate = self.tls.rate
+        if rate is not None and not rate.allow():
+            knock.link.abort()
+            return
+        knock.link.secure(self.tls.context, self._patience_ns)
+
+    def _come_in(self, request: Request, knock: Knock) -> None:
         key = self._check(request)
-        session = self._session(request, transport)
+        session = self._session(request, knock)
         compress = self.settings.compression and offers_compression(request)
-        unmasked = request.first(_NO_MASKING.lower()).lower() == "true"
-        runtime = self.runtime
+        unmasked = request.first(NO_MASKING.lower()).lower() == "true"
         frames = WebSocket(
             compression=compress, masked=not unmasked, frame_max=frame_max(request, compress)
         )
         frames.status = lambda: close_status(session)
-        conn = Conn(self, session, runtime.shared, runtime.turn, runtime.pool, self.out_limit)
-        conn.frame(frames)
-        transport.write(answer(key, compress=compress, unmasked=unmasked))
-        transport.set_protocol(conn)
-        conn.connection_made(transport)
+        self._knocks.done(knock)
+        knock.say(answer(key, compress=compress, unmasked=unmasked))
+        knock.link.hand_over(session, frames)
 
     def _check(self, request: Request) -> str:
         """The key of a proper request; NotUpgraded."""
@@ -210,22 +172,28 @@ class WebsocketDoor(Door):
         if not origin or not (settings.same_origin or self._allowed):
             return
         came_from = place(origin)
-        scheme = "http" if self._context is None else "https"
+        scheme = "http" if self.tls is None else "https"
         here = place(f"{scheme}://{request.first('host')}")
         if settings.same_origin and (not came_from[1] or came_from[1:] != here[1:]):
             raise NotUpgraded(403, errors.WEBSOCKET_ORIGIN.format("not same origin"))
         if self._allowed and came_from not in self._allowed:
             raise NotUpgraded(403, errors.WEBSOCKET_ORIGIN.format("not in the allowed list"))
 
-    def _session(self, request: Request, transport: asyncio.Transport) -> Any:
+    def _session(self, request: Request, knock: Knock) -> NatsSession | LeafSession:
         settings = self.settings
         if request.path.endswith(_MQTT_PATH):
             raise NotUpgraded(404, errors.WEBSOCKET_MQTT)
-        if request.path.endswith(_LEAF_PATH):
+        peer = tls_peer(knock)
+        if self.tls is not None and not self.tls.admits(peer.der if peer is not None else None):
+            raise NotUpgraded(403, errors.WEBSOCKET_PINNED)
+        if request.path.endswith(LEAF_PATH):
             if self.new_leaf is None:
                 raise NotUpgraded(404, errors.WEBSOCKET_LEAF)
-            return self.new_leaf()
-        session = self.new_session()
+            leaf = self.new_leaf()
+            leaf.kind, leaf.tls_peer = LEAF, peer
+            return leaf
+        session = NatsSession(self.face)
+        session.kind = CLIENT
         own = settings.authorization
         forwarded = request.first("x-forwarded-for").partition(",")[0].strip()
         session.extra = Visitor(
@@ -233,12 +201,8 @@ class WebsocketDoor(Door):
             request.cookie(settings.jwt_cookie) if settings.jwt_cookie else "",
             own.timeout_ns if own is not None else 0,
             forwarded if is_address(forwarded) else "",
-            tls_peer(transport),
+            peer,
         )
-        known = session.extra.tls_peer
-        pinned = settings.tls.pinned_certs if settings.tls is not None else frozenset()
-        if not is_known(pinned, known.der if known is not None else None):
-            raise NotUpgraded(403, errors.WEBSOCKET_PINNED)
         return session
 
 
@@ -248,16 +212,26 @@ def log_refusal(peer: Any, reason: str) -> None:
     log.error(errors.WEBSOCKET_REFUSED, who, reason)
 
 
-def tls_peer(transport: asyncio.Transport) -> TlsPeer | None:
+def log_insecure(peer: Any, cause: str) -> None:
+    """Say in the log that there is no TLS with somebody."""
+    who = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "-"
+    log.error("%s - websocket: TLS handshake error: %s", who, cause)
+
+
+def tls_peer(knock: Knock) -> TlsPeer | None:
     """What TLS knows of the other side; None: plain."""
-    link = transport.get_extra_info("ssl_object")
-    return None if link is None else peer_behind(link)
+    link = knock.link
+    if link.security is None:
+        return None
+    peer = peer_of(link.security, link.certificate)
+    peer.chain = link.chain
+    return peer
 
 
 def offers_compression(request: Request) -> bool:
     """Whether the peer can do permessage-deflate."""
     return any(
-        part.partition(";")[0].strip(" \t").lower() == _PMCE.partition(";")[0]
+        part.partition(";")[0].strip(" \t").lower() == PMCE.partition(";")[0]
         for value in request.headers.get("sec-websocket-extensions", [])
         for part in value.split(",")
     )
@@ -301,9 +275,9 @@ def answer(key: str, *, compress: bool, unmasked: bool) -> bytes:
         f"Sec-WebSocket-Accept: {accept_key(key)}",
     ]
     if compress:
-        lines.append(f"Sec-WebSocket-Extensions: {_PMCE}")
+        lines.append(f"Sec-WebSocket-Extensions: {PMCE}")
     if unmasked:
-        lines.append(f"{_NO_MASKING}: true")
+        lines.append(f"{NO_MASKING}: true")
     return "\r\n".join([*lines, "", ""]).encode()
 
 

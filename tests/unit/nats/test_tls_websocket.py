@@ -14,6 +14,7 @@ import pytest
 import uvloop
 from harness.certificates import Authority, Pair
 
+from broker import limits
 from broker.net.listener import Runtime
 from broker.openssl import TlsError
 from broker.protocols.nats.server import NatsServer
@@ -125,4 +126,50 @@ async def test_a_reload_changes_what_is_shown(tmp_path: Path) -> None:
     assert (await steady.reader.readuntil(b"PONG\r\n"))[-6:] == b"PONG\r\n"
     for one in (steady, fresh, again):
         one.writer.close()
+    await server.stop()
+
+
+@on_uvloop
+async def test_handshakes_have_their_slices_and_their_rate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    runtime = Runtime()
+    steps: list[object] = []
+    add = runtime.handshakes.add
+
+    def count(step: Callable[[], None]) -> None:
+        steps.append(step)
+        add(step)
+
+    runtime.handshakes.add = count  # type: ignore[method-assign]
+    server = NatsServer(settings(authority.issue("server"), connection_rate_limit=2), runtime)
+    await server.start()
+    visits = [await Visit.pay(server, authority.client()) for _ in range(2)]
+    for visit in visits:
+        assert await visit.status() == 101
+    assert len(steps) >= 2
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await Visit.pay(server, authority.client())
+    for visit in visits:
+        visit.writer.close()
+    await server.stop()
+
+
+@on_uvloop
+async def test_half_a_handshake_has_its_time(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    asked = settings(authority.issue("server"))
+    assert asked.websocket is not None
+    door = replace(asked.websocket, handshake_timeout_ns=limits.SECOND // 10)
+    server = NatsServer(replace(asked, websocket=door), Runtime())
+    await server.start()
+    reader, writer = await asyncio.open_connection(*server.ports["websocket"])
+    writer.write(b"\x16\x03\x01\x02\x00\x01")
+    assert await reader.read() == b""
+    context = authority.client()
+    reader, writer = await asyncio.open_connection(
+        *server.ports["websocket"], ssl=context, server_hostname="localhost"
+    )
+    writer.write(b"GET /")  # nor may the request behind it take longer
+    assert await reader.read() == b""
+    writer.close()
     await server.stop()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import Any
 
 import pytest
 
 from broker import errors, limits
-from broker.net.upgrade import Knock, Knocks, NotHttp, Request, read_request
+from broker.net.upgrade import Knocks, NotHttp, Request, read_request
 
 
 def test_headers_are_found_by_any_name() -> None:
@@ -31,7 +31,7 @@ def test_headers_are_found_by_any_name() -> None:
     ],
 )
 def test_cookies(cookies: list[str], found: str) -> None:
-    assert Request("GET", "/", {"cookie": cookies}).cookie("jwt") == found
+    assert Request({"cookie": cookies}, "GET", "/").cookie("jwt") == found
 
 
 @pytest.mark.parametrize(
@@ -55,22 +55,61 @@ def test_what_is_no_request(head: bytes, text: str) -> None:
     assert str(caught.value) == text
 
 
-class Pipe(asyncio.Transport):
-    aborted = False
+class FakeKnock:
+    """A connection that knocks: what is done with it."""
+
+    def __init__(self) -> None:
+        self.head = bytearray()
+        self.link: Any = self
+        self.peer = ("192.0.2.7", 1)
+        self.aborted = self.closed = False
+        self.patience_ns = 0
+        self.said = b""
 
     def abort(self) -> None:
         self.aborted = True
 
+    def close(self) -> None:
+        self.closed = True
 
-async def test_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(self, ns: int) -> None:
+        self.patience_ns = ns
+
+    def say(self, data: bytes) -> None:
+        self.said += data
+
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WEBSOCKET_KNOCKS_MAX", 3)
-    knocks = Knocks(lambda _request, _transport: None, limits.SECOND)
-    pipes = [Pipe() for _ in range(5)]
-    made = [Knock(knocks) for _ in pipes]
-    for knock, pipe in zip(made, pipes, strict=True):
-        knock.connection_made(pipe)
-    assert [pipe.aborted for pipe in pipes] == [True, True, False, False, False]
-    made[3].data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")  # is in, and counts no more
-    made[4].connection_lost(None)
+    knocks = Knocks(lambda _request, knock: knocks.done(knock), limits.SECOND)
+    made: list[Any] = [FakeKnock() for _ in range(5)]
+    for knock in made:
+        knocks.opened(knock)
+    assert [knock.aborted for knock in made] == [True, True, False, False, False]
+    knocks.heard(made[3], REQUEST)  # is in, and counts no more
+    knocks.left(made[4])
     knocks.end()
-    assert [pipe.aborted for pipe in pipes] == [True, True, True, False, False]
+    assert [knock.aborted for knock in made] == [True, True, True, False, False]
+    assert [knock.patience_ns for knock in made] == [0] * 5
+
+
+def test_whoever_is_not_through_with_tls_waits_for_that() -> None:
+    asked: list[Any] = []
+    causes: list[str] = []
+    knocks = Knocks(lambda _request, knock: knocks.done(knock), limits.SECOND, asked.append)
+    knocks.insecure = lambda _peer, cause: causes.append(cause)
+    one: Any = FakeKnock()
+    other: Any = FakeKnock()
+    knocks.opened(one)
+    knocks.opened(other)
+    assert asked == [one, other]
+    assert one.patience_ns == 0  # TLS has a time of its own
+    knocks.secured(one, None)
+    assert one.patience_ns == limits.SECOND
+    knocks.secured(other, "no certificate")
+    assert (other.closed, causes) == (True, ["no certificate"])
+    knocks.end()
+    assert (one.aborted, other.aborted) == (True, False)
