@@ -12,6 +12,7 @@ from broker import errors, limits
 from broker.protocols.nats.leaf_hello import PeerConnect, at_least, denied, permissions_info
 from broker.protocols.nats.login import Identity, Login, Refused
 from broker.protocols.nats.options import ClientOptions
+from broker.protocols.nats.replies import Replies
 from broker.protocols.nats.settings import Permissions, Rules
 from broker.protocols.nats.tls_gate import TlsGate
 from broker.protocols.nats.trace import who
@@ -166,14 +167,17 @@ class Acceptor:
         except ValueError:
             session.end(None, errors.NATS_CLOSED_PROTOCOL)
             return
-        if rights.responses is not None and want.allow is None:
-            want = Rules((), want.deny)
+        replies = None
+        if rights.responses is not None:
+            replies = Replies(rights.responses.max_msgs, rights.responses.expires_ns)
+            if want.allow is None:
+                want = Rules((), want.deny)
         session.identity = identity
         session.peer_name, session.peer_cluster = hello.name, hello.cluster
         session.peer_account = hello.remote_account
         session.spoke = hello.hub
         session.talks_headers(hello.headers)
-        session.rights(Rules(send.allow or None, send.deny), want)
+        session.rights(Rules(send.allow or None, send.deny), want, replies)
         self.gate.bind(session, account, identity)
         self._replace(session, account)
         session.begin()

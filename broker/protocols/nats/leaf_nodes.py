@@ -20,7 +20,7 @@ from broker.protocols.nats.settings import Leafnodes
 from broker.protocols.nats.tls_policy import TlsPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from broker.protocols.nats.account import Account
     from broker.protocols.nats.leaf_session import LeafSession
@@ -92,11 +92,12 @@ class LeafNodes:
                 del self._interests[account]
             interest.force(mapped_subjects(account))
 
-    async def recheck(self) -> None:
-        """Close the links whose login does not hold any more, or holds for something else; they
-        come back if they may."""
+    async def recheck(self, sessions: Iterable[LeafSession] | None = None) -> None:
+        """Close the links whose login does not hold any more, or holds for something else (they
+        come back if they may), and the newest of an account that may have fewer. None: all."""
         gate = self.server.gate
-        for session in list(self.sessions):
+        rechecked = list(self.sessions if sessions is None else sessions)
+        for session in rechecked:
             account = session.account
             if session.link is None or account is None or session.ending:
                 continue
@@ -114,6 +115,12 @@ class LeafNodes:
                 continue
             if identity != session.identity and session.link is not None:
                 session.end(None, errors.NATS_CLOSED_AUTHENTICATION)
+        for account in {one.account for one in rechecked if one.account is not None}:
+            there = sorted(
+                (one for one in account.leafs if not one.ending), key=lambda one: one.client_id
+            )
+            for session in there[account.leafs_max :] if account.leafs_max >= 0 else ():
+                session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
 
     # --- life
 

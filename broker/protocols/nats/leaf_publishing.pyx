@@ -55,7 +55,16 @@ cdef int publish(LeafSession s, op_t *op) except -1:
 cdef int publish_to(LeafSession s, op_t *op, bint mapped) except -1:
     """`mapped`: the peer cannot have known the groups, so without a list all are meant."""
     cdef const match_t *m = find(s, op.subject, op.subject_len)
-    if s.memo_denied:
+    cdef op_t one
+    if s.memo_denied and op.count > 1:      # each of them may be the last that is allowed
+        one = op[0]
+        one.count = 1
+        for _ in range(op.count):
+            publish_to(s, &one, mapped)
+            one.data += op.stride
+        return 0
+    if s.memo_denied and (s.replies is None or not s.replies.take(
+            op.subject[:op.subject_len], s.face.turn.now_ns)):
         s.gate.violated(s, op.subject[:op.subject_len])
         return 0
     if m.size:

@@ -10,6 +10,7 @@ from broker.core.types cimport record_t
 from broker.protocols.nats.account cimport Account
 from broker.protocols.nats.face cimport NatsFace
 from broker.protocols.nats.permit cimport Patterns
+from broker.protocols.nats.replies cimport Replies
 from broker.protocols.nats.subs cimport subs_t
 from broker.protocols.nats.wire cimport op_t, scan_t
 
@@ -70,6 +71,7 @@ cdef class LeafSession(Session):
     cdef Patterns send_allow, send_deny     # what may be sent to the peer; None: no such list
     cdef Patterns want_allow, want_deny     # what may be asked of it, and comes from it
     cdef tuple want_patterns            # those of want_allow
+    cdef Replies replies                # where the peer may answer; None: no allow_responses
     cdef bint system                    # it is the system's account
 
     # set by the gate
@@ -93,7 +95,7 @@ cdef class LeafSession(Session):
     cdef bint from_same_cluster(self) noexcept
     cdef void deliver_run(self, const record_t *rec, op_t *op, const char *limit) noexcept
     cdef void write(self, const record_t *rec, const char *groups, size_t groups_len) noexcept
-    cdef void counted(self, uint64_t messages, uint64_t nbytes) noexcept
+    cdef void counted(self, const record_t *rec, uint64_t messages, uint64_t nbytes) noexcept
     cdef bint drop_any(self) noexcept
     cdef void say(self, const char *line, size_t n) noexcept
     cdef void ping_tick(self, int64_t now_ns) noexcept

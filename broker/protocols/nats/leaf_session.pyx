@@ -18,18 +18,18 @@ from broker import errors, limits
 from broker.core.outbuf cimport out_commit, out_put, out_reserve
 from broker.core.router cimport Router
 from broker.core.seams cimport Session
-from broker.core.trie cimport SUBJECT_WILDCARD, sub_t, subject_shape
+from broker.core.trie cimport sub_t
 from broker.core.turn cimport PHASE_STORE
 from broker.core.types cimport record_t
 from broker.protocols.nats.account cimport Account
 from broker.protocols.nats.face cimport NatsFace
 from broker.protocols.nats.leaf_publishing cimport publish
 from broker.protocols.nats.leaf_subscribing cimport (
-    drop, is_exempt, listing, of_streams, subscribe, traced, unsubscribe)
+    drop, is_exempt, listing, may_come, of_streams, subscribe, traced, unsubscribe)
 from broker.protocols.nats.leaf_wire cimport (
     can_travel, leaf_head_bytes, put_leaf_head, scan_leaf)
 from broker.protocols.nats.permit cimport Patterns
-from broker.protocols.nats.permit import is_within
+from broker.protocols.nats.replies cimport Replies
 from broker.protocols.nats.subs cimport sid_hash, subs_any, subs_find, subs_free
 from broker.protocols.nats.wire cimport (
     OP_CONNECT, OP_ERROR, OP_INFO, OP_PEER_ERROR, OP_PING, OP_PONG, OP_PUB, OP_SUB, OP_UNSUB,
@@ -125,8 +125,9 @@ cdef class LeafSession(Session):
         self.system = system
         self.subs_max = subs_max
 
-    def rights(self, send, want):
+    def rights(self, send, want, Replies replies=None):
         """What may be sent to the peer, and what be asked of it: settings.Rules."""
+        self.replies = replies
         self.send_allow = None if send.allow is None else Patterns(send.allow)
         self.send_deny = Patterns(send.deny) if send.deny else None
         self.want_allow = None if want.allow is None else Patterns(want.allow)
@@ -374,7 +375,7 @@ cdef class LeafSession(Session):
         q[size] = c'\r'
         q[size + 1] = c'\n'
         out_commit(self.out, <size_t>(q - p) + size + 2)
-        self.counted(1, size)
+        self.counted(rec, 1, size)
         if self.face.tracer is not None:
             self.face.tracer.went(self, p[:q - p])
 
@@ -416,10 +417,13 @@ cdef class LeafSession(Session):
             q = tw_put_run(q, p, head, data + cut, op.stride, body, n, limit)
             data += n * op.stride
             out_commit(self.out, <size_t>(q - p))
-            self.counted(n + 1, (n + 1) * (body - 2))
+            self.counted(rec, n + 1, (n + 1) * (body - 2))
             left -= n + 1
 
-    cdef inline void counted(self, uint64_t messages, uint64_t nbytes) noexcept:
+    cdef inline void counted(self, const record_t *rec, uint64_t messages,
+                             uint64_t nbytes) noexcept:
+        if self.replies is not None and rec.reply_len:
+            self.replies.note(rec.reply[:rec.reply_len], self.face.turn.now_ns)
         self.out_msgs += messages
         self.out_bytes += nbytes
         self.active_ns = self.face.turn.now_ns
@@ -437,20 +441,14 @@ cdef class LeafSession(Session):
         return True
 
     def may_announce(self, bytes subject):
-        """Whether interest in it may be told to the peer."""
-        return is_exempt(subject) or self.may_come(subject)
+        """Whether interest in it may be told to the peer, who may answer where it may not send."""
+        return is_exempt(subject) or self.may_come(subject) or (
+            self.replies is not None
+            and not of_streams(subject, <size_t>len(subject), self.system))
 
     def may_come(self, bytes subject):
         """Whether messages of this subject (it may have wildcards) may come from the peer."""
-        cdef const char *text = subject
-        cdef size_t n = <size_t>len(subject)
-        if of_streams(text, n, self.system):
-            return False
-        if self.want_allow is not None and not self.want_allow.has(text, n) and not (
-                subject_shape(text, n) & SUBJECT_WILDCARD
-                and any(is_within(pattern, subject) for pattern in self.want_patterns)):
-            return False
-        return self.want_deny is None or not self.want_deny.has(text, n)
+        return may_come(self, subject)
 
     def weight(self, bytes key):
         """What the peer announced under `subject[ queue]`: a weight, 0 = nothing."""

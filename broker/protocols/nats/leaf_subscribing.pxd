@@ -9,6 +9,8 @@ from broker.protocols.nats.wire cimport op_t
 cdef int subscribe(LeafSession s, op_t *op) except -1
 cdef int unsubscribe(LeafSession s, op_t *op) except -1
 cdef void drop(LeafSession s, sub_t *sub) noexcept      # it is one of its own
+# May messages of this subject (it may have wildcards) come from the peer?
+cdef bint may_come(LeafSession s, bytes subject) except -1
 cdef list listing(LeafSession s, uint64_t most)
 # An operation as the log shows it.
 cdef bytes traced(const op_t *op)

@@ -11,6 +11,7 @@ from broker.protocols.nats.imports cimport Imports
 from broker.protocols.nats.leaf_session cimport LeafSession
 from broker.protocols.nats.subs cimport sid_hash, subs_drop, subs_find, subs_put
 from broker.protocols.nats.wire cimport OP_PUB, OP_SUB, OP_UNSUB, op_t
+from broker.protocols.nats.permit import is_within
 from broker.protocols.nats.wire import NAMES
 
 cdef enum:
@@ -84,6 +85,18 @@ cdef void drop(LeafSession s, sub_t *sub) noexcept:
     subs_drop(&s.subs, sub)
     s.router.remove(sub)
     s.interest.leaf_changed(s, subject, queue, -weight)
+
+
+cdef bint may_come(LeafSession s, bytes subject) except -1:
+    cdef const char *text = subject
+    cdef size_t n = <size_t>len(subject)
+    if of_streams(text, n, s.system):
+        return False
+    if s.want_allow is not None and not s.want_allow.has(text, n) and not (
+            subject_shape(text, n) & SUBJECT_WILDCARD
+            and any(is_within(pattern, subject) for pattern in s.want_patterns)):
+        return False
+    return s.want_deny is None or not s.want_deny.has(text, n)
 
 
 cdef list listing(LeafSession s, uint64_t most):

@@ -162,3 +162,4 @@ class OperatorLink:
             for session in newest_first[most:]:
                 session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
         await Recheck(self.server.gate).run(list(account.sessions))
+        await self.server.leafs.recheck(list(account.leafs))

@@ -10,6 +10,7 @@ from broker.core.types cimport record_t
 from broker.protocols.nats.account cimport Account
 from broker.protocols.nats.face cimport NatsFace
 from broker.protocols.nats.permit cimport Patterns, Permit
+from broker.protocols.nats.replies cimport Replies
 from broker.protocols.nats.subs cimport subs_t
 from broker.protocols.nats.wire cimport op_t, scan_t
 
@@ -50,7 +51,7 @@ cdef class NatsSession(Session):
     cdef public object tls_gate         # TlsGate from accept to the first operation, or None
     cdef public bytes nonce             # of INFO, or None
     cdef public object extra            # what the door that accepted it knows, or None
-    cdef dict replies                   # subject -> [when, how often], by allow_responses
+    cdef Replies replies                # None: it has not been asked
     cdef readonly int64_t stop_ns       # wall clock; 0 while open
     cdef int64_t login_due_ns           # CONNECT must be there by then; 0 = no hurry
     cdef int64_t expires_due_ns         # the login ends then; 0 = never

@@ -24,6 +24,7 @@ from broker.protocols.nats.imports cimport Imports
 from broker.protocols.nats.options import parse_object
 from broker.protocols.nats.permit cimport Permit
 from broker.protocols.nats.publishing cimport pay, publish
+from broker.protocols.nats.replies cimport Replies
 from broker.protocols.nats.subs cimport subs_any, subs_drop, subs_free, subs_retire, subs_unretire
 from broker.protocols.nats.subscribing cimport listing, prune, subscribe, unsubscribe
 from broker.protocols.nats.tracing cimport trace
@@ -130,8 +131,7 @@ cdef class NatsSession(Session):
         self.identity = identity
         self.permit = permit
         self.filter = None
-        if permit is None or not permit.responses:
-            self.replies = None
+        self.replies = None
         self.memo = NULL
         self.unknown = False
         self.login_due_ns = 0
@@ -434,24 +434,12 @@ cdef class NatsSession(Session):
     cdef void may_be_answered(self, const record_t *rec) noexcept:
         """Remember a reply subject that this client may publish to."""
         if self.replies is None:
-            self.replies = {}
-        if len(self.replies) >= limits.NATS_REPLIES_MAX:
-            self.replies.pop(next(iter(self.replies)))      # the oldest
-        self.replies[rec.reply[:rec.reply_len]] = [self.face.turn.now_ns, 0]
+            self.replies = Replies(self.permit.responses_max, self.permit.responses_expire_ns)
+        self.replies.note(rec.reply[:rec.reply_len], self.face.turn.now_ns)
 
     cdef bint may_answer(self, bytes subject) except -1:
         """May it publish there because it was asked?"""
-        cdef Permit permit = self.permit
-        entry = self.replies.get(subject) if self.replies is not None else None
-        if entry is None:
-            return False
-        entry[1] += 1
-        if (permit.responses_max > 0 and entry[1] > permit.responses_max) or (
-                permit.responses_expire_ns > 0
-                and self.face.turn.now_ns - entry[0] > permit.responses_expire_ns):
-            del self.replies[subject]
-            return False
-        return True
+        return self.replies is not None and self.replies.take(subject, self.face.turn.now_ns)
 
     # --- subscriptions
 

@@ -1,0 +1,37 @@
+# cython: language_level=3
+"""Reply subjects of what was delivered to one connection; the oldest makes room.
+
+Source: nats-server client.go deliverMsg, pubAllowedFullCheck.
+"""
+cimport cython
+from libc.stdint cimport int64_t
+
+from broker import limits
+
+
+@cython.final
+cdef class Replies:
+    def __init__(self, int64_t answers_max, int64_t expire_ns):
+        self.kept = {}
+        self.answers_max = answers_max
+        self.expire_ns = expire_ns
+
+    cdef int note(self, bytes subject, int64_t now_ns) except -1:
+        """It was asked to answer there."""
+        self.kept.pop(subject, None)
+        if len(self.kept) >= limits.NATS_REPLIES_MAX:
+            self.kept.pop(next(iter(self.kept)))
+        self.kept[subject] = [now_ns, 0]
+        return 0
+
+    cdef bint take(self, bytes subject, int64_t now_ns) except -1:
+        """May it answer there, once more?"""
+        entry = self.kept.get(subject)
+        if entry is None:
+            return False
+        entry[1] += 1
+        if (self.answers_max > 0 and entry[1] > self.answers_max) or (
+                self.expire_ns > 0 and now_ns - entry[0] > self.expire_ns):
+            del self.kept[subject]
+            return False
+        return True

@@ -1,0 +1,102 @@
+"""What a leaf's user may do, and how many leafs an account may have, while links are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.protocols.nats import nkeys
+from broker.protocols.nats.nkeys import USER, KeyPair
+from tests.interop.test_leaf_logins import DOOR, reload
+from tests.leafs import Raw, on_uvloop, ours, until
+from tests.nats_tokens import ACCOUNT_LIMITS, Company, Tenant, user
+
+ANSWERS = """accounts { A { users: [
+    { user: leaf, password: p, permissions: { allow_responses: { max: 2 } } }
+    { user: asker, password: p }
+] } }
+"""
+VIOLATION = b"-ERR 'Permissions Violation for Publish to \"%b\"'"
+
+
+@on_uvloop
+async def test_a_leaf_that_may_only_answer() -> None:
+    async with ours(DOOR + ANSWERS) as hub:
+        leaf = await Raw.join(hub, user="leaf", **{"pass": "p"})
+        leaf.send(b"LS+ help\r\n")
+        await leaf.lines_until_pong()
+        asker = await hub.dial(user="asker", password="p")
+        got: list[bytes] = []
+
+        async def hear(message: Any) -> None:
+            got.append(message.data)
+
+        await asker.subscribe("answer", cb=hear)
+        await asker.subscribe("other", cb=hear)
+        await asker.flush()
+        assert sorted(await leaf.lines_until_pong()) == [b"LS+ answer", b"LS+ other"]
+        leaf.send(b"LMSG answer 1\r\n0\r\n")
+        assert await leaf.lines_until_pong() == [VIOLATION % b"answer"]
+        await asker.publish("help", b"?", reply="answer")
+        await leaf.expect(b"LMSG help answer 1", b"?")
+        leaf.send(b"".join(b"LMSG answer 1\r\n%d\r\n" % i for i in (1, 2, 3)))
+        leaf.send(b"LMSG other 1\r\nx\r\n")
+        assert await leaf.lines_until_pong() == [VIOLATION % b"answer", VIOLATION % b"other"]
+        await until(lambda: len(got) == 2)
+        await asker.flush()
+        assert got == [b"1", b"2"]
+        await asker.close()
+        leaf.close()
+
+
+@on_uvloop
+async def test_a_reload_to_fewer_leafs() -> None:
+    text = "accounts { A { users: [ {user: a, password: p} ], limits: { max_leafnodes: %d } } }\n"
+    async with ours(DOOR + text % 3) as hub:
+        peers = [await Raw.join(hub, name=f"n{i}", user="a", **{"pass": "p"}) for i in range(3)]
+        await reload(hub, DOOR + text % 1)
+        for peer in peers[1:]:  # the newest
+            assert b"maximum account active connections exceeded" in await peer.end()
+        await peers[0].lines_until_pong()
+        late = await Raw.dial(peers_address(hub))
+        late.connect(name="late", user="a", **{"pass": "p"})
+        assert b"maximum account active connections exceeded" in await late.end()
+        await reload(hub, DOOR + text % 2)
+        (await Raw.join(hub, name="n1", user="a", **{"pass": "p"})).close()
+
+
+def peers_address(hub: Any) -> tuple[str, int]:
+    address: tuple[str, int] = hub.leaf
+    return address
+
+
+@pytest.mark.parametrize("change", ["revoked", "fewer"])
+@on_uvloop
+async def test_an_account_that_changes(tmp_path: Path, change: str) -> None:
+    """Its token says that a leaf's user is no longer welcome, or that it may have fewer leafs."""
+    company, tenant = Company(), Tenant("A")
+    old = company.account(tenant, limits={**ACCOUNT_LIMITS, "leaf": 2}, head={"iat": 1_000})
+    config = f"""{DOOR} operator: {company.token}\nresolver: MEMORY
+        resolver_preload {{ {tenant.public}: {old} }}\n"""
+    async with ours(config) as hub:
+        pairs = [KeyPair(USER), KeyPair(USER)]
+        peers = []
+        for pair in pairs:
+            peer = await Raw.dial(peers_address(hub))
+            signature = nkeys.to_base64(pair.sign(peer.info["nonce"].encode()))
+            peer.connect(name=pair.public, jwt=user(pair, tenant.signing, tenant), sig=signature)
+            await peer.lines_until_pong()
+            peers.append(peer)
+        assert hub.server is not None
+        assert hub.server.operator is not None
+        limits = {**ACCOUNT_LIMITS, "leaf": 2}
+        more: dict[str, Any] = {"limits": limits, "revocations": {pairs[1].public: 2_000_000_000}}
+        if change == "fewer":
+            more = {"limits": {**limits, "leaf": 1}}
+        hub.server.operator.tokens.update(company.account(tenant, **more))
+        assert await peers[1].end()
+        await peers[0].lines_until_pong()
+        for peer in peers:
+            peer.close()
