@@ -132,6 +132,10 @@ class Run:
             log.warning("%s", line)
         if self.file:
             log.info("Using configuration file: %s", self.file)
+        if self.settings.max_payload > limits.NATS_MAX_PAYLOAD_ADVISED:
+            log.warning("%s", errors_cli.PAYLOAD_LARGE)
+        for level, line in trusted(self.settings):
+            log.log(level, "%s", line)
         if self.settings.pid_file:
             try:
                 nats_process.write_pid(self.settings.pid_file)
