@@ -161,6 +161,8 @@ CHUNKS_POOLED_MAX: Final = 16 * MIB  # free chunks kept for reuse, per size
 ACCEPT_BACKLOG: Final = 4096  # connections the kernel keeps while the loop is busy
 FREE_PORT_TRIES: Final = 16  # ports the system picks until one is free in IPv4 and IPv6
 HTTP_LINE_MAX: Final = 64 * KIB  # of a request's first line, and of a header
+OPEN_FILES_LOOK: Final = 1 * SECOND  # so often it is seen whether more can be opened
+OPEN_FILES_FEW: Final = 90  # percent of what the system allows: a warning
 CLOSE_GRACE: Final = 5 * SECOND  # what a closing door gives peers to take their last bytes
 
 DECODE_BYTES_MAX: Final = 1 * MIB  # of one connection per turn, behind TLS and compression

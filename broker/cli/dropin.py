@@ -19,7 +19,7 @@ import uvloop
 
 from broker import errors_cli, limits, logs
 from broker.cli import dropin_config as translate
-from broker.cli import goflags, nsqd_flags
+from broker.cli import goflags, nsqd_flags, open_files
 from broker.cli.serve import on_signal, raise_open_files_limit, reload_soon, settle_memory
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     names = listeners(server.ports)
     for name, where in names:
         log.info("%s: listening on %s", name, where)
-    await stopping.wait()
+    await open_files.until(stopping, log)
     for name, where in names:
         log.info("%s: closing %s", name, where)
     try:

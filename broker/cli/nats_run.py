@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker import __version__, errors_cli, limits
-from broker.cli import nats_process
+from broker.cli import nats_process, open_files
 from broker.cli.goflags import FlagError
 from broker.cli.nats_log import LogError
 from broker.cli.serve import settle_memory
@@ -119,7 +119,7 @@ class Run:
         if problem := await self.when_ready():
             self.code = fatal(problem)
         else:
-            await self._stopping.wait()
+            await open_files.until(self._stopping, log)
         return await self._end()
 
     def _prelude(self) -> str:
@@ -132,6 +132,10 @@ class Run:
             log.warning("%s", line)
         if self.file:
             log.info("Using configuration file: %s", self.file)
+        if self.settings.max_payload > limits.NATS_MAX_PAYLOAD_ADVISED:
+            log.warning("%s", errors_cli.PAYLOAD_LARGE)
+        for level, line in trusted(self.settings):
+            log.log(level, "%s", line)
         if self.settings.pid_file:
             try:
                 nats_process.write_pid(self.settings.pid_file)

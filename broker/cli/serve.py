@@ -17,6 +17,7 @@ import orjson
 import uvloop
 
 from broker import __version__, limits, logs
+from broker.cli import open_files
 from broker.config import Address, Config, ConfigError, load
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ async def run(
     except Exception as error:  # whatever it is, the operator gets one line, and details on demand
         log.error("cannot start: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
         return limits.EXIT_START_FAILED
-    await stopping.wait()
+    await open_files.until(stopping, log)
     log.info("stopping")
     try:
         await server.stop()

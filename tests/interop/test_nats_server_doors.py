@@ -6,6 +6,7 @@ Each scenario runs against the original as well (TWINWIRE_TEST_TARGET=original).
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import struct
 import urllib.request
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from harness import RawPeer, nats_peer
 from harness.nats_file import FileServer, plain_info
-from harness.servers import ServerError
+from harness.servers import TARGET_ORIGINAL, ServerError
 
 DOORS = """
 websocket { listen: "127.0.0.1:-1", no_tls: true }
@@ -173,3 +174,19 @@ def test_why_a_connection_ended(tmp_path: Path) -> None:
             with urllib.request.urlopen(f"http://{host}:{port}/connz?state=closed") as page:
                 found = [one["reason"] for one in json.load(page)["connections"]]
         assert found == ["Client Closed", "Read Error"]
+
+
+def test_no_more_files(tmp_path: Path) -> None:
+    """Those who are there go on; the log says why others do not get in (each in its own words)."""
+    with closing(FileServer(tmp_path, "")) as server, ExitStack() as peers:
+        first = peers.enter_context(nats_peer(server.address))
+        resource.prlimit(server.child.pid, resource.RLIMIT_NOFILE, (60, 60))
+        for _ in range(60):
+            peers.enter_context(closing(socket.create_connection(server.address)))
+        server.await_log("too many open files")
+        first.ping()
+        peers.close()
+        if not TARGET_ORIGINAL:
+            server.await_log("files can be opened again")
+        with nats_peer(server.address) as peer:
+            peer.ping()

@@ -355,9 +355,10 @@ class NatsServer:
         random.shuffle(left)
         window = settings.lame_duck_duration_ns - settings.lame_duck_grace_period_ns
         pause = min(window / limits.SECOND / max(1, len(left)), 1.0)
-        for session in left:
+        for at, session in enumerate(left):
+            if at:
+                await asyncio.sleep(random.uniform(0.5, 1.0) * pause)  # noqa: S311 - spreads load
             session.end(None, errors.NATS_CLOSED_SHUTDOWN)
-            await asyncio.sleep(random.uniform(0.5, 1.0) * pause)  # noqa: S311 - only spreads load
 
     @property
     def doors(self) -> list[Door]:

@@ -13,6 +13,7 @@ what comes next, all input goes there. Source: nats-server server.go createClien
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from broker import errors
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from broker.protocols.nats.tls_policy import TlsPolicy
 
 LOG = logging.getLogger("broker.nats")
+# What OpenSSL says of plain text, and of alerts of the other side.
+_NO_TLS: Final = {"tls: https proxy request", "tls: http request", "tls: wrong version number"}
+_ALERT: Final = re.compile(r"tls: (?:sslv3|tlsv1|tlsv13) alert (.*)")
 
 HANDSHAKE: Final = 0x16  # what TLS begins with
 
@@ -148,4 +152,14 @@ class TlsGate(Generic[SessionT]):
         if cause == errors.TLS_TIMED_OUT:
             LOG.error("%s - cid:%d - TLS handshake timeout", where, self.session.client_id)
         else:
+            cause = plainly(cause)
             LOG.error("%s - cid:%d - TLS handshake error: %s", where, self.session.client_id, cause)
+
+
+def plainly(cause: str) -> str:
+    """OpenSSL's reason in words that help: it takes a CONNECT of NATS for one of HTTP."""
+    if cause in _NO_TLS:
+        return "tls: first record does not look like a TLS handshake"
+    if match := _ALERT.fullmatch(cause):
+        return f"remote error: tls: {match[1]}"
+    return cause

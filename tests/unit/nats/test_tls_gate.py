@@ -12,6 +12,7 @@ from harness.certificates import Authority, Pair
 
 from broker import errors, limits
 from broker.protocols.nats.settings import Tls
+from broker.protocols.nats.tls_gate import plainly
 from broker.protocols.nats.tls_policy import RateLimit, TlsPolicy, client_context, server_context
 
 SECOND = limits.SECOND
@@ -249,3 +250,20 @@ def test_a_closing_server_does_not_wait_for_handshakes(pair: Pair) -> None:
     peer.conn.close()
     peer.loop.run()
     assert peer.closed
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("tls: https proxy request", "tls: first record does not look like a TLS handshake"),
+        ("tls: http request", "tls: first record does not look like a TLS handshake"),
+        ("tls: wrong version number", "tls: first record does not look like a TLS handshake"),
+        ("tls: sslv3 alert bad certificate", "remote error: tls: bad certificate"),
+        ("tls: tlsv1 alert unknown ca", "remote error: tls: unknown ca"),
+        ("tls: tlsv13 alert certificate required", "remote error: tls: certificate required"),
+        ("tls: no shared cipher", "tls: no shared cipher"),
+        ("EOF", "EOF"),
+    ],
+)
+def test_reasons_are_told_plainly(reason: str, shown: str) -> None:
+    assert plainly(reason) == shown
