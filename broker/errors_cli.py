@@ -90,6 +90,10 @@ STAN_NO_EFFECT: Final = "STREAM: without effect here: {}"
 STAN_CHANNEL_NAME: Final = "invalid channel name {}"
 STAN_UNKNOWN_STORE: Final = "unknown store type: {}"
 # Ours: what the original has and this server has not.
+STAN_FOREIGN: Final = (
+    "{0} holds the store of a nats-streaming-server: `twinwire import-stan {0} --data NEW` "
+    "takes it over, then give -dir NEW"
+)
 STAN_EXTERNAL: Final = "the NATS server is in this process"
 STAN_CLUSTERED: Final = "there are no clusters of this server"
 STAN_GROUP: Final = "one server has the data"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from broker.cli.nats_streaming_config import Files
     from broker.protocols.nats.settings import Settings
 
+_FOREIGN: Final = "server.dat"  # in every file store of the original
 _AUTO_SYNC: Final = 60 * limits.SECOND  # of the original, when it does not sync each write
 # What is asked for by a flag, or a key of a file, and why it is not here.
 _REFUSED: Final = {
@@ -97,8 +98,14 @@ def problem_of(own: Mapping[str, Any], files: Files) -> str:
     literal = sum(1 for name in files.channels if "*" not in name and ">" not in name)
     if 0 < most < literal:
         return errors_cli.STAN_MANY_CHANNELS.format(literal, most)
-    if store.upper() == "FILE" and not own.get("dir"):
+    return _problem_of_folder(own.get("dir", "")) if store.upper() == "FILE" else ""
+
+
+def _problem_of_folder(folder: str) -> str:
+    if not folder:
         return errors_cli.STAN_NO_FOLDER
+    if (Path(folder) / _FOREIGN).exists():  # it would look as if all of it were gone
+        return errors_cli.STAN_FOREIGN.format(folder)
     return ""
 
 

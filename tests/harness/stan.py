@@ -13,7 +13,7 @@ import time
 from collections import defaultdict, deque
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -76,6 +76,13 @@ def _listening(log: str, words: str) -> Address:
     return Address.parse(match[1])
 
 
+class Place(Protocol):
+    """Any server with a NATS door."""
+
+    @property
+    def nats(self) -> Address: ...
+
+
 class Subscription:
     """What a client subscribed to; `error` is what the server had against it."""
 
@@ -123,7 +130,7 @@ class StanClient:
 
     def __init__(
         self,
-        server: StanServer,
+        server: Place,
         client_id: str = "",
         *,
         cluster: str = CLUSTER,

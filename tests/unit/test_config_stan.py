@@ -127,6 +127,12 @@ def test_one_mistake(write, text: str, expected: str) -> None:
     assert re.sub(r"^[^:]*:", "", line).startswith(expected)
 
 
+def test_as_many_channels_as_there_may_be_can_be_named(write) -> None:
+    text = "[stan]\nmax_channels = 2\nchannel = [{pattern='a'}, {pattern='b'}, {pattern='c.*'}]"
+    assert len(load(write(text)).stan.channel) == 3
+    assert len(load(write(text.replace("= 2", "= 0"))).stan.channel) == 3
+
+
 def test_entries_for_topics_stay_what_they_were(write) -> None:
     config = load(
         write("[[storage.topic]]\npattern = 'a'\n[[stan.channel]]\npattern = 'b'\nmax_msgs = 0\n")

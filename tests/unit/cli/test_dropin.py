@@ -194,6 +194,10 @@ def test_a_link_with_the_name_of_the_original(link: str, tmp_path: Path) -> None
     lookupd = tmp_path / "nsqlookupd"
     lookupd.symlink_to(program)
     assert once([str(lookupd)], "--version", cwd=tmp_path).stdout.startswith("nsqlookupd v1.3.0")
+    streaming = tmp_path / "nats-streaming-server"
+    streaming.symlink_to(program)
+    said = once([str(streaming)], "--version", cwd=tmp_path).stdout
+    assert said.startswith("nats-streaming-server version 0.25.6, nats-server: v")
 
 
 def test_sighup_ends_nothing_and_remarks_are_made_once(

@@ -198,6 +198,14 @@ def test_the_account_of_an_nkey(asked, tmp_path: Path) -> None:
         asked(f"{USERS}streaming {{ nkey_seed_file: '{seed}' }}")
 
 
+def test_the_store_of_an_original_is_not_passed_over(asked, tmp_path: Path) -> None:
+    flags = ("-st", "FILE", "-dir", str(tmp_path))
+    assert asked("", *flags).problem == ""
+    (tmp_path / "server.dat").write_bytes(b"")
+    assert "twinwire import-stan" in asked("", *flags).problem
+    assert asked("", "-dir", str(tmp_path)).problem == ""
+
+
 def test_no_files() -> None:
     found = read_files("", "", Settings(), {})
     assert (found.own, found.channels, found.warnings) == ({}, {}, [])

@@ -236,3 +236,13 @@ async def test_the_others(ask) -> None:
     assert "./streaming/channelsz" in text
     _, text = await ask("/storez?callback=show")
     assert text.startswith("show({")
+
+
+async def test_before_the_service_is_there() -> None:
+    app = web.Application()
+    for path, handler in StreamingPages().handlers().items():
+        app.router.add_get(path, handler)
+    async with TestClient(TestServer(app)) as client:
+        answer = await client.get("/streaming/serverz")
+        assert (answer.status, await answer.text()) == (503, "NATS Streaming is being started\n")
+        assert (await client.get("/streaming/isFTActive")).status == 204
