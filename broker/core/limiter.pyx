@@ -83,6 +83,7 @@ cdef class Limiter(Task):
     def set_limits(self, uint64_t msgs_max, uint64_t bytes_max, int64_t age_max_ns):
         """Other limits from now on; 0 = no limit."""
         self.msgs_max, self.bytes_max, self.age_max_ns = msgs_max, bytes_max, age_max_ns
+        self.log.shared.turn.disarm(self)       # it was set for another age
         self.enforce()
 
     def close(self):
@@ -113,6 +114,9 @@ cdef class Limiter(Task):
                     self.bytes_max and self.bytes > self.bytes_max and left > 1):
                 if not self.oldest(&rec, &size):
                     break
+                if rec.seq > log.floor:
+                    log.floor = rec.seq     # what does not read counts as gone: is that enough?
+                    continue
             elif self.age_max_ns and self.timer.pos == 0:
                 if not self.oldest(&rec, &size):
                     break
@@ -147,6 +151,9 @@ cdef class Limiter(Task):
                     continue
                 step = record_get(segment.map() + self.offset, segment.size - self.offset,
                                   segment.salt, False, &s)
+                if s.rec.seq > log.floor and step:      # not the next one: is it what it says?
+                    step = record_get(segment.base + self.offset, segment.size - self.offset,
+                                      segment.salt, segment.path is not None, &s)
                 if step == 0 or s.rec.seq >= segment.next_seq:
                     again = resync(segment.base, segment.size, self.offset + 8, segment.salt,
                                    segment.first_seq, log.floor - 1)

@@ -119,6 +119,8 @@ cdef object pass_dropped(Cursor cursor):
         if cursor.acks.add(seq):
             cursor.journal.ack(seq)
             count += 1
+    if cursor.log.face is not None:
+        return      # its limits do not wait for acks
     cursor.shared.report(
         'warning', 'records that are no longer there count as finished', log=cursor.log.name,
         cursor=cursor.name, first=first, behind=kept, count=count)

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from broker.core.cursor cimport Cursor
+from broker.core.cursor cimport CHOICE_LEAST, Cursor
 from broker.core.types cimport record_t
 
 
@@ -62,6 +62,21 @@ cdef class Taker(Sink):
     def touch(self, uint64_t seq):
         """Begin its time in flight anew."""
         return self.cursor.touch(&self.consumer, seq)
+
+    def settle(self, uint64_t seq):
+        """Finish a record, whoever holds it; False when the cursor does not know it."""
+        return self.cursor.settle(seq)
+
+    def unacked_first(self, bint least=False):
+        """Let the cursor do as Cursor.unacked_first says; `least`: who holds the fewest takes."""
+        self.cursor.unacked_first = True
+        if least:
+            self.cursor.choice = CHOICE_LEAST
+
+    def set_unwell(self, bint unwell):
+        """Whether it is not to be given anything again."""
+        self.consumer.unwell = unwell
+        self.cursor.wake()
 
     def leave(self, bint give_back=True):
         """Take no more; what it holds goes back at once, or when its time is up."""

@@ -1,0 +1,283 @@
+"""Limits of count, bytes and age that hold for single records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.engine import SECOND, Rig, bodies_of, flip, numbered, segment_files
+
+from broker.core.ear import Ear
+from broker.core.ear import publish as publish_live
+from broker.core.limiter import limit
+from broker.core.taker import Taker
+
+SMALL = {"segment_bytes": 1024, "load_bytes": 256}
+FACE = "x"
+
+
+def make(rig: Rig, **more: Any) -> Any:
+    return rig.engine.open_log("t", face=FACE, **more)
+
+
+def kept(rig: Rig, log: Any) -> list[bytes]:
+    """What a new reader finds."""
+    cursor = log.open_cursor("new", ephemeral=True, start=log.first_seq)
+    taker = Taker(cursor, 1 << 30)
+    rig.settle()
+    found = bodies_of(taker)
+    taker.leave()
+    return found
+
+
+@pytest.fixture(params=["files", "memory"])
+def rig(request: pytest.FixtureRequest, memory_path: Path) -> Any:
+    with Rig(memory_path / "data" if request.param == "files" else None, **SMALL) as made:
+        yield made
+
+
+@pytest.mark.parametrize("count", [5, 400])
+def test_count(rig: Rig, count: int) -> None:
+    log = make(rig)
+    limit(log, msgs_max=10)
+    bodies = numbered(count)
+    rig.publish(log, bodies)
+    assert kept(rig, log) == bodies[-10:]
+    assert log.first_seq == max(1, count - 9)
+    assert log.visible == count + 1
+    assert not rig.reports
+
+
+def test_bytes(rig: Rig) -> None:
+    log = make(rig)
+    limiter = limit(log, bytes_max=100)
+    rig.publish(log, [b"x" * 30] * 50)
+    assert limiter.bytes == 90
+    assert len(kept(rig, log)) == 3
+    rig.publish(log, [b"y" * 40])
+    assert [body[:1] for body in kept(rig, log)] == [b"x", b"x", b"y"]
+    assert limiter.bytes == 100
+
+
+def test_the_newest_stays_whatever_its_size(rig: Rig) -> None:
+    log = make(rig)
+    limiter = limit(log, bytes_max=100)
+    rig.publish(log, [b"small", b"x" * 3000])
+    assert kept(rig, log) == [b"x" * 3000]
+    rig.publish(log, [b"small"])
+    assert kept(rig, log) == [b"small"]
+    assert limiter.bytes == 5
+
+
+def test_age(rig: Rig) -> None:
+    log = make(rig)
+    limit(log, age_max_ns=10 * SECOND)
+    rig.publish(log, [b"1", b"2"])
+    rig.advance(6)
+    rig.publish(log, [b"3"])
+    rig.advance(3.999)
+    assert kept(rig, log) == [b"1", b"2", b"3"]
+    rig.advance(0.002)
+    assert kept(rig, log) == [b"3"]
+    rig.advance(10)
+    assert kept(rig, log) == []
+    assert log.first_seq == log.visible == 4
+    rig.publish(log, [b"4"])
+    assert kept(rig, log) == [b"4"]
+
+
+def test_files_go_with_the_records(memory_path: Path) -> None:
+    with Rig(memory_path / "data", **SMALL) as rig:
+        log = make(rig)
+        limit(log, msgs_max=20)
+        rig.publish(log, numbered(1000))
+        rig.advance(2)
+        assert log.first_seq == 981
+        assert int(segment_files(memory_path / "data")[1].stem) > 981
+        assert len(segment_files(memory_path / "data")) <= 3
+
+
+def test_readers_behind_pass_over_silently(rig: Rig) -> None:
+    log = make(rig)
+    limit(log, msgs_max=10)
+    taker = Taker(log.open_cursor("c", start=1), 3)
+    rig.publish(log, numbered(5))
+    assert [record[0] for record in taker.records] == [1, 2, 3]
+    rig.publish(log, numbered(95))
+    taker.set_credit(1 << 30)
+    rig.settle()
+    assert [record[0] for record in taker.records[3:]] == list(range(91, 101))
+    assert taker.cursor.depth == 0
+    assert not rig.reports
+
+
+def test_what_is_gone_is_not_given_again(rig: Rig) -> None:
+    log = make(rig)
+    limit(log, msgs_max=2)
+    cursor = log.open_cursor("c", start=1)
+    taker = Taker(cursor, 10, ack_wait=5)
+    rig.publish(log, [b"1", b"2"])
+    assert bodies_of(taker) == [b"1", b"2"]
+    rig.advance(1)
+    rig.publish(log, [b"3"])
+    rig.advance(4)
+    assert bodies_of(taker) == [b"3", b"2"]
+    assert taker.finish(2) == taker.finish(3) == 0
+    assert cursor.acks.floor == 4
+    assert cursor.inflight.size == 0
+    assert not rig.reports
+
+
+def test_acked_or_not_it_is_kept(rig: Rig) -> None:
+    """The limits say what goes; that everybody has read it does not."""
+    log = make(rig)
+    limit(log, msgs_max=300)
+    taker = Taker(log.open_cursor("c"), 1 << 30)
+    bodies = numbered(200)
+    rig.publish(log, bodies)
+    for seq, *_ in taker.records:
+        assert taker.finish(seq) == 0
+    rig.advance(5)
+    assert kept(rig, log) == bodies
+
+
+def test_other_limits_hold_at_once(rig: Rig) -> None:
+    log = make(rig)
+    limiter = limit(log)
+    bodies = numbered(100)
+    rig.publish(log, bodies)
+    assert kept(rig, log) == bodies
+    limiter.set_limits(7, 0, 0)
+    assert kept(rig, log) == bodies[-7:]
+    limiter.set_limits(50, 0, 0)
+    rig.publish(log, bodies[:3])
+    assert kept(rig, log) == bodies[-7:] + bodies[:3]
+    limiter.set_limits(0, 2 * 24, 0)
+    assert kept(rig, log) == bodies[1:3]
+    limiter.set_limits(0, 0, SECOND)
+    rig.advance(2)
+    assert kept(rig, log) == []
+    limiter.close()
+    rig.publish(log, bodies)
+    rig.advance(100)
+    assert kept(rig, log) == bodies
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_after_a_restart(memory_path: Path, close: bool) -> None:
+    bodies = numbered(500, size=20)
+    with Rig(memory_path / "0", **SMALL) as rig:
+        log = make(rig)
+        limit(log, msgs_max=60)
+        rig.publish(log, bodies)
+        if close:
+            rig.close()
+            (memory_path / "0").rename(memory_path / "1")
+        else:
+            rig.crash(memory_path / "1")
+    with Rig(memory_path / "1", **SMALL) as rig:
+        log = rig.engine.log("t")
+        assert log.face == FACE
+        limiter = limit(log, msgs_max=60)
+        assert (log.first_seq, log.visible) == (441, 501)
+        assert kept(rig, log) == bodies[-60:]
+        assert limiter.bytes == 60 * 20
+        rig.publish(log, [b"more"])
+        assert kept(rig, log) == [*bodies[-59:], b"more"]
+        assert not rig.reports
+
+
+def test_an_age_is_over_while_nobody_is_there(memory_path: Path) -> None:
+    with Rig(memory_path / "0", **SMALL) as rig:
+        rig.publish(make(rig), numbered(200))
+        rig.advance(100)
+        rig.publish(make(rig), [b"young"])
+        rig.crash(memory_path / "1")
+        clock = (rig.loop.now_ns + 50 * SECOND, 0)
+    with Rig(memory_path / "1", clock=clock, **SMALL) as rig:
+        log = rig.engine.log("t")
+        limit(log, age_max_ns=100 * SECOND)
+        assert kept(rig, log) == [b"young"]
+        rig.advance(51)
+        assert kept(rig, log) == []
+        assert log.visible == 202
+
+
+def test_damage_is_passed_over_and_kept(memory_path: Path) -> None:
+    """What does not read is nobody's oldest record, and its file is not deleted."""
+    with Rig(memory_path / "0", **SMALL) as rig:
+        rig.publish(make(rig), numbered(100))
+        rig.close()
+    first = segment_files(memory_path / "0")[0]
+    flip(first, first.stat().st_size // 2)
+    with Rig(memory_path / "0", **SMALL) as rig:
+        log = rig.engine.log("t")
+        limiter = limit(log, msgs_max=99)
+        for left in range(99, 0, -1):
+            limiter.set_limits(left, 0, 0)
+            assert log.visible - log.first_seq <= left
+        rig.advance(2)
+        assert kept(rig, log) == numbered(100)[-1:]
+    assert list((memory_path / "0" / "t").glob("*.quarantined"))
+
+
+def test_a_face_is_remembered(memory_path: Path) -> None:
+    with Rig(memory_path / "0") as rig:
+        make(rig)
+        rig.log("plain")
+        rig.crash(memory_path / "1")
+    with Rig(memory_path / "1") as rig:
+        assert rig.engine.log("t").face == FACE
+        assert rig.engine.log("plain").face is None
+        assert rig.engine.open_log("plain", face="y").face == "y"
+        assert rig.engine.open_log("t").face == FACE
+        rig.crash(memory_path / "2")
+    with Rig(memory_path / "2") as rig:
+        assert rig.engine.log("plain").face == "y"
+
+
+def test_where_a_cursor_begins(rig: Rig) -> None:
+    """The first one of everybody's own with all that is kept, others with what comes."""
+    log = make(rig)
+    rig.publish(log, [b"1", b"2"])
+    own = Taker(log.open_cursor("own", start=2), 9)
+    own.unacked_first()
+    rig.settle()
+    assert bodies_of(own) == [b"2"]
+    first = Taker(log.open_cursor("first"), 9)
+    second = Taker(log.open_cursor("second"), 9)
+    rig.publish(log, [b"3"])
+    assert bodies_of(first) == [b"1", b"2", b"3"]
+    assert bodies_of(second) == [b"3"]
+
+
+def test_the_start_of_a_cursor_is_remembered(memory_path: Path) -> None:
+    with Rig(memory_path / "0") as rig:
+        log = make(rig)
+        rig.publish(log, numbered(5))
+        log.open_cursor("c", start=4)
+        rig.settle()
+        rig.crash(memory_path / "1")
+    with Rig(memory_path / "1") as rig:
+        taker = Taker(rig.engine.log("t").open_cursor("c", start=1), 9)
+        rig.settle()
+        assert [record[0] for record in taker.records] == [4, 5]
+
+
+@pytest.mark.parametrize(("to_live", "from_live"), [(True, False), (False, True)])
+def test_connected_as_its_owner_says(rig: Rig, to_live: bool, from_live: bool) -> None:
+    """Whatever the engine says, and again otherwise."""
+    ear = Ear(rig.router)
+    ear.subscribe(b"1", b"t")
+    log = make(rig)
+    for stored, heard in ((from_live, to_live), (not from_live, not to_live)):
+        log.connect(heard, stored)
+        before = log.visible
+        publish_live(rig.router, b"t", b"live")
+        rig.settle()
+        assert log.visible == before + stored
+        assert [m[3] for m in ear.heard] == [b"live"]
+        rig.publish(log, [b"stored"])
+        assert [m[3] for m in ear.heard[1:]] == [b"stored"] * heard
+        ear.heard.clear()
