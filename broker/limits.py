@@ -302,6 +302,8 @@ NSQLOOKUPD_TOMBSTONE: Final = 45 * SECOND
 IMPORT_READ_BYTES: Final = 1 * MIB  # read from another broker's file at once
 IMPORT_BATCH_BYTES: Final = 2 * MIB  # appended before the disk is waited for
 IMPORT_BATCH: Final = 4_096  # and so many messages at most
+IMPORT_STATE_RECORD_MAX: Final = 64 * KIB  # a client or subscription in a streaming store
+IMPORT_CIPHER_SAMPLE: Final = 32  # messages that are looked at for encryption, old and new
 
 # --- NSQ ----------------------------------------------------------------------------------------
 

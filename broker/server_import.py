@@ -13,7 +13,7 @@ import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import orjson
 
@@ -29,7 +29,6 @@ from broker.protocols.nsq.diskqueue import (
     Problem,
     Queue,
     SourceError,
-    Stored,
     Topic,
     messages,
     read_folder,
@@ -43,6 +42,13 @@ if TYPE_CHECKING:
     from broker.core.cursor import Cursor
     from broker.core.log import Log
 
+
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+S = TypeVar("S", bound=_Sized)
 PROGRESS = "import-nsqd.json"
 STAGING = ".import-nsqd"
 
@@ -87,8 +93,8 @@ def hold_source(source: Path) -> int:
 class Progress:
     """The progress file: per source, the finished topics."""
 
-    def __init__(self, data: Path, source: Path) -> None:
-        self.path = data / PROGRESS
+    def __init__(self, data: Path, source: Path, name: str = PROGRESS) -> None:
+        self.path = data / name
         self.all: dict[str, Any] = {"version": 1, "sources": {}}
         if self.path.exists():
             self.all = orjson.loads(self.path.read_bytes())
@@ -256,9 +262,9 @@ def importing(
             os.close(fd)
 
 
-def batches(stored: Iterator[Stored]) -> Iterator[list[Stored]]:
+def batches(stored: Iterator[S]) -> Iterator[list[S]]:
     """Runs of messages, as large as may wait for the disk."""
-    batch: list[Stored] = []
+    batch: list[S] = []
     size = 0
     for one in stored:
         batch.append(one)

@@ -20,6 +20,10 @@ class Commands(click.Group):
         "archive": ("broker.cli.archive:archive", "Write topics to files."),
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
         "import-nsqd": ("broker.cli.import_nsqd:import_nsqd", "Take over the data of an nsqd."),
+        "import-stan": (
+            "broker.cli.import_stan:import_stan",
+            "Take over the data of a NATS Streaming server.",
+        ),
         "nats-server": ("broker.cli.nats_server:nats_server", "Run in the place of nats-server."),
         "nats-streaming-server": (
             "broker.cli.nats_streaming_server:nats_streaming_server",

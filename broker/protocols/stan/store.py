@@ -193,6 +193,12 @@ class Store:
             case ["unsub", int() as number]:
                 self.subs.pop(number, None)
 
+    def sync(self) -> None:
+        """Bring the file onto the disk, now."""
+        if self._fd >= 0:
+            os.fdatasync(self._fd)
+            self._dirty = False
+
     def sync_soon(self) -> None:
         """Bring the file onto the disk, in a thread."""
         if self._dirty and self._syncing is None:
