@@ -8,6 +8,7 @@ TlsError, or by False where one can do without.
 from __future__ import annotations
 
 import ctypes
+import os
 import ssl
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,21 @@ def load_authorities(context: ssl.SSLContext, file: str) -> None:
         context.load_verify_locations(file)
     except (OSError, ValueError) as problem:
         raise TlsError(f"authorities {file}: {_reason(problem)}") from None
+    if context.protocol is ssl.PROTOCOL_TLS_SERVER:
+        _name_authorities(context, file)
+
+
+def _name_authorities(context: ssl.SSLContext, file: str) -> None:
+    """Clients are told who may have signed their certificate, and those with none of them show
+    none, as with the originals. A Python in whose context this cannot be set does without."""
+    reached = _reach(context)
+    if reached is None:
+        return
+    library, inner = reached
+    load = library.SSL_load_client_CA_file
+    load.restype, load.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
+    library.SSL_CTX_set_client_CA_list.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.SSL_CTX_set_client_CA_list(inner, load(os.fsencode(file)))  # which owns it
 
 
 def _reason(problem: Exception) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from harness import RawPeer
+from harness.certificates import Authority
 from harness.nats_file import FileServer
 from harness.servers import Address
 from harness.websocket import WebPeer, door_of
@@ -21,6 +23,7 @@ from harness.websocket import WebPeer, door_of
 Start = Callable[[str], FileServer]
 WEBSOCKET = 'websocket { listen: "127.0.0.1:-1", no_tls: true }\n'
 FOUR, SIX = "127.0.0.1", "::1"
+SERVER_HELLO_DONE = b"\x0e\0\0\0"
 LEAF_PORT = re.compile(r"Listening for leafnode connections on .*:(\d+)\n")
 
 
@@ -49,6 +52,36 @@ def test_clients_are_told_the_name_of_the_cluster(start_nats: Start) -> None:
     server.reload("cluster { name: flock }")
     server.await_log("Reloaded server configuration")
     assert info(server.address)["cluster"] == "flock"
+
+
+def first_flight(address: Address) -> bytes:
+    """What a server answers to a ClientHello of TLS 1.2, whose handshake is in plain."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing).do_handshake()
+    with RawPeer(address) as peer:
+        peer.read_line()
+        peer.send(outgoing.read())
+        return peer.read_until(SERVER_HELLO_DONE)
+
+
+def test_clients_are_told_who_may_have_signed_their_certificates(
+    start_nats: Start, tmp_path: Path
+) -> None:
+    """nats.go TestClientCertificateReloadOnServerRestart: a client that has no certificate of
+    these authorities shows none, and is told that one is required."""
+    pair = Authority(tmp_path, "servers").issue("server")
+    first, second = (Authority(tmp_path, name) for name in ("clients one", "clients two"))
+    both = tmp_path / "both.pem"
+    both.write_bytes(first.file.read_bytes() + second.file.read_bytes())
+    tls = f'cert_file: "{pair.certificate}", key_file: "{pair.key}", verify: true, timeout: 10'
+    server = start_nats(f'tls {{ {tls}, ca_file: "{both}" }}')
+    said = first_flight(server.address)
+    for authority in (first, second):
+        assert authority.name.public_bytes() in said
 
 
 def test_who_has_to_log_in_is_told_differently(start_nats: Start) -> None:
