@@ -43,7 +43,7 @@ from broker.protocols.stan.filestore_state import (
 )
 from broker.protocols.stan.options import covers
 from broker.protocols.stan.store import ForeignStateError, Store
-from broker.server import LOGS_FOLDER, STAN_FOLDER, engine_limits, report
+from broker.server_engine import LOGS_FOLDER, STAN_FOLDER, engine_limits, report
 from broker.server_import import (
     ImportRefusedError,
     Progress,

@@ -102,16 +102,17 @@ class Store:
         """A subscription is new, or different."""
         self._write("sub", asdict(sub))
         self.subs[sub.number] = sub
+        self._last_number = max(self._last_number, sub.number)
 
     def remove_sub(self, sub: SubRecord) -> None:
         """It is no more."""
         self._write("unsub", sub.number)
         self.subs.pop(sub.number, None)
 
+    @property
     def next_number(self) -> int:
         """For a new subscription."""
-        self._last_number += 1
-        return self._last_number
+        return self._last_number + 1
 
     # --- the file
 

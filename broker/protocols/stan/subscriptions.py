@@ -147,7 +147,7 @@ class Subscriptions:
             start = self.place(channel, request, wish.found)
             cursor = channel.log.open_cursor(name, start=start)
         record = SubRecord(
-            self.store.next_number(),
+            self.store.next_number,
             channel.name,
             name,
             wish.client.client_id,
