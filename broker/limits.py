@@ -166,6 +166,7 @@ OPEN_FILES_FEW: Final = 90  # percent of what the system allows: a warning
 CLOSE_GRACE: Final = 5 * SECOND  # what a closing door gives peers to take their last bytes
 
 DECODE_BYTES_MAX: Final = 1 * MIB  # of one connection per turn, behind TLS and compression
+DECODE_PIECE: Final = 1 * KIB  # what each piece of it counts besides its bytes
 ENCODE_BYTES_MAX: Final = 1 * MIB  # compressed before the first of it is written
 HANDSHAKE_SLICE: Final = 2 * MS  # of a loop turn for TLS handshakes; one may take a millisecond
 TLS_RECORD_BYTES: Final = 16 * KIB  # what one record holds at most (RFC 8446, 5.1)
@@ -192,6 +193,7 @@ NATS_ACCOUNT_CACHE: Final = 1_024  # subjects remembered by the router of an acc
 NATS_ACCOUNT_CACHE_REFS: Final = 131_072
 NATS_PAYLOAD_HUGE: Final = 1 << 30  # stands for no limit: sizes are numbers of nine digits
 NATS_RECHECK_BATCH: Final = 100  # sessions looked at again after a reload before others run
+WEBSOCKET_FRAMES_MAX: Final = 1_024  # of one connection per turn, when nothing stands in them
 WEBSOCKET_PACK_MIN: Final = 64  # bytes; shorter messages are not compressed
 WEBSOCKET_DEFLATE_LEVEL: Final = 1
 WEBSOCKET_BROWSER_FRAME: Final = 4_096  # bytes of a frame to a browser

@@ -415,9 +415,12 @@ cdef class Conn(Task):
                     room.fill = <size_t>len(self.tail)
                     memcpy(room.data, <const char *>self.tail, room.fill)
             got = self.decoded(room.data + room.fill, room.cap - room.fill)
+            if got == 0 and self.packer is not None and self.packer.busy:
+                given = <size_t>limits.DECODE_BYTES_MAX + 1
+                continue
             if got == 0:
                 break
-            given += <size_t>got
+            given += <size_t>got + <size_t>limits.DECODE_PIECE
             self.take_input(room.data, room.fill + <size_t>got)
         if self.packer is not None and not self.out.blocked:
             self.say_inside(self.packer.pending())
@@ -445,10 +448,10 @@ cdef class Conn(Task):
         if self.packer is None:
             return self.tls.read(room, n)
         got = self.packer.read(room, n)
-        if got or self.tls is None:
+        if got or self.tls is None or self.packer.busy:
             return got
         scratch = bytearray(limits.TLS_RECORD_BYTES)
-        while got == 0:
+        while got == 0 and not self.packer.busy:
             got = self.tls.read(scratch, <size_t>len(scratch))
             if got == 0:
                 return 0

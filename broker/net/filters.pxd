@@ -4,6 +4,7 @@
 
 cdef class Filter:
     cdef readonly bint ended    # the peer said that it sends no more
+    cdef bint busy              # the last read ended with much more to look at: for a later turn
 
     # Takes n bytes as they came; FilterError when they make no sense.
     cdef int receive(self, const char *data, size_t n) except -1

@@ -19,6 +19,7 @@ cdef class WebSocket(Filter):
     cdef bint compressed        # the message at hand is
     cdef bint compression       # was agreed on
     cdef size_t frame_max       # bytes of our frames; 0 = any
+    cdef int frames_max         # that are looked at without finding anything in them
     cdef object unpacker        # of the message at hand, or None
     cdef bytes packed           # input that the unpacker has not taken
     cdef bint more              # the unpacker may hold more than was read

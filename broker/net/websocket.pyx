@@ -66,6 +66,7 @@ cdef class WebSocket(Filter):
         self.masked = masked
         self.masks = masks
         self.frame_max = frame_max
+        self.frames_max = limits.WEBSOCKET_FRAMES_MAX
         self.waiting = []
 
     # --- input
@@ -77,6 +78,8 @@ cdef class WebSocket(Filter):
 
     cdef Py_ssize_t read(self, char *room, size_t n) except -1:
         cdef Py_ssize_t got
+        cdef int frames = 0
+        self.busy = False
         while not self.ended:
             if self.in_frame:
                 got = self.take_packed(room, n) if self.compressed else self.take_plain(room, n)
@@ -84,8 +87,13 @@ cdef class WebSocket(Filter):
                     return got
                 if self.in_frame:
                     return 0
+            elif frames == self.frames_max:
+                self.busy = True
+                return 0
             elif not self.header():
                 return 0
+            else:
+                frames += 1
         return 0
 
     cdef Py_ssize_t header(self) except -1:
