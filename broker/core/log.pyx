@@ -155,7 +155,9 @@ cdef class Log(JobOwner):
         cdef Batch batch
         cdef Segment segment = self.active
         cdef int error
-        if self.folder is None and self.memory_bytes() + size > self.shared.memory_bytes_max:
+        # One that drops its oldest records is bounded by that; the others refuse what is new.
+        if self.folder is None and self.limiter is None and (
+                self.memory_bytes() + size > self.shared.memory_bytes_max):
             self.last_error = errno.ENOBUFS
             return None
         if segment is None or segment.planned + size > segment.cap:

@@ -111,6 +111,19 @@ def test_settings_of_the_file_hold(start_broker: Start) -> None:
         assert client.subscribe("big.one", start=wire.FIRST).take(1) == [1]
 
 
+def test_channels_in_memory_are_bounded_by_their_own_limits(start_broker: Start) -> None:
+    server = start_broker(
+        {
+            "stan": {"enabled": True, "store": "memory", "max_msgs": 30},
+            "storage": {"memory_topic_max": "1MiB"},  # of #ephemeral topics
+        }
+    )
+    with StanClient(server) as client:
+        bodies = [b"x" * 100_000] * 40
+        assert {client.publish("big", data) for data in bodies} == {""}
+        assert client.subscribe("big", start=wire.FIRST).take(1) == [11]
+
+
 def test_the_pages_and_the_metrics_are_there(start_broker: Start) -> None:
     server = start_broker(ON)
     with StanClient(server, "me") as client:
