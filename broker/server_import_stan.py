@@ -279,7 +279,7 @@ class Import:
         async with self._engine(staging) as engine:
             log = engine.open_log(name, face=FACE)
             await self._fill(engine, log, channel)
-            found = self._subscriptions(channel, clients, store.next_number)
+            found = self._subscriptions(channel, clients, max(store.subs, default=0) + 1)
             if channel.behind > log.next_seq:
                 log.skip_to(channel.behind)
             for place in found:
