@@ -5,10 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 TESTS ?= tests
+TEST_JOBS ?= 2
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
 FUZZ_SECONDS_IN_TEST ?= 15
 FUZZ_ARGS ?= --keep --seed $(shell date +%s)
+
+# Whatever the environment says: hundreds of servers that are started by tests would all compile the
+# broker's Python anew, which is a third of what a start costs.
+export PYTHONDONTWRITEBYTECODE :=
 
 SOURCES := $(shell find broker -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 # Compiled modules that have a stub.
@@ -41,12 +46,14 @@ $(VENV)/.built: $(VENV)/.installed broker/_build.py $(SOURCES)
 run: $(VENV)/.built  ## start the broker: ./data, loopback, ports 4222 8222 4150 4151
 	$(BIN)/twinwire serve
 
+# Files of tests are shared out among processes, in their order: the long ones come first.
 # With all tests goes a short run of the fuzzer, which compiles everything once more, for it.
 # The build that is fuzzed is made meanwhile: most tests wait for something.
 test: $(VENV)/.built  ## the test suite without the slow, Spark and browser ones
 	mkdir -p build
 	$(if $(filter tests,$(TESTS)),nice -n 19 $(MAKE) --no-print-directory asan-tree \
-	    >build/asan.log 2>&1 & )$(PY) -m pytest -q -m '$(FAST)' $(PYTEST_ARGS) $(TESTS); \
+	    >build/asan.log 2>&1 & )$(PY) -m pytest -q -m '$(FAST)' \
+	    -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS); \
 	    code=$$?; wait; exit $$code
 	$(if $(filter tests,$(TESTS)),$(MAKE) --no-print-directory fuzz \
 	    FUZZ_SECONDS=$(FUZZ_SECONDS_IN_TEST) FUZZ_ARGS=)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -10,28 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import uvloop
 
 from broker import errors_cli, limits
-from broker.admin.metrics import metrics_page
-from broker.cli import nats_flags, nats_process
+from broker.cli import nats_flags
 from broker.cli.dropin import Passed
 from broker.cli.goflags import FlagError
 from broker.cli.nats_flags import PROGRAM
-from broker.cli.nats_log import Log, LogError, stamp_now, system_text
-from broker.cli.nats_run import Run, Server
-from broker.cli.serve import raise_open_files_limit
 from broker.gotext import quoted
-from broker.net.listener import Runtime
-from broker.openssl import TlsError
-from broker.protocols.nats import conf_reader
 from broker.protocols.nats.conf_text import ConfErrors, ConfNote
-from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Settings
-from broker.protocols.nats.tls_policy import server_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from broker.cli.nats_run import Server
 
 log = logging.getLogger("broker.nats")
 
@@ -57,6 +48,8 @@ def main(args: Sequence[str]) -> int:
             return limits.EXIT_OK
         nats_flags.check(given)
         if given.get("signal"):
+            from broker.cli import nats_process
+
             nats_process.send(given["signal"])
             return limits.EXIT_OK
         settings = first_settings(given)
@@ -106,6 +99,8 @@ def first_settings(given: Mapping[str, Any]) -> Settings | None:
 
 def read_file(path: str) -> tuple[Settings, list[tuple[str, bool]]]:
     """Settings of a file; warnings, and whether each is only a note. FlagError, ConfErrors."""
+    from broker.protocols.nats import conf_reader
+
     readable(path)
     settings, warnings = conf_reader.read_file(Path(path), os.environ)
     return settings, [(str(one), isinstance(one, ConfNote)) for one in warnings]
@@ -113,6 +108,8 @@ def read_file(path: str) -> tuple[Settings, list[tuple[str, bool]]]:
 
 def readable(path: str) -> None:
     """FlagError unless this can be read."""
+    from broker.cli.nats_log import system_text
+
     try:
         with Path(path).open("rb"):
             pass
@@ -124,6 +121,9 @@ def checked(settings: Settings) -> Settings:
     """The same, if its certificate can be used. FlagError."""
     tls = settings.tls
     if tls is not None:
+        from broker.openssl import TlsError
+        from broker.protocols.nats.tls_policy import server_context
+
         try:
             server_context(tls)
         except TlsError as error:
@@ -133,6 +133,15 @@ def checked(settings: Settings) -> Settings:
 
 def serve(settings: Settings, given: Mapping[str, Any]) -> int:
     """Run until a signal; the exit code."""
+    import asyncio
+
+    import uvloop
+
+    from broker.cli import nats_process
+    from broker.cli.nats_log import Log, LogError, stamp_now
+    from broker.cli.nats_run import Run
+    from broker.cli.serve import raise_open_files_limit
+
     place = Log(PROGRAM)
     try:
         place.use(settings)
@@ -165,6 +174,10 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
 
 def make_server(settings: Settings) -> Server:
     """The server; made while the loop runs."""
+    from broker.admin.metrics import metrics_page
+    from broker.net.listener import Runtime
+    from broker.protocols.nats.server import NatsServer
+
     server = NatsServer(settings, Runtime())
     server.monitor.more = {"/metrics": metrics_page(None, server.pages)}
     return server

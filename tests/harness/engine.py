@@ -179,7 +179,7 @@ class Rig:
     def crash(self, to: Path) -> None:
         """Keep in `to` what the files hold now, as after kill -9."""
         assert self.root is not None
-        shutil.copytree(self.root, to, ignore=shutil.ignore_patterns(".deleted*"))
+        shutil.copytree(self.root, to, ignore=shutil.ignore_patterns(".deleted*", "*.dropped"))
         self.abandon()
 
     def __enter__(self) -> Rig:

@@ -192,7 +192,7 @@ async def test_a_hub_that_asks_for_tls(tmp_path: Path) -> None:
     async with ours(door(-1, files)) as hub:
         async with ours(REMOTE % (hub.leaf_url(), ", tls { insecure: true }")) as leaf:
             assert hub.server is not None
-            await until(lambda: hub.server.accounts["$G"].leafs)
+            await until(lambda: all(one.server.accounts["$G"].leafs for one in (hub, leaf)))
             (link,) = leaf.server.accounts["$G"].leafs
             assert link.tls_peer.version == "1.3"
         async with ours(REMOTE % (hub.leaf_url(), "")) as leaf:

@@ -69,7 +69,7 @@ async def test_pynsq_with_a_secret(guarded: Server, uniq: str) -> None:
 async def test_pynsq_with_a_wrong_secret_tries_again(
     guarded: Server, authd: AuthServer, uniq: str
 ) -> None:
-    """Refused once, let in when it comes back."""
+    """Refused once, let in when it comes back: by itself it would after 15 s."""
     secret = f"late {uniq}"
     replies = iter([Reply(b"", 403)])
     authd.replies[secret] = lambda: next(replies, grant(row()))
@@ -79,6 +79,12 @@ async def test_pynsq_with_a_wrong_secret_tries_again(
         def _on_connection_ready(self, conn: Any, **rest: Any) -> None:
             super()._on_connection_ready(conn, **rest)
             subscribed.set()
+
+        def _on_connection_close(self, conn: Any, **rest: Any) -> None:
+            super()._on_connection_close(conn, **rest)
+            if not subscribed.is_set():
+                self.connection_attempts.clear()
+                self.connect_to_nsqd(conn.host, conn.port)
 
     reader = Reader(
         uniq,

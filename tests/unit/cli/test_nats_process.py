@@ -16,14 +16,14 @@ from broker.cli import nats_process
 from broker.cli.goflags import FlagError
 from broker.protocols.nats.settings import Settings, Tls, Websocket
 
+# The signal is left to the kernel: Python would not look again between its check and the wait.
+WAITS = "import signal as s; s.signal(s.SIGINT, s.SIG_DFL); print(flush=True); s.pause()"
+
 
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[bytes]]:
     """A process that waits to be signalled."""
-    with subprocess.Popen(
-        [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"],
-        stdout=subprocess.PIPE,
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield process

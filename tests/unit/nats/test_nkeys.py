@@ -61,6 +61,7 @@ def test_kinds(kind: str) -> None:
         "A" + nkeys.KeyPair("U").public[1:],
         "Z" * 56,
     ],
+    ids=["empty", "kind", "letters", "short", "long", "lower", "seed", "other kind", "z"],
 )
 def test_no_public_keys(wrong: str) -> None:
     assert not nkeys.is_any_public(wrong)
@@ -77,7 +78,9 @@ def test_one_wrong_letter_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "SU", nkeys.KeyPair("U").public, "SU7" + nkeys.KeyPair("U").seed[3:], "S" * 58]
+    "wrong",
+    ["", "SU", nkeys.KeyPair("U").public, "SU7" + nkeys.KeyPair("U").seed[3:], "S" * 58],
+    ids=["empty", "kind", "public", "digit", "letters"],
 )
 def test_no_seeds(wrong: str) -> None:
     with pytest.raises(ValueError, match=r"seed|key"):

@@ -54,7 +54,11 @@ async def test_tokens_are_files(tmp_path: Path) -> None:
     assert (again.names(), again.digest) == (folder.names(), folder.digest)
 
 
-@pytest.mark.parametrize("name", ["", "x", "../x", "a/b", NAMES[0] + "x", NAMES[0].lower()])
+@pytest.mark.parametrize(
+    "name",
+    ["", "x", "../x", "a/b", NAMES[0] + "x", NAMES[0].lower()],
+    ids=["empty", "letter", "up", "down", "long", "lower"],
+)
 async def test_names_that_are_no_keys(tmp_path: Path, name: str) -> None:
     folder = TokenFolder(tmp_path)
     folder.open()
