@@ -13,7 +13,7 @@ cdef class Conn(Task):
     cdef object write           # transport.write
     cdef readonly object door   # what accepted it: see net.listener.Door
     cdef readonly object peer   # (host, port) or a path
-    cdef readonly object failure # the OSError that ended it, or None
+    cdef readonly object failure  # the OSError that ended it, or None
     cdef InBuf shared           # the loop's receive buffer, lent to every connection
     cdef InBuf big              # own buffer while an operation is larger than its share
     cdef bytes tail             # unfinished operation between reads, or None
