@@ -9,6 +9,7 @@ them, and the next run of the import makes them anew.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import zlib
@@ -186,7 +187,7 @@ class Import:
             for stored in messages(self.source, name, self.outcome.problems):
                 channel.add(stored.sequence, stored.timestamp_ns, stored.body)
                 self.advance(stored.size)
-            self._subscriptions(channel, set(self.clients), 1)
+            self._subscriptions(channel, set(self.clients), itertools.count(1).__next__)
             self._check_count(channel)
             if (self.data / LOGS_FOLDER / escape(name)).exists():
                 self._exists(name)
@@ -340,7 +341,9 @@ class Import:
         if log.last_error:
             raise OSError(log.last_error, os.strerror(log.last_error), log.folder)
 
-    def _subscriptions(self, channel: Channel, clients: set[str], number: int) -> list[Place]:
+    def _subscriptions(
+        self, channel: Channel, clients: set[str], number: Callable[[], int]
+    ) -> list[Place]:
         subs = read_subs(self.source, channel.name, self.outcome.problems)
         # messages that are lost had their sequences
         last = max(channel.last, indexed(self.source, channel.name).last)
@@ -387,6 +390,8 @@ def importing(
     source: Path, data: Path, config: Config, patterns: Sequence[str] = (), *, dry: bool = False
 ) -> Iterator[Callable[[], Import]]:
     """Hold both folders meanwhile, the data folder only when it is written to."""
+    if source.resolve() in (data.resolve(), *data.resolve().parents):
+        raise ImportRefusedError(f"{data} is in {source}, in which nothing may change")
     try:
         with Hold(source), contextlib.nullcontext() if dry else DataLock(data):
             yield lambda: Import(source, data, config, patterns)

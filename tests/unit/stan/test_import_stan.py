@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -60,6 +61,11 @@ def taken(rig: Rig, taker: Taker) -> list[tuple[int, int, int, bytes]]:
     return taker.records
 
 
+def plain(cursor: str) -> str:
+    """Its name; those of plain subscriptions are made up."""
+    return re.sub(r"(stan:p:)\w{22}", r"\1", cursor)
+
+
 def inspect(data: Path) -> dict[str, Any]:
     """Per channel: first, behind, face, and per cursor what it will get again and where it is."""
     found = {}
@@ -76,7 +82,7 @@ def inspect(data: Path) -> dict[str, Any]:
                 again = [seq for seq, *_ in records if seq < at]
                 assert {attempts for seq, attempts, *_ in records if seq < at} <= {2}
                 assert [seq for seq, *_ in records if seq >= at] == list(range(at, log.visible))
-                cursors[name] = (at, again)
+                cursors[plain(name)] = (at, again)
             found[log.name] = (log.first_seq, log.visible, log.face, cursors)
     return found
 
@@ -85,7 +91,7 @@ def subscriptions(data: Path) -> dict[str, tuple[str, bool]]:
     """Per number and cursor: client, offline."""
     found = Store(data / "stan", "test-cluster")
     assert not found.problems
-    return {f"{r.number} {r.cursor}": (r.client_id, r.offline) for r in found.subs.values()}
+    return {f"{r.number} {plain(r.cursor)}": (r.client_id, r.offline) for r in found.subs.values()}
 
 
 ORDERS = {
@@ -94,7 +100,7 @@ ORDERS = {
         "stan:d:stay:live": (41, [39]),
         "stan:q:dq:g": (41, [40]),
         "stan:q:crew": (41, list(range(11, 41))),
-        "stan:p:4": (41, list(range(11, 40))),
+        "stan:p:": (41, list(range(11, 40))),
     }),
     "other": (1, 2, "stan", {}),
 }  # fmt: skip
@@ -117,7 +123,7 @@ def test_a_recorded_store(tmp_path: Path, data: Path) -> None:
         "1 stan:d:worker:d": ("worker", True),
         "2 stan:q:dq:g": ("", True),
         "3 stan:d:stay:live": ("stay", False),
-        "4 stan:p:4": ("stay", False),
+        "4 stan:p:": ("stay", False),
         "5 stan:q:crew": ("stay", False),
         "6 stan:q:crew": ("stay", False),
     }
@@ -192,7 +198,7 @@ def test_ended_anywhere_and_run_again(
     }  # fmt: skip
     # numbers may be others by now, but nobody is there twice
     store = Store(data / "stan", "test-cluster")
-    assert sorted(record.cursor.rstrip("0123456789") for record in store.subs.values()) == [
+    assert sorted(plain(record.cursor) for record in store.subs.values()) == [
         "stan:d:stay:live", "stan:d:worker:d", "stan:p:", "stan:q:crew", "stan:q:crew",
         "stan:q:dq:g",
     ]  # fmt: skip
@@ -331,6 +337,15 @@ def test_folders_in_use_are_refused(tmp_path: Path, data: Path) -> None:
         fcntl.lockf(file, fcntl.LOCK_EX)
         held = process(*where)
     assert (held.returncode, "in use by a running nats-streaming" in held.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("below", [".", "data"])
+def test_the_source_is_no_place_for_our_data(tmp_path: Path, below: str) -> None:
+    source = recorded_store("orders", tmp_path)
+    before = contents(source)
+    done = command(str(source), "--data", str(source / below))
+    assert (done.exit_code, "in which nothing may change" in done.stderr) == (1, True)
+    assert contents(source) == before
 
 
 def config(folder: Path) -> Path:
