@@ -9,7 +9,6 @@ them, and the next run of the import makes them anew.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
 import zlib
@@ -187,7 +186,7 @@ class Import:
             for stored in messages(self.source, name, self.outcome.problems):
                 channel.add(stored.sequence, stored.timestamp_ns, stored.body)
                 self.advance(stored.size)
-            self._subscriptions(channel, set(self.clients), itertools.count(1).__next__)
+            self._subscriptions(channel, set(self.clients), 1)
             self._check_count(channel)
             if (self.data / LOGS_FOLDER / escape(name)).exists():
                 self._exists(name)
@@ -280,7 +279,7 @@ class Import:
         async with self._engine(staging) as engine:
             log = engine.open_log(name, face=FACE)
             await self._fill(engine, log, channel)
-            found = self._subscriptions(channel, clients, max(store.subs, default=0) + 1)
+            found = self._subscriptions(channel, clients, store.next_number)
             if channel.behind > log.next_seq:
                 log.skip_to(channel.behind)
             for place in found:
@@ -341,9 +340,7 @@ class Import:
         if log.last_error:
             raise OSError(log.last_error, os.strerror(log.last_error), log.folder)
 
-    def _subscriptions(
-        self, channel: Channel, clients: set[str], number: Callable[[], int]
-    ) -> list[Place]:
+    def _subscriptions(self, channel: Channel, clients: set[str], number: int) -> list[Place]:
         subs = read_subs(self.source, channel.name, self.outcome.problems)
         # messages that are lost had their sequences
         last = max(channel.last, indexed(self.source, channel.name).last)

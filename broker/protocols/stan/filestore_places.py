@@ -6,6 +6,7 @@ again: the client goes on without noticing, or stops answering heartbeats and is
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,10 @@ class Extent:
 
 
 def places(
-    extent: Extent, subs: Iterable[Sub], clients: Container[str], number: Callable[[], int]
+    extent: Extent, subs: Iterable[Sub], clients: Container[str], first_number: int
 ) -> list[Place]:
-    """`clients`: those that are there; `number()`: of the next record."""
+    """`clients`: those that are there; `first_number`: of a record, the others follow."""
+    number = itertools.count(first_number).__next__
     return [_place(extent, members, known, number) for members, known in _readers(subs, clients)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from pathlib import Path
 
@@ -268,7 +267,7 @@ def test_places() -> None:
         sub(9, "", queue="d:g", durable="d", last_sent=11, unacked={11}),
         sub(10, "away", queue="d:g", durable="d", last_sent=12),
     ]
-    found = places(extent, subs, {"me"}, itertools.count(100).__next__)
+    found = places(extent, subs, {"me"}, 100)
     assert [
         (
             re.sub(r"(stan:p:)\w{22}", r"\1", p.cursor),

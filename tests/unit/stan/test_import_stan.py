@@ -168,6 +168,7 @@ STEPS = [
     *((Store, "sync", at) for at in range(1, 4)),
     *((Store, "put_sub", at) for at in (1, 3)),
     *((Path, "rename", at) for at in (1, 2)),
+    (Import, "_append", 20),
 ]
 
 
@@ -205,19 +206,6 @@ def test_ended_anywhere_and_run_again(
     with Rig(data / "logs") as rig:
         cursors = rig.engine.log("orders").cursors
         assert {r.cursor for r in store.subs.values()} == set(cursors)
-
-
-def test_ended_while_messages_are_copied(tmp_path: Path, data: Path) -> None:
-    source = recorded_store("orders", tmp_path)
-
-    def advance(_: int) -> None:
-        raise CutOffError
-
-    with pytest.raises(CutOffError):
-        run(source, data, advance=advance)
-    assert inspect(data) == {}
-    run(source, data)
-    assert inspect(data) == ORDERS
 
 
 def test_damage_is_told_and_the_rest_taken_over(tmp_path: Path, data: Path) -> None:
