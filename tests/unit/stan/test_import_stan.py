@@ -127,6 +127,8 @@ def test_a_recorded_store(tmp_path: Path, data: Path) -> None:
         "5 stan:q:crew": ("stay", False),
         "6 stan:q:crew": ("stay", False),
     }
+    [client] = Store(data / "stan", "test-cluster").clients.values()
+    assert (client.client_id, bytes.fromhex(client.conn_id)) == ("stay", client.hb_inbox.encode())
     with Rig(data / "logs") as rig:
         log = rig.engine.log("orders")
         records = peek_log(log, 11, 100).read(1 << 20)
@@ -234,6 +236,14 @@ def test_damage_is_told_and_the_rest_taken_over(tmp_path: Path, data: Path) -> N
         assert (found[-1][0], found[-1][3]) == (41, b"next")
         assert log.cursors["stan:d:worker:d"].next_seq == 41
     assert run(source, data).remarks == told
+
+
+def test_a_lost_message_keeps_its_sequence(tmp_path: Path, data: Path) -> None:
+    put_identity(tmp_path / "source")
+    path = put_slice(tmp_path / "source", "c", 1, [message(i, "c") for i in (1, 2, 3)])
+    path.write_bytes(path.read_bytes()[:-1])
+    assert [channel.last for channel in run(tmp_path / "source", data).channels] == [2]
+    assert inspect(data) == {"c": (1, 4, "stan", {})}
 
 
 def test_a_damaged_identity_and_a_node_of_a_cluster(tmp_path: Path, data: Path) -> None:
