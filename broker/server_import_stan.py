@@ -279,7 +279,7 @@ class Import:
         async with self._engine(staging) as engine:
             log = engine.open_log(name, face=FACE)
             await self._fill(engine, log, channel)
-            found = self._subscriptions(channel, clients, max(store.subs, default=0) + 1)
+            found = self._subscriptions(channel, clients, store.next_number)
             if channel.behind > log.next_seq:
                 log.skip_to(channel.behind)
             for place in found:
@@ -387,6 +387,8 @@ def importing(
     source: Path, data: Path, config: Config, patterns: Sequence[str] = (), *, dry: bool = False
 ) -> Iterator[Callable[[], Import]]:
     """Hold both folders meanwhile, the data folder only when it is written to."""
+    if source.resolve() in (data.resolve(), *data.resolve().parents):
+        raise ImportRefusedError(f"{data} is in {source}, in which nothing may change")
     try:
         with Hold(source), contextlib.nullcontext() if dry else DataLock(data):
             yield lambda: Import(source, data, config, patterns)

@@ -6,14 +6,16 @@ again: the client goes on without noticing, or stops answering heartbeats and is
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.protocols.stan.clients import random_name
 from broker.protocols.stan.store import SubRecord
 from broker.protocols.stan.subscriptions import cursor_name
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from broker.protocols.stan.filestore_state import Sub
 
@@ -38,15 +40,11 @@ class Extent:
 
 
 def places(
-    extent: Extent, subs: Iterable[Sub], clients: Container[str], number: int
+    extent: Extent, subs: Iterable[Sub], clients: Container[str], first_number: int
 ) -> list[Place]:
-    """`clients`: those that are there; `number`: of the first record."""
-    found = []
-    for members, known in _readers(subs, clients):
-        place = _place(extent, members, known, number)
-        number += len(place.records)
-        found.append(place)
-    return found
+    """`clients`: those that are there; `first_number`: of a record, the others follow."""
+    number = itertools.count(first_number).__next__
+    return [_place(extent, members, known, number) for members, known in _readers(subs, clients)]
 
 
 def _readers(
@@ -70,14 +68,19 @@ def _readers(
             yield members, [(max(members, key=lambda sub: sub.last_sent), True)]
 
 
-def _place(extent: Extent, members: list[Sub], known: list[tuple[Sub, bool]], number: int) -> Place:
+def _place(
+    extent: Extent,
+    members: list[Sub],
+    known: list[tuple[Sub, bool]],
+    number: Callable[[], int],
+) -> Place:
     sub = known[0][0]
     if sub.queue:
         name = cursor_name("q", sub.queue)
     elif sub.durable:
         name = cursor_name("d", sub.client_id, sub.durable)
     else:
-        name = cursor_name("p", str(number))
+        name = cursor_name("p", random_name())
     sent = max(member.last_sent for member in members)
     next_seq = min(max(sent + 1, extent.first), extent.behind)
     unacked = set().union(*(member.unacked for member in members))
@@ -85,10 +88,7 @@ def _place(extent: Extent, members: list[Sub], known: list[tuple[Sub, bool]], nu
         name,
         next_seq,
         {sequence for sequence in unacked if extent.first <= sequence < next_seq},
-        [
-            _record(extent.channel, name, sub, number + i, offline)
-            for i, (sub, offline) in enumerate(known)
-        ],
+        [_record(extent.channel, name, sub, number(), offline) for sub, offline in known],
     )
 
 

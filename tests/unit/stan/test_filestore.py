@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -268,10 +269,15 @@ def test_places() -> None:
     ]
     found = places(extent, subs, {"me"}, 100)
     assert [
-        (p.cursor, p.next_seq, p.unacked, [(r.number, r.client_id, r.offline) for r in p.records])
+        (
+            re.sub(r"(stan:p:)\w{22}", r"\1", p.cursor),
+            p.next_seq,
+            p.unacked,
+            [(r.number, r.client_id, r.offline) for r in p.records],
+        )
         for p in found
     ] == [
-        ("stan:p:100", 10, set(), [(100, "me", False)]),
+        ("stan:p:", 10, set(), [(100, "me", False)]),
         ("stan:d:away:d", 16, {12}, [(101, "away", True)]),
         ("stan:d:me:d", 21, set(), [(102, "me", True)]),
         ("stan:q:h", 18, {14, 17}, [(103, "me", False), (104, "me", False)]),
