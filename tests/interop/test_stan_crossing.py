@@ -249,3 +249,13 @@ def test_a_deleted_topic_is_a_deleted_channel(broker: Server, uniq: str) -> None
         assert (message["sequence"], message["data"]) == (1, b"anew")
         assert not message["redelivered"]
         stan.quiet(again, durable)
+
+
+def test_a_paused_topic_is_a_paused_channel(broker: Server, uniq: str) -> None:
+    with client(broker) as stan:
+        durable = stan.subscribe(uniq, durable="d")
+        assert request(broker.nsq_http, "POST", "/topic/pause", topic=uniq).status == 200
+        assert stan.publish(uniq, b"1") == ""
+        stan.quiet(durable)
+        assert request(broker.nsq_http, "POST", "/topic/unpause", topic=uniq).status == 200
+        assert durable.next(ack=True)["data"] == b"1"
