@@ -12,7 +12,7 @@ import random
 from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from broker import errors, limits
+from broker import errors
 from broker.core.outbuf cimport out_commit, out_put, out_reserve
 from broker.core.seams cimport Session
 from broker.core.trie cimport sub_t
