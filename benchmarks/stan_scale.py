@@ -8,6 +8,7 @@ until it is ready and how much memory it has then. `--kill` ends it with SIGKILL
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ DURABLES = 10_000
 START_SECONDS_MAX = 5.0
 RSS_MAX = 1_000_000_000
 WAIT_SECONDS = 600.0
+POLL_SECONDS = 0.01
 BATCH = 500
 MB = 1_000_000
 CLUSTER = "test-cluster"
@@ -122,16 +124,17 @@ class Ours:
         for door in ("--nats", "--nsq", "--nsq-http", "--monitor"):
             command += [door, "127.0.0.1:0"]
         began = time.monotonic()
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if " ready " in line:
-                break
-        else:
-            raise RuntimeError("the server did not start")
+        self.log = folder / "log"
+        with self.log.open("w") as file:
+            self.process = subprocess.Popen(command, stderr=file)
+        while " ready " not in self.log.read_text():
+            if self.process.poll() is not None:
+                raise RuntimeError(self.log.read_text())
+            time.sleep(POLL_SECONDS)
         self.start_seconds = time.monotonic() - began
         self.processor_seconds = sum(self._times())
-        self.port = int(line.partition("nats=127.0.0.1:")[2].split()[0])
+        doors = json.loads(ports.read_text())
+        self.port = int(doors["nats"].rpartition(":")[2])
 
     def _times(self) -> list[float]:
         text = Path(f"/proc/{self.process.pid}/stat").read_text()

@@ -15,4 +15,5 @@ cdef class Engine:
     cdef object timer
 
     cdef object open_folders(self, list folders)
+    cdef Log make_log(self, str name, folder, bint ephemeral, str face)
     cdef Log find(self, const char *name, size_t n)     # None when there is no such log

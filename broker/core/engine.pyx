@@ -13,7 +13,7 @@ from broker.core.router cimport Router
 from broker.core.shared cimport Shared
 from broker.core.syncing cimport sync
 from broker.core.turn cimport Turn
-from broker.core.upkeep cimport housekeep
+from broker.core.upkeep cimport housekeep, relieved
 
 from broker.core.files import escape
 from broker.core.recovery import open_log
@@ -105,6 +105,15 @@ cdef class Engine:
             folder = os.path.join(self.shared.root, escape(name))
             os.makedirs(folder, exist_ok=True)
         self.shared.turn.tick()
+        try:
+            return self.make_log(name, folder, ephemeral, face)
+        except OSError as problem:
+            if not relieved(self.shared, problem):
+                raise
+        return self.make_log(name, folder, ephemeral, face)
+
+    cdef Log make_log(self, str name, folder, bint ephemeral, str face):
+        cdef Log log
         log = Log(self.shared, name, folder, os.urandom(16), self.policy_for(name), ephemeral)
         log.face = face
         configure(log, self.policy_for, self.retention_for)

@@ -43,7 +43,7 @@ from broker.core.sharing cimport share
 from broker.core.syncing cimport sync
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
 from broker.core.types cimport record_t
-from broker.core.upkeep cimport seal, trim
+from broker.core.upkeep cimport relieved, seal, trim
 from broker.core.vfs cimport vfs_open, vfs_write
 
 from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, save_meta
@@ -144,11 +144,15 @@ cdef class Log(JobOwner):
         if self.batch is not None and (
                 self.batch.segment.planned + size <= self.batch.segment.cap):
             return True
-        try:
-            return self.open_batch(size) is not None
-        except (OSError, MemoryError) as problem:
-            refuse(self, problem)
-            return False
+        for attempt in range(2):
+            try:
+                return self.open_batch(size) is not None
+            except (OSError, MemoryError) as problem:
+                if attempt == 0 and relieved(self.shared, problem):
+                    continue
+                refuse(self, problem)
+                break
+        return False
 
     cdef Batch open_batch(self, size_t size):
         """A batch whose segment has room for `size` more bytes; None when the log is full."""

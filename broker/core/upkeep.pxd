@@ -2,6 +2,7 @@
 """What a log does beside appending and reading: drop segments, close files, give space back."""
 from broker.core.log cimport Log
 from broker.core.segment cimport Segment
+from broker.core.shared cimport Shared
 
 cdef void trim(Log log) noexcept                # drop what every cursor is done with
 cdef bint kept(Log log, Segment segment) noexcept
@@ -10,5 +11,6 @@ cdef void enforce(Log log) noexcept             # keep to log.retention
 cdef void drop_segment(Log log, Segment segment) noexcept
 cdef void seal_written(Log log) noexcept
 cdef void rest(Log log) noexcept
+cdef bint relieved(Shared shared, object problem) noexcept      # too many files were open
 cdef void seal(Log log, Segment segment) noexcept
 cdef void housekeep(Log log) noexcept           # once a second

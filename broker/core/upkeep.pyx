@@ -1,5 +1,6 @@
 # cython: language_level=3
 """What a log does beside appending and reading: drop segments, close files, give space back."""
+import errno
 import os
 
 from libc.stdint cimport int64_t, uint64_t
@@ -11,6 +12,7 @@ from broker.core.mishap cimport refuse
 from broker.core.probe cimport probe
 from broker.core.reading cimport move_to
 from broker.core.segment cimport Segment
+from broker.core.shared cimport Shared
 from broker.core.vfs cimport vfs_close, vfs_rename
 
 from broker.core.files import DROPPED
@@ -183,14 +185,35 @@ cdef void rest(Log log) noexcept:
             move_to(cursor, None, 0)
         if cursor.journal is not None:
             cursor.journal.rest()
-    if segment is None or segment.path is None or segment.dirty or log.syncs or (
+    if close_files(log) and segment.users == 0:
+        segment.unmap()
+
+
+cdef bint close_files(Log log) noexcept:
+    """Close the active segment's file unless something is under way there."""
+    cdef Segment segment = log.active
+    if segment is None or segment.path is None or log.syncs or (
+            segment.dirty and log.sync_policy != SYNC_NONE) or (
             log.writing is not None or log.batch is not None or log.waiting_bytes):
-        return
+        return False
     vfs_close(segment.fd)       # no job can be about it
     vfs_close(segment.second_fd)
     segment.fd = segment.second_fd = -1
-    if segment.users == 0:
-        segment.unmap()
+    return True
+
+
+cdef bint relieved(Shared shared, object problem) noexcept:
+    """Whether it is worth trying again: it failed for too many open files, and logs at which
+    nothing goes on have given theirs back."""
+    cdef Log log
+    cdef bint found = False
+    if getattr(problem, 'errno', 0) not in (errno.EMFILE, errno.ENFILE):
+        return False
+    for log in shared.touched:
+        # mappings stay: somebody may be reading there at this moment
+        if log.active is not None and log.active.fd >= 0 and close_files(log):
+            found = True
+    return found
 
 
 cdef void reclaim(Log log) noexcept:
