@@ -53,7 +53,8 @@ cdef class Journal(JobOwner):
     cdef job_t *seal(self, JobKind kind) except NULL
     cdef void release(self) noexcept
     cdef void close_later(self, int fd) noexcept
-    cdef void rest(self) noexcept           # close the file until there is something to write
+    # Close the file until there is something to write; `anyway`: it is never synced.
+    cdef void rest(self, bint anyway) noexcept
     cdef void sync(self) noexcept
     cdef object rewrite(self)           # begin a new file; the caller then writes its snapshot
     cdef void end_rewrite(self) noexcept

@@ -296,9 +296,10 @@ cdef class Journal(JobOwner):
         job.fd = fd
         self.shared.syncer.submit(job)
 
-    cdef void rest(self) noexcept:
-        if self.fd >= 0 and not (self.unsynced or self.pending() or self.under_way or (
-                self.replacing or self.last_error or self.closed)):
+    cdef void rest(self, bint anyway) noexcept:
+        if self.fd >= 0 and (anyway or not self.unsynced) and not (
+                self.pending() or self.under_way or self.replacing
+                or self.last_error or self.closed):
             self.release()
             self.adopted = True
 

@@ -165,9 +165,9 @@ cdef void housekeep(Log log) noexcept:
             and log.active.size > log.shared.reclaim_bytes and log.waiting_bytes == 0
             and log.face is None):
         reclaim(log)
-    if (log.idle_mark == log.next_seq and log.retention is None and not log.unsynced
-            and log.waiting_bytes == 0 and (not log.keep_ns or len(log.segments) < 2)
-            and not log.last_error):
+    if (log.idle_mark == log.next_seq and log.retention is None
+            and (not log.unsynced or log.sync_policy == SYNC_NONE) and log.waiting_bytes == 0
+            and (not log.keep_ns or len(log.segments) < 2) and not log.last_error):
         log.noticed = False
         rest(log)
         log.shared.touched.discard(log)     # until something happens to it again
@@ -184,7 +184,7 @@ cdef void rest(Log log) noexcept:
         if cursor.loading is None and cursor.next_seq >= log.frontier:
             move_to(cursor, None, 0)
         if cursor.journal is not None:
-            cursor.journal.rest()
+            cursor.journal.rest(log.sync_policy == SYNC_NONE)
     if close_files(log) and segment.users == 0:
         segment.unmap()
 
