@@ -16,7 +16,8 @@ cdef class Limiter(Task):
     cdef cost_t measure
     cdef readonly uint64_t msgs_max, bytes_max      # 0 = no limit
     cdef readonly int64_t age_max_ns
-    cdef readonly uint64_t bytes                    # of the records that are there
+    cdef uint64_t total                             # bytes of the records that are there
+    cdef bint unweighed                             # `total` is still to be found out
     cdef Segment segment                            # where the floor stands; None = not located
     cdef uint64_t here                              # bytes of what is left of it
     cdef dict known                                 # segment id -> the same of the others
@@ -26,6 +27,8 @@ cdef class Limiter(Task):
         return self.measure(rec, name_len)
     cdef void added(self, object batch) noexcept    # the Batch is visible
     cdef void begin(self, cost_t measure) noexcept
+    cdef object weigh_all(self)
+    cdef void unmap(self) noexcept
     cdef object weigh(self, Segment segment)
     cdef void enforce(self) noexcept
     cdef bint oldest(self, record_t *rec, size_t *size) noexcept

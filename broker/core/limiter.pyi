@@ -10,7 +10,8 @@ class Limiter(Task):
     msgs_max: int
     bytes_max: int
     age_max_ns: int
-    bytes: int
+    @property
+    def bytes(self) -> int: ...
     def __init__(
         self, log: Log, msgs_max: int = 0, bytes_max: int = 0, age_max_ns: int = 0
     ) -> None: ...

@@ -19,7 +19,9 @@ from broker.core.types cimport record_t
 from broker.core.upkeep cimport trim
 
 cdef enum:
-    PADDING = 4     # of a record, on average
+    PADDING = 4             # of a record, on average
+    LATER_BYTES = 1 << 16   # a shorter log is weighed when somebody wants to know, or appends,
+    LATER_LIMIT = 1 << 20   # unless its limit is so low that it could be beyond it
 
 
 cdef size_t plain_cost(const record_t *rec, size_t name_len) noexcept nogil:
@@ -38,17 +40,43 @@ cdef class Limiter(Task):
     cdef void begin(self, cost_t measure) noexcept:
         """Be the log's limiter; `measure` says what a record counts for."""
         cdef Log log = self.log
-        cdef Segment segment
         self.measure = measure
         log.limiter = self
         log.floor = log.first_seq
         if self.msgs_max and log.visible > self.msgs_max:
             log.floor = max(log.floor, log.visible - self.msgs_max)
-        for segment in log.segments:
-            self.known[segment.id] = self.weigh(segment)
-            self.bytes += self.known[segment.id]
+        self.unweighed = len(log.segments) <= 1 and log.disk_bytes <= LATER_BYTES and not (
+            0 < self.bytes_max < LATER_LIMIT)
+        if not self.unweighed:
+            self.weigh_all()
         self.told()
         self.enforce()
+        self.unmap()
+
+    @property
+    def bytes(self):
+        """What the records that are there count for."""
+        if self.unweighed:
+            self.weigh_all()
+        return self.total
+
+    cdef object weigh_all(self):
+        cdef Segment segment
+        self.unweighed = False
+        self.total = 0
+        for segment in self.log.segments:
+            self.known[segment.id] = self.weigh(segment)
+            self.total += self.known[segment.id]
+        if self.segment is not None:
+            self.here = self.known.pop(self.segment.id, 0)
+        self.unmap()
+
+    cdef void unmap(self) noexcept:
+        """A log that rests holds no mapping."""
+        cdef Segment segment = self.log.active
+        if segment is not None and segment.path is not None and (
+                segment.fd < 0 and segment.users == 0):
+            segment.unmap()
 
     cdef object weigh(self, Segment segment):
         """What the records of a segment count for: exactly if it is at hand, else roughly."""
@@ -94,7 +122,11 @@ cdef class Limiter(Task):
 
     cdef void added(self, object added) noexcept:
         cdef Batch batch = added
-        self.bytes += batch.cost
+        if self.unweighed:
+            self.weigh_all()    # with the batch
+            self.enforce()
+            return
+        self.total += batch.cost
         if batch.segment is self.segment:
             self.here += batch.cost
         else:
@@ -111,7 +143,7 @@ cdef class Limiter(Task):
         while log.floor < log.visible:
             left = log.visible - log.floor
             if self.msgs_max and left > self.msgs_max or (
-                    self.bytes_max and self.bytes > self.bytes_max and left > 1):
+                    self.bytes_max and self.total > self.bytes_max and left > 1):
                 if not self.oldest(&rec, &size):
                     break
                 if rec.seq > log.floor:
@@ -179,11 +211,11 @@ cdef class Limiter(Task):
             cost = self.here    # with the last record of a segment goes what was estimated wrongly
         cost = min(cost, self.here)
         self.here -= cost
-        self.bytes -= cost
+        self.total -= cost
 
     cdef object stand_in(self, Segment segment):
         """Go to where the floor is in another segment, or for the first time."""
-        self.bytes -= self.here
+        self.total -= self.here
         self.here = self.known.pop(segment.id, 0)
         self.segment = segment
         self.offset = segment.locate(self.log.floor)
@@ -201,6 +233,7 @@ cdef class Limiter(Task):
 
     cdef void expired(self, int64_t now_ns) noexcept:
         self.enforce()
+        self.unmap()
 
 
 # --- for tests
