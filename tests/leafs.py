@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Self
 import nats
 import pytest
 import uvloop
+from harness.originals import nats_server_on_path
 from nats.aio.client import Client
 
 from broker.net.listener import Runtime
@@ -26,7 +26,7 @@ DEADLINE_S = 20.0
 POLL_S = 0.01
 
 needs_original = pytest.mark.skipif(
-    shutil.which("nats-server") is None, reason="nats-server is not on this machine"
+    not nats_server_on_path(), reason="no nats-server that tests can compare with"
 )
 
 

@@ -161,6 +161,8 @@ cdef class Limiter(Task):
             self.drop_oldest(&rec, size)
         if log.floor != before:
             self.told()
+        elif log.floor >= log.trim_at:
+            trim(log)       # a segment that was still being written then may go now
 
     cdef bint oldest(self, record_t *rec, size_t *size) noexcept:
         """The record at the floor, or the first one behind it that reads; False: none."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
+from harness.originals import nats_server_on_path
 
 from tests.interop.test_nats_logins import serve
 from tests.nats_callouts import (
@@ -23,7 +23,7 @@ from tests.unit.nats.test_callout import BOB, OWN, Trial, trial_of
 DEADLINE_S = 30
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("nats-server") is None, reason="nats-server is not on this machine"
+    not nats_server_on_path(), reason="no nats-server that tests can compare with"
 )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from pathlib import Path
 
 import pytest
+from harness.originals import nats_server_on_path
 
 from tests.nats_logins import CASES, Case
 from tests.nats_operator_logins import CASES as OPERATOR_CASES
@@ -16,7 +16,7 @@ from tests.unit.nats.test_logins import attempt, expected
 DEADLINE_S = 20
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("nats-server") is None, reason="nats-server is not on this machine"
+    not nats_server_on_path(), reason="no nats-server that tests can compare with"
 )
 
 

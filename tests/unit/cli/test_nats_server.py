@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.originals import nats_server, nats_server_on_path
 
 from broker import limits
 
 ROOT = Path(__file__).resolve().parents[3]
-ORIGINAL = shutil.which("nats-server")
+ORIGINAL = nats_server() if nats_server_on_path() else None
 OURS = [sys.executable, "-m", "broker", "nats-server"]
 STAMP = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6}"
 DEADLINE_S = 20

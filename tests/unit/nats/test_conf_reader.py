@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness.conf_corpus import ENVIRONMENT, Case, Original, cases, changed, make_files
+from harness.originals import nats_server
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ from broker.protocols.nats.conf_reader import (
 from broker.protocols.nats.settings import Settings
 
 GOOD, BAD = list(cases("good")), list(cases("bad"))
-ORIGINAL = shutil.which("nats-server", path=f"{Path.home()}/go/bin") or shutil.which("nats-server")
+ORIGINAL = nats_server()
 VERDICTS = ("", "starts not", "accepts, ", "varies, ", "refuses, ")
 
 
