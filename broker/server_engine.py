@@ -32,6 +32,7 @@ def engine_limits(config: Config) -> dict[str, Any]:
         "load_bytes": limits.LOAD_BYTES,
         "journal_bytes_min": limits.JOURNAL_BYTES_MIN,
         "reclaim_bytes": limits.RECLAIM_BYTES,
+        "spare_rate": limits.SPARE_RATE,
         "pump_bytes_max": limits.PUMP_BYTES_MAX,
         "inline_bytes": limits.INLINE_BYTES,
         "inline_stall_ns": limits.INLINE_STALL,

@@ -27,6 +27,7 @@ UNREADABLE_SUFFIX = ".unreadable"  # put aside; kept
 SEQ_MAX = 1 << 62
 DROPPED_SUFFIX = ".dropped"  # ends the name of a segment that is about to be removed
 DROPPED = DROPPED_SUFFIX.encode()
+SPARE = "next.spare"  # the file of a segment to come; removed at start
 
 
 class MetaError(Exception):

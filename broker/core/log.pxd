@@ -46,6 +46,8 @@ cdef class Log(JobOwner):
     cdef list full_batches              # closed by a roll, oldest first
     cdef Batch writing                  # the one under way
     cdef Batch spare                    # its memory is used again
+    cdef JobOwner spare_file            # a Spare for the next segment; None = none
+    cdef uint64_t looked_at_bytes       # message_bytes when it was last seen how busy it is
     cdef readonly size_t waiting_bytes  # in batches not yet in the file
     cdef uint64_t ticket                # of the last append; never goes back
     cdef uint64_t written_ticket        # appends up to it are in the file, or have failed

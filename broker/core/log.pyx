@@ -13,7 +13,7 @@ import os
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
-from posix.fcntl cimport O_CREAT, O_EXCL, O_RDWR
+from posix.fcntl cimport O_RDWR
 
 from broker.core.batch cimport Batch
 from broker.core.binding cimport Binding, bind
@@ -40,11 +40,12 @@ from broker.core.segment cimport (
 )
 from broker.core.shared cimport Shared
 from broker.core.sharing cimport share
+from broker.core.spare cimport begin_file, cut_tail, drop_spare
 from broker.core.syncing cimport sync
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
 from broker.core.types cimport record_t
 from broker.core.upkeep cimport relieved, seal, trim
-from broker.core.vfs cimport vfs_open, vfs_write
+from broker.core.vfs cimport vfs_open
 
 from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, save_meta
 from broker.core.publish import publish
@@ -200,12 +201,8 @@ cdef class Log(JobOwner):
             segment.path = os.fsencode(os.path.join(self.folder, f'{first_seq:020d}.seg'))
             segment.cap = max(self.shared.segment_bytes, FILE_HEADER_BYTES + record_bytes)
             segment.size = segment.planned = segment.ready = FILE_HEADER_BYTES
-            error = vfs_open(segment.path, O_RDWR | O_CREAT | O_EXCL, &segment.fd)
-            if not error:
-                head = file_header(self.log_id, first_seq, self.shared.turn.wall_ns)
-                error = vfs_write(segment.fd, <const char *>head, FILE_HEADER_BYTES, 0)
-                if error:
-                    os.unlink(segment.path)
+            head = file_header(self.log_id, first_seq, self.shared.turn.wall_ns)
+            error = begin_file(self, segment, head, FILE_HEADER_BYTES)
             if error:
                 raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
         self.segments.append(segment)
@@ -213,6 +210,7 @@ cdef class Log(JobOwner):
         if before is not None:
             before.active = False
             before.next_seq = first_seq
+            cut_tail(before)
             if len(self.segments) > 3 and self.folder is not None:
                 # by now the disk may have to be asked for it: cursors load it in the background
                 (<Segment>self.segments[len(self.segments) - 4]).ready = 0
@@ -520,6 +518,9 @@ cdef class Log(JobOwner):
                 self.shared.report('error', 'metadata cannot be saved', log=self.name,
                                    reason=str(problem))
         self.deleted = True
+        drop_spare(self)
+        if self.active is not None:
+            cut_tail(self.active)
         self.shared.turn.disarm(self)
         if self.binding is not None:
             (<Binding>self.binding).cut()

@@ -23,6 +23,7 @@ from broker.core.files import (
     DROPPED_SUFFIX,
     NEW_SUFFIX,
     SEGMENT_SUFFIX,
+    SPARE,
     UNREADABLE_SUFFIX,
     GarbledMetaError,
     MetaError,
@@ -32,6 +33,10 @@ from broker.core.files import (
 from broker.core.journal import read_journal
 from broker.core.segment import check_header
 from broker.core.settings import configure, valid
+
+
+cdef enum:
+    TAIL_BYTES = 64     # zeros at the end of a file make it worth a look
 
 
 def open_log(Shared shared, folder, policy_for, retention_for, list problems):
@@ -89,7 +94,7 @@ def segment_paths(folder, names):
             stem = name[:-len(SEGMENT_SUFFIX)]
             if stem.isdigit():
                 found.append((int(stem), f'{folder}/{name}'))
-        elif name.endswith(DROPPED_SUFFIX):
+        elif name.endswith(DROPPED_SUFFIX) or name == SPARE:
             os.unlink(os.path.join(folder, name))
     return sorted(found)
 
@@ -141,15 +146,33 @@ cdef object take_file(Segment segment, bint last, list problems):
     try:
         state = os.fstat(fd)
         head = os.pread(fd, FILE_HEADER_BYTES, 0)
+        tail = b'' if last else os.pread(fd, TAIL_BYTES, max(0, state.st_size - TAIL_BYTES))
     finally:
         if last:
             segment.fd = fd
         else:
             vfs_close(fd)
     segment.size = segment.planned = <size_t>state.st_size
+    if tail and not tail.strip(b'\0'):
+        find_end(segment, problems)
     segment.changed_ns = state.st_mtime_ns
     if check_header(head, path) is None and not (last and len(head) < FILE_HEADER_BYTES):
         problems.append(f'{path}: file header is damaged')
+
+
+cdef object find_end(Segment segment, list problems):
+    """A full segment that ends with zeros: the process ended before they were cut, unless they are
+    the last record's. It is taken to end where the records do."""
+    cdef size_t size = segment.size
+    segment.cap = size
+    cut, _ = segment.scan()
+    for start, end in segment.quarantined or ():
+        problems.append(f'{os.fsdecode(segment.path)}: bytes {start} to {end} do not read')
+    rest = (<char *>segment.map())[segment.size:size] if cut else b''
+    segment.unmap()
+    segment.ready = 0
+    if rest.strip(b'\0'):
+        segment.size = segment.planned = size       # it is no torn tail: who reads it will see
 
 
 cdef object take_last(Log log, Segment segment, list problems):
@@ -168,24 +191,27 @@ cdef object take_last(Log log, Segment segment, list problems):
             log.shared.quarantined_bytes += end - start
             problems.append(f'{path}: bytes {start} to {end} do not read and are passed over')
     if cut:
-        keep_torn(path, segment.size, cut)
+        torn = keep_torn(path, segment.size, cut)
         error = vfs_truncate(segment.fd, <int64_t>segment.size)
         if error:
             raise OSError(error, os.strerror(error), path)
-        log.shared.torn_bytes += cut
-        problems.append(f'{path}: a torn tail of {cut} bytes was cut at {segment.size}')
+        if torn:
+            log.shared.torn_bytes += cut
+            problems.append(f'{path}: a torn tail of {cut} bytes was cut at {segment.size}')
     segment.active = True
     log.active = segment
 
 
 def keep_torn(path, offset, size):
-    """Copy what is about to be cut, unless it is nothing but zeros."""
+    """Copy what is about to be cut, unless it is nothing but zeros; whether it was more."""
     with open(path, 'rb') as file:
         file.seek(offset)
         torn = file.read(size)
-    if torn.strip(b'\0'):
-        with open(f'{path}.torn-{offset}', 'wb') as file:
-            file.write(torn)
+    if not torn.strip(b'\0'):
+        return False
+    with open(f'{path}.torn-{offset}', 'wb') as file:
+        file.write(torn)
+    return True
 
 
 cdef object open_cursors(Log log, list problems):

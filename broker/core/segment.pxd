@@ -77,6 +77,7 @@ cdef class Segment:
     cdef int users                      # cursors that stand or load here
     cdef readonly bint active           # still written to
     cdef bint dirty                     # written to since its last sync began
+    cdef bint zeroed                    # zeros stand in the file behind its records
     cdef int64_t changed_ns             # wall clock of the last write
     cdef bint known_to_folder           # the folder was synced since the file was made
     cdef readonly list quarantined      # (from, to) byte ranges that do not read; None = none

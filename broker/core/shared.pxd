@@ -22,6 +22,7 @@ cdef class Shared:
     cdef public size_t memory_segment_bytes     # steps in which such a log grows
     cdef public size_t load_bytes           # one cold read
     cdef public size_t journal_bytes_min    # a shorter journal is not compacted
+    cdef public size_t spare_rate           # bytes a second from which on files are made beforehand
     cdef public size_t reclaim_bytes        # an idle, fully acked segment above it is given back
     cdef public size_t pump_bytes_max       # handed out per cursor and turn
     # Short writes are done on the loop while that is fast: see write_inline.

@@ -13,6 +13,7 @@ from broker.core.probe cimport probe
 from broker.core.reading cimport move_to
 from broker.core.segment cimport Segment
 from broker.core.shared cimport Shared
+from broker.core.spare cimport consider, cut_tail, drop_spare
 from broker.core.vfs cimport vfs_close, vfs_rename
 
 from broker.core.files import DROPPED
@@ -154,6 +155,7 @@ cdef void housekeep(Log log) noexcept:
             cursor.journal.sync()
     if log.last_error:
         probe(log)
+    consider(log)
     seal_written(log)
     trim(log)
     if log.retention is not None:
@@ -180,6 +182,7 @@ cdef void rest(Log log) noexcept:
     cdef Cursor cursor
     cdef Segment segment = log.active
     log.spare = None
+    drop_spare(log)
     for cursor in log.cursors.values():
         if cursor.loading is None and cursor.next_seq >= log.frontier:
             move_to(cursor, None, 0)
@@ -196,6 +199,7 @@ cdef bint close_files(Log log) noexcept:
             segment.dirty and log.sync_policy != SYNC_NONE) or (
             log.writing is not None or log.batch is not None or log.waiting_bytes):
         return False
+    cut_tail(segment)
     vfs_close(segment.fd)       # no job can be about it
     vfs_close(segment.second_fd)
     segment.fd = segment.second_fd = -1
