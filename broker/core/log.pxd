@@ -56,6 +56,7 @@ cdef class Log(JobOwner):
     cdef list failures                  # (first, last, errno) of failed tickets; None = none yet
     cdef readonly int syncs             # under way, at most two
     cdef JobOwner first_round, second_round     # its Rounds, made when they are needed first
+    cdef uint64_t durable               # records below it are on the disk; see durable_next
     cdef readonly bint unsynced         # bytes were written since the last sync began
     cdef int64_t refused_until_ns       # monotonic; appends are refused until then, 0 = taken
     cdef readonly int last_error        # errno of the last failed write or sync, 0 = fine
@@ -79,6 +80,7 @@ cdef class Log(JobOwner):
     cdef public str face
     cdef public object limiter          # its Limiter; None = no limits of single records
     cdef uint64_t floor                 # no record below it is there any more; 0 = see segments
+    cdef readonly uint64_t held_from    # kept from here on for readers of files; max = none
     cdef readonly bint to_live          # live subscribers hear of what is stored
     cdef public object on_unused        # called with the name of an in-memory log without cursors
 

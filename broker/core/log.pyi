@@ -40,6 +40,7 @@ class Log(JobOwner):
     retention: tuple[int, int, int] | None
     face: str | None
     limiter: Limiter | None
+    held_from: int
     to_live: bool
     on_unused: Callable[[str], object] | None
     def __init__(

@@ -73,7 +73,7 @@ cdef class Log(JobOwner):
         self.waiters = []
         self.stalled = []
         self.next_seq = self.visible = self.frontier = 1
-        self.trim_at = <uint64_t>-1
+        self.trim_at = self.held_from = <uint64_t>-1
         self.set_policy(policy)
         self.to_live = shared.to_live and shared.router is not None
         self.binding = bind(self) if shared.from_live else None
@@ -290,6 +290,8 @@ cdef class Log(JobOwner):
             return
         self.shared.bytes_written += batch.len
         self.last_error = 0
+        if not self.unsynced and not self.syncs:
+            self.durable = batch.first_seq
         self.written(batch)
         self.unsynced = True
         if self.sync_policy == SYNC_ALWAYS:

@@ -40,6 +40,7 @@ cdef class Shared:
     cdef public double settle_poll      # seconds between looks while a stopping engine settles
     cdef public bint to_live, from_live     # the two crossings between logs and live subscribers
     cdef public object new_cursor       # called with each cursor that is made; None = nobody
+    cdef object events                  # an EventLog, told of each delivery; None = nobody
     cdef readonly list watchers         # called with (log, cursor or None, made): see Engine
     cdef readonly set touched           # logs that the housekeeping must look at
     # counters for monitoring

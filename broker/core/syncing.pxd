@@ -14,6 +14,7 @@ cdef class Round(JobOwner):
     cdef int jobs
     cdef int error
     cdef uint64_t ticket        # appends up to it are covered
+    cdef uint64_t visible       # records below it are
     cdef uint64_t count         # how many of them no earlier one covers
     cdef Segment segment        # the only one that is synced; None = there are more
 

@@ -3,6 +3,9 @@
 from typing import final
 
 from broker.core.jobs import JobOwner
+from broker.core.log import Log
 
 @final
 class Round(JobOwner): ...
+
+def durable_next(log: Log) -> int: ...

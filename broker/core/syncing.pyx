@@ -16,7 +16,7 @@ from libc.stdint cimport uint64_t
 from posix.fcntl cimport O_RDWR
 
 from broker.core.jobs cimport JOB_SYNC, JOB_SYNC_PATH, JobOwner, Worker, copy_path, job_t
-from broker.core.log cimport SYNC_ALWAYS, Log
+from broker.core.log cimport SYNC_ALWAYS, SYNC_NONE, Log
 from broker.core.mishap cimport sync_failed
 from broker.core.segment cimport Segment
 from broker.core.upkeep cimport seal_written
@@ -51,6 +51,7 @@ cdef class Round(JobOwner):
             if not log.unsynced and not log.syncs:
                 self.ticket = log.written_ticket
             log.synced_ticket = max(log.synced_ticket, self.ticket)
+            log.durable = max(log.durable, self.visible)
             log.settle()
         if log.unsynced and log.sync_policy == SYNC_ALWAYS:
             sync(log)
@@ -104,6 +105,7 @@ cdef void begin(Log log, Round round, uint64_t covered) noexcept:
     log.syncs += 1
     round.error = 0
     round.ticket = log.written_ticket
+    round.visible = log.visible
     round.count = log.written_ticket - covered
     round.segment = log.active
     for segment in log.segments:
@@ -136,3 +138,15 @@ cdef void sync_path(Round round, path) noexcept:
     job.path = copy_path(os.fsencode(path))
     round.jobs += 1
     round.log.shared.syncer.submit(job)
+
+
+def durable_next(Log log):
+    """Behind the last record that stays even if the power goes; whoever keeps a position outside
+    of this process must not stand behind it, because seqs that were lost are used again.
+
+    A log that is never synced promises nothing of the kind: there it is what is written.
+    """
+    if log.folder is None or log.sync_policy == SYNC_NONE or not (
+            log.unsynced or log.syncs or log.last_error):
+        return log.visible
+    return log.durable

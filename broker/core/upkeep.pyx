@@ -23,9 +23,9 @@ cdef void trim(Log log) noexcept:
     """Drop the segments that every cursor is done with."""
     cdef Cursor cursor
     cdef Segment segment
-    cdef uint64_t keep = log.frontier
+    cdef uint64_t keep = min(log.frontier, log.held_from)
     if log.face is not None:
-        keep = log.floor        # whoever has read it
+        keep = min(log.floor, log.held_from)        # whoever has read it
     else:
         for cursor in log.cursors.values():
             keep = min(keep, cursor.acks.floor)
@@ -78,7 +78,8 @@ cdef void enforce(Log log) noexcept:
         log.new_segment(log.next_seq, 0)
     while len(log.segments) > 1:
         segment = log.segments[0]
-        if not ((bytes_max and total > bytes_max)
+        if segment.next_seq > log.held_from or not (
+                (bytes_max and total > bytes_max)
                 or (count_max and log.visible - segment.next_seq >= count_max)
                 or (age_ns and segment.changed_ns + age_ns < now_ns)):
             break

@@ -16,6 +16,7 @@ from harness.engine import (
 
 from broker.core import vfs
 from broker.core.publish import append, outcome
+from broker.core.syncing import durable_next
 
 
 @pytest.mark.parametrize("inline", [0, 1 << 17])
@@ -166,3 +167,23 @@ def test_no_policy_no_sync(tmp_path: Path) -> None:
         rig.advance(10)
         rig.close()
         assert rig.engine.shared.syncs == 0
+
+
+def test_readers_elsewhere_are_told_of_what_the_disk_has(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync=2.0, inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        assert durable_next(log) == 1
+        append(log, b"first")
+        rig.loop.run()
+        assert (log.visible, durable_next(log)) == (2, 1)
+        rig.advance(2)
+        assert durable_next(log) == 2
+        append(log, b"second")
+        rig.loop.run()
+        assert (log.visible, durable_next(log)) == (3, 2)
+        vfs.fail(SYNC, errno.EIO)
+        try:
+            rig.advance(2)
+        finally:
+            vfs.heal()
+        assert durable_next(log) == 2
