@@ -22,10 +22,10 @@ STUBBED := $(shell find broker -name '*.pyx' | while read -r f; do \
 ASAN_TREE := build/asan/tree
 COVERAGE := build/asan/coverage.so
 ASAN_TESTS := $(wildcard tests/unit tests/property tests/wire tests/fuzz)
-FAST := not slow and not spark and not browser
+FAST := not slow and not browser
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types build debug proto asan-tree asan fuzz bench clean
+.PHONY: help run test spark lint types build debug proto asan-tree asan fuzz bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,14 +49,17 @@ run: $(VENV)/.built  ## start the broker: ./data, loopback, ports 4222 8222 4150
 # Files of tests are shared out among processes, in their order: the long ones come first.
 # With all tests goes a short run of the fuzzer, which compiles everything once more, for it.
 # The build that is fuzzed is made meanwhile: most tests wait for something.
-test: $(VENV)/.built  ## the test suite without the slow, Spark and browser ones
+test: $(VENV)/.built  ## the test suite without slow and browser ones; Spark's after `make spark`
 	mkdir -p build
 	$(if $(filter tests,$(TESTS)),nice -n 19 $(MAKE) --no-print-directory asan-tree \
 	    >build/asan.log 2>&1 & )$(PY) -m pytest -q -m '$(FAST)' \
-	    -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS); \
+	    -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS); \
 	    code=$$?; wait; exit $$code
 	$(if $(filter tests,$(TESTS)),$(MAKE) --no-print-directory fuzz \
 	    FUZZ_SECONDS=$(FUZZ_SECONDS_IN_TEST) FUZZ_ARGS=)
+
+spark: $(VENV)/.installed  ## install PySpark (half a gigabyte) for the pipeline; Java 17 is up to you
+	$(PY) -m pip install --quiet --group spark
 
 lint: $(VENV)/.installed  ## ruff, cython-lint, codespell
 	$(BIN)/ruff check .

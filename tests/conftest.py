@@ -32,7 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "only_ours: says something the originals do not do")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # What is shared out among processes is files, and all Spark tests as one: they share a session,
+    # take the longest, and so begin first.
+    items.sort(key=lambda item: item.path.parent.name != "spark")
+    for item in items:
+        group = "spark" if item.path.parent.name == "spark" else item.nodeid.split("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
     if not TARGET_ORIGINAL:
         return
     missing = Originals.missing()
