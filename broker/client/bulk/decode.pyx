@@ -1,0 +1,496 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The records of a fetched range as buffers of Arrow columns: no Python object per record.
+
+     0 magic "TWRANGE1" | 8 count u32 | 12 gaps u32 | 16 first u64 | 24 next u64 | 32 log id 16s
+    48 data bytes u64 | 56 flags u32 | 60 crc u32, of bytes 0..59, gaps and offsets
+    64 gaps: from u64, to u64, reason u32, 0 u32 | offsets u32[count + 1], zeros to 8 | data
+
+Nothing a frame says is believed: sizes are checked against its length, each record against its own
+sum. A record that does not read becomes a gap. Columns are made in three steps over at most
+max_rows records, all without the interpreter: add up what each needs, get the memory, copy.
+decode_plain.py does the same, slowly.
+"""
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+from broker.client.bulk.records cimport (
+    fields_of, fields_t, find_header, first_line, header_t, matches, next_header, piece_t, reads,
+)
+
+from broker.client.bulk.errors import DAMAGED, Damaged, Gap
+
+cdef extern from "core.h" nogil:
+    uint32_t tw_load_u32(const void *p)
+    uint64_t tw_load_u64(const void *p)
+    int64_t tw_load_i64(const void *p)
+
+cdef extern from "crc32c.h" nogil:
+    void tw_crc_init()
+    uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)
+
+cdef extern from "text.h" nogil:
+    size_t tw_text_size(const char *text, size_t n)
+    size_t tw_text_put(char *out, const char *text, size_t n)
+
+cdef enum:
+    HEAD_BYTES = 64
+    SUMMED_BYTES = 60
+    GAP_BYTES = 24
+    LOG_ID_BYTES = 16
+
+cdef enum:
+    VALUE = 1
+    OFFSET = 2
+    TIMESTAMP = 4
+    SUBJECT = 8
+    HEADERS = 16
+    KEY = 32
+    MESSAGE_ID = 64
+    NOT_BEFORE = 128
+    PARSED = HEADERS | KEY | MESSAGE_ID
+
+cdef enum Fault:
+    GOOD = 0
+    TOO_SHORT
+    NOT_A_FRAME
+    WRONG_SUM
+    WRONG_GAPS
+    WRONG_LENGTH
+    UNKNOWN_FLAGS
+
+_FAULTS = {
+    TOO_SHORT: 'the frame is cut short',
+    NOT_A_FRAME: 'not a frame of records',
+    WRONG_SUM: "the frame's sum is wrong",
+    WRONG_GAPS: "the frame's gaps are wrong",
+    WRONG_LENGTH: "the frame's length is wrong",
+    UNKNOWN_FLAGS: 'the frame has flags that this version does not know',
+}
+COLUMNS = {
+    'value': VALUE, 'offset': OFFSET, 'timestamp': TIMESTAMP, 'subject': SUBJECT,
+    'headers': HEADERS, 'key': KEY, 'messageId': MESSAGE_ID, 'notBefore': NOT_BEFORE,
+}
+
+# What the columns of one batch take, in bytes of data.
+cdef struct sizes_t:
+    size_t rows
+    size_t value
+    size_t subject
+    size_t key
+    size_t message_id
+    size_t headers          # how many
+    size_t names
+    size_t values
+
+# A column of variable length that is being filled.
+cdef struct column_t:
+    int32_t *offsets
+    char *data
+    size_t at               # bytes of data so far
+    uint8_t *valid          # bits, all 0 to begin with
+
+cdef piece_t MESSAGE_ID_NAME
+MESSAGE_ID_NAME.ptr = "Nats-Msg-Id"
+MESSAGE_ID_NAME.n = 11
+
+tw_crc_init()
+
+
+cdef inline size_t slot_of(const char *offsets, size_t i) noexcept nogil:
+    return tw_load_u32(offsets + 4 * i)
+
+
+cdef inline void put(column_t *c, size_t row, const char *p, size_t n) noexcept nogil:
+    memcpy(c.data + c.at, p, n)
+    c.at += n
+    c.offsets[row + 1] = <int32_t>c.at
+
+
+cdef inline void put_text(column_t *c, size_t row, const char *p, size_t n) noexcept nogil:
+    c.at += tw_text_put(c.data + c.at, p, n)
+    c.offsets[row + 1] = <int32_t>c.at
+
+
+cdef inline void mark(uint8_t *bits, size_t row) noexcept nogil:
+    bits[row >> 3] |= <uint8_t>(1 << (row & 7))
+
+
+cdef inline int64_t to_us(int64_t ns) noexcept nogil:
+    """Rounded down, also before 1970."""
+    cdef int64_t us = ns // 1000
+    return us - 1 if ns % 1000 < 0 else us
+
+
+cdef piece_t piece_of(bytes text):
+    """Valid as long as the object."""
+    cdef piece_t piece
+    piece.ptr = text
+    piece.n = <size_t>len(text)
+    return piece
+
+
+cdef object fresh(size_t n):
+    return PyBytes_FromStringAndSize(NULL, <Py_ssize_t>n)
+
+
+cdef object bitmap(size_t rows):
+    cdef object made = fresh((rows + 7) >> 3)
+    memset(PyBytes_AS_STRING(made), 0, (rows + 7) >> 3)
+    return made
+
+
+cdef tuple begin(column_t *c, size_t rows, size_t data_bytes, bint nullable):
+    """Memory for a column: the bits of those that are there, offsets, data."""
+    if data_bytes > INT32_MAX:
+        raise Damaged(f'a column of {data_bytes} bytes is more than Arrow can hold')
+    valid = bitmap(rows) if nullable else None
+    offsets = fresh(4 * (rows + 1))
+    data = fresh(data_bytes)
+    c.offsets = <int32_t *>PyBytes_AS_STRING(offsets)
+    c.data = PyBytes_AS_STRING(data)
+    c.at = 0
+    c.valid = <uint8_t *>PyBytes_AS_STRING(valid) if nullable else NULL
+    c.offsets[0] = 0
+    return valid, offsets, data
+
+
+@cython.final
+cdef class Frame:
+    """One range, checked; `take` makes batches of its records in turn.
+
+    `data` may be anything with a buffer and is held until the frame is gone.
+    """
+    cdef Py_buffer view
+    cdef const char *base
+    cdef const char *offsets
+    cdef const char *data
+    cdef size_t data_bytes
+    cdef size_t gap_count
+    cdef uint32_t salt
+    cdef size_t *slots              # offsets in data of the records that are good and wanted
+    cdef size_t position            # of the next to take
+    cdef bytes topic                # kept for the pieces below
+    cdef bytes key_name
+    cdef piece_t topic_text
+    cdef piece_t key_text           # NULL = no column of keys
+    cdef readonly size_t count      # records the frame says it has
+    cdef readonly size_t rows       # of them good and wanted
+    cdef readonly size_t bad        # of them not good
+    cdef readonly uint64_t first
+    cdef readonly uint64_t next
+    cdef readonly bytes log_id
+    cdef readonly tuple gaps
+
+    def __cinit__(self, data, bytes topic not None, bytes key_header=None,
+                  bytes subject_filter=None):
+        cdef Fault fault
+        PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        self.topic = topic
+        self.key_name = key_header
+        self.topic_text = piece_of(topic)
+        if key_header is not None:
+            self.key_text = piece_of(key_header)
+        self.base = <const char *>self.view.buf
+        with nogil:
+            fault = self.check(<size_t>self.view.len)
+        if fault != GOOD:
+            raise Damaged(_FAULTS[fault])
+        self.log_id = self.base[32:48]
+        self.slots = <size_t *>malloc((self.count or 1) * sizeof(size_t))
+        if self.slots == NULL:
+            raise MemoryError
+        with nogil:
+            self.verify()
+        self.gaps = self.find_gaps()
+        if subject_filter is not None:
+            self.keep(subject_filter)
+
+    def __dealloc__(self):
+        free(self.slots)
+        PyBuffer_Release(&self.view)
+
+    cdef Fault check(self, size_t n) noexcept nogil:
+        """Everything but the records."""
+        cdef const char *p = self.base
+        cdef size_t tables, i, before = 0
+        if n < HEAD_BYTES:
+            return TOO_SHORT
+        if memcmp(p, b"TWRANGE1", 8) != 0:
+            return NOT_A_FRAME
+        self.count = tw_load_u32(p + 8)
+        self.gap_count = tw_load_u32(p + 12)
+        self.first = tw_load_u64(p + 16)
+        self.next = tw_load_u64(p + 24)
+        self.offsets = p + HEAD_BYTES + GAP_BYTES * self.gap_count
+        tables = GAP_BYTES * self.gap_count + 4 * (self.count + 1)
+        if HEAD_BYTES + tables > n:
+            return TOO_SHORT
+        if tw_load_u32(p + 60) != tw_crc32c(tw_crc32c(0, p, SUMMED_BYTES), p + HEAD_BYTES, tables):
+            return WRONG_SUM
+        if tw_load_u32(p + 56) != 0:
+            return UNKNOWN_FLAGS
+        tables = (tables + 7) & ~<size_t>7
+        if n < HEAD_BYTES + tables or n - HEAD_BYTES - tables != tw_load_u64(p + 48):
+            return WRONG_LENGTH
+        self.data = p + HEAD_BYTES + tables
+        self.data_bytes = n - HEAD_BYTES - tables
+        for i in range(self.count + 1):
+            if slot_of(self.offsets, i) < before:
+                return WRONG_LENGTH
+            before = slot_of(self.offsets, i)
+        if before != self.data_bytes or self.next < self.first:
+            return WRONG_LENGTH
+        return self.check_gaps()
+
+    cdef Fault check_gaps(self) noexcept nogil:
+        """They stand in order and within the range."""
+        cdef const char *p = self.base + HEAD_BYTES
+        cdef uint64_t above = self.first
+        cdef size_t _i
+        for _i in range(self.gap_count):
+            if tw_load_u64(p) < above or tw_load_u64(p + 8) <= tw_load_u64(p):
+                return WRONG_GAPS
+            above = tw_load_u64(p + 8)
+            p += GAP_BYTES
+        return GOOD if above <= self.next else WRONG_GAPS
+
+    cdef void verify(self) noexcept nogil:
+        """Note the records that are good: whole, their sum right, above all before them."""
+        cdef size_t i, start, good = 0
+        cdef uint64_t seq, above = self.first
+        self.salt = tw_crc32c(0, self.base + 32, LOG_ID_BYTES)
+        for i in range(self.count):
+            start = slot_of(self.offsets, i)
+            if not reads(self.data + start, slot_of(self.offsets, i + 1) - start, self.salt):
+                continue
+            seq = tw_load_u64(self.data + start + 8)
+            if seq < above or seq >= self.next:
+                continue
+            self.slots[good] = start
+            good += 1
+            above = seq + 1
+        self.rows = good
+        self.bad = self.count - good
+
+    cdef tuple find_gaps(self):
+        """Those the broker told, and between good records those that are not."""
+        cdef list found = []
+        cdef const char *p = self.base + HEAD_BYTES
+        cdef size_t _i, i, good = 0
+        cdef uint64_t seq, above = self.first
+        cdef bint lost = False
+        for _i in range(self.gap_count):
+            found.append(Gap(tw_load_u64(p), tw_load_u64(p + 8), tw_load_u32(p + 16)))
+            p += GAP_BYTES
+        if self.bad == 0:
+            return tuple(found)
+        for i in range(self.count):
+            if good == self.rows or slot_of(self.offsets, i) != self.slots[good]:
+                lost = True
+                continue
+            seq = tw_load_u64(self.data + self.slots[good] + 8)
+            if lost and seq > above:
+                found.append(Gap(above, seq, DAMAGED))
+            lost = False
+            above = seq + 1
+            good += 1
+        if lost and self.next > above:
+            found.append(Gap(above, self.next, DAMAGED))
+        return tuple(found)
+
+    cdef int keep(self, bytes pattern) except -1:
+        """Of the good records only those of matching subjects."""
+        cdef fields_t fields
+        cdef piece_t wanted = piece_of(pattern)
+        cdef bint as_topic = matches(&wanted, &self.topic_text)
+        cdef bint hit
+        cdef size_t i, kept = 0
+        with nogil:
+            for i in range(self.rows):
+                fields_of(self.data + self.slots[i], &fields)
+                hit = as_topic
+                if fields.subject.n:
+                    hit = matches(&wanted, &fields.subject)
+                if hit:
+                    self.slots[kept] = self.slots[i]
+                    kept += 1
+        self.rows = kept
+        return 0
+
+    def take(self, columns, size_t max_rows, size_t max_bytes):
+        """(rows, buffers by column) of the next records; None when there are no more.
+
+        A column's buffers: the bits of rows that are there or None, offsets, data. Of headers:
+        bits, offsets, how many, then offsets and data of names and of values. Max_bytes is of
+        records, at least one comes; at most 512 MiB.
+        """
+        cdef int wanted = 0
+        cdef sizes_t sizes
+        cdef size_t start = self.position
+        if start >= self.rows:
+            return None
+        for name in columns:
+            wanted |= <int>COLUMNS[name]
+        if self.key_text.ptr == NULL:
+            wanted &= ~KEY
+        with nogil:
+            self.measure(wanted, max_rows, max_bytes, &sizes)
+        made = {}
+        if wanted & (OFFSET | TIMESTAMP | NOT_BEFORE):
+            self.numbers(wanted, start, sizes.rows, made)
+        if wanted & (VALUE | SUBJECT):
+            self.contents(wanted, start, &sizes, made)
+        if wanted & KEY:
+            made['key'] = self.header_column(start, sizes.rows, &self.key_text, sizes.key, False)
+        if wanted & MESSAGE_ID:
+            made['messageId'] = self.header_column(
+                start, sizes.rows, &MESSAGE_ID_NAME, sizes.message_id, True)
+        if wanted & HEADERS:
+            made['headers'] = self.header_lists(start, &sizes)
+        self.position = start + sizes.rows
+        return sizes.rows, made
+
+    cdef void measure(self, int wanted, size_t max_rows, size_t max_bytes,
+                      sizes_t *out) noexcept nogil:
+        """How many records come, and what their columns take."""
+        cdef fields_t fields
+        cdef size_t i = self.position, length, total = 0
+        memset(out, 0, sizeof(sizes_t))
+        while i < self.rows and out.rows < max_rows:
+            length = tw_load_u32(self.data + self.slots[i]) + self.topic_text.n
+            if out.rows and total + length > max_bytes:
+                break
+            total += length
+            fields_of(self.data + self.slots[i], &fields)
+            out.value += fields.body.n
+            if wanted & SUBJECT:
+                out.subject += (tw_text_size(fields.subject.ptr, fields.subject.n)
+                                if fields.subject.n else self.topic_text.n)
+            if wanted & PARSED and fields.headers.n:
+                self.measure_headers(wanted, &fields.headers, out)
+            out.rows += 1
+            i += 1
+
+    cdef void measure_headers(self, int wanted, const piece_t *block, sizes_t *out) noexcept nogil:
+        cdef header_t header
+        cdef piece_t found
+        cdef const char *at
+        cdef const char *end = block.ptr + block.n
+        if wanted & KEY and find_header(block, &self.key_text, &found):
+            out.key += found.n
+        if wanted & MESSAGE_ID and find_header(block, &MESSAGE_ID_NAME, &found):
+            out.message_id += tw_text_size(found.ptr, found.n)
+        if wanted & HEADERS:
+            at = first_line(block)
+            while next_header(&at, end, &header):
+                out.headers += 1
+                out.names += tw_text_size(header.name.ptr, header.name.n)
+                out.values += header.value.n
+
+    cdef int numbers(self, int wanted, size_t start, size_t rows, dict made) except -1:
+        """The columns of eight bytes."""
+        offset = fresh(8 * rows if wanted & OFFSET else 0)
+        timestamp = fresh(8 * rows if wanted & TIMESTAMP else 0)
+        not_before = fresh(8 * rows if wanted & NOT_BEFORE else 0)
+        valid = bitmap(rows if wanted & NOT_BEFORE else 0)
+        cdef int64_t *seqs = <int64_t *>PyBytes_AS_STRING(offset)
+        cdef int64_t *times = <int64_t *>PyBytes_AS_STRING(timestamp)
+        cdef int64_t *dues = <int64_t *>PyBytes_AS_STRING(not_before)
+        cdef uint8_t *bits = <uint8_t *>PyBytes_AS_STRING(valid)
+        cdef const char *p
+        cdef size_t i
+        with nogil:
+            for i in range(rows):
+                p = self.data + self.slots[start + i]
+                if wanted & OFFSET:
+                    seqs[i] = tw_load_i64(p + 8)
+                if wanted & TIMESTAMP:
+                    times[i] = to_us(tw_load_i64(p + 16))
+                if wanted & NOT_BEFORE:
+                    dues[i] = to_us(tw_load_i64(p + 24))
+                    if tw_load_i64(p + 24) != 0:
+                        mark(bits, i)
+        if wanted & OFFSET:
+            made['offset'] = (None, offset)
+        if wanted & TIMESTAMP:
+            made['timestamp'] = (None, timestamp)
+        if wanted & NOT_BEFORE:
+            made['notBefore'] = (valid, not_before)
+        return 0
+
+    cdef int contents(self, int wanted, size_t start, const sizes_t *sizes, dict made) except -1:
+        """Bodies and subjects."""
+        cdef fields_t fields
+        cdef column_t value
+        cdef column_t subject
+        cdef size_t i
+        if wanted & VALUE:
+            made['value'] = begin(&value, sizes.rows, sizes.value, False)
+        if wanted & SUBJECT:
+            made['subject'] = begin(&subject, sizes.rows, sizes.subject, False)
+        with nogil:
+            for i in range(sizes.rows):
+                fields_of(self.data + self.slots[start + i], &fields)
+                if wanted & VALUE:
+                    put(&value, i, fields.body.ptr, fields.body.n)
+                if wanted & SUBJECT:
+                    if fields.subject.n:
+                        put_text(&subject, i, fields.subject.ptr, fields.subject.n)
+                    else:
+                        put(&subject, i, self.topic_text.ptr, self.topic_text.n)
+        return 0
+
+    cdef tuple header_column(self, size_t start, size_t rows, const piece_t *name,
+                             size_t data_bytes, bint text):
+        """The value of one header, where there is one."""
+        cdef fields_t fields
+        cdef column_t column
+        cdef piece_t found
+        cdef size_t i
+        made = begin(&column, rows, data_bytes, True)
+        with nogil:
+            for i in range(rows):
+                column.offsets[i + 1] = <int32_t>column.at
+                fields_of(self.data + self.slots[start + i], &fields)
+                if not find_header(&fields.headers, name, &found):
+                    continue
+                mark(column.valid, i)
+                if text:
+                    put_text(&column, i, found.ptr, found.n)
+                else:
+                    put(&column, i, found.ptr, found.n)
+        return made
+
+    cdef tuple header_lists(self, size_t start, const sizes_t *sizes):
+        """All headers; a record without any has no list."""
+        cdef fields_t fields
+        cdef header_t header
+        cdef column_t lists
+        cdef column_t names
+        cdef column_t values
+        cdef const char *at
+        cdef const char *end
+        cdef size_t i, count = 0
+        if sizes.headers > INT32_MAX:
+            raise Damaged(f'{sizes.headers} headers are more than Arrow can hold')
+        made = begin(&lists, sizes.rows, 0, True)
+        made_names = begin(&names, sizes.headers, sizes.names, False)
+        made_values = begin(&values, sizes.headers, sizes.values, False)
+        with nogil:
+            for i in range(sizes.rows):
+                fields_of(self.data + self.slots[start + i], &fields)
+                if fields.headers.n:
+                    end = fields.headers.ptr + fields.headers.n
+                    at = first_line(&fields.headers)
+                    while next_header(&at, end, &header):
+                        put_text(&names, count, header.name.ptr, header.name.n)
+                        put(&values, count, header.value.ptr, header.value.n)
+                        count += 1
+                if <int32_t>count != lists.offsets[i]:
+                    mark(lists.valid, i)
+                lists.offsets[i + 1] = <int32_t>count
+        return made[0], made[1], sizes.headers, made_names[1:], made_values[1:]

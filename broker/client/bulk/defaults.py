@@ -1,0 +1,20 @@
+"""Numbers of the bulk client."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PORT: Final = 4171
+TIMEOUT_S: Final = 30.0
+RETRIES: Final = 5
+RETRY_S: Final = 0.1  # doubled each time
+RETRY_S_MAX: Final = 5.0
+BUSY_S_MAX: Final = 30.0  # the longest wait that a broker may ask for
+FETCH_BYTES: Final = 4 << 20  # of one range, as the broker's own default
+ANSWER_BYTES_MAX: Final = 64 << 20  # of an answer in JSON
+FRAME_BYTES_MAX: Final = (2 << 30) + (64 << 20)  # one record that Arrow can hold, and a range
+BATCH_ROWS: Final = 10_000
+BATCH_BYTES: Final = 4 << 20
+BATCH_BYTES_MAX: Final = 512 << 20  # Arrow counts to 2 GiB, and text may grow threefold
+BLOCK_BYTES: Final = 8 << 20  # a block that is uploaded
+BLOCK_BYTES_MAX: Final = 16 << 20  # the most a broker takes

@@ -1,0 +1,118 @@
+"""Bodies of answers: how much of one is read, and where the frame in it says that it ends."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import struct
+import zlib
+from typing import IO, Final, NamedTuple, cast
+
+from broker.client.bulk import defaults
+from broker.client.bulk.errors import BulkError
+
+MAGIC: Final = b"TWRANGE1"
+HEAD: Final = struct.Struct("<8sIIQQ16sQII")
+GAP_BYTES: Final = 24
+_GZIP: Final = 16 + zlib.MAX_WBITS
+
+
+class Head(NamedTuple):
+    """What a frame says of itself. Nothing is checked: that is the decoder's part."""
+
+    magic: bytes
+    records: int
+    gaps: int
+    first: int
+    next: int  # the seq to ask for next
+    log_id: bytes
+    data_bytes: int
+    flags: int
+    crc: int
+
+    @property
+    def frame_bytes(self) -> int:
+        """Length of the whole frame."""
+        tables = GAP_BYTES * self.gaps + 4 * (self.records + 1)
+        return HEAD.size + (tables + 7 & ~7) + self.data_bytes
+
+
+class CutShort(http.client.HTTPException):
+    """The body ended before the frame: to be asked for again."""
+
+
+def head_of(frame: bytes | memoryview) -> Head:
+    """The head of a frame as `Connection.range` returns it."""
+    return Head._make(HEAD.unpack_from(frame))
+
+
+def read_answer(response: http.client.HTTPResponse) -> bytes:
+    """A body of bounded length."""
+    body = response.read(defaults.ANSWER_BYTES_MAX + 1)
+    if len(body) > defaults.ANSWER_BYTES_MAX:
+        raise BulkError(f"the answer has more than {defaults.ANSWER_BYTES_MAX} bytes")
+    if response.length:  # read(n) does not tell
+        raise CutShort("the answer is cut short")
+    return body
+
+
+def read_frame(response: http.client.HTTPResponse) -> bytes:
+    """One frame, decompressed if need be, and nothing behind it."""
+    encoding = response.getheader("Content-Encoding", "identity").lower()
+    if encoding == "identity":
+        if response.length is not None and response.length > defaults.FRAME_BYTES_MAX:
+            raise BulkError(f"a frame of {response.length} bytes is more than this client takes")
+        body = response.read()
+        if len(body) < HEAD.size or head_of(body).frame_bytes != len(body):
+            raise CutShort("the frame is cut short")
+        return body
+    stream = _plain(response, encoding)
+    head = _read(stream, HEAD.size)
+    size = head_of(head).frame_bytes
+    if size > defaults.FRAME_BYTES_MAX:
+        raise BulkError(f"a frame of {size} bytes is more than this client takes")
+    body = head + _read(stream, size - len(head))
+    response.read()
+    return body
+
+
+def _read(stream: IO[bytes], n: int) -> bytes:
+    try:
+        data = stream.read(n)
+    except (OSError, ValueError, zlib.error) as error:  # ValueError: pyarrow's own
+        raise CutShort(f"the body does not decompress: {error}") from error
+    if len(data) < n:
+        raise CutShort("the frame is cut short")
+    return data
+
+
+def _plain(response: http.client.HTTPResponse, encoding: str) -> IO[bytes]:
+    if encoding == "gzip":
+        return cast("IO[bytes]", io.BufferedReader(_Gunzip(response)))
+    if encoding == "zstd":
+        import pyarrow as pa
+
+        return cast("IO[bytes]", pa.CompressedInputStream(pa.PythonFile(response), "zstd"))
+    raise BulkError(f"the answer has the encoding {encoding!r}, which was not asked for")
+
+
+class _Gunzip(io.RawIOBase):
+    """Reads through zlib as much as is asked for, so that a small body cannot become a huge one."""
+
+    def __init__(self, source: http.client.HTTPResponse) -> None:
+        self._source = source
+        self._inflate = zlib.decompressobj(_GZIP)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._inflate.eof:
+            packed = self._inflate.unconsumed_tail or self._source.read(1 << 16)
+            data = self._inflate.decompress(packed, len(buffer))
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+            if not packed:
+                break
+        return 0

@@ -1,0 +1,89 @@
+"""What a connection is told: plain values, so that they can be sent to another process."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from broker.client.bulk import defaults
+
+_ENCODINGS: Final = ("", "gzip", "zstd")
+_SERVER: Final = re.compile(
+    r"(?:(?P<scheme>https?)://)?(?P<host>\[[0-9A-Za-z:.%]+\]|[^\s/:\[\]]+)(?::(?P<port>[0-9]+))?/?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM. Without a CA those of the system count."""
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    server_name: str = ""  # checked against the certificate; empty = the host dialled
+    insecure: bool = False  # take any certificate
+
+    def context(self) -> ssl.SSLContext:
+        """Reads the files; OSError when they cannot be used."""
+        context = ssl.create_default_context(cafile=self.ca_file or None)
+        if self.cert_file:
+            context.load_cert_chain(self.cert_file, self.key_file or None)
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to talk to a broker; it holds no socket and pickles.
+
+    A token file is read for each connection and again when the broker refuses the token, so that
+    it can be exchanged while a job runs. `compress` is asked for; the broker may not.
+    """
+
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    tls: Tls | None = None
+    timeout_s: float = defaults.TIMEOUT_S
+    retries: int = defaults.RETRIES
+    fetch_bytes: int = defaults.FETCH_BYTES
+    compress: str = ""  # "zstd" (needs PyArrow) or "gzip"
+
+    def __post_init__(self) -> None:
+        if self.token and self.token_file:
+            raise ValueError("give a token or the file that holds it, not both")
+        if self.compress not in _ENCODINGS:
+            raise ValueError(f"compress is {self.compress!r}; known are gzip and zstd")
+        if self.timeout_s <= 0 or self.retries < 0 or self.fetch_bytes <= 0:
+            raise ValueError("timeout_s and fetch_bytes are above 0, retries at least 0")
+
+    def secret(self) -> str:
+        """The token to send now, empty = none."""
+        if not self.token_file:
+            return self.token
+        return Path(self.token_file).read_text(encoding="utf-8").strip()
+
+
+def parse_server(text: str) -> tuple[str, int, bool]:
+    """(host, port, with TLS) of `HOST`, `HOST:PORT`, `[IPV6]:PORT` or such behind http(s)://."""
+    match = _SERVER.fullmatch(text.strip())
+    port = int(match["port"] or defaults.PORT) if match else 0
+    if match is None or not 0 < port < 65536:
+        raise ValueError(f"{text!r} is no address of a server: HOST:PORT or https://HOST:PORT")
+    host = match["host"].removeprefix("[").removesuffix("]")
+    return host, port, match["scheme"] == "https"
+
+
+def parse_servers(servers: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Addresses in a list, or in one text with commas between them."""
+    words = servers.split(",") if isinstance(servers, str) else servers
+    found = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
+    if not found:
+        raise ValueError("no server was given")
+    for server in found:
+        parse_server(server)
+    return found

@@ -1,0 +1,154 @@
+"""Whole topics, or pieces of them, to Arrow: from all brokers that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from broker.client.bulk import defaults
+from broker.client.bulk.arrow import batches_of, damage, open_frame, schema_of
+from broker.client.bulk.connection import Connection
+from broker.client.bulk.errors import MISSING, BulkError, Damaged, Gap, Trimmed, UnknownTopic
+from broker.client.bulk.frame import head_of
+from broker.client.bulk.options import Options, parse_servers
+
+Place = int | datetime  # a seq, or the first record at or after a time
+_ON_GAP = ("raise", "skip")
+
+
+class Piece(NamedTuple):
+    """Records of one log: seqs of [start, end)."""
+
+    connection: Connection
+    topic: str
+    partition: int
+    broker: str
+    incarnation: str
+    start: int
+    end: int
+
+
+def read_arrow(
+    servers: str | Sequence[str],
+    topic: str,
+    start: Place | None = None,
+    end: Place | None = None,
+    columns: Sequence[str] | None = None,
+    **more: Any,
+) -> pa.Table:
+    """What `iter_arrow` yields, in one table."""
+    batches = list(iter_arrow(servers, topic, start, end, columns, **more))
+    return pa.Table.from_batches(batches, schema=schema_of(columns))
+
+
+def iter_arrow(
+    servers: str | Sequence[str],
+    topic: str,
+    start: Place | None = None,
+    end: Place | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    key_header: str | None = None,
+    subject_filter: str | None = None,
+    max_rows: int = defaults.BATCH_ROWS,
+    max_bytes: int = defaults.BATCH_BYTES,
+    on_gap: str = "raise",
+    told_gap: Callable[[str, str, Gap], None] | None = None,
+    options: Options | None = None,
+    **changes: Any,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of the records of [start, end), of what is durable now; one broker after another.
+
+    Start and end are seqs, or times (datetime; without a zone UTC). Records that cannot be read
+    raise Damaged; with on_gap="skip" they are left out and told_gap(broker, topic, gap) hears of
+    them. `changes` go over the options: token, token_file, tls, timeout_s, retries, compress.
+    """
+    if on_gap not in _ON_GAP:
+        raise ValueError(f"on_gap is {on_gap!r}; known are raise and skip")
+    schema_of(columns)
+    addresses = parse_servers(servers if isinstance(servers, str) else list(servers))
+    found = False
+    for server in addresses:
+        with Connection(server, options, **changes) as connection:
+            piece = locate(connection, topic, start, end)
+            if piece is None:
+                continue
+            found = True
+            constants = {"topic": topic, "partition": piece.partition, "broker": piece.broker}
+            for frame in frames(piece, skip_trimmed=on_gap == "skip", told_gap=told_gap):
+                opened = open_frame(frame, topic, key_header, subject_filter)
+                _tell(piece, opened.gaps, on_gap, told_gap)
+                yield from batches_of(opened, columns, constants, max_rows, max_bytes)
+    if not found:
+        raise UnknownTopic(f"no broker of {', '.join(addresses)} has the topic {topic}", 404)
+
+
+def locate(
+    connection: Connection, topic: str, start: Place | None = None, end: Place | None = None
+) -> Piece | None:
+    """What a broker has of a topic between two places, as of now; None: it has no such topic."""
+    listing = connection.topics([topic])
+    log = listing.find(topic)
+    if log is None:
+        return None
+    first = log.first if start is None else seq_at(connection, topic, start)
+    behind = log.next if end is None else min(seq_at(connection, topic, end), log.next)
+    partition, broker = listing.partition, listing.broker
+    return Piece(connection, topic, partition, broker, log.incarnation, first, max(first, behind))
+
+
+def seq_at(connection: Connection, topic: str, place: Place) -> int:
+    """The seq of a place in a topic."""
+    if not isinstance(place, datetime):
+        return int(place)
+    at = place if place.tzinfo is not None else place.replace(tzinfo=UTC)
+    # By whole numbers: a float of today's nanoseconds is off by hundreds of them.
+    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    time_ns = ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000
+    return connection.offsets({topic: time_ns})[topic].seq
+
+
+def frames(
+    piece: Piece,
+    *,
+    skip_trimmed: bool = False,
+    told_gap: Callable[[str, str, Gap], None] | None = None,
+) -> Iterator[memoryview]:
+    """The frames of a piece in order, none of them empty of both records and gaps."""
+    at = piece.start
+    while at < piece.end:
+        try:
+            frame = piece.connection.range(
+                piece.topic, at, piece.end, incarnation=piece.incarnation
+            )
+        except Trimmed as trimmed:
+            if not skip_trimmed or trimmed.first <= at:
+                raise
+            gap = Gap(at, min(trimmed.first, piece.end), MISSING)
+            if told_gap is not None:
+                told_gap(piece.broker, piece.topic, gap)
+            at = gap.next
+            continue
+        head = head_of(frame)
+        if head.first != at or (head.next <= at and (head.records or head.gaps)):
+            raise Damaged(f"topic {piece.topic}: asked for {at}, got a frame of {head.first}")
+        if head.next <= at:
+            raise BulkError(f"topic {piece.topic}: the broker has nothing at {at} any more")
+        yield frame
+        at = head.next
+
+
+def _tell(
+    piece: Piece,
+    gaps: Sequence[Gap],
+    on_gap: str,
+    told_gap: Callable[[str, str, Gap], None] | None,
+) -> None:
+    if gaps and on_gap == "raise":
+        raise damage(piece.topic, gaps)
+    if told_gap is not None:
+        for gap in gaps:
+            told_gap(piece.broker, piece.topic, gap)
