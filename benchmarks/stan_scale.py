@@ -121,7 +121,7 @@ class Ours:
         ports.unlink(missing_ok=True)
         command = [sys.executable, "-m", "broker", "serve", "-c", str(config)]
         command += ["--data", str(folder / "data"), "--ports-file", str(ports)]
-        for door in ("--nats", "--nsq", "--nsq-http", "--monitor"):
+        for door in ("--nats", "--nsq", "--nsq-http", "--monitor", "--bulk"):
             command += [door, "127.0.0.1:0"]
         began = time.monotonic()
         self.log = folder / "log"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker import config_parse as kinds
 from broker import limits
+from broker.config_bulk import BulkConfig
 from broker.config_check import conflicts, near, syntax_error
 from broker.config_lookup import LookupConfig
 from broker.config_parse import Address, SyncPolicy
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Address",
     "BridgeConfig",
+    "BulkConfig",
     "Config",
     "ConfigError",
     "LogConfig",
@@ -62,6 +64,7 @@ FLAGS = {
     "--monitor": ("monitor", "listen"),
     "--nsq": ("nsq", "listen"),
     "--nsq-http": ("nsq", "http"),
+    "--bulk": ("bulk", "listen"),
     "--log-level": ("log", "level"),
     "--log-format": ("log", "format"),
 }

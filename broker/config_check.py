@@ -6,6 +6,7 @@ import difflib
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker import config_bulk
 from broker.config_parse import duration_text, size_text
 from broker.config_stan import contradictions
 
@@ -45,6 +46,7 @@ _DOORS = (
     ("nsq", "https"),
     ("nsqlookupd", "listen"),
     ("nsqlookupd", "http"),
+    ("bulk", "listen"),
 )
 
 
@@ -73,6 +75,8 @@ def conflicts(config: Config) -> Iterator[Conflict]:
     yield from _certificates(config)
     for wrong in contradictions(config.stan):
         yield Conflict((("stan", wrong.key), ("stan", "enabled")), wrong.reason)
+    for clash in config_bulk.contradictions(config.bulk):
+        yield Conflict((("bulk", clash.key), ("bulk", clash.other)), clash.reason)
 
 
 def _certificates(config: Config) -> Iterator[Conflict]:

@@ -259,11 +259,11 @@ def parse_address(value: str) -> Address:
 
 
 def address() -> Kind[Address | None]:
-    """Where to listen; the empty string switches the door off and is None."""
+    """Where to listen; "off" and the empty string switch the door off and are None."""
 
     def read(value: object) -> Address | None:
         found = _string(value)
-        return parse_address(found) if found else None
+        return parse_address(found) if found not in ("", "off") else None
 
     return Kind(read, _plain)
 

@@ -27,6 +27,7 @@ from broker.protocols.nsq.lookup_server import LookupServer
 from broker.protocols.nsq.statsd import Statsd, full_prefix
 from broker.protocols.stan.monitor import StreamingPages
 from broker.protocols.stan.streaming import Streaming
+from broker.server_bulk import Bulk
 from broker.server_engine import LOGS_FOLDER, STAN_FOLDER, broken_log, engine_limits, report
 from broker.server_nats import nats_settings, reload_nats
 from broker.server_stan import stan_settings
@@ -56,6 +57,7 @@ class Server:
         self.lookup_peers: LookupPeers | None = None  # the nsqlookupds that we tell
         self.nats: NatsServer | None = None
         self.streaming: Streaming | None = None
+        self.bulk: Bulk | None = None
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
         self._router: Router | None = None
@@ -92,6 +94,8 @@ class Server:
         self._engine.open(runtime.loop)
         for problem in self._engine.problems:
             log.warning("recovered: %s", problem)
+        if config.bulk.listen is not None:
+            self.bulk = Bulk(config, self._engine)
         if config.nsqlookupd.enabled:
             self._lookup = LookupServer(config.nsqlookupd)
             await self._lookup.start()
@@ -129,6 +133,8 @@ class Server:
             api.options.on_lookupd_addresses = self.lookup_peers.set_addresses
             tcp, http = (self.ports.get(name, ("", 0))[1] for name in ("nsq", "nsq_http"))
             self.lookup_peers.start(tcp, http, config.nsq.nsqlookupd_tcp_addresses)
+        if self.bulk is not None:
+            self.ports["bulk"] = await self.bulk.open()
         await self.nats.open_pages()  # the last one: whoever asks /healthz finds all doors open
         self.ports |= self.nats.ports
 
@@ -166,6 +172,8 @@ class Server:
         """Read certificates and the NATS file again; what is wrong changes nothing and is told."""
         if self.nats is not None and self.config.nats.config_file:
             await reload_nats(self.nats, self.config)
+        if self.bulk is not None:
+            await self.bulk.reload()
         nsq = self.doors.get("nsq")
         if not isinstance(nsq, NsqDoor) or nsq.certificates is None:
             return
@@ -207,6 +215,9 @@ class Server:
             self.nats = None
         for door in self.doors.values():
             await door.drain()
+        if self.bulk is not None:
+            await self.bulk.close()
+            self.bulk = None
         await asyncio.gather(*(pages.close() for pages in self._pages.values()))
         self._pages.clear()
         self.doors.clear()

@@ -35,6 +35,7 @@ log = logging.getLogger("broker.serve")
 @click.option("--monitor", metavar="HOST:PORT", help="HTTP: /healthz, /varz, /metrics.")
 @click.option("--nsq", metavar="HOST:PORT", help="Where NSQ clients connect.")
 @click.option("--nsq-http", metavar="HOST:PORT", help="HTTP for NSQ: /pub, /stats ...")
+@click.option("--bulk", metavar="HOST:PORT", help="HTTP for pipelines: whole ranges of logs.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error.")
 @click.option("--log-format", metavar="FORMAT", help="text or json.")
 @click.option(
@@ -45,8 +46,8 @@ log = logging.getLogger("broker.serve")
 def serve(file: Path | None, ports_file: Path | None, **flags: str | None) -> None:
     """Run the broker until SIGTERM or SIGINT.
 
-    Without a file every key has its default: data in ./data, loopback, ports 4222, 8222, 4150 and
-    4151. An empty address switches a door off; port 0 picks a free one.
+    Without a file every key has its default: data in ./data, loopback, ports 4222, 8222, 4150,
+    4151 and 4171. An empty address switches a door off; port 0 picks a free one.
     """
     given = {
         f"--{name.replace('_', '-')}": text for name, text in flags.items() if text is not None

@@ -49,6 +49,8 @@ enabled = true
 hb_interval = "100ms"
 hb_timeout = "50ms"
 hb_fail_count = 1
+[bulk]
+listen = "off"
 """
 
 

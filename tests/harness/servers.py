@@ -52,7 +52,7 @@ class Address(NamedTuple):
 
 
 ANY = Address("127.0.0.1", 0)
-DOORS = ("nats", "monitor", "nsq", "nsq_http")
+DOORS = ("nats", "monitor", "nsq", "nsq_http", "bulk")
 
 
 def running_servers() -> list[Server]:
@@ -108,7 +108,7 @@ class _Process:
 
 
 class Server(ABC):
-    """What tests need of a server: four addresses, signals, restart on the same ports."""
+    """What tests need of a server: its addresses, signals, restart on the same ports."""
 
     def __init__(
         self, folder: Path, config: Config | None = None, data: Path | None = None
@@ -136,6 +136,10 @@ class Server(ABC):
     @property
     def nsq_http(self) -> Address:
         return self.addresses["nsq_http"]
+
+    @property
+    def bulk(self) -> Address:
+        return self.addresses["bulk"]
 
     @property
     def nats_url(self) -> str:
@@ -256,7 +260,7 @@ class Broker(Server):
 
     def command(self, ports_file: Path) -> list[str]:
         """The command line, asking for the ports of the last start if there was one."""
-        flags = {"nats": "--nats", "monitor": "--monitor", "nsq": "--nsq", "nsq_http": "--nsq-http"}
+        flags = {door: f"--{door.replace('_', '-')}" for door in DOORS}
         command = [sys.executable, "-m", "broker", "serve", "--data", str(self.data)]
         for door, flag in flags.items():
             command += [flag, str(self.addresses[door])]

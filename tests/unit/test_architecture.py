@@ -48,8 +48,10 @@ ALLOWED = {
     "nats": _SERVED,
     "stan": _SERVED | {"nats"},
     "jetstream": _SERVED | {"nats"},
+    # names of topics are matched as NSQ's auth servers and our configuration do it
+    "bulk": _SERVED | {"nsq", "config"},
     "admin": _SERVED | set(PROTOCOLS),
-    "server": _SERVED | set(PROTOCOLS) | {"admin", "net", "config", "lockfile"},
+    "server": _SERVED | set(PROTOCOLS) | {"admin", "bulk", "net", "config", "lockfile"},
     "client": _BASE | {"core", "wire", "openssl"},
     "spark": _BASE | {"client"},
     "cli": _SERVED | {"nats", "stan", "net", "server", "config", "client", "admin"},
@@ -69,7 +71,7 @@ def part_of(module: str) -> str | None:
     if parts[1] == "protocols":
         is_wire = len(parts) > 3 and re.match(r"wire|\w+_pb2$", parts[3])
         return "wire" if is_wire else parts[2]
-    part = re.sub(r"^(config|errors|server|stats)_\w+$", r"\1", parts[1])
+    part = re.sub(r"^(config|errors|limits|server|stats)_\w+$", r"\1", parts[1])
     return {"_build": "build", "__main__": "main"}.get(part, part)
 
 

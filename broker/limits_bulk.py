@@ -1,0 +1,44 @@
+"""Numbers of the bulk door and of its clients: as limits.py, for everything below /bulk/v1/."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.limits import KIB, MIB, MS, SECOND
+
+BULK_PORT: Final = 4171
+
+# --- ranges ----------------------------------------------------------------------------------
+
+BULK_FRAME_BYTES: Final = 4 * MIB  # records of one range unless asked for more or less
+BULK_FRAME_BYTES_MAX: Final = 64 * MIB
+BULK_MEMORY_BYTES_MAX: Final = 4 * MIB  # of a log in memory: it is copied on the loop's thread
+# What one turn of the loop hands to one socket: about 50 us of copying, and the door has one such
+# slice a turn, whoever waits. So live traffic waits for one slice at most.
+BULK_SLICE_BYTES: Final = 256 * KIB
+BULK_RANGES_MAX: Final = 32  # under way at once, of all clients together
+BULK_RANGES_CLIENT_MAX: Final = 16  # of one of them
+BULK_PINNED_BYTES_MAX: Final = 512 * MIB  # of mappings and compressed frames under way
+BULK_WAITING_MAX: Final = 512  # requests in line for one of these places; more are refused
+BULK_WAIT: Final = 5 * SECOND  # in that line; then 429
+BULK_RETRY_AFTER: Final = 1 * SECOND  # what 429 and 503 tell the client to wait
+BULK_STALL: Final = 30 * SECOND  # a reader that takes no slice for so long is cut off
+BULK_THREADS: Final = 2  # that read from the disk, verify and compress
+BULK_NICE: Final = 5  # of these threads: the loop's goes first
+BULK_DROPPED_TRIES: Final = 3  # a range whose file is dropped while it begins is looked for again
+
+# --- requests --------------------------------------------------------------------------------
+
+BULK_BODY_BYTES_MAX: Final = 4 * MIB  # JSON
+BULK_BODY_WAIT: Final = 30 * SECOND
+BULK_TOPICS_MAX: Final = 10_000  # names in one request
+BULK_PATTERN_MAX: Final = 1_024  # characters of ?pattern=
+BULK_STEP: Final = 1 * MS  # of looking at topics; then others have their turn
+BULK_PARTITION_MAX: Final = 2**31 - 1  # Spark's int
+
+BULK_ZSTD_LEVEL: Final = 1  # of what the fast link between two machines in a rack is worth
+BULK_GZIP_LEVEL: Final = 1
+
+assert BULK_SLICE_BYTES <= BULK_FRAME_BYTES <= BULK_FRAME_BYTES_MAX <= BULK_PINNED_BYTES_MAX
+assert BULK_RANGES_CLIENT_MAX <= BULK_RANGES_MAX <= BULK_WAITING_MAX
+assert BULK_RANGES_MAX * BULK_FRAME_BYTES <= BULK_PINNED_BYTES_MAX
