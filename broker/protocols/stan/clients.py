@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from broker import errors_stan as errors
 from broker import limits
+from broker.protocols.stan.options import is_speakable
 from broker.protocols.stan.service import Client, RefusedError
 from broker.protocols.stan.store import ClientRecord
 
@@ -64,7 +65,7 @@ class Clients:
 
     def connect(self, record: ClientRecord, answer: Callable[[Client | str], object]) -> None:
         """Let a client in; `answer` is called with it, or with why not, now or a moment later."""
-        if not record.hb_inbox:
+        if not record.hb_inbox or not is_speakable(record.hb_inbox):
             answer(errors.STAN_INVALID_CONNECT)
             return
         if not CLIENT_ID.fullmatch(record.client_id):
@@ -80,12 +81,12 @@ class Clients:
 
         def told(alive: bool) -> None:
             old.probed = False
-            if alive:
+            if alive and not old.gone:
                 answer(errors.STAN_CLIENT_REGISTERED)
                 return
             if not old.gone:
                 self.close(old)
-            answer(self._enter(record))
+            self.connect(record, answer)  # somebody may have been quicker
 
         old.probed = True
         self._ask(old, limits.STAN_PROBE_TIMEOUT, told)

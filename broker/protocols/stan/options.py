@@ -7,8 +7,9 @@ what it leaves open (None) it takes from the one before it, the first from the l
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Final, Literal
 
 from broker import limits
 
@@ -100,6 +101,16 @@ def covers(pattern: str, name: str) -> bool:
     if len(wanted) != len(tokens):
         return False
     return all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))
+
+
+_WORD: Final = re.compile(r"[^\x00-\x20]*")
+
+
+def is_speakable(inbox: str) -> bool:
+    """Whether messages can be sent there: NATS has no way to write a subject with white space."""
+    return _WORD.fullmatch(inbox) is not None and (
+        len(inbox.encode()) <= limits.NATS_MAX_CONTROL_LINE
+    )
 
 
 def is_valid_channel(name: str, *, wildcards: bool = False) -> bool:

@@ -17,6 +17,7 @@ from broker.core.files import escape
 from broker.core.rewind import TimeSearch
 from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.clients import random_name
+from broker.protocols.stan.options import is_speakable
 from broker.protocols.stan.service import Client, RefusedError, Subscription
 from broker.protocols.stan.store import SubRecord
 
@@ -47,6 +48,8 @@ def check(request: pb.SubscriptionRequest, is_valid: Callable[[str], bool]) -> N
         raise RefusedError(errors.STAN_INVALID_SUBJECT)
     if request.qGroup and ":" in request.durableName:
         raise RefusedError(errors.STAN_DURABLE_QUEUE_NAME)
+    if not is_speakable(request.inbox):
+        raise RefusedError(errors.STAN_INVALID_SUBSCRIBE)
 
 
 def group_key(request: pb.SubscriptionRequest) -> str:
