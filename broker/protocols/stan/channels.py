@@ -10,6 +10,8 @@ from broker import errors_stan as errors
 from broker.protocols.stan.service import Channel, RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.core.engine import Engine
     from broker.core.log import Log
     from broker.protocols.stan.options import StanSettings
@@ -29,6 +31,7 @@ class Channels:
         self.engine = engine
         self._by_folded: dict[str, str] = {}
         self.limited: dict[str, Channel] = {}  # those that go when nobody uses them
+        self.on_gone: Callable[[Channel], object] = self.forget  # deleted through another door
 
     def restore(self) -> None:
         """Those that the engine has found on the disk."""
@@ -43,6 +46,9 @@ class Channels:
     def open(self, name: str) -> Channel:
         """The channel of that name, made if need be. RefusedError, OSError."""
         channel = self.get(name)
+        if channel is not None and channel.log.deleted:
+            self.on_gone(channel)
+            channel = self.get(name)
         if channel is not None:
             return channel
         other = self._by_folded.get(name.casefold())

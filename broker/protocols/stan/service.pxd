@@ -79,7 +79,7 @@ cdef class Channel(Session):
     cdef char *promises                 # owned: promise_t and its bytes, one behind the other
     cdef size_t head, tail, cap
     cdef bint waiting                   # told the log to call `settled`
-    cdef uint64_t published             # since the last look at inactivity
+    cdef uint64_t published             # count of the log at the last look at inactivity
 
     cdef void promise(self, uint64_t ticket, const record_t *rec, const span_t *guid) noexcept
 

@@ -151,7 +151,6 @@ cdef class Service(Sink):
             return
         self.in_msgs += 1
         self.in_bytes += n
-        channel.published += 1
         channel.promise(ticket, rec, &msg.guid)
         if channel.log.behind():
             self.turn.pressed = channel.log
@@ -181,7 +180,7 @@ cdef class Service(Sink):
             return channel
         key = name[:n] if n else b''
         channel = self.channels.get(key)
-        if channel is None:
+        if channel is None or channel.log.deleted:
             text = key.decode()     # has been verified
             if not is_valid_channel(text):
                 raise RefusedError(errors.STAN_INVALID_PUBLISH)
@@ -385,9 +384,9 @@ cdef class Channel(Session):
             self.cap = 0
 
     def stir(self):
-        """Whether something was published since the last call."""
-        cdef bint stirred = self.published != 0
-        self.published = 0
+        """Whether something was published since the last call, by whomever."""
+        cdef bint stirred = self.published != self.log.message_count
+        self.published = self.log.message_count
         return stirred
 
     @property

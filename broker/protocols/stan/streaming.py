@@ -11,7 +11,7 @@ from broker import limits
 from broker.protocols.stan.channels import Channels
 from broker.protocols.stan.clients import Clients, random_name
 from broker.protocols.stan.requests import Requests, Subjects
-from broker.protocols.stan.service import KINDS, Service
+from broker.protocols.stan.service import KINDS, RefusedError, Service
 from broker.protocols.stan.store import Store
 from broker.protocols.stan.subscriptions import Subscriptions
 
@@ -49,6 +49,7 @@ class Streaming:
         self.service = Service(account, engine, self._handle, self._make_channel)
         self.clients_desk = Clients(settings, self.service, self.store, self._client_closed)
         self.channels_desk = Channels(settings, self.service, engine)
+        self.channels_desk.on_gone = self._channel_gone
         self.subscriptions = Subscriptions(settings, self.channels_desk, self.store)
         self.requests = Requests(
             self.subjects,
@@ -59,7 +60,6 @@ class Streaming:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._looked_at = 0  # where the next pass over the channels begins
-        self._deleted: set[str] = set()  # logs that were deleted through another door
 
     # --- life
 
@@ -109,8 +109,6 @@ class Streaming:
         loop = asyncio.get_running_loop()
         pause = limits.STAN_HOUSEKEEPING
         self.store.sync_soon()
-        while self._deleted:
-            self._channel_gone(self._deleted.pop())
         for channel in self._some_channels():
             inactive_ns = channel.limits.max_inactivity_ns
             pause = min(pause, max(inactive_ns // 4, limits.MS))
@@ -146,18 +144,18 @@ class Streaming:
 
     def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
         """The engine made or deleted something."""
-        if cursor is None and not made:
-            self._deleted.add(name)
-
-    def _channel_gone(self, name: str) -> None:
-        """A log was deleted, through another door unless we know."""
         channel = self.channels_desk.get(name)
-        if channel is None or not channel.log.deleted:
+        if cursor is None and not made and channel is not None:
+            asyncio.get_running_loop().call_soon(self._channel_gone, channel)
+
+    def _channel_gone(self, channel: Channel) -> None:
+        """Its log was deleted, through another door unless we know."""
+        if self.channels_desk.get(channel.name) is not channel or not channel.log.deleted:
             return
         self.channels_desk.forget(channel)
         try:
-            self.subscriptions.drop(channel)
-        except OSError as problem:
+            self.subscriptions.move(channel)
+        except (OSError, RefusedError) as problem:
             log.error("channel %s: %s", channel.name, problem)
 
     # --- what the parts ask for

@@ -236,8 +236,37 @@ class Subscriptions:
             channel.log.delete_cursor(record.cursor)
 
     def drop(self, channel: Channel) -> None:
-        """The channel is gone with all of them."""
-        for subscription in list(channel.subscriptions):
-            subscription.detach()
-            self.store.remove_sub(subscription.record)
+        """The channel is gone with all of them. OSError: some are still in the file."""
+        gone = list(channel.subscriptions)
         channel.subscriptions.clear()
+        for subscription in gone:
+            subscription.detach()
+        for subscription in gone:
+            self.store.remove_sub(subscription.record)
+
+    def move(self, channel: Channel) -> None:
+        """The channel was deleted over the heads of its subscribers, who cannot be told: those
+        that are in use go on in a new one of that name, and with its sequences, because what they
+        acknowledge from now on may still be from before. OSError, RefusedError."""
+        users = [(each.record, each.client) for each in channel.subscriptions]
+        for subscription in channel.subscriptions:
+            subscription.detach()
+        channel.subscriptions.clear()
+        left = {record.number: record for record, _ in users}
+        try:
+            for record, client in users:
+                if client is not None:
+                    self._go_on(channel, record).attach(client)
+                    del left[record.number]
+        finally:
+            for record in left.values():
+                self.store.remove_sub(record)
+
+    def _go_on(self, gone: Channel, record: SubRecord) -> Subscription:
+        channel = self.channels.open(gone.name)
+        if channel.log.next_seq == 1 < gone.log.next_seq:
+            channel.log.skip_to(gone.log.next_seq)
+        cursor = channel.log.open_cursor(record.cursor, start=channel.first_available)
+        subscription = Subscription(channel, cursor, record)
+        channel.subscriptions.append(subscription)
+        return subscription
