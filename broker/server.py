@@ -20,6 +20,7 @@ from broker.net.pages import Pages
 from broker.openssl import TlsError
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nsq.api import NsqApi
+from broker.protocols.nsq.channels import channels_of
 from broker.protocols.nsq.door import NsqDoor
 from broker.protocols.nsq.extras import Extras
 from broker.protocols.nsq.lookup_peers import LookupPeers
@@ -295,7 +296,7 @@ def door_stats(name: str, door: Door) -> stats.DoorStats:
 
 
 def topic_stats(entry: Any) -> stats.TopicStats:
-    """One log and its cursors."""
+    """One log and those of its cursors that are channels: the others come and go with clients."""
     return stats.TopicStats(
         name=entry.name,
         depth=entry.depth,
@@ -314,6 +315,6 @@ def topic_stats(entry: Any) -> stats.TopicStats:
                 consumers=cursor.consumers,
                 paused=cursor.paused,
             )
-            for _, cursor in sorted(entry.cursors.items())
+            for cursor in channels_of(entry)
         ],
     )

@@ -138,6 +138,17 @@ def test_the_pages_and_the_metrics_are_there(start_broker: Start) -> None:
     assert "twinwire_stan" not in request(plain.monitor, "GET", "/metrics").body.decode()
 
 
+def test_the_metrics_name_nsq_channels_only(start_broker: Start) -> None:
+    """Subscriptions of NATS Streaming come and go, each under a name that never comes back."""
+    server = start_broker(ON)
+    with StanClient(server, "me") as client, reader(server, "orders.eu"):
+        client.subscribe("orders.eu")
+        client.subscribe("orders.eu", durable="d")
+        metrics = request(server.monitor, "GET", "/metrics").body.decode()
+        found = [line for line in metrics.splitlines() if line.startswith("twinwire_channel_cons")]
+        assert found == ['twinwire_channel_consumers{channel="c",topic="orders.eu"} 1.0']
+
+
 def test_the_data_of_the_drop_in_can_be_served(start_broker: Start, tmp_path: Path) -> None:
     data = tmp_path / "data"
     server = StanServer(tmp_path / "first", "-st", "FILE", "-dir", str(data))
