@@ -180,6 +180,7 @@ class BuildExt(build_ext):
             ext._full_name = ext.name
             ext._needs_stub = False
             ext.optional = self.keep_going
+            ext.include_dirs.sort()  # it mixes them: a compiler's cache would miss half of the time
         return done
 
     def _to_c(self, modules: Sequence[Extension]) -> list[Any]:
