@@ -38,3 +38,41 @@ BULK_TOO_MANY: Final = "more than {limit} names"
 BULK_PATTERN: Final = "not a regular expression: {problem}"
 BULK_ONE_OF: Final = "give subscribe or pattern, not both"
 BULK_TIME: Final = "give one of time_ns and time_ms"
+
+# --- staged blocks and commits --------------------------------------------------------------
+
+BULK_BLOCK: Final = BulkError(400, "the body is no block: {reason}")
+BULK_NAME: Final = BulkError(400, "{what} cannot be called {name!r}")
+BULK_OFFSET: Final = BulkError(409, "this attempt has {have} bytes")
+BULK_OTHER_BYTES: Final = BulkError(
+    409, "this attempt has {have} bytes, and others at this offset: give each attempt its own name"
+)
+BULK_COMMITTING: Final = BulkError(409, "epoch {epoch} is being committed")
+BULK_NOT_STAGED: Final = BulkError(409, "{count} attempts are not staged as they are named here")
+BULK_SAME_PART: Final = BulkError(400, "topics: two attempts of part {part} of {topic}")
+BULK_STAGED_FULL: Final = BulkError(507, "no more can be staged: {reason}")
+BULK_NO_SPACE: Final = BulkError(507, "the disk is full: {reason}")
+BULK_NOT_STORED: Final = BulkError(503, "{topic} cannot be written: {reason}")
+BULK_TOPIC_FULL: Final = BulkError(507, "{topic} has no more room: {reason}")
+BULK_NOT_SAVED: Final = BulkError(503, "the disk does not take it: {reason}")
+BULK_BROKEN: Final = BulkError(
+    500, "epoch {epoch} cannot be finished, its staged blocks do not read: {reason}"
+)
+BULK_STATE: Final = BulkError(500, "what is remembered of this writer does not read: {reason}")
+BULK_STOPPING: Final = BulkError(503, "the broker is stopping")
+
+BULK_BLOCK_REASONS: Final = (
+    "",
+    "it is too short",
+    "it does not begin as one",
+    "its length is not what it says",
+    "its sum is wrong",
+    "record {number} is malformed",
+    "record {number} has a subject that does not belong to the topic",
+    "record {number} has headers that are none",
+)
+BULK_WRITER_BYTES: Final = "this writer has {limit} bytes staged"
+BULK_ALL_BYTES: Final = "all writers together have {limit} bytes staged"
+BULK_ALL_FILES: Final = "there are {limit} attempts"
+BULK_WRITERS: Final = "there are {limit} writers"
+BULK_ATTEMPT: Final = "an attempt is [part, name, bytes], none of them below 0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.limits import KIB, MIB, MS, SECOND
+from broker.limits import DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND
 
 BULK_PORT: Final = 4171
 
@@ -42,3 +42,36 @@ BULK_GZIP_LEVEL: Final = 1
 assert BULK_SLICE_BYTES <= BULK_FRAME_BYTES <= BULK_FRAME_BYTES_MAX <= BULK_PINNED_BYTES_MAX
 assert BULK_RANGES_CLIENT_MAX <= BULK_RANGES_MAX <= BULK_WAITING_MAX
 assert BULK_RANGES_MAX * BULK_FRAME_BYTES <= BULK_PINNED_BYTES_MAX
+
+# --- staged blocks and commits ---------------------------------------------------------------
+
+STAGED_BLOCK_BYTES_MAX: Final = 16 * MIB
+STAGED_WRITER_BYTES_MAX: Final = 8 * GIB  # of one writer; more: 507
+STAGED_BYTES_MAX: Final = 32 * GIB  # of all writers together; more: 507
+STAGED_FILES_MAX: Final = 200_000  # attempts of all writers; more: 507
+STAGED_DISK_RESERVE: Final = 256 * MIB  # stays free besides what commits of all staged will take
+STAGED_TTL: Final = HOUR  # without an upload: what nobody has committed by then is dropped
+STAGED_LOOK: Final = MINUTE  # between two looks for what is to be dropped
+STAGED_UPLOADS_MAX: Final = 8  # blocks in memory, one for each; more wait in line
+STAGED_THREADS: Final = 2  # that check, write, sync and read
+STAGED_READ_BYTES: Final = 1 * MIB  # compared at a time when a block comes again
+
+WRITER_NAME_BYTES_MAX: Final = 200  # as a file name, percent-encoded
+ATTEMPT_NAME_MAX: Final = 32
+WRITERS_MAX: Final = 100_000  # remembered on disk; more: 507
+WRITERS_KEPT: Final = 1_000  # in memory, those used last
+WRITER_TTL: Final = 30 * DAY  # without a commit; then its epochs are forgotten
+
+COMMIT_TOPICS_MAX: Final = 10_000
+COMMIT_ATTEMPTS_MAX: Final = 100_000
+COMMIT_BODY_BYTES_MAX: Final = 16 * MIB
+COMMIT_MISSING_SHOWN: Final = 20  # attempts named in the answer to a commit that is refused
+COMMITS_MAX: Final = 2  # that append at once; others wait
+# What one turn of the loop appends (copying only: about 0.1 ms), and what may wait for the disk:
+# a live publisher to the same log waits for so much at most.
+COMMIT_TURN_BYTES: Final = 256 * KIB
+COMMIT_AHEAD_BYTES: Final = 2 * MIB
+COMMIT_RETRY: Final = 5 * SECOND  # after a commit that the disk did not let through
+
+assert STAGED_BLOCK_BYTES_MAX <= STAGED_WRITER_BYTES_MAX <= STAGED_BYTES_MAX
+assert COMMIT_TURN_BYTES <= COMMIT_AHEAD_BYTES

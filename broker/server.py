@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker import limits, stats
 from broker.admin.metrics import metrics_page
+from broker.bulk.writes import Writes
 from broker.core.engine import Engine
 from broker.core.router import Router
 from broker.core.shared import SYNC_BUCKETS
@@ -59,6 +60,7 @@ class Server:
         self.nats: NatsServer | None = None
         self.streaming: Streaming | None = None
         self.bulk: Bulk | None = None
+        self._writes: Writes | None = None
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
         self._router: Router | None = None
@@ -92,11 +94,10 @@ class Server:
             report,
             self._retention_for,
         )
-        self._engine.open(runtime.loop)
-        for problem in self._engine.problems:
-            log.warning("recovered: %s", problem)
+        self._writes = Writes(data, data / LOGS_FOLDER)
+        await self._open_logs(self._writes, runtime.loop)
         if config.bulk.listen is not None:
-            self.bulk = Bulk(config, self._engine)
+            self.bulk = Bulk(config, self._engine, self._writes)
         if config.nsqlookupd.enabled:
             self._lookup = LookupServer(config.nsqlookupd)
             await self._lookup.start()
@@ -138,6 +139,13 @@ class Server:
             self.ports["bulk"] = await self.bulk.open()
         await self.nats.open_pages()  # the last one: whoever asks /healthz finds all doors open
         self.ports |= self.nats.ports
+
+    async def _open_logs(self, writes: Writes, loop: asyncio.AbstractEventLoop) -> None:
+        writes.look()
+        self.engine.open(loop)
+        for problem in self.engine.problems:
+            log.warning("recovered: %s", problem)
+        await writes.start(self.engine)  # without a door too: what has begun is finished
 
     async def _open(self, name: str, door: Door) -> None:
         await door.open()
@@ -193,6 +201,8 @@ class Server:
             await self.lookup_peers.stop()
         for door in self.doors.values():
             await door.close()
+        if self._writes is not None:
+            await self._writes.stop()
         if self._engine is not None:
             await self._engine.settle()
         for door in self.doors.values():
@@ -219,6 +229,9 @@ class Server:
         if self.bulk is not None:
             await self.bulk.close()
             self.bulk = None
+        if self._writes is not None:
+            await self._writes.stop()
+            self._writes = None
         await asyncio.gather(*(pages.close() for pages in self._pages.values()))
         self._pages.clear()
         self.doors.clear()

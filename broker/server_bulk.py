@@ -14,6 +14,7 @@ from broker.net.tls import Certificates, TlsFiles
 from broker.openssl import TlsError
 
 if TYPE_CHECKING:
+    from broker.bulk.writes import Writes
     from broker.config import Config
     from broker.core.engine import Engine
     from broker.net.tls import ClientCertificate
@@ -26,7 +27,7 @@ BULK_FOLDER: Final = "bulk"
 class Bulk:
     """The door with its listener and what it reads from files."""
 
-    def __init__(self, config: Config, engine: Engine) -> None:
+    def __init__(self, config: Config, engine: Engine, writes: Writes) -> None:
         """OSError, TokenFileError, TlsError and IdentityError say what cannot be used."""
         bulk = config.bulk
         self.config = bulk
@@ -39,6 +40,7 @@ class Bulk:
             files = TlsFiles(bulk.tls_cert, bulk.tls_key, bulk.tls_client_ca, client)
             self.certificates = Certificates(files)
         self.door = BulkDoor(engine, who, self.access)
+        self.door.more_routes += writes.pages(self.door).routes()
         self._pages: Pages | None = None
 
     async def open(self) -> tuple[str, int]:

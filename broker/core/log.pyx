@@ -41,6 +41,7 @@ from broker.core.segment cimport (
 from broker.core.shared cimport Shared
 from broker.core.sharing cimport share
 from broker.core.spare cimport begin_file, cut_tail, drop_spare
+from broker.core.staged cimport STORED_STAGED
 from broker.core.syncing cimport sync
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
 from broker.core.types cimport record_t
@@ -114,6 +115,8 @@ cdef class Log(JobOwner):
         r.seq = self.next_seq
         r.timestamp_ns = self.shared.turn.wall_ns
         record_put(batch.data + batch.len, &r, not_before_ns, flags)
+        if flags & STORED_STAGED:
+            r.reply_len = 0     # counts as it is read
         batch.len += size
         batch.segment.planned += size
         self.waiting_bytes += size

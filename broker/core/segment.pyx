@@ -9,6 +9,7 @@ from libc.string cimport memcpy
 from posix.fcntl cimport O_RDONLY
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 
+from broker.core.staged cimport STORED_STAGED
 from broker.core.types cimport record_t
 from broker.core.vfs cimport vfs_close, vfs_open
 
@@ -140,6 +141,8 @@ cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint chec
     out.rec.flags = 0
     out.not_before_ns = tw_load_i64(p + 24)
     out.flags = <uint8_t>(packed >> 24)
+    if out.flags & STORED_STAGED:
+        out.rec.reply_len = 0       # what stands there is nobody's subject
     out.size = <uint32_t>((length + 7) & ~<size_t>7)
     return out.size
 

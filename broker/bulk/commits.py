@@ -1,0 +1,383 @@
+"""Commits: what a writer has staged for an epoch goes into the logs, once.
+
+    files and logs synced -> intent -> appended -> logs synced -> epoch remembered -> answered
+
+Until the intent is on the disk nothing has happened; from then on the commit is finished, by
+whoever finds the intent: a retry, a later commit of the writer, the next start. Each record says
+which commit it came with and which record of it it is, so that one that is in its log is not
+appended again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from broker import errors_bulk, limits, limits_bulk
+from broker.bulk.answers import RefusedError
+from broker.bulk.feeding import BrokenBlocksError, Feed, folder_of
+from broker.bulk.intents import (
+    COMMITTED,
+    DELETED,
+    VERSION,
+    Done,
+    Intent,
+    IntentError,
+    Plan,
+    intent_path,
+    learn,
+    load_state,
+    remove_intent,
+    save_intent,
+    save_state,
+)
+from broker.bulk.staging import disk_refusal
+from broker.core.files import META
+from broker.core.staged import COMMIT_ID_LEN, remove_file, sync_path
+from broker.logs import fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+    from broker.bulk.batches import Batch, Key
+    from broker.bulk.staging import Staging
+    from broker.core.log import Log
+
+log = logging.getLogger("broker.bulk")
+
+Pages = dict[str, dict[str, object]]  # by topic
+R = TypeVar("R")
+Wanted = dict[str, list[tuple[int, str, int]]]  # topic -> part, attempt, bytes
+
+
+class Writer:
+    """One writer, while it is in use."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lock = asyncio.Lock()
+        self.done: dict[str, Done] = {}
+        self.loaded = False
+        self.intent: Intent | None = None  # of a commit that is not finished
+        self.broken: str | None = None  # why it cannot be
+        self.batch: Batch | None = None  # what it appends
+        self.retry: asyncio.TimerHandle | None = None
+
+
+class Commits:
+    """The commits of all writers."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        open_log: Callable[[str], Log],
+        find_log: Callable[[str], Log | None],
+        keep_from: Callable[[Log, object, int | None], object],
+    ) -> None:
+        """`open_log` finds or makes a log. `keep_from(log, whose, seq)` holds its files back."""
+        self.staging = staging
+        self.open_log = open_log
+        self.find_log = find_log
+        self.keep_from = keep_from
+        self.writers: dict[str, Writer] = {}
+        self.stopping = False
+        self._places = asyncio.Semaphore(limits_bulk.COMMITS_MAX)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._durable: set[bytes] = set()  # ids of logs whose folders are on the disk
+
+    @property
+    def root(self) -> Path:
+        """The folder of everything staged."""
+        return self.staging.root
+
+    # --- start and end
+
+    def start(self, intents: list[Intent]) -> None:
+        """Finish what was begun before, in the background; `intents` as survey found them."""
+        for intent in intents:
+            writer = self.writers.setdefault(intent.writer, Writer(intent.writer))
+            self._take_up(writer, intent)
+            for topic, plan in intent.topics.items():
+                entry = self._log_of(topic, plan)
+                if entry is not None:
+                    # a power cut may have taken the end of the log, whose seqs come again
+                    plan.first = min(plan.first, entry.visible)
+            self._spawn(self._again(writer, surveyed=True))
+
+    async def stop(self) -> None:
+        """Leave everything as it is; what is begun is finished after the next start."""
+        self.stopping = True
+        for writer in self.writers.values():
+            if writer.retry is not None:
+                writer.retry.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            pass  # whoever waited has been told; else it has been logged
+
+    # --- what requests ask for
+
+    async def writer(self, name: str) -> Writer:
+        """A writer with what is remembered of it. RefusedError."""
+        writer = self.writers.pop(name, None) or Writer(name)
+        self.writers[name] = writer  # the last one used is the last one
+        if not writer.loaded:
+            try:
+                done = await self.staging.run(load_state, self.root, name)
+            except (IntentError, OSError) as problem:
+                raise RefusedError(errors_bulk.BULK_STATE, reason=problem) from problem
+            if not writer.loaded:
+                writer.done, writer.loaded = done, True
+        for old in list(self.writers.values())[: -limits_bulk.WRITERS_KEPT]:
+            if not old.lock.locked() and old.intent is None and old is not writer:
+                del self.writers[old.name]
+        return writer
+
+    async def commit(self, name: str, epoch: int, wanted: Wanted) -> Pages:
+        """Commit these attempts; what became of each topic. RefusedError.
+
+        Goes on to its end even if nobody waits for it any more.
+        """
+        if self.stopping:
+            raise RefusedError(errors_bulk.BULK_STOPPING)
+        for topic, attempts in wanted.items():
+            for part, count in Counter(part for part, _, _ in attempts).most_common(1):
+                if count > 1:
+                    raise RefusedError(errors_bulk.BULK_SAME_PART, part=part, topic=topic)
+        return await asyncio.shield(self._spawn(self._commit(name, epoch, wanted)))
+
+    async def _commit(self, name: str, epoch: int, wanted: Wanted) -> Pages:
+        writer = await self.writer(name)
+        async with writer.lock:
+            if writer.intent is not None:
+                await self._finish(writer)
+            before = {t: writer.done[t] for t in wanted if self._is_done(writer, t, epoch)}
+            fresh = {topic: wanted[topic] for topic in wanted if topic not in before}
+            if fresh:
+                await self._begin(writer, epoch, fresh)
+                await self._finish(writer, fresh=True)
+            found: Pages = {}
+            for topic in wanted:
+                done = before.get(topic, writer.done[topic])
+                found[topic] = _page(done, epoch, "already" if topic in before else done.state)
+            return found
+
+    @staticmethod
+    def _is_done(writer: Writer, topic: str, epoch: int) -> bool:
+        return topic in writer.done and writer.done[topic].epoch >= epoch
+
+    async def drop(self, name: str, epoch: int) -> None:
+        """Forget what is staged for an epoch, and a commit of it that cannot be finished."""
+        writer = await self.writer(name)
+        async with writer.lock:
+            if writer.intent is not None and writer.intent.epoch == epoch:
+                if writer.broken is None:
+                    raise RefusedError(errors_bulk.BULK_COMMITTING, epoch=epoch)
+                await self._disk(remove_intent, self.root, name)
+                self._let_go(writer)
+            batch = self.staging.batch(name, epoch)
+            if batch is not None:
+                await self.staging.drop(batch)
+
+    # --- the beginning
+
+    async def _begin(self, writer: Writer, epoch: int, wanted: Wanted) -> None:
+        batch = self.staging.batch(writer.name, epoch)
+        sizes: dict[Key, int] = {
+            (topic, part, attempt): size
+            for topic, attempts in wanted.items()
+            for part, attempt, size in attempts
+        }
+        if batch is not None:
+            self.staging.seal(batch, sizes, True)
+            batch.busy += 1
+        intent = Intent(VERSION, writer.name, epoch, os.urandom(COMMIT_ID_LEN).hex(), {})
+        try:
+            unlike = await self.staging.unlike(batch, sizes.items())
+            if unlike:
+                facts: dict[str, object] = {"missing": unlike[: limits_bulk.COMMIT_MISSING_SHOWN]}
+                raise RefusedError(errors_bulk.BULK_NOT_STAGED, facts, count=len(unlike))
+            if batch is not None:
+                await self._disk(self.staging.sync, batch, [k for k in sizes if sizes[k]])
+            await self._plan(intent, wanted)
+            await self._save_intent(intent)
+        except BaseException:
+            self._keep(intent, held=False)
+            if batch is not None:
+                self.staging.seal(batch, sizes, False)
+            raise
+        finally:
+            if batch is not None:
+                batch.busy -= 1
+        self._take_up(writer, intent)
+
+    async def _plan(self, intent: Intent, wanted: Wanted) -> None:
+        for topic, attempts in wanted.items():
+            try:
+                entry = self.open_log(topic)
+            except OSError as problem:
+                raise disk_refusal(problem.errno or errno.EIO) from problem
+            if entry.last_error:
+                raise RefusedError(
+                    errors_bulk.BULK_NOT_STORED, topic=topic, reason=os.strerror(entry.last_error)
+                )
+            named = sorted(one for one in attempts if one[2])
+            intent.topics[topic] = Plan(entry.log_id.hex(), entry.visible, named)
+            self.keep_from(entry, intent.id, entry.visible)
+            if entry.folder is not None and entry.log_id not in self._durable:
+                # an intent must not name a log that a power cut takes away
+                folder = folder_of(entry)
+                await self._disk(_sync_all, [folder / META, folder, folder.parent])
+                self._durable.add(entry.log_id)
+
+    async def _save_intent(self, intent: Intent) -> None:
+        try:
+            await self._disk(save_intent, self.root, intent)
+        except RefusedError:
+            path = os.fsencode(intent_path(self.root, intent.writer))
+            await self.staging.run(remove_file, path)  # it may be there
+            raise
+
+    def _take_up(self, writer: Writer, intent: Intent) -> None:
+        """Be about to finish this commit; nothing of what it needs goes away."""
+        writer.intent, writer.broken = intent, None
+        writer.batch = self.staging.batch(writer.name, intent.epoch)
+        if writer.batch is not None:
+            writer.batch.busy += 1
+        self._keep(intent, held=True)
+
+    def _let_go(self, writer: Writer) -> None:
+        assert writer.intent is not None
+        self._keep(writer.intent, held=False)
+        if writer.batch is not None:
+            writer.batch.busy -= 1
+        writer.intent = writer.batch = writer.broken = None
+
+    def _keep(self, intent: Intent, *, held: bool) -> None:
+        for topic, plan in intent.topics.items():
+            entry = self._log_of(topic, plan)
+            if entry is not None:
+                self.keep_from(entry, intent.id, min(plan.first, entry.visible) if held else None)
+
+    def _log_of(self, topic: str, plan: Plan) -> Log | None:
+        """The log that was meant; one of that name that was made since then is another one."""
+        entry = self.find_log(topic)
+        same = entry is not None and not entry.deleted and entry.log_id.hex() == plan.log_id
+        return entry if same else None
+
+    # --- the end
+
+    async def _again(self, writer: Writer, *, surveyed: bool = False) -> None:
+        """Finish a commit that nobody waits for."""
+        try:
+            await self.writer(writer.name)
+            async with writer.lock:
+                if writer.intent is None or writer.broken is not None:
+                    return
+                if surveyed:
+                    await self._disk(save_intent, self.root, writer.intent)
+                await self._finish(writer, fresh=surveyed)
+        except RefusedError as refusal:
+            details = fields(writer=writer.name, reason=refusal.text)
+            log.error("a commit cannot be finished now", extra=details)
+
+    async def _finish(self, writer: Writer, *, fresh: bool = False) -> None:
+        """Bring the commit that has begun to its end. `fresh`: what logs have of it is known.
+
+        RefusedError: it stays begun, and is tried again later.
+        """
+        intent = writer.intent
+        assert intent is not None
+        try:
+            async with self._places:
+                await self._bring_to_end(writer, intent, fresh)
+        except BrokenBlocksError as problem:
+            writer.broken = str(problem)
+            epoch, reason = intent.epoch, str(problem)
+            log.error(
+                "a commit cannot be finished", extra=fields(writer=writer.name, reason=reason)
+            )
+            raise RefusedError(errors_bulk.BULK_BROKEN, epoch=epoch, reason=reason) from problem
+        except RefusedError:
+            if not self.stopping:
+                wait = limits_bulk.COMMIT_RETRY / limits.SECOND
+                loop = asyncio.get_running_loop()
+                writer.retry = loop.call_later(wait, lambda: self._spawn(self._again(writer)))
+            raise
+
+    async def _bring_to_end(self, writer: Writer, intent: Intent, fresh: bool) -> None:
+        if not fresh:
+            await self._learn(writer, intent)
+        feeds: dict[str, Feed] = {}
+        try:
+            for topic, plan in intent.topics.items():
+                if self._is_done(writer, topic, intent.epoch):
+                    continue
+                feeds[topic] = Feed(self.staging, writer.batch, topic, plan)
+                entry = self._log_of(topic, plan)
+                if entry is not None:
+                    await feeds[topic].append(entry, bytes.fromhex(intent.id))
+        finally:
+            for feed in feeds.values():
+                await feed.quiet()
+        done = dict(writer.done)
+        for topic, feed in feeds.items():
+            await feed.settle()
+            await self._disk(_sync_all, feed.paths())
+            feed.check_disk()
+            state = DELETED if feed.deleted else COMMITTED
+            done[topic] = Done(intent.epoch, feed.records, feed.first, feed.last, state)
+        if feeds:
+            await self._disk(save_state, self.root, writer.name, done)
+            writer.done = done
+        await self._disk(remove_intent, self.root, writer.name)
+        batch, topics = writer.batch, list(intent.topics)
+        self._let_go(writer)
+        if batch is not None:
+            self._spawn(self.staging.drop(batch, topics))
+
+    async def _learn(self, writer: Writer, intent: Intent) -> None:
+        """See what the logs have of a commit that was tried before."""
+        if writer.broken is not None:
+            raise BrokenBlocksError(writer.broken)
+        for topic, plan in intent.topics.items():
+            entry = self._log_of(topic, plan)
+            if entry is not None and entry.folder is not None:
+                await self._disk(learn, plan, folder_of(entry), bytes.fromhex(intent.id))
+
+    async def _disk(self, call: Callable[..., object], *args: object) -> None:
+        """File work on a thread. RefusedError."""
+        try:
+            await self.staging.run(call, *args)
+        except OSError as problem:
+            raise disk_refusal(problem.errno or errno.EIO) from problem
+
+
+def _sync_all(paths: list[str | Path]) -> None:
+    """On a thread; what is gone belongs to a topic that was deleted. OSError."""
+    for path in paths:
+        error = sync_path(os.fsencode(path))
+        if error not in (0, errno.ENOENT):
+            raise OSError(error, os.strerror(error), str(path))
+
+
+def _page(done: Done, epoch: int, state: str) -> dict[str, object]:
+    """What a commit is told of a topic; of an older epoch nothing is known any more."""
+    if done.epoch != epoch:
+        return {"records": None, "first": None, "last": None, "state": state}
+    return {"records": done.records, "first": done.first, "last": done.last, "state": state}

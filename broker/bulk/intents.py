@@ -1,0 +1,230 @@
+"""What is remembered of commits, each file put in place in one step and synced.
+
+    <data>/staged/.intents/<writer>.json    a commit that has begun; gone when it is finished
+    <data>/staged/<writer>/state.json       the last epoch of each topic
+
+A commit begins when its intent is on the disk, and has happened from then on: whoever finds an
+intent finishes it.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from broker.core.files import SEGMENT_SUFFIX, MetaError, escape, load_meta
+from broker.core.segment import check_header
+from broker.core.staged import find_staged, remove_file, replace_file, sync_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+VERSION: Final = 1
+INTENTS: Final = ".intents"
+STATE: Final = "state.json"
+COMMITTED: Final = "committed"
+DELETED: Final = "deleted"
+FILE_HEADER_BYTES: Final = 64
+_SEQ_END: Final = 2**64 - 1
+Range = tuple[int, int]  # first, behind
+F = TypeVar("F", "Intent", "Remembered")
+
+
+class IntentError(Exception):
+    """A file is of a version that this build does not know, or does not read."""
+
+
+class Plan(msgspec.Struct):
+    """One topic of a commit."""
+
+    log_id: str
+    first: int  # no record of the commit has a lower seq, unless `low` says so
+    attempts: list[tuple[int, str, int]]  # part, attempt, bytes; in the order they are appended
+    have: list[Range] = []  # numbers of records that are in the log; found after an end
+    low: int | None = None  # the lowest and highest seq of those
+    high: int | None = None
+
+    def learn(self, ranges: Iterable[Range], low: int, high: int) -> None:
+        """These are in the log too."""
+        self.have = merged([*self.have, *ranges])
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+
+
+class Intent(msgspec.Struct):
+    """A commit that has begun."""
+
+    version: int
+    writer: str
+    epoch: int
+    id: str
+    topics: dict[str, Plan]
+
+
+class Done(msgspec.Struct):
+    """The last commit of a writer to a topic."""
+
+    epoch: int
+    records: int
+    first: int | None
+    last: int | None
+    state: str = COMMITTED
+
+
+class Remembered(msgspec.Struct):
+    """What is known of a writer."""
+
+    version: int
+    writer: str
+    topics: dict[str, Done]
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """In order, those that touch each other as one."""
+    found: list[Range] = []
+    for first, behind in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(behind, found[-1][1]))
+        else:
+            found.append((first, behind))
+    return found
+
+
+def _load(path: Path, kind: type[F]) -> F | None:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        found = msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeError) as problem:
+        raise IntentError(f"{path}: {problem}") from None
+    if found.version != VERSION:
+        raise IntentError(f"{path}: version {found.version}; this build reads {VERSION}")
+    return found
+
+
+def _save(path: Path, what: Intent | Remembered) -> None:
+    """OSError."""
+    error = replace_file(os.fsencode(path), msgspec.json.encode(what), os.fsencode(path.parent))
+    if error:
+        raise OSError(error, os.strerror(error), str(path))
+
+
+def intent_path(root: Path, writer: str) -> Path:
+    """Where the commit under way of a writer stands."""
+    return root / INTENTS / f"{escape(writer)}.json"
+
+
+def save_intent(root: Path, intent: Intent) -> None:
+    """The commit begins. OSError: it is not known whether it does."""
+    folder = root / INTENTS
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        _sync(root)
+    _save(intent_path(root, intent.writer), intent)
+
+
+def remove_intent(root: Path, writer: str) -> None:
+    """The commit is finished. OSError."""
+    error = remove_file(os.fsencode(intent_path(root, writer)))
+    if error:
+        raise OSError(error, os.strerror(error), str(intent_path(root, writer)))
+
+
+def load_intents(root: Path) -> list[Intent]:
+    """All commits that have begun. IntentError, OSError."""
+    folder = root / INTENTS
+    if not folder.exists():
+        return []
+    found = [_load(path, Intent) for path in sorted(folder.iterdir()) if path.suffix == ".json"]
+    return [intent for intent in found if intent is not None]
+
+
+def load_state(root: Path, writer: str) -> dict[str, Done]:
+    """The last epochs of a writer. IntentError, OSError."""
+    found = _load(root / escape(writer) / STATE, Remembered)
+    return {} if found is None else found.topics
+
+
+def save_state(root: Path, writer: str, topics: dict[str, Done]) -> None:
+    """Remember the last epochs. OSError."""
+    folder = root / escape(writer)
+    folder.mkdir(parents=True, exist_ok=True)
+    _save(folder / STATE, Remembered(VERSION, writer, topics))
+    _sync(root)
+
+
+def _sync(path: Path) -> None:
+    error = sync_path(os.fsencode(path))
+    if error:
+        raise OSError(error, os.strerror(error), str(path))
+
+
+# --- after an end of the process
+
+
+def segment_files(folder: Path, first: int) -> list[tuple[int, int, Path]]:
+    """(first seq, seq behind, path) of the segments that hold records from `first` on."""
+    found = [
+        (int(path.stem), path)
+        for path in folder.iterdir()
+        if path.suffix == SEGMENT_SUFFIX and path.stem.isdigit()
+    ]
+    found.sort()
+    ends = [later for (_, _), (later, _) in pairwise(found)] + [_SEQ_END]
+    return [(seq, end, path) for (seq, path), end in zip(found, ends, strict=True) if end > first]
+
+
+def learn(plan: Plan, folder: Path, commit_id: bytes) -> None:
+    """Find out which records of the commit the files of a log hold. OSError."""
+    for first, behind, path in segment_files(folder, plan.first):
+        name = os.fsencode(path)
+        # what is counted as there must stay there
+        error = sync_path(name)
+        if error:
+            raise OSError(error, os.strerror(error), str(path))
+        ranges, low, high = find_staged(name, bytes.fromhex(plan.log_id), first, behind, commit_id)
+        if ranges:
+            plan.learn(ranges, low, high)
+
+
+def survey(root: Path, logs: Path) -> list[Intent]:
+    """Before the engine opens the logs: all commits that have begun, with what their logs hold.
+
+    Before, because opening a log drops segments that its readers are done with. What was found is
+    saved, so that it need not be there another time. IntentError, OSError.
+    """
+    intents = load_intents(root)
+    for intent in intents:
+        done = load_state(root, intent.writer)
+        for topic, plan in intent.topics.items():
+            folder = logs / escape(topic)
+            if topic in done and done[topic].epoch >= intent.epoch:
+                continue
+            if _log_id(folder) == plan.log_id:
+                learn(plan, folder, bytes.fromhex(intent.id))
+        save_intent(root, intent)
+    return intents
+
+
+def _log_id(folder: Path) -> str | None:
+    """None when there is no such log. OSError, FormatError."""
+    try:
+        meta = load_meta(str(folder))
+    except MetaError:
+        meta = None
+    if meta is not None:
+        return str(meta["log_id"])
+    if not folder.is_dir():
+        return None
+    for _, _, path in segment_files(folder, 0):  # as the engine does when it opens such a log
+        with path.open("rb") as file:
+            header = check_header(file.read(FILE_HEADER_BYTES), os.fsencode(path))
+        if header is not None:
+            return str(header[0].hex())
+    return None

@@ -1,0 +1,101 @@
+"""The writing half of the bulk door: made before the logs are opened, started after.
+
+writes = Writes(data)
+writes.look()                 what an earlier process has begun
+engine.open(...)
+await writes.start(engine)    and finish it in the background
+... writes.pages(door).routes() ...
+await writes.stop()           before the engine is closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from broker import limits, limits_bulk
+from broker.bulk.commits import Commits
+from broker.bulk.intents import Intent, survey
+from broker.bulk.staging import Bounds, Staging
+from broker.bulk.writing import WritePages
+from broker.core.staged import keep_from
+from broker.protocols.nsq.wire import is_ephemeral
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from broker.bulk.door import BulkDoor
+    from broker.core.engine import Engine
+    from broker.core.log import Log
+
+STAGED_FOLDER: Final = "staged"
+
+
+class Keeping:
+    """Who needs the files of which log, and from where on."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[bytes, dict[object, int]] = {}
+
+    def keep(self, log: Log, whose: object, seq: int | None) -> None:
+        """Keep what reaches beyond seq; None: this one needs it no more."""
+        wanted = self._wanted.setdefault(log.log_id, {})
+        wanted.pop(whose, None)
+        if seq is not None:
+            wanted[whose] = seq
+        if not wanted:
+            del self._wanted[log.log_id]
+        keep_from(log, min(wanted.values(), default=None))
+
+
+class Writes:
+    """Staged blocks and commits of one data folder."""
+
+    def __init__(self, data: Path, logs: Path, bounds: Bounds | None = None) -> None:
+        self.logs = logs
+        self.staging = Staging(data / STAGED_FOLDER, bounds)
+        self.keeping = Keeping()
+        self._intents: list[Intent] = []
+        self._commits: Commits | None = None
+        self._look: asyncio.Task[None] | None = None
+
+    @property
+    def commits(self) -> Commits:
+        """Only after start."""
+        assert self._commits is not None
+        return self._commits
+
+    def look(self) -> None:
+        """See what an earlier process has begun. IntentError, OSError."""
+        self._intents = survey(self.staging.root, self.logs)
+
+    async def start(self, engine: Engine) -> None:
+        """Take commits from now on, and finish those that were begun. OSError."""
+        self._commits = Commits(
+            self.staging,
+            lambda name: engine.open_log(name, is_ephemeral(name.encode())),
+            engine.log,
+            self.keeping.keep,
+        )
+        await self.staging.start()
+        self._commits.start(self._intents)
+        self._look = asyncio.create_task(self._keep_house())
+
+    def pages(self, door: BulkDoor) -> WritePages:
+        """The handlers of a door."""
+        return WritePages(door, self.staging, self.commits)
+
+    async def _keep_house(self) -> None:
+        while True:
+            await self.staging.expire(time.time_ns())
+            await asyncio.sleep(limits_bulk.STAGED_LOOK / limits.SECOND)
+
+    async def stop(self) -> None:
+        """Take no more; commits that have begun go on after the next start."""
+        if self._look is not None:
+            self._look.cancel()
+            await asyncio.gather(self._look, return_exceptions=True)
+        if self._commits is not None:
+            await self._commits.stop()
+        await asyncio.to_thread(self.staging.close)
