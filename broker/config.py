@@ -16,6 +16,7 @@ from broker import config_parse as kinds
 from broker import limits
 from broker.config_bulk import BulkConfig
 from broker.config_check import conflicts, near, syntax_error
+from broker.config_events import EventsConfig
 from broker.config_lookup import LookupConfig
 from broker.config_parse import Address, SyncPolicy
 from broker.config_sections import (
@@ -41,6 +42,7 @@ __all__ = [
     "BulkConfig",
     "Config",
     "ConfigError",
+    "EventsConfig",
     "LogConfig",
     "LookupConfig",
     "MonitorConfig",

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from broker import config_parse as kinds
 from broker import limits
 from broker.config_bulk import BulkConfig
+from broker.config_events import EventsConfig
 from broker.config_lookup import LookupConfig, peers
 from broker.config_nsq import NsqWatching
 from broker.config_parse import Address, SyncPolicy
@@ -209,3 +210,4 @@ class Config:
     storage: StorageConfig = StorageConfig()
     bridge: BridgeConfig = BridgeConfig()
     bulk: BulkConfig = BulkConfig()
+    events: EventsConfig = EventsConfig()

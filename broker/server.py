@@ -30,7 +30,14 @@ from broker.protocols.nsq.statsd import Statsd, full_prefix
 from broker.protocols.stan.monitor import StreamingPages
 from broker.protocols.stan.streaming import Streaming
 from broker.server_bulk import Bulk
-from broker.server_engine import LOGS_FOLDER, STAN_FOLDER, broken_log, engine_limits, report
+from broker.server_engine import (
+    LOGS_FOLDER,
+    STAN_FOLDER,
+    broken_log,
+    delivery_events,
+    engine_limits,
+    report,
+)
 from broker.server_nats import nats_settings, reload_nats
 from broker.server_stan import stan_settings
 from broker.server_topics import TopicSettings, sync_words
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from broker.config import Address, Config
+    from broker.core.events import EventLog
     from broker.net.listener import Door
     from broker.net.tls import Certificates
 
@@ -64,6 +72,7 @@ class Server:
         self._lock: DataLock | None = None
         self._engine: Engine | None = None
         self._router: Router | None = None
+        self._events: EventLog | None = None
         self._statsd: asyncio.Task[None] | None = None
 
     @property
@@ -98,6 +107,7 @@ class Server:
         await self._open_logs(self._writes, runtime.loop)
         if config.bulk.listen is not None:
             self.bulk = Bulk(config, self._engine, self._writes)
+        self._events = delivery_events(self._engine, config)
         if config.nsqlookupd.enabled:
             self._lookup = LookupServer(config.nsqlookupd)
             await self._lookup.start()
@@ -238,6 +248,9 @@ class Server:
         if self._lookup is not None:
             await self._lookup.stop()
             self._lookup = None
+        if self._events is not None:
+            self._events.end()
+            self._events = None
         if self._engine is not None:
             await self._engine.close()
             self._engine = None
@@ -255,7 +268,7 @@ class Server:
         """What a log keeps, in the engine's words; None = until every reader is done."""
         topic = self.config.storage.for_topic(name)
         kept = (topic.max_age_ns, topic.max_bytes, topic.max_msgs, topic.keep_ns, topic.keep_bytes)
-        return kept if any(kept) else None
+        return kept if any(kept) else self.config.events.kept(name)
 
     # --- what the monitoring pages ask for
 
@@ -277,6 +290,8 @@ class Server:
                 write_errors=shared.write_errors + shared.sync_errors,
                 quarantined_ranges=shared.quarantined_ranges,
                 torn_bytes_cut=shared.torn_bytes,
+                delivery_events=self._events.written if self._events is not None else 0,
+                delivery_events_lost=self._events.lost if self._events is not None else 0,
             ),
             subscriptions=self._router.size if self._router is not None else 0,
         )

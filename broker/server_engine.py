@@ -6,7 +6,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import limits
+from broker import limits, limits_events
+from broker.core.events import EventLog
 from broker.logs import fields
 
 if TYPE_CHECKING:
@@ -45,6 +46,17 @@ def engine_limits(config: Config) -> dict[str, Any]:
         "to_live": config.bridge.nsq_to_nats,
         "from_live": config.bridge.nats_to_nsq,
     }
+
+
+def delivery_events(engine: Engine, config: Config) -> EventLog | None:
+    """Begin to tell of deliveries, if that is configured. OSError: their log cannot be made."""
+    wanted = config.events
+    if not wanted.topic:
+        return None
+    size = limits_events.EVENTS_BUFFER
+    events = EventLog(engine.shared, engine.open_log, wanted.topic, size, wanted.linger_ns)
+    events.begin()
+    return events
 
 
 def report(level: str, text: str, **details: object) -> None:

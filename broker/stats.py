@@ -68,6 +68,8 @@ class EngineStats:
     write_errors: int = 0  # failed writes and syncs, since start
     quarantined_ranges: int = 0  # stretches of records passed over because they do not read
     torn_bytes_cut: int = 0  # bytes cut from the ends of logs by recovery, since start
+    delivery_events: int = 0  # written to their log, since start
+    delivery_events_lost: int = 0  # their log could not take them, since start
 
 
 @dataclass(slots=True)

@@ -91,6 +91,13 @@ _ENGINE = (
         "Records set aside because they could not be read.",
     ),
     _Series(_COUNTER, "log_torn_bytes", "torn_bytes_cut", "Bytes cut from the ends of logs."),
+    _Series(_COUNTER, "delivery_events", "delivery_events", "Delivery events written."),
+    _Series(
+        _COUNTER,
+        "delivery_events_lost",
+        "delivery_events_lost",
+        "Delivery events that their log could not take.",
+    ),
 )
 
 

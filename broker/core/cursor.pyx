@@ -24,6 +24,7 @@ from broker.core.acks cimport AckSet
 from broker.core.choice cimport chosen, give_unacked
 from broker.core.deadletter cimport (
     REASON_CLOSE, REASON_REQUEUE, REASON_RETURNED, REASON_TIMEOUT, addressed_to, bury)
+from broker.core.events cimport EVENT_FIN, acked, told
 from broker.core.heap cimport heap_peek, heap_push, heap_remove, heap_update
 from broker.core.inflight cimport (
     ENTRY_AGAIN, ENTRY_DEFERRED, ENTRY_LEAVING, ENTRY_SENT, Inflight, entry_t)
@@ -65,12 +66,11 @@ cdef class Cursor(JobOwner):
     cdef void join(self, consumer_t *c, Sink sink) noexcept:
         """A new consumer with no credit; its timing fields are set by the caller."""
         c.sink = <void *>sink
-        c.next = c.prev = NULL
+        c.next = c.prev = c.all_prev = NULL
         c.credit = c.in_flight = c.first = c.last = c.blocked = c.unwell = 0
         c.sent_ns = c.sent_then = 0
         if c.nearness:
             self.choice = CHOICE_NEAREST
-        c.all_prev = NULL
         c.all_next = self.all
         if self.all != NULL:
             self.all.all_prev = c
@@ -145,23 +145,20 @@ cdef class Cursor(JobOwner):
 
     cdef entry_t *held_by(self, consumer_t *c, uint64_t seq, int *code) noexcept:
         cdef entry_t *e = self.inflight.find(seq)
+        code[0] = ACK_OK
         if e == NULL or e.state != ENTRY_SENT:
             code[0] = ACK_NOT_IN_FLIGHT
-            return NULL
-        if e.timer.owner != c:
+        elif e.timer.owner != c:
             code[0] = ACK_NOT_OWNER
-            return NULL
-        code[0] = ACK_OK
-        return e
+        return e if code[0] == ACK_OK else NULL
 
     cdef int finish(self, consumer_t *c, uint64_t seq) noexcept:
         cdef int code
         cdef entry_t *e = self.held_by(c, seq, &code)
         if e == NULL:
             return code
-        if self.latency is not None:
-            self.latency.note(
-                self.shared.turn.now_ns - e.mark + <int64_t>e.age_ns, self.shared.turn.now_ns)
+        if self.latency is not None or self.shared.events is not None:
+            acked(self, e)
         self.unlink(e)
         self.inflight.free_entry(e)
         c.acked += 1
@@ -179,6 +176,8 @@ cdef class Cursor(JobOwner):
         if delay_ns <= 0 or (self.deliver_max and e.attempts >= self.deliver_max):
             self.again(e, True, REASON_REQUEUE)
             return ACK_OK
+        if self.shared.events is not None:
+            told(self, e, REASON_REQUEUE)
         self.put_off(e, delay_ns)
         if self.journal is not None:
             self.journal.op(
@@ -208,6 +207,8 @@ cdef class Cursor(JobOwner):
         cdef entry_t *e = self.inflight.find(seq)
         if e == NULL or e.state == ENTRY_LEAVING:
             return False
+        if self.shared.events is not None:
+            told(self, e, EVENT_FIN)
         if e.state == ENTRY_SENT:
             if e.timer.owner != NULL:
                 (<consumer_t *>e.timer.owner).acked += 1
@@ -252,12 +253,13 @@ cdef class Cursor(JobOwner):
 
     cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept:
         """Queue an entry to be given again: behind the fresh records, or before them."""
+        if reason and self.shared.events is not None:
+            told(self, e, reason)
         if self.deliver_max and e.attempts >= self.deliver_max:
             bury(self, e, reason)
             return
-        e.mark = <int64_t>self.next_seq
-        if at_tail:
-            e.mark = <int64_t>min(self.log.frontier, self.next_seq + AGAIN_DISTANCE)
+        e.mark = <int64_t>(self.next_seq if not at_tail else
+                           min(self.log.frontier, self.next_seq + AGAIN_DISTANCE))
         self.inflight.push_again(e)
         if self.journal is not None:
             self.journal.op(OP_ENTRY, e.seq, e.attempts, 0, 3)
@@ -445,7 +447,7 @@ cdef class Cursor(JobOwner):
 
     cdef void sent(self, consumer_t *c, entry_t *e, int64_t stored_ns) noexcept:
         """The record of e, stored at `stored_ns` of the wall clock, is with c now."""
-        if self.latency is not None:
+        if self.latency is not None or self.shared.events is not None:
             e.age_ns = <float>(self.shared.turn.wall_ns - stored_ns)
         e.state = ENTRY_SENT
         e.mark = self.shared.turn.now_ns
@@ -550,10 +552,8 @@ cdef class Cursor(JobOwner):
     cdef void skip_range(self, uint64_t first, uint64_t behind) noexcept:
         """Records first..behind-1, which nobody has been given yet, are not to be given."""
         cdef uint64_t seq
-        cdef entry_t *e
         for seq in range(max(first, self.next_seq), behind):
-            e = self.inflight.find(seq)
-            if e == NULL and not self.acks.has(seq):
+            if self.inflight.find(seq) == NULL and not self.acks.has(seq):
                 self.done_with(seq)
                 self.ahead += 1
 
@@ -570,9 +570,8 @@ cdef class Cursor(JobOwner):
         if self.journal is not None and not delete:
             self.flush_journal()
         self.inflight.clear()       # its entries point to consumers that go their own ways now
-        if self.journal is None:
-            return
-        self.journal.discard() if delete else self.journal.close()
+        if self.journal is not None:
+            self.journal.discard() if delete else self.journal.close()
 
     @property
     def depth(self):

@@ -16,6 +16,7 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from broker.core.cursor cimport Cursor
+from broker.core.events cimport EVENT_DEAD, told
 from broker.core.inflight cimport ENTRY_LEAVING, Inflight, entry_t
 from broker.core.log cimport Log
 from broker.core.reading cimport read_entry
@@ -180,5 +181,7 @@ cdef class DeadLetters(Session):
         if not stored:
             self.later(e, 'it was not written')
             return
+        if cursor.shared.events is not None:
+            told(cursor, e, EVENT_DEAD)
         cursor.inflight.free_entry(e)
         cursor.done_with(seq)

@@ -30,7 +30,7 @@ def stats() -> Stats:
             TopicStats("a", 1, 2, 3, [ChannelStats("x", 4, 5, 6, 7, 8, 9, 10, paused=True)]),
             TopicStats('odd"\n\\name'),
         ],
-        engine=EngineStats(Histogram((0.001, 0.01), [3, 2, 1], 0.5), 12, 13, 14, 15),
+        engine=EngineStats(Histogram((0.001, 0.01), [3, 2, 1], 0.5), 12, 13, 14, 15, 17, 18),
         subscriptions=16,
     )
 
@@ -80,6 +80,8 @@ def test_counters_appear_under_their_names(stats: Stats, accept: str, parse) -> 
     assert value(found, "log_write_errors_total") == 13
     assert value(found, "log_quarantined_ranges_total") == 14
     assert value(found, "log_torn_bytes_total") == 15
+    assert value(found, "delivery_events_total") == 17
+    assert value(found, "delivery_events_lost_total") == 18
 
 
 @pytest.mark.parametrize(("accept", "parse"), [("", parse_text), (OPEN_METRICS, parse_open)])
