@@ -1,0 +1,35 @@
+"""Numbers of the Spark source and sink: default, unit, where it comes from.
+
+Sizes are bytes, times seconds, unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.limits import MIB
+
+# --- reading ---------------------------------------------------------------------------------
+
+PARTITION_RECORDS: Final = 500_000  # most records of one task (`maxRecordsPerPartition`)
+# A task costs about 50 ms of CPU, a record about 1 us: fewer records than this are not worth one.
+PARTITION_RECORDS_MIN: Final = 250_000
+PARTITION_BYTES: Final = 256 * MIB  # a task of large records gets fewer of them
+# While a read is small it is split for this many cores; a larger one is split enough as it is.
+PARTITIONS_OF_SMALL_READS: Final = 8
+BATCH_ROWS: Final = 10_000  # rows of one Arrow batch; below 2,000 a row costs more
+FETCH_BYTES: Final = 4 * MIB
+FETCH_BYTES_MAX: Final = 64 * MIB  # what the door answers at most
+FETCH_RETRIES: Final = 5
+FETCH_TIMEOUT_MS: Final = 30_000
+
+# Holds of readers end by themselves: a query that is gone for good must not fill the disk.
+READER_TTL_STREAM_S: Final = 24 * 3600
+READER_TTL_BATCH_S: Final = 3600
+READER_RENEWALS: Final = 4  # while nothing comes in, a hold is renewed so often within its time
+
+# Time filters are widened by this: the clock of a broker may have been set back in between.
+TIME_SLACK_S: Final = 300
+
+assert PARTITION_RECORDS_MIN <= PARTITION_RECORDS
+assert FETCH_BYTES <= FETCH_BYTES_MAX

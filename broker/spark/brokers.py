@@ -1,0 +1,113 @@
+"""The brokers of a query: what they have, where times begin, and what they know of our progress.
+
+For the driver; tasks talk to the one broker that has their range (fetch.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from broker.client.bulk.connection import Connection
+from broker.client.bulk.errors import Refused, Unreachable
+from broker.errors_spark import DOWN, SAME_PARTITION, BrokerDownError, OptionError
+from broker.spark.offsets import Offsets, Place
+from broker.spark.options import Access, Progress, Wanted
+from broker.spark.topics import Entry, Survey
+
+log = logging.getLogger("twinwire.spark")
+NS_PER_MS = 1_000_000
+
+
+class Brokers:
+    """Connections to all servers of a query; they are kept open between triggers."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._connections: dict[int, Connection] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def at(self, server: int) -> Connection:
+        """The connection to one of `servers`."""
+        if server not in self._connections:
+            self._connections[server] = Connection(self.access.servers[server], self.access.options)
+        return self._connections[server]
+
+    def survey(self, wanted: Wanted, *, patient: bool) -> Survey:
+        """Ask every broker. One that is down, after the retries, is an error unless `patient`."""
+        entries: dict[Place, Entry] = {}
+        owners: dict[int, str] = {}  # ordinal -> broker id
+        down: list[str] = []
+        for number, server in enumerate(self.access.servers):
+            try:
+                listing = self.at(number).topics(wanted.names or None, wanted.pattern)
+            except Unreachable as error:
+                log.warning("broker %s is not reached: %s", server, error)
+                down.append(server)
+                continue
+            part = listing.partition
+            if owners.get(part) == listing.broker_id:
+                continue  # another address of a broker we know
+            if part in owners:
+                raise OptionError(
+                    SAME_PARTITION.format(first=owners[part], second=server, partition=part)
+                )
+            owners[part] = listing.broker_id
+            for topic in listing.topics:
+                place = Place(topic.name, part)
+                if wanted.has(*place):
+                    entries[place] = Entry(
+                        place, topic.incarnation, topic.first, topic.next, topic.bytes,
+                        number, listing.broker,
+                    )  # fmt: skip
+        if down and (not patient or not owners):
+            raise BrokerDownError(DOWN.format(servers=", ".join(down)))
+        return Survey(entries, frozenset(owners), tuple(down))
+
+    def find_times(self, survey: Survey, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
+        """The first seq at or after a time; None where there is no such record."""
+        found: dict[Place, int | None] = {}
+        for server, places in _by_server(survey, times_ms).items():
+            asked = {place.topic: times_ms[place] * NS_PER_MS for place in places}
+            answer = self.at(server).offsets(asked)
+            for place in places:
+                at = answer.get(place.topic)
+                found[place] = at.seq if at is not None and at.exact else None
+        return found
+
+    def put_progress(self, survey: Survey, marks: Offsets, name: str, progress: Progress) -> None:
+        """Tell each broker how far we are. Only who asked for it by an option minds a refusal."""
+        for server, places in _by_server(survey, marks).items():
+            positions = {place.topic: (marks[place].seq, marks[place].inc) for place in places}
+            try:
+                self.at(server).put_reader(name, positions, progress.ttl_s, progress.hold)
+            except (Refused, Unreachable) as error:
+                if progress.asked_for and isinstance(error, Refused):
+                    raise
+                log.warning("progress is not told to %s: %s", self.access.servers[server], error)
+
+
+def _by_server(survey: Survey, places: Mapping[Place, object]) -> dict[int, list[Place]]:
+    servers: dict[int, list[Place]] = {}
+    for place in places:
+        entry = survey.entries.get(place)
+        if entry is not None:
+            servers.setdefault(entry.server, []).append(place)
+    return servers

@@ -1,0 +1,44 @@
+"""What the brokers say they have: the topics of a query, each on its broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from broker.spark.offsets import Mark, Offsets, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One topic on one broker. `next` is behind the last record that is on its disk."""
+
+    place: Place
+    inc: str
+    first: int
+    next: int
+    bytes: int
+    server: int  # which of the option `servers`
+    broker: str = ""
+
+    @property
+    def record_bytes(self) -> float:
+        """Bytes of a record in the mean."""
+        return self.bytes / max(self.next - self.first, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The answers of all brokers at one time."""
+
+    entries: dict[Place, Entry]
+    reached: frozenset[int] = frozenset({0})  # ordinals of the brokers that answered
+    down: tuple[str, ...] = field(default=())
+
+    def knows(self, place: Place) -> bool:
+        """A place that is not in `entries` is gone: its broker answered, or none is missing."""
+        return place in self.entries or place.partition in self.reached or not self.down
+
+    def earliest(self) -> Offsets:
+        return {place: Mark(e.first, e.inc) for place, e in self.entries.items()}
+
+    def latest(self) -> Offsets:
+        return {place: Mark(e.next, e.inc) for place, e in self.entries.items()}

@@ -1,0 +1,52 @@
+"""The data source `twinwire`, where Spark looks for data sources.
+
+Spark imports every module whose name begins with `pyspark_`, in each session, whether or not the
+session uses it: nothing of the broker is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from broker.spark.source import BatchReader
+    from broker.spark.stream import StreamReader
+
+__all__ = ["DefaultSource"]
+
+# The worker that hands filters down; Spark uses it only when it is configured to.
+_FILTER_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class DefaultSource(DataSource):
+    """`spark.read` and `spark.readStream` with `.format("twinwire")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "twinwire"
+
+    def schema(self) -> StructType:
+        from broker.spark.schema import readable
+        from broker.spark.settings import check_readable_options
+
+        reading = check_readable_options(self.options)
+        return readable(headers=reading.headers, metadata=reading.metadata)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        from broker.spark import source
+        from broker.spark.settings import read_settings
+
+        hands_down = _FILTER_WORKER in sys.modules or sys.argv[1:2] == [_FILTER_WORKER]
+        kind = source.FilteringReader if hands_down else source.BatchReader
+        return kind(read_settings(self.options, stream=False), schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        from broker.spark.settings import read_settings
+        from broker.spark.stream import StreamReader
+
+        return StreamReader(read_settings(self.options, stream=True), schema)

@@ -1,0 +1,118 @@
+"""What tests of Spark do with a broker and with a session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness import Server
+from harness.http import request
+from harness.nats_client import NatsClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+ROOT = Path(__file__).parents[1]
+SYNCED = {"storage": {"sync": "none"}}  # what is written can be read at once
+
+
+def environment() -> dict[str, str]:
+    """What Spark and the Python processes it starts need to find this source tree."""
+    paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_HOSTNAME": "localhost",
+    }
+
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.memory": "1g",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.streaming.pollingDelay": "10ms",
+    "spark.log.level": "ERROR",
+}
+
+
+def make_session(folder: Path) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    os.environ.update(environment())
+    builder = SparkSession.builder.master("local[2]").appName("tests")
+    settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def make_topic(server: Server, topic: str) -> None:
+    assert request(server.nsq_http, "POST", "/topic/create", topic=topic).status == 200
+
+
+def fill(server: Server, topic: str, bodies: list[bytes], headers: bytes = b"") -> None:
+    """Publish, and wait until all is in the log."""
+    make_topic(server, topic)
+    client = NatsClient(server.nats)
+    for body in bodies:
+        client.pub(topic, body, headers=headers)
+    client.ping()
+    client.close()
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % n for n in range(start, start + count)]
+
+
+def values(frame: DataFrame) -> list[bytes]:
+    return sorted(bytes(row.value) for row in frame.select("value").collect())
+
+
+def load(
+    spark: SparkSession,
+    server: Server,
+    topic: str | None,
+    *,
+    schema: str | None = None,
+    **options: object,
+) -> DataFrame:
+    """A batch query."""
+    reader = spark.read.format("twinwire").options(servers=str(server.bulk))
+    if topic is not None:
+        reader = reader.option("subscribe", topic)
+    if schema is not None:
+        reader = reader.schema(schema)
+    return reader.options(**options).load()
+
+
+def stream(spark: SparkSession, server: Server, topic: str | None, **options: object) -> DataFrame:
+    """A streaming query from the first record on, if nothing else is said."""
+    given = {"servers": str(server.bulk), "startingOffsets": "earliest"}
+    if topic is not None:
+        given["subscribe"] = topic
+    return spark.readStream.format("twinwire").options(**{**given, **options}).load()
+
+
+def run(frame: DataFrame, folder: Path, **trigger: object) -> StreamingQuery:
+    """Write what there is to Parquet below `folder`, whose checkpoint goes on where it was."""
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "state"))
+    query = writer.trigger(**(trigger or {"availableNow": True})).start(str(folder / "out"))
+    query.awaitTermination()
+    return query
+
+
+def written(spark: SparkSession, folder: Path) -> DataFrame:
+    """What `run` has written."""
+    return spark.read.parquet(str(folder / "out"))
+
+
+def batches_of(query: StreamingQuery) -> list[int]:
+    """Rows of each batch that had any."""
+    return [p.numInputRows for p in query.recentProgress if p.numInputRows]

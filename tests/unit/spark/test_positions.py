@@ -1,0 +1,82 @@
+"""Where queries begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from broker.errors_spark import OptionError
+from broker.spark.offsets import Mark, Place
+from broker.spark.options import Wanted
+from broker.spark.positions import resolve
+from broker.spark.settings import read_settings
+from broker.spark.topics import Entry, Survey
+
+T, U = Place("t", 0), Place("u", 1)
+SURVEY = Survey({T: Entry(T, "x", 5, 20, 0, 0), U: Entry(U, "y", 1, 1, 0, 1)}, frozenset({0, 1}))
+WANTED = Wanted(names=("t", "u"))
+
+
+def at(
+    options: Mapping[str, str], side: str = "start", *, stream: bool = False
+) -> dict[Place, int]:
+    """The clock of topic `t`: seq n was stored at n seconds. Topic `u` is empty."""
+
+    def find(times: Mapping[Place, int]) -> dict[Place, int | None]:
+        return {
+            place: max(ms // 1000, 5) if place == T and ms < 20_000 else None
+            for place, ms in times.items()
+        }
+
+    given = {"servers": "a:1", "subscribe": "t,u", **options}
+    settings = read_settings(given, stream=stream)
+    position = settings.start if side == "start" else settings.end
+    assert position is not None
+    found = resolve(position, SURVEY, WANTED, find)
+    assert all(mark.inc == SURVEY.entries[place].inc for place, mark in found.items())
+    return {place: mark.seq for place, mark in found.items()}
+
+
+def test_words() -> None:
+    assert at({}) == {T: 5, U: 1}
+    assert at({}, "end") == {T: 20, U: 1}
+    assert at({}, stream=True) == {T: 20, U: 1}
+    assert at({"startingOffsets": "Earliest"}, stream=True) == {T: 5, U: 1}
+
+
+def test_seqs() -> None:
+    assert at({"startingOffsets": '{"t": {"0": 7}}'}, stream=True) == {T: 7, U: 1}
+    assert at({"startingOffsets": '{"t": {"0": -1}, "u": {"1": -2}}'}) == {T: 20, U: 1}
+    assert at({"startingOffsets": '{"t": {"0": 0}}'})[T] == 1  # no record has seq 0
+    assert at({"endingOffsets": '{"t": {"0": 9}}'}, "end") == {T: 9, U: 1}
+    assert at({"endingOffsets": '{"t": {"0": -1}}'}, "end") == {T: 20, U: 1}
+
+
+def test_topics_that_are_not_subscribed() -> None:
+    for text in ('{"v": {"0": 7}}', '{"t": {"0": 1}, "v": {"1": -2}}'):
+        with pytest.raises(OptionError, match="not subscribed"):
+            at({"startingOffsets": text})
+    with pytest.raises(OptionError, match=r"'v' .0., which is not subscribed"):
+        at({"startingOffsetsByTimestamp": '{"v": {"0": 7}}'})
+
+
+def test_times() -> None:
+    latest = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert at({"startingTimestamp": "9000", **latest}) == {T: 9, U: 1}
+    assert at({"startingTimestamp": "99000", **latest}) == {T: 20, U: 1}
+    assert at({"startingOffsetsByTimestamp": '{"t": {"0": 9000}}'}) == {T: 9, U: 1}
+    assert at({"endingTimestamp": "9000"}, "end") == {T: 9, U: 1}
+    assert at({"endingTimestamp": "99000"}, "end") == {T: 20, U: 1}
+    assert at({"endingOffsetsByTimestamp": '{"t": {"0": 9000}}'}, "end") == {T: 9, U: 1}
+
+
+def test_a_time_after_the_last_record() -> None:
+    with pytest.raises(OptionError, match=r"'u' .1. has no record at or after 9000 ms"):
+        at({"startingTimestamp": "9000"})
+
+
+def test_marks_carry_the_incarnation() -> None:
+    settings = read_settings({"servers": "a:1", "subscribe": "t,u"}, stream=False)
+    found = resolve(settings.start, SURVEY, WANTED, lambda times: {})
+    assert found == {T: Mark(5, "x"), U: Mark(1, "y")}
