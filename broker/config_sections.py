@@ -7,6 +7,7 @@ are bytes. Who reads them from where is not known here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -180,9 +181,21 @@ class StorageConfig:
 
     def for_topic(self, name: str) -> TopicConfig:
         """What holds for this topic: the first entry that matches, completed with the defaults."""
-        for entry in self.topic:
+        for entry in self._entries:
             if kinds.pattern_matches(entry.pattern, name):
-                return dataclasses.replace(entry, sync=entry.sync or self.sync)
+                return entry
+        return self._others
+
+    # It is asked for each log, twice, when the server starts.
+
+    @functools.cached_property
+    def _entries(self) -> tuple[TopicConfig, ...]:
+        return tuple(
+            dataclasses.replace(entry, sync=entry.sync or self.sync) for entry in self.topic
+        )
+
+    @functools.cached_property
+    def _others(self) -> TopicConfig:
         return TopicConfig(pattern=">", sync=self.sync)
 
 

@@ -20,7 +20,7 @@ import uvloop
 from broker import errors_cli, limits, logs
 from broker.cli import dropin_config as translate
 from broker.cli import goflags, nsqd_flags, open_files
-from broker.cli.serve import on_signal, raise_open_files_limit, reload_soon, settle_memory
+from broker.cli.serve import lasting_memory, on_signal, raise_open_files_limit, reload_soon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -238,7 +238,8 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     if isinstance(server, Reloadable):
         loop.add_signal_handler(signal.SIGHUP, reload_soon, server, reloads)
     try:
-        await server.start()
+        with lasting_memory():
+            await server.start()
     except Exception as error:  # whatever it is, one line for the operator
         reason = translate.listen_failure(error, *addresses)
         log.critical(
@@ -247,7 +248,6 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
             exc_info=log.isEnabledFor(logging.DEBUG),
         )
         return limits.EXIT_START_FAILED
-    settle_memory()
     names = listeners(server.ports)
     for name, where in names:
         log.info("%s: listening on %s", name, where)

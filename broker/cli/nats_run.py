@@ -20,7 +20,7 @@ from broker import __version__, errors_cli, limits
 from broker.cli import nats_process, open_files
 from broker.cli.goflags import FlagError
 from broker.cli.nats_log import LogError
-from broker.cli.serve import settle_memory
+from broker.cli.serve import lasting_memory
 from broker.gotext import quoted
 from broker.net.listening import ListenError, join
 from broker.protocols.nats import reload
@@ -107,11 +107,11 @@ class Run:
         for number in _NAMES:
             loop.add_signal_handler(number, self.on_signal, number)
         try:
-            await self.server.start()
+            with lasting_memory():
+                await self.server.start()
         except Exception as error:  # whatever it is, one line for the operator
             log.debug("not started", exc_info=error)
             return fatal(start_problem(error, self.settings))
-        settle_memory()
         for level, line in doors(self.settings, self.server.ports):
             log.log(level, "%s", line)
         self._write_ports()

@@ -31,7 +31,7 @@ from broker.cli.nats_streaming_settings import (
     problem_of,
     settings_of,
 )
-from broker.cli.serve import raise_open_files_limit
+from broker.cli.serve import lasting_memory, raise_open_files_limit
 from broker.gotext import quoted
 from broker.protocols.nats.conf_text import ConfErrors
 from broker.protocols.nats.settings import Settings
@@ -208,7 +208,8 @@ class StreamingRun(Run):
             return errors_cli.STAN_START.format(errors_cli.STAN_LOGIN)
         log.info("Recovering the state...")
         try:
-            service = await self.server.start_service()
+            with lasting_memory():
+                service = await self.server.start_service()
         except Exception as error:  # whatever it is, one line for the operator
             log.debug("not started", exc_info=error)
             return errors_cli.STAN_START.format(error)

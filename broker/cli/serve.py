@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -21,7 +22,7 @@ from broker.cli import open_files
 from broker.config import Address, Config, ConfigError, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from broker.server import Server
 
@@ -82,9 +83,9 @@ async def run(
     reloads: set[asyncio.Task[None]] = set()
     loop.add_signal_handler(signal.SIGHUP, reload_soon, server, reloads)
     try:
-        await server.start()
+        with lasting_memory():
+            await server.start()
         if not stopping.is_set():
-            settle_memory()
             announce(server)
     except Exception as error:  # whatever it is, the operator gets one line, and details on demand
         log.error("cannot start: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
@@ -136,15 +137,23 @@ def write_ports_file(path: Path, ports: dict[str, str]) -> None:
     fresh.replace(path)
 
 
-def settle_memory() -> None:
-    """Take everything that exists now out of the garbage collector's sight, and let it come rarely.
+@contextlib.contextmanager
+def lasting_memory() -> Iterator[None]:
+    """For the start: take everything that exists after it out of the garbage collector's sight, and
+    let it come rarely from then on.
 
     Modules and connections live long; walking them again and again stops the loop for milliseconds
     and never finds anything. Messages are not Python objects, so little garbage is made at all.
+    With very many logs even one walk during the start takes seconds.
     """
     gc.collect()
-    gc.freeze()
-    gc.set_threshold(*limits.GC_THRESHOLD)
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.set_threshold(*limits.GC_THRESHOLD)
+        gc.enable()
 
 
 def raise_open_files_limit() -> None:

@@ -48,11 +48,13 @@ cdef class Engine:
             os.makedirs(self.shared.root, exist_ok=True)
             with os.scandir(self.shared.root) as entries:
                 folders = sorted(entry.name for entry in entries if entry.is_dir())
+            collecting = gc.isenabled()
             gc.disable()        # very many new objects, and all of them stay
             try:
                 self.open_folders(folders)
             finally:
-                gc.enable()
+                if collecting:
+                    gc.enable()
         self.timer = loop.call_later(1.0, self.keep_house)
 
     cdef object open_folders(self, list folders):

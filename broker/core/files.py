@@ -18,6 +18,7 @@ import orjson
 
 META_VERSION = 1
 META = "meta.json"
+META_BYTES = 1 << 12  # more than nearly any has
 META_BYTES_MAX = 1 << 20  # far more than any has
 CURSORS = "cursors"
 CURSOR_SUFFIX = ".cur"
@@ -28,6 +29,9 @@ SEQ_MAX = 1 << 62
 DROPPED_SUFFIX = ".dropped"  # ends the name of a segment that is about to be removed
 DROPPED = DROPPED_SUFFIX.encode()
 SPARE = "next.spare"  # the file of a segment to come; removed at start
+
+
+_LOG_ID = re.compile("[0-9a-f]{32}")
 
 
 class MetaError(Exception):
@@ -66,6 +70,14 @@ def save_meta(folder: str, meta: dict[str, Any], *, durable: bool = False) -> No
             os.close(descriptor)
 
 
+def has_meta(folder: str, meta: dict[str, Any]) -> bool:
+    """Whether this is what the metadata of a log say already."""
+    try:
+        return load_meta(folder) == {"version": META_VERSION, **meta}
+    except (MetaError, OSError):
+        return False
+
+
 def load_meta(folder: str) -> dict[str, Any] | None:
     """The metadata of a log, None when there is none."""
     path = f"{folder}/{META}"
@@ -74,7 +86,10 @@ def load_meta(folder: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     try:
-        meta = orjson.loads(os.read(descriptor, META_BYTES_MAX))
+        data = os.read(descriptor, META_BYTES)
+        if len(data) == META_BYTES:
+            data += os.read(descriptor, META_BYTES_MAX)
+        meta = orjson.loads(data)
     except orjson.JSONDecodeError as problem:
         raise GarbledMetaError(f"{path}: {problem}") from None
     finally:
@@ -93,7 +108,7 @@ def _complete(meta: dict[str, Any]) -> bool:
     return (
         isinstance(meta.get("name"), str)
         and isinstance(log_id, str)
-        and re.fullmatch("[0-9a-f]{32}", log_id) is not None
+        and _LOG_ID.fullmatch(log_id) is not None
         and isinstance(meta.get("created_ns"), int)
         and isinstance(meta.get("paused"), bool)
         and (face is None or isinstance(face, str))

@@ -346,7 +346,7 @@ def read_journal(path):
     cdef size_t at, size, length
     cdef list ops = []
     cdef bytes data
-    with open(path, 'rb') as file:
+    with open(path, 'rb', buffering=0) as file:
         data = file.read()
     size = <size_t>len(data)
     p = data

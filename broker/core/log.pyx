@@ -48,7 +48,7 @@ from broker.core.types cimport record_t
 from broker.core.upkeep cimport relieved, seal, trim
 from broker.core.vfs cimport vfs_open
 
-from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, save_meta
+from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, has_meta, save_meta
 from broker.core.publish import publish
 from broker.core.segment import file_header
 
@@ -497,12 +497,13 @@ cdef class Log(JobOwner):
         self.save()
         trim(self)
 
-    def save(self, bint durable=False):
-        """Write the metadata; `durable` when an operator changed something, which is rare."""
+    def save(self, bint durable=False, bint again=True):
+        """Write the metadata; `durable` when an operator changed something, which is rare. Not
+        `again`: unless they are there."""
         if self.folder is None or self.deleted:
             return
         follows = bool(self.cursors) and not self.paused
-        save_meta(self.folder, {
+        meta = {
             'name': self.name,
             'log_id': self.log_id.hex(),
             'created_ns': self.created_ns,
@@ -510,15 +511,17 @@ cdef class Log(JobOwner):
             'frontier': None if follows else self.frontier,
             **({'settings': self.settings} if self.settings else {}),
             **({'face': self.face} if self.face else {}),
-        }, durable=durable and self.sync_policy != SYNC_NONE)
-        self.known_to_root = False
+        }
+        if again or not has_meta(self.folder, meta):
+            save_meta(self.folder, meta, durable=durable and self.sync_policy != SYNC_NONE)
+            self.known_to_root = False
 
     def close(self, bint delete=False):
         """Stop. With `delete` the cursors go, and the engine removes the folder."""
         cdef Cursor cursor
         if not delete:
             try:
-                self.save()
+                self.save(again=False)
             except OSError as problem:
                 self.shared.report('error', 'metadata cannot be saved', log=self.name,
                                    reason=str(problem))

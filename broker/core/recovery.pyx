@@ -6,10 +6,13 @@ over and stays in the file. Older segments are verified when somebody reads them
 """
 import os
 
+from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint64_t
 from posix.fcntl cimport O_RDONLY, O_RDWR
 
 from broker.core.cursor cimport Cursor
+from broker.core.facts cimport facts_of, facts_t
+from broker.core.journal cimport Journal
 from broker.core.log cimport Log
 from broker.core.segment cimport FILE_HEADER_BYTES, Segment
 from broker.core.shared cimport Shared
@@ -34,9 +37,14 @@ from broker.core.journal import read_journal
 from broker.core.segment import check_header
 from broker.core.settings import configure, valid
 
+cdef extern from "<unistd.h>" nogil:
+    ssize_t pread(int fd, void *data, size_t n, int64_t offset)
 
 cdef enum:
     TAIL_BYTES = 64     # zeros at the end of a file make it worth a look
+    SMALL_BYTES = 1 << 16   # a file up to here is read, not mapped: that is quicker
+
+cdef char small[SMALL_BYTES]
 
 
 def open_log(Shared shared, folder, policy_for, retention_for, list problems):
@@ -139,24 +147,29 @@ cdef object take_file(Segment segment, bint last, list problems):
     """Read size and file header: refuse a foreign version, report damage. The last one stays
     open for writing."""
     cdef int fd = -1
+    cdef facts_t facts
+    cdef ssize_t got
+    cdef char head[FILE_HEADER_BYTES]
     cdef int error = vfs_open(segment.path, O_RDWR if last else O_RDONLY, &fd)
     path = os.fsdecode(segment.path)
     if error:
         raise OSError(error, os.strerror(error), path)
     try:
-        state = os.fstat(fd)
-        head = os.pread(fd, FILE_HEADER_BYTES, 0)
-        tail = b'' if last else os.pread(fd, TAIL_BYTES, max(0, state.st_size - TAIL_BYTES))
+        error = facts_of(fd, &facts)
+        got = pread(fd, head, FILE_HEADER_BYTES, 0)
+        if error or got < 0:
+            raise OSError(error or errno, os.strerror(error or errno), path)
+        tail = b'' if last else os.pread(fd, TAIL_BYTES, max(0, <int64_t>facts.size - TAIL_BYTES))
     finally:
         if last:
             segment.fd = fd
         else:
             vfs_close(fd)
-    segment.size = segment.planned = <size_t>state.st_size
+    segment.size = segment.planned = facts.size
     if tail and not tail.strip(b'\0'):
         find_end(segment, problems)
-    segment.changed_ns = state.st_mtime_ns
-    if check_header(head, path) is None and not (last and len(head) < FILE_HEADER_BYTES):
+    segment.changed_ns = facts.modified_ns
+    if check_header(head[:got], path) is None and not (last and got < <int>FILE_HEADER_BYTES):
         problems.append(f'{path}: file header is damaged')
 
 
@@ -168,10 +181,10 @@ cdef object find_end(Segment segment, list problems):
     cut, _ = segment.scan()
     for start, end in segment.quarantined or ():
         problems.append(f'{os.fsdecode(segment.path)}: bytes {start} to {end} do not read')
-    rest = (<char *>segment.map())[segment.size:size] if cut else b''
+    tail = (<char *>segment.map())[segment.size:size] if cut else b''
     segment.unmap()
     segment.ready = 0
-    if rest.strip(b'\0'):
+    if tail.strip(b'\0'):
         segment.size = segment.planned = size       # it is no torn tail: who reads it will see
 
 
@@ -184,7 +197,7 @@ cdef object take_last(Log log, Segment segment, list problems):
         with open(path, 'wb') as file:
             file.write(log.header(segment.first_seq))
         segment.size = segment.planned = FILE_HEADER_BYTES
-    cut, bad = segment.scan()
+    cut, bad = scan(segment)
     if bad:
         for start, end in segment.quarantined:
             log.shared.quarantined_ranges += 1
@@ -202,6 +215,18 @@ cdef object take_last(Log log, Segment segment, list problems):
     log.active = segment
 
 
+cdef object scan(Segment segment):
+    """As segment.scan; a small file is not mapped for it."""
+    if segment.size > <size_t>SMALL_BYTES or (
+            pread(segment.fd, small, segment.size, 0) != <ssize_t>segment.size):
+        return segment.scan()
+    segment.base = small
+    try:
+        return segment.scan()
+    finally:
+        segment.base = NULL
+
+
 def keep_torn(path, offset, size):
     """Copy what is about to be cut, unless it is nothing but zeros; whether it was more."""
     with open(path, 'rb') as file:
@@ -216,37 +241,41 @@ def keep_torn(path, offset, size):
 
 cdef object open_cursors(Log log, list problems):
     """Restore every cursor from its journal."""
-    cdef Cursor cursor
     cdef uint64_t end = log.visible
-    folder = os.path.join(log.folder, CURSORS)
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return
-    for file_name in sorted(names):
-        path = os.path.join(folder, file_name)
+    folder = f'{log.folder}/{CURSORS}'
+    for file_name in sorted(os.listdir(folder)):
+        path = f'{folder}/{file_name}'
         if file_name.endswith(NEW_SUFFIX):
             os.unlink(path)         # a snapshot that was not finished
-        if not file_name.endswith(CURSOR_SUFFIX):
-            continue
-        name = unescape(file_name[:-len(CURSOR_SUFFIX)])
-        ops, good, unread = read_journal(path)
-        if unread:
-            problems.append(f'{path}: {unread} bytes at the end do not read')
-        cursor = Cursor(log, name, log.first_seq, log.journal_for(name, False))
-        try:
-            end = max(end, restore(cursor, ops))
-        except OverflowError:
-            problems.append(f'{path}: the journal makes no sense, its records are given again')
-            cursor = Cursor(log, name, log.first_seq, log.journal_for(name, False))
-            good = 0
-        if good:
-            keep_torn(path, good, unread)
-            cursor.journal.adopt(good)
-        elif os.path.getsize(path):
-            os.replace(path, path + UNREADABLE_SUFFIX)
-        log.cursors[name] = cursor
+        if file_name.endswith(CURSOR_SUFFIX):
+            name = unescape(file_name[:-len(CURSOR_SUFFIX)])
+            end = max(end, open_cursor(log, name, path, problems))
     if end > log.visible:
         # cursors know of records the file has lost: their seqs must not be used again
         problems.append(f'{log.folder}: records {log.visible} to {end - 1} are missing')
         log.skip_to(end)
+
+
+cdef uint64_t open_cursor(Log log, str name, path, list problems) except? 0:
+    """Restore a cursor from its journal; the seq behind the highest one it knows of."""
+    cdef uint64_t end = log.visible
+    cdef Cursor cursor
+    ops, good, unread = read_journal(path)
+    if unread:
+        problems.append(f'{path}: {unread} bytes at the end do not read')
+    cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
+    try:
+        end = restore(cursor, ops)
+    except OverflowError:
+        problems.append(f'{path}: the journal makes no sense, its records are given again')
+        cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
+        unread += good
+        good = 0
+    if good:
+        if unread:
+            keep_torn(path, good, unread)
+        cursor.journal.adopt(good)
+    elif unread:
+        os.replace(path, path + UNREADABLE_SUFFIX)
+    log.cursors[name] = cursor
+    return end

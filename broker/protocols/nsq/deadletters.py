@@ -120,7 +120,8 @@ class Policies:
         """Look after every channel there is and will be; `settings_for(topic)`: configuration."""
         self.settings_for = settings_for
         for log in self.engine.logs.values():
-            self.own[log.name] = _load(log)
+            if log.cursors:
+                self.own[log.name] = _load(log)
         for log in list(self.engine.logs.values()):
             for cursor in log.cursors.values():
                 self._apply(cursor)
@@ -185,9 +186,10 @@ def _load(log: Log) -> dict[str, Policy]:
     """What was set for the channels of a topic; what does not read is said and passed over."""
     if log.folder is None:
         return {}
-    path = Path(log.folder) / FILE
+    path = f"{log.folder}/{FILE}"
     try:
-        page = orjson.loads(path.read_bytes())
+        with open(path, "rb") as file:  # noqa: PTH123 - it is tried for each log at the start
+            page = orjson.loads(file.read())
         if page["version"] != _VERSION:
             raise ValueError(f"version {page['version']}")
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -19,7 +20,7 @@ from broker.protocols.nats.settings import Settings
 
 @pytest.fixture
 def case(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Case:
-    monkeypatch.setattr(nats_run, "settle_memory", lambda: None)
+    monkeypatch.setattr(nats_run, "lasting_memory", contextlib.nullcontext)
     caplog.set_level(logging.DEBUG, "broker")
     return Case(caplog)
 

@@ -4,6 +4,7 @@ remembers what it was asked."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import json
@@ -36,7 +37,7 @@ from tests.nats_tokens import Company, Tenant
 
 @pytest.fixture
 def case(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Case:
-    monkeypatch.setattr(nats_run, "settle_memory", lambda: None)
+    monkeypatch.setattr(nats_run, "lasting_memory", contextlib.nullcontext)
     caplog.set_level(logging.DEBUG, "broker")
     return Case(caplog)
 
