@@ -89,7 +89,7 @@ def load_meta(folder: str) -> dict[str, Any] | None:
 
 def _complete(meta: dict[str, Any]) -> bool:
     frontier, log_id = meta.get("frontier"), meta.get("log_id")
-    face = meta.get("face")
+    face, floor = meta.get("face"), meta.get("floor", 0)
     return (
         isinstance(meta.get("name"), str)
         and isinstance(log_id, str)
@@ -97,5 +97,7 @@ def _complete(meta: dict[str, Any]) -> bool:
         and isinstance(meta.get("created_ns"), int)
         and isinstance(meta.get("paused"), bool)
         and (face is None or isinstance(face, str))
+        and isinstance(floor, int)
+        and 0 <= floor < SEQ_MAX
         and (frontier is None or (isinstance(frontier, int) and 0 < frontier < SEQ_MAX))
     )

@@ -507,6 +507,7 @@ cdef class Log(JobOwner):
             'frontier': None if follows else self.frontier,
             **({'settings': self.settings} if self.settings else {}),
             **({'face': self.face} if self.face else {}),
+            **({'floor': self.floor} if self.floor else {}),
         }, durable=durable and self.sync_policy != SYNC_NONE)
         self.known_to_root = False
 
