@@ -406,11 +406,8 @@ cdef class Channel(Session):
 
     @property
     def first_seq(self):
-        """Sequence of the oldest one, 0 when nothing was ever published."""
-        if self.log.visible == 1:
-            return 0
-        return min(<uint64_t>self.log.first_seq, self.log.visible - 1) if self.msgs == 0 else (
-            self.first_available)
+        """As `first_available`, but 0 when nothing was ever published."""
+        return 0 if self.log.visible == 1 else self.first_available
 
     @property
     def last_seq(self):
