@@ -53,6 +53,21 @@ def unescape(name: str) -> str:
     return unquote(name)
 
 
+def meta_of(log: Any, floor: int) -> dict[str, Any]:
+    """What is stored of a log beside its records; `floor`: none below it is there any more."""
+    follows = bool(log.cursors) and not log.paused
+    return {
+        "name": log.name,
+        "log_id": log.log_id.hex(),
+        "created_ns": log.created_ns,
+        "paused": log.paused,
+        "frontier": None if follows else log.frontier,
+        **({"settings": log.settings} if log.settings else {}),
+        **({"face": log.face} if log.face else {}),
+        **({"floor": floor} if floor else {}),
+    }
+
+
 def save_meta(folder: str, meta: dict[str, Any], *, durable: bool = False) -> None:
     """Put the metadata of a log in place in one step; `durable`: safe against a power cut too."""
     path = os.path.join(folder, META)
@@ -104,7 +119,7 @@ def load_meta(folder: str) -> dict[str, Any] | None:
 
 def _complete(meta: dict[str, Any]) -> bool:
     frontier, log_id = meta.get("frontier"), meta.get("log_id")
-    face = meta.get("face")
+    face, floor = meta.get("face"), meta.get("floor", 0)
     return (
         isinstance(meta.get("name"), str)
         and isinstance(log_id, str)
@@ -112,5 +127,7 @@ def _complete(meta: dict[str, Any]) -> bool:
         and isinstance(meta.get("created_ns"), int)
         and isinstance(meta.get("paused"), bool)
         and (face is None or isinstance(face, str))
+        and isinstance(floor, int)
+        and 0 <= floor < SEQ_MAX
         and (frontier is None or (isinstance(frontier, int) and 0 < frontier < SEQ_MAX))
     )

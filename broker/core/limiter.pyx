@@ -4,9 +4,10 @@
     segments  |......|......|....
                  ^ floor: the first record that still is there
 
-Segments go as a whole once the floor has passed them. The newest record goes only for its age.
-What older segments hold is estimated when a log is opened, because they are not read then; the
-estimate of a segment goes with it.
+Segments go as a whole once the floor has passed them; where it stands within one is kept with the
+metadata when the log is closed, so that wider limits bring nothing back. The newest record goes
+only for its age. What older segments hold is estimated when a log is opened, because they are not
+read then; the estimate of a segment goes with it.
 """
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset

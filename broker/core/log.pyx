@@ -48,7 +48,7 @@ from broker.core.types cimport record_t
 from broker.core.upkeep cimport relieved, seal, trim
 from broker.core.vfs cimport vfs_open
 
-from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, has_meta, save_meta
+from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, has_meta, meta_of, save_meta
 from broker.core.publish import publish
 from broker.core.segment import file_header
 
@@ -502,16 +502,7 @@ cdef class Log(JobOwner):
         `again`: unless they are there."""
         if self.folder is None or self.deleted:
             return
-        follows = bool(self.cursors) and not self.paused
-        meta = {
-            'name': self.name,
-            'log_id': self.log_id.hex(),
-            'created_ns': self.created_ns,
-            'paused': self.paused,
-            'frontier': None if follows else self.frontier,
-            **({'settings': self.settings} if self.settings else {}),
-            **({'face': self.face} if self.face else {}),
-        }
+        meta = meta_of(self, self.floor)
         if again or not has_meta(self.folder, meta):
             save_meta(self.folder, meta, durable=durable and self.sync_policy != SYNC_NONE)
             self.known_to_root = False

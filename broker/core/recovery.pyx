@@ -77,6 +77,7 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
         log.frontier = log.first_seq
     log.start_cursors()
     trim(log)
+    log.floor = min(meta.get('floor', 0), log.visible)     # what is below goes when it may
     rest(log)
     return log
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from broker.protocols.stan.channels import Channels
     from broker.protocols.stan.clients import Clients
-    from broker.protocols.stan.service import Service
+    from broker.protocols.stan.service import Service, Subscription
+    from broker.protocols.stan.store import Done
     from broker.protocols.stan.subscriptions import Subscriptions
 
 log = logging.getLogger("broker.stan")
@@ -163,9 +164,29 @@ class Requests:
     ) -> None:
         client = self.clients.known(request.clientID)
         subscription = self.subscriptions.add(Wish(client, request, found))
-        # the answer first, then messages
-        self._say(reply, pb.SubscriptionResponse(ackInbox=subscription.record.ack_inbox))
-        subscription.attach(client)
+        subscription.attach(client, held=True)
+        ack_inbox = subscription.record.ack_inbox
+
+        def safe(problem: OSError | None) -> None:
+            here = subscription.client is client and subscription.record.ack_inbox == ack_inbox
+            if problem is not None:
+                if here:
+                    self.subscriptions.leave(subscription)
+                self._refuse(reply, reason_of(problem))
+            elif not here:  # closed meanwhile
+                self._refuse(reply, errors.STAN_UNKNOWN_CLIENT_ID)
+            else:  # the answer first, then messages
+                self._say(reply, pb.SubscriptionResponse(ackInbox=ack_inbox))
+                subscription.release()
+
+        self._when_safe(subscription, safe)
+
+    def _when_safe(self, subscription: Subscription, done: Done) -> None:
+        """What is made or deleted for good must be so on the disk before anybody relies on it."""
+        if subscription.record.is_durable:
+            self.subscriptions.store.when_safe(done, subscription.channel.log)
+        else:
+            done(None)
 
     async def _search(self, reply: bytes, request: pb.SubscriptionRequest) -> None:
         """A start by time: the place is looked for in a thread."""
@@ -197,7 +218,19 @@ class Requests:
         except OSError as problem:
             self._refuse(reply, reason_of(problem))
         else:
-            self._say(reply)
+            self._left(reply, subscription, erased=erase)
+
+    def _left(self, reply: bytes, subscription: Subscription, *, erased: bool) -> None:
+        def safe(problem: OSError | None) -> None:
+            if problem is None:
+                self._say(reply)
+            else:
+                self._refuse(reply, reason_of(problem))
+
+        if erased:
+            self._when_safe(subscription, safe)
+        else:
+            safe(None)
 
 
 def _decoded(kind: type[M], data: bytes) -> M | None:

@@ -406,11 +406,8 @@ cdef class Channel(Session):
 
     @property
     def first_seq(self):
-        """Sequence of the oldest one, 0 when nothing was ever published."""
-        if self.log.visible == 1:
-            return 0
-        return min(<uint64_t>self.log.first_seq, self.log.visible - 1) if self.msgs == 0 else (
-            self.first_available)
+        """As `first_available`, but 0 when nothing was ever published."""
+        return 0 if self.log.visible == 1 else self.first_available
 
     @property
     def last_seq(self):
@@ -433,8 +430,9 @@ cdef class Subscription(Sink):
     def __dealloc__(self):
         free(self.inbox.subject)
 
-    def attach(self, Client client):
-        """From now on this client takes and acknowledges messages."""
+    def attach(self, Client client, bint held=False):
+        """From now on this client takes and acknowledges messages; `held`: none come before
+        `release`."""
         cdef bytes inbox = self.record.inbox.encode()
         cdef bytes ack_inbox = self.record.ack_inbox.encode()
         free(self.inbox.subject)
@@ -454,7 +452,13 @@ cdef class Subscription(Sink):
         self.consumer.nearness = 0
         self.cursor.join(&self.consumer, self)
         self.consumer.unwell = client.failures > 0
+        self.consumer.blocked = held
         self.cursor.set_credit(&self.consumer, self.record.max_in_flight)
+
+    def release(self):
+        """The client has its answer: let messages come."""
+        if self.ack_sub != NULL:
+            self.cursor.ready(&self.consumer)
 
     def detach(self):
         """The client takes no more; what it did not acknowledge returns to the cursor."""

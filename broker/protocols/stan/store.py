@@ -4,28 +4,37 @@
 
 A line says what came or went; the last word holds. Where subscriptions stand in their channels is
 not here but with the cursors. Lines are written before clients are answered and synced within a
-second, so a kill loses nothing and a power cut at most what a client did in its last second: it
-connects again.
+second, so a kill loses nothing. Who makes or deletes a durable is answered when that is on the
+disk, where channels are synced always; of the rest a power cut may lose the last second: such a
+client hears that it is not known any more, and connects again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import logging
 import os
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from broker import limits
+from broker.core.files import META
+
+if TYPE_CHECKING:
+    from broker.core.log import Log
 
 log = logging.getLogger("broker.stan")
 
 FILE = "clients.state"
 VERSION = 1
+Done = Callable[[OSError | None], object]  # told when it is on the disk, or why it is not
 
 
 class ForeignStateError(Exception):
@@ -59,6 +68,7 @@ class SubRecord:
     max_in_flight: int
     ack_wait: int  # seconds
     offline: bool = False
+    start: int = 0  # where the cursor began; for the case that a power cut takes its file
 
     @property
     def is_durable(self) -> bool:
@@ -69,16 +79,21 @@ class SubRecord:
 class Store:
     """The file of one folder; None = nothing outlives the process."""
 
-    def __init__(self, folder: Path | None, cluster_id: str) -> None:
+    def __init__(self, folder: Path | None, cluster_id: str, *, waits: bool = False) -> None:
+        """`waits`: what is to be safe is answered for when it is on the disk, see when_safe."""
         self.cluster_id = cluster_id
+        self.waits = waits
         self.clients: dict[str, ClientRecord] = {}
         self.subs: dict[int, SubRecord] = {}
         self.problems: list[str] = []
         self._last_number = 0
         self._fd = -1
         self._bytes = self._kept_bytes = 0
-        self._dirty = False
+        self._dirty = self._torn = self._doubtful = False
         self._syncing: asyncio.Task[None] | None = None
+        self._waiting: list[Done] = []
+        self._folders: dict[bytes, str] = {}  # of channels whose own are to be synced too
+        self._known: set[bytes] = set()  # ids of logs whose folders are
         self._path = None if folder is None else folder / FILE
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -119,17 +134,24 @@ class Store:
     def _write(self, *entry: Any) -> None:
         if self._path is None:
             return
-        line = _line(entry)
-        if os.write(self._fd, line) != len(line):
-            # what is there does not read; the next start passes over it
-            os.write(self._fd, b"\n")
-            raise OSError(28, os.strerror(28), str(self._path))
+        line = b"\n" * self._torn + _line(entry)
+        written = os.write(self._fd, line)
+        self._torn = written != len(line)  # what is there does not read: the next begins anew
+        if self._torn:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._bytes += len(line)
         self._dirty = True
         if self._bytes > max(
             limits.STAN_STATE_BYTES_MIN, limits.STAN_STATE_FACTOR * self._kept_bytes
         ):
+            self._try_to_rewrite()
+
+    def _try_to_rewrite(self) -> None:
+        try:
             self._rewrite()
+        except OSError as problem:  # what was to be written down has been
+            log.error("%s cannot be written anew: %s", self._path, problem)
+            self._kept_bytes = self._bytes
 
     def _rewrite(self) -> None:
         """What holds, and nothing else, in the place of the old file."""
@@ -146,6 +168,7 @@ class Store:
                 view = view[os.write(fd, view) :]
             os.fdatasync(fd)
             new.replace(self._path)
+            _sync_path(self._path.parent)
         except OSError:
             os.close(fd)
             raise
@@ -153,6 +176,7 @@ class Store:
             os.close(self._fd)
         self._fd = fd
         self._bytes = self._kept_bytes = len(data)
+        self._torn = self._doubtful = False
 
     def _read(self) -> None:
         assert self._path is not None
@@ -200,22 +224,51 @@ class Store:
             os.fdatasync(self._fd)
             self._dirty = False
 
+    def when_safe(self, done: Done, channel: Log | None = None) -> None:
+        """Call done(None) when all that was written is on the disk, and the channel's folder,
+        or done(why not); at once when nobody wants to wait for that."""
+        if self._path is None or not self.waits:
+            done(None)
+            return
+        if channel is not None and channel.folder and channel.log_id not in self._known:
+            self._folders[channel.log_id] = channel.folder
+        self._waiting.append(done)
+        self.sync_soon()
+
     def sync_soon(self) -> None:
         """Bring the file onto the disk, in a thread."""
-        if self._dirty and self._syncing is None:
-            self._dirty = False
+        if (self._dirty or self._waiting) and self._syncing is None:
             self._syncing = asyncio.create_task(self._sync())
 
     async def _sync(self) -> None:
-        fd = os.dup(self._fd)
+        problem = None
+        while problem is None and (self._dirty or self._waiting):
+            waiting, self._waiting = self._waiting, []
+            folders, self._folders = self._folders, {}
+            problem = await self._bring(folders)
+            for done in waiting:
+                try:
+                    done(problem)
+                except Exception:
+                    log.exception("what waited for %s", self._path)
+        self._syncing = None
+
+    async def _bring(self, folders: dict[bytes, str]) -> OSError | None:
+        self._dirty = False
         try:
-            await asyncio.to_thread(os.fdatasync, fd)
+            if self._doubtful:
+                self._rewrite()  # a second sync of the same file would not tell the truth
+            fd = os.dup(self._fd)
+            try:
+                await asyncio.to_thread(_sync_all, fd, list(folders.values()))
+            finally:
+                os.close(fd)
         except OSError as problem:
             log.error("%s: %s", self._path, problem)
-            self._dirty = True
-        finally:
-            os.close(fd)
-            self._syncing = None
+            self._dirty = self._doubtful = True
+            return problem
+        self._known.update(folders)
+        return None
 
     async def close(self) -> None:
         """Sync and let go."""
@@ -226,6 +279,25 @@ class Store:
         await asyncio.to_thread(os.fdatasync, self._fd)
         os.close(self._fd)
         self._fd = -1
+
+
+def _sync_all(fd: int, folders: list[str]) -> None:
+    """An open file, and whole folders of logs; on any thread."""
+    os.fdatasync(fd)
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError):  # the channel is deleted by now
+            _sync_path(Path(folder) / META)
+            _sync_path(Path(folder))
+    for root in {Path(folder).parent for folder in folders}:
+        _sync_path(root)
+
+
+def _sync_path(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _known(kind: type[ClientRecord | SubRecord], values: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,11 @@ class Streaming:
         self.server_id = random_name()
         self.start_ns = time.time_ns()
         self.subjects = Subjects(settings.cluster_id, settings.discover_prefix)
-        self.store = Store(None if settings.store == "memory" else folder, settings.cluster_id)
+        self.store = Store(
+            None if settings.store == "memory" else folder,
+            settings.cluster_id,
+            waits=settings.sync == "always",
+        )
         self.service = Service(account, engine, self._handle, self._make_channel)
         self.clients_desk = Clients(settings, self.service, self.store, self._client_closed)
         self.channels_desk = Channels(settings, self.service, engine)

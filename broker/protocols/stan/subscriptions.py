@@ -160,6 +160,7 @@ class Subscriptions:
             key,
             request.maxInFlight,
             request.ackWaitInSecs,
+            start=int(cursor.next_seq),
         )
         try:
             self.store.put_sub(record)
@@ -202,7 +203,8 @@ class Subscriptions:
         channel = self.channels.get(record.channel)
         if channel is None:
             return None
-        cursor = channel.log.open_cursor(record.cursor, start=channel.first_available)
+        start = max(channel.first_available, min(record.start, channel.log.visible))
+        cursor = channel.log.open_cursor(record.cursor, start=start)
         subscription = Subscription(channel, cursor, record)
         channel.subscriptions.append(subscription)
         return subscription

@@ -281,3 +281,37 @@ def test_connected_as_its_owner_says(rig: Rig, to_live: bool, from_live: bool) -
         rig.publish(log, [b"stored"])
         assert [m[3] for m in ear.heard[1:]] == [b"stored"] * heard
         ear.heard.clear()
+
+
+@pytest.mark.parametrize("limits", [{"msgs_max": 3}, {"bytes_max": 80}, {"age_max_ns": SECOND}])
+def test_what_is_gone_stays_gone_under_wider_limits(
+    memory_path: Path, limits: dict[str, int]
+) -> None:
+    """Its bytes are in the file yet; and a log that lost its end begins where it ends."""
+    root = memory_path / "data"
+    with Rig(root) as rig:
+        log = make(rig)
+        limit(log, **limits)
+        rig.publish(log, numbered(10))
+        rig.advance(2)
+        first = log.first_seq
+        assert first > 7
+        rig.close()
+    for _ in range(2):  # also when nobody limits it meanwhile
+        with Rig(root) as rig:
+            log = rig.engine.log("t")
+            assert log.first_seq == first
+            rig.close()
+    with Rig(root) as rig:
+        log = rig.engine.log("t")
+        limit(log)
+        assert kept(rig, log) == numbered(10)[first - 1 :]
+        rig.close()
+    (file,) = segment_files(root)
+    file.write_bytes(file.read_bytes()[:200])
+    with Rig(root) as rig:
+        log = rig.engine.log("t")
+        limit(log)
+        assert log.first_seq == log.visible < first
+        assert rig.publish(log, [b"more"]) == [1]
+        assert kept(rig, log) == [b"more"]
