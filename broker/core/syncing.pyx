@@ -149,4 +149,4 @@ def durable_next(Log log):
     if log.folder is None or log.sync_policy == SYNC_NONE or not (
             log.unsynced or log.syncs or log.last_error):
         return log.visible
-    return log.durable
+    return log.durable or log.visible       # 0: nothing was written since the log was opened
