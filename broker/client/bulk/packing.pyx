@@ -82,6 +82,7 @@ cdef struct row_t:
 tw_crc_init()
 
 
+@cython.no_gc       # as decode.Frame
 @cython.final
 cdef class Column:
     """An array of text or bytes with offsets of 32 bits; its buffers are held."""
@@ -206,6 +207,7 @@ MESSAGE_ID.ptr = "Nats-Msg-Id"
 MESSAGE_ID.n = 11
 
 
+@cython.no_gc
 @cython.final
 cdef class Packer:
     """The rows of one batch; `next` makes blocks of them, those of a topic behind each other.
