@@ -19,6 +19,7 @@ class Commands(click.Group):
         "bench": ("broker.cli.bench:bench", "Measure this broker or any NATS or NSQ server."),
         "archive": ("broker.cli.archive:archive", "Write topics to files."),
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
+        "export": ("broker.cli.export:export", "Write topics to Parquet, Arrow or JSON files."),
         "import-nsqd": ("broker.cli.import_nsqd:import_nsqd", "Take over the data of an nsqd."),
         "import-stan": (
             "broker.cli.import_stan:import_stan",

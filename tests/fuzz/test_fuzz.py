@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fuzz import leaf_parser, nats_parser, nsq_parser, planted, recovery, stan_messages
+from fuzz import frames, leaf_parser, nats_parser, nsq_parser, planted, recovery, stan_messages
 from fuzz.engine import Fuzzer, Mutator, Target, corpus, cuts_of
 from fuzz.watch import SANITIZED, fence_end
 
@@ -18,6 +18,7 @@ TARGETS = {
     "leaf": leaf_parser.target,
     "nsq": nsq_parser.target,
     "stan": stan_messages.target,
+    "frames": frames.target,
     "records": recovery.records_target,
     "segment": recovery.segment_target,
     "journal": recovery.journal_target,

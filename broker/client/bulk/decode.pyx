@@ -158,6 +158,8 @@ cdef tuple begin(column_t *c, size_t rows, size_t data_bytes, bint nullable):
     return valid, offsets, data
 
 
+# Collected, a view would be cleared while its bytes are held; and nothing here can make a cycle.
+@cython.no_gc
 @cython.final
 cdef class Frame:
     """One range, checked; `take` makes batches of its records in turn.

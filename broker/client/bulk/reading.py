@@ -16,6 +16,7 @@ from broker.client.bulk.frame import head_of
 from broker.client.bulk.options import Options, parse_servers
 
 Place = int | datetime  # a seq, or the first record at or after a time
+ToldGap = Callable[[str, str, Gap], None]  # broker, topic, what is missing
 _ON_GAP = ("raise", "skip")
 
 
@@ -26,6 +27,7 @@ class Piece(NamedTuple):
     topic: str
     partition: int
     broker: str
+    broker_id: str
     incarnation: str
     start: int
     end: int
@@ -56,7 +58,7 @@ def iter_arrow(
     max_rows: int = defaults.BATCH_ROWS,
     max_bytes: int = defaults.BATCH_BYTES,
     on_gap: str = "raise",
-    told_gap: Callable[[str, str, Gap], None] | None = None,
+    told_gap: ToldGap | None = None,
     options: Options | None = None,
     **changes: Any,
 ) -> Iterator[pa.RecordBatch]:
@@ -77,13 +79,42 @@ def iter_arrow(
             if piece is None:
                 continue
             found = True
-            constants = {"topic": topic, "partition": piece.partition, "broker": piece.broker}
-            for frame in frames(piece, skip_trimmed=on_gap == "skip", told_gap=told_gap):
-                opened = open_frame(frame, topic, key_header, subject_filter)
-                _tell(piece, opened.gaps, on_gap, told_gap)
-                yield from batches_of(opened, columns, constants, max_rows, max_bytes)
+            yield from batches_of_piece(
+                piece,
+                columns,
+                key_header=key_header,
+                subject_filter=subject_filter,
+                max_rows=max_rows,
+                max_bytes=max_bytes,
+                on_gap=on_gap,
+                told_gap=told_gap,
+            )
     if not found:
         raise UnknownTopic(f"no broker of {', '.join(addresses)} has the topic {topic}", 404)
+
+
+def batches_of_piece(
+    piece: Piece,
+    columns: Sequence[str] | None = None,
+    *,
+    key_header: str | None = None,
+    subject_filter: str | None = None,
+    max_rows: int = defaults.BATCH_ROWS,
+    max_bytes: int = defaults.BATCH_BYTES,
+    on_gap: str = "raise",
+    told_gap: ToldGap | None = None,
+    told_seqs: Callable[[int], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The batches of one piece; told_seqs hears how many seqs are done with, bit by bit."""
+    constants = {"topic": piece.topic, "partition": piece.partition, "broker": piece.broker}
+    at = piece.start
+    for frame in frames(piece, skip_trimmed=on_gap == "skip", told_gap=told_gap):
+        opened = open_frame(frame, piece.topic, key_header, subject_filter)
+        _tell(piece, opened.gaps, on_gap, told_gap)
+        yield from batches_of(opened, columns, constants, max_rows, max_bytes)
+        if told_seqs is not None:
+            told_seqs(opened.next - at)
+        at = opened.next
 
 
 def locate(
@@ -96,8 +127,16 @@ def locate(
         return None
     first = log.first if start is None else seq_at(connection, topic, start)
     behind = log.next if end is None else min(seq_at(connection, topic, end), log.next)
-    partition, broker = listing.partition, listing.broker
-    return Piece(connection, topic, partition, broker, log.incarnation, first, max(first, behind))
+    return Piece(
+        connection,
+        topic,
+        listing.partition,
+        listing.broker,
+        listing.broker_id,
+        log.incarnation,
+        first,
+        max(first, behind),
+    )
 
 
 def seq_at(connection: Connection, topic: str, place: Place) -> int:
@@ -115,7 +154,7 @@ def frames(
     piece: Piece,
     *,
     skip_trimmed: bool = False,
-    told_gap: Callable[[str, str, Gap], None] | None = None,
+    told_gap: ToldGap | None = None,
 ) -> Iterator[memoryview]:
     """The frames of a piece in order, none of them empty of both records and gaps."""
     at = piece.start
@@ -145,7 +184,7 @@ def _tell(
     piece: Piece,
     gaps: Sequence[Gap],
     on_gap: str,
-    told_gap: Callable[[str, str, Gap], None] | None,
+    told_gap: ToldGap | None,
 ) -> None:
     if gaps and on_gap == "raise":
         raise damage(piece.topic, gaps)
