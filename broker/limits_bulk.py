@@ -73,5 +73,15 @@ COMMIT_TURN_BYTES: Final = 256 * KIB
 COMMIT_AHEAD_BYTES: Final = 2 * MIB
 COMMIT_RETRY: Final = 5 * SECOND  # after a commit that the disk did not let through
 
+# --- appending with message ids --------------------------------------------------------------
+
+DEDUPE_WINDOW: Final = 2 * MINUTE  # JetStream's default
+DEDUPE_IDS_MAX: Final = (
+    1_000_000  # of one topic, 40 bytes each; then the oldest go before their time
+)
+DEDUPE_IDS_ALL_MAX: Final = 4_000_000  # of all topics; then those of one are read anew when needed
+DEDUPE_READ_BYTES: Final = 256 * MIB  # of the log's end, when its ids are read
+
+assert DEDUPE_IDS_MAX <= DEDUPE_IDS_ALL_MAX
 assert STAGED_BLOCK_BYTES_MAX <= STAGED_WRITER_BYTES_MAX <= STAGED_BYTES_MAX
 assert COMMIT_TURN_BYTES <= COMMIT_AHEAD_BYTES

@@ -40,7 +40,7 @@ class Bulk:
             files = TlsFiles(bulk.tls_cert, bulk.tls_key, bulk.tls_client_ca, client)
             self.certificates = Certificates(files)
         self.door = BulkDoor(engine, who, self.access)
-        self.door.more_routes += writes.pages(self.door).routes()
+        self.door.more_routes += writes.routes(self.door)
         self._pages: Pages | None = None
 
     async def open(self) -> tuple[str, int]:

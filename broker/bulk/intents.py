@@ -10,7 +10,6 @@ intent finishes it.
 from __future__ import annotations
 
 import os
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -176,8 +175,8 @@ def segment_files(folder: Path, first: int) -> list[tuple[int, int, Path]]:
         if path.suffix == SEGMENT_SUFFIX and path.stem.isdigit()
     ]
     found.sort()
-    ends = [later for (_, _), (later, _) in pairwise(found)] + [_SEQ_END]
-    return [(seq, end, path) for (seq, path), end in zip(found, ends, strict=True) if end > first]
+    ends = [seq for seq, _ in found[1:]] + [_SEQ_END]
+    return [(seq, end, path) for (seq, path), end in zip(found, ends, strict=False) if end > first]
 
 
 def learn(plan: Plan, folder: Path, commit_id: bytes) -> None:

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from broker import limits, limits_bulk
+from broker.bulk.appending import AppendPages
 from broker.bulk.commits import Commits
 from broker.bulk.intents import Intent, survey
 from broker.bulk.staging import Bounds, Staging
@@ -23,9 +24,10 @@ from broker.core.staged import keep_from
 from broker.protocols.nsq.wire import is_ephemeral
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from broker.bulk.door import BulkDoor
+    from broker.bulk.door import BulkDoor, BulkRoute
     from broker.core.engine import Engine
     from broker.core.log import Log
 
@@ -58,6 +60,7 @@ class Writes:
         self.keeping = Keeping()
         self._intents: list[Intent] = []
         self._commits: Commits | None = None
+        self._open_log: Callable[[str], Log] | None = None
         self._look: asyncio.Task[None] | None = None
 
     @property
@@ -72,19 +75,18 @@ class Writes:
 
     async def start(self, engine: Engine) -> None:
         """Take commits from now on, and finish those that were begun. OSError."""
-        self._commits = Commits(
-            self.staging,
-            lambda name: engine.open_log(name, is_ephemeral(name.encode())),
-            engine.log,
-            self.keeping.keep,
-        )
+        self._open_log = lambda name: engine.open_log(name, is_ephemeral(name.encode()))
+        self._commits = Commits(self.staging, self._open_log, engine.log, self.keeping.keep)
         await self.staging.start()
         self._commits.start(self._intents)
         self._look = asyncio.create_task(self._keep_house())
 
-    def pages(self, door: BulkDoor) -> WritePages:
-        """The handlers of a door."""
-        return WritePages(door, self.staging, self.commits)
+    def routes(self, door: BulkDoor) -> list[BulkRoute]:
+        """What a door has for those who write."""
+        assert self._open_log is not None
+        pages = WritePages(door, self.staging, self.commits)
+        appends = AppendPages(door, self.staging, self._open_log)
+        return [*pages.routes(), *appends.routes()]
 
     async def _keep_house(self) -> None:
         while True:

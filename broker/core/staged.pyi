@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import final
 
+from broker.core.dedupe import Window
 from broker.core.log import Log
 
 MAGIC: bytes
@@ -21,14 +22,20 @@ WRONG_HEADERS: int
 class Reel:
     number: int
     records: int
+    duplicates: int
     last_ticket: int
     first_seq: int
     last_seq: int
     def __init__(
-        self, log: Log, commit_id: bytes = b"", have: Iterable[tuple[int, int]] = ()
+        self,
+        log: Log,
+        commit_id: bytes = b"",
+        have: Iterable[tuple[int, int]] = (),
+        window: Window | None = None,
     ) -> None: ...
     def load(self, block: bytes | bytearray | memoryview) -> None: ...
     def step(self, bytes_max: int) -> int: ...
+    def stored(self) -> None: ...
     @property
     def failed(self) -> int: ...
 

@@ -23,6 +23,7 @@ from libc.string cimport memcmp, memcpy, memset
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 
+from broker.core.dedupe cimport Window, id_t
 from broker.core.log cimport Log
 from broker.core.segment cimport (
     FILE_HEADER_BYTES,
@@ -250,6 +251,8 @@ cdef class Reel:
     cdef size_t at, end
     cdef bint numbered
     cdef char reply[STAGED_REPLY_BYTES]
+    cdef Window window              # None = whatever comes is appended
+    cdef readonly uint64_t duplicates   # left out because the window knows them
     cdef list have                  # ranges (first, behind) still to come
     cdef uint32_t here, behind      # the one that is next
     cdef readonly uint32_t number   # of the next record
@@ -258,15 +261,16 @@ cdef class Reel:
     cdef readonly uint64_t last_ticket
     cdef readonly uint64_t first_seq, last_seq
 
-    def __init__(self, Log log, bytes commit_id=b'', have=()):
+    def __init__(self, Log log, bytes commit_id=b'', have=(), Window window=None):
         """Appends the records of blocks to `log`, a few at a time.
 
         With a commit's id they are numbered, and those in the ranges `have` (first, behind; in
-        order) are there already.
+        order) are there already. With a window those whose id it knows are left out.
         """
         if commit_id and len(commit_id) != COMMIT_ID_BYTES:
             raise ValueError('no id of a commit')
         self.log = log
+        self.window = window
         self.numbered = len(commit_id) != 0
         if commit_id:
             memcpy(self.reply, <const char *>commit_id, COMMIT_ID_BYTES)
@@ -297,8 +301,6 @@ cdef class Reel:
         cdef record_t rec
         cdef size_t size = 0, stop = self.at + bytes_max
         cdef const char *p
-        cdef uint64_t ticket
-        cdef int64_t not_before_ns
         memset(&rec, 0, sizeof(rec))
         self.log.shared.turn.tick()
         while self.at < self.end and self.at < stop:
@@ -308,26 +310,13 @@ cdef class Reel:
             if self.numbered and self.number >= self.behind:
                 self.next_range()
             if not self.numbered or self.number < self.here:
-                not_before_ns = tw_load_i64(p + 16)
                 rec.subject_len = tw_load_u16(p + 8)
                 rec.headers_len = tw_load_u32(p + 4)
                 rec.total_len = rec.headers_len + tw_load_u32(p)
                 rec.subject = p + HEAD_BYTES
                 rec.data = rec.subject + rec.subject_len
-                if self.numbered:
-                    tw_store_u32(self.reply + COMMIT_ID_BYTES, self.number)
-                    rec.reply = self.reply
-                    rec.reply_len = STAGED_REPLY_BYTES
-                ticket = self.log.append(
-                    &rec, not_before_ns, <uint8_t>(STORED_STAGED if self.numbered else 0))
-                if ticket == 0:
+                if not self.append(&rec, tw_load_i64(p + 16)):
                     return -1
-                if not self.records:
-                    self.first_ticket = ticket
-                    self.first_seq = self.log.next_seq - 1
-                self.records += 1
-                self.last_ticket = ticket
-                self.last_seq = self.log.next_seq - 1
             self.number += 1
             self.at += size
         if self.at < self.end:
@@ -336,6 +325,37 @@ cdef class Reel:
         self.base = NULL
         self.at = self.end = 0
         return 0
+
+    cdef bint append(self, record_t *rec, int64_t not_before_ns) noexcept:
+        cdef uint64_t ticket
+        cdef id_t id
+        cdef bint known = self.window is not None and self.window.identify(rec, &id)
+        if known and self.window.has(&id):
+            self.duplicates += 1
+            return True
+        if self.numbered:
+            tw_store_u32(self.reply + COMMIT_ID_BYTES, self.number)
+            rec.reply = self.reply
+            rec.reply_len = STAGED_REPLY_BYTES
+        ticket = self.log.append(
+            rec, not_before_ns, <uint8_t>(STORED_STAGED if self.numbered else 0))
+        if ticket == 0:
+            return False
+        if known:
+            id.time_ns = self.log.shared.turn.wall_ns
+            self.window.add(&id)
+        if not self.records:
+            self.first_ticket = ticket
+            self.first_seq = self.log.next_seq - 1
+        self.records += 1
+        self.last_ticket = ticket
+        self.last_seq = self.log.next_seq - 1
+        return True
+
+    def stored(self):
+        """Everything has been answered for, and well."""
+        if self.window is not None and self.records:
+            self.window.passed(self.first_seq, self.last_seq, self.records)
 
     @property
     def failed(self):

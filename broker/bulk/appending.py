@@ -1,0 +1,124 @@
+"""Blocks that are published at once: at least once, or each message id once within a window.
+
+    POST /bulk/v1/append/{topic}             stored as the topic's sync says when it is answered
+    POST /bulk/v1/append/{topic}?dedupe=1    without those whose Nats-Msg-Id the topic got lately
+
+Whether it did is read from the log itself: it counts whoever published the message, and also before
+a restart. What is remembered of that is bounded and can be dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from broker import errors_bulk, limits_bulk
+from broker.bulk.access import WRITE
+from broker.bulk.answers import RefusedError, answer, number
+from broker.bulk.batches import HEADERS_BEGIN
+from broker.bulk.door import BulkRoute
+from broker.bulk.feeding import log_refusal, wind
+from broker.bulk.staging import disk_refusal
+from broker.bulk.writing import check_topic, read_block
+from broker.core.dedupe import Window
+from broker.core.publish import settled
+from broker.core.staged import GOOD, Reel, check_block
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiohttp import web
+
+    from broker.bulk.door import BulkDoor
+    from broker.bulk.staging import Staging
+    from broker.core.log import Log
+
+ID_HEADER: Final = b"Nats-Msg-Id"
+
+
+class Known:
+    """Which ids one topic got lately."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.window = Window(ID_HEADER, limits_bulk.DEDUPE_WINDOW, limits_bulk.DEDUPE_IDS_MAX)
+
+
+class AppendPages:
+    """The handler."""
+
+    def __init__(self, door: BulkDoor, staging: Staging, open_log: Callable[[str], Log]) -> None:
+        self.door = door
+        self.staging = staging
+        self.open_log = open_log
+        self._known: dict[str, Known] = {}
+        self._uploads = asyncio.Semaphore(limits_bulk.STAGED_UPLOADS_MAX)
+
+    def routes(self) -> list[BulkRoute]:
+        """Paths and what they do."""
+        return [BulkRoute("POST", "/append/{topic}", self.append)]
+
+    async def append(self, request: web.Request) -> web.StreamResponse:
+        """Publish a block."""
+        topic = request.match_info["topic"]
+        self.door.caller(request).need(WRITE, topic)
+        if self.door.engine.log(topic) is None:
+            check_topic(topic)
+        dedupe = number(request, "dedupe", 0, 0, 1)
+        async with self._uploads:
+            block = await read_block(request)
+            wrong, count = await self.staging.run(check_block, block, topic.encode(), HEADERS_BEGIN)
+            if wrong != GOOD:
+                reason = errors_bulk.BULK_BLOCK_REASONS[wrong].format(number=count)
+                raise RefusedError(errors_bulk.BULK_BLOCK, reason=reason)
+            try:
+                log = self.open_log(topic)
+            except OSError as problem:
+                raise disk_refusal(problem.errno or 0) from problem
+            reel = await (self._dedupe if dedupe else self._append)(log, block)
+        return answer(
+            {
+                "records": reel.records,
+                "duplicates": reel.duplicates,
+                "first": reel.first_seq or None,
+                "last": reel.last_seq or None,
+            }
+        )
+
+    async def _append(self, log: Log, block: bytearray, window: Window | None = None) -> Reel:
+        reel = Reel(log, window=window)
+        taken = await wind(reel, log, block)
+        reason, error = log.refusal, log.last_error
+        if reel.records:
+            await settled(log, reel.last_ticket)
+        if reel.failed:
+            raise log_refusal(log, reel.failed)
+        if not taken or log.deleted:
+            raise log_refusal(log, error, reason)
+        reel.stored()
+        return reel
+
+    async def _dedupe(self, log: Log, block: bytearray) -> Reel:
+        known = self._known.pop(log.name, None) or Known()
+        self._known[log.name] = known  # the last one used is the last one
+        async with known.lock:
+            plan = known.window.look(log, limits_bulk.DEDUPE_READ_BYTES)
+            try:
+                if plan is not None:
+                    await self.staging.run(known.window.read, plan)
+                reel = await self._append(log, block, known.window)
+            except BaseException:
+                known.window.reset(None)  # it knows ids that may not be there
+                raise
+        self._bound()
+        return reel
+
+    def _bound(self) -> None:
+        """Forget those used longest ago: they can be read anew."""
+        ids = sum(known.window.size for known in self._known.values())
+        for name, known in list(self._known.items()):
+            if ids <= limits_bulk.DEDUPE_IDS_ALL_MAX:
+                break
+            if not known.lock.locked():
+                ids -= known.window.size
+                del self._known[name]
