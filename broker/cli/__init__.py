@@ -33,6 +33,7 @@ class Commands(click.Group):
         "nsqd": ("broker.cli.dropin:nsqd", "Run the broker in the place of an nsqd."),
         "nsqlookupd": ("broker.cli.dropin:nsqlookupd", "Run in the place of an nsqlookupd."),
         "forward": ("broker.cli.forward:forward", "Send a topic to NSQ, HTTP or NATS."),
+        "pipeline": ("broker.cli.pipeline:pipeline", "Run a Spark job."),
         "pub": ("broker.cli.pub:pub", "Publish arguments or lines to a topic."),
         "serve": ("broker.cli.serve:serve", "Run the broker."),
         "sub": ("broker.cli.sub:sub", "Print what topics get."),

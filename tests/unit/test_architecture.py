@@ -54,7 +54,7 @@ ALLOWED = {
     "server": _SERVED | set(PROTOCOLS) | {"admin", "bulk", "net", "config", "lockfile"},
     "client": _BASE | {"core", "wire", "openssl"},
     "spark": _BASE | {"client"},
-    "cli": _SERVED | {"nats", "stan", "net", "server", "config", "client", "admin"},
+    "cli": _SERVED | {"nats", "stan", "net", "server", "config", "client", "admin", "spark"},
     "main": {"cli"},
 }
 

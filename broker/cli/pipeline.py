@@ -1,0 +1,27 @@
+"""`twinwire pipeline NAME`: the Spark jobs, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import click
+
+from broker.cli import Commands
+
+_JOBS = "broker.spark.jobs"
+
+
+class Pipelines(Commands):
+    """The jobs by name; only the one that is asked for is read."""
+
+    known: ClassVar[dict[str, tuple[str, str]]] = {
+        "archive": (f"{_JOBS}.archive:command", "Topics to Parquet files, each record once."),
+    }
+
+
+@click.command("pipeline", cls=Pipelines)
+def pipeline() -> None:
+    """Run a Spark job. spark-submit runs the same modules: broker/spark/jobs/NAME.py.
+
+    Needs `pip install 'twinwire[spark]'` and Java 17 or later.
+    """

@@ -1,0 +1,363 @@
+"""`archive`: topics to Parquet files by topic, date and hour, each record exactly once.
+
+    plan -> note the batch -> tasks write its files -> a version of the manifest -> the hold moves
+
+The manifest is the checkpoint: it says up to where each topic is archived. What a run was about to
+do is noted first, so one that comes after a crash reads the same ranges, which gives files of the
+same names; nothing counts before the version that names it is there.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.client.bulk.errors import Refused
+from broker.errors_jobs import (
+    BROKER_DOWN,
+    FAILED_TASK,
+    NO_HOLDS,
+    NOT_COVERED,
+    JobError,
+)
+from broker.errors_spark import DOWN, BrokerDownError
+from broker.limits_jobs import BATCH_RECORDS, BROKER_PATIENCE_S, BROKER_RETRY_S, HOLD_TTL_S
+from broker.limits_spark import PARTITION_RECORDS
+from broker.spark import layout
+from broker.spark.brokers import Brokers
+from broker.spark.jobs import archive_plan as planned
+from broker.spark.jobs.archive_plan import Batch
+from broker.spark.jobs.command import Duration, Job, job_options, run, run_tasks, session
+from broker.spark.jobs.progress import Done, Tell, tell
+from broker.spark.manifest import Change, Gap, Manifest, Range, State
+from broker.spark.offsets import Mark, Offsets, Place
+from broker.spark.options import Progress, Splitting, Wanted
+from broker.spark.topics import Survey
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from broker.spark.jobs.archive_write import Outcome, Work
+
+PENDING = "pending.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Archiving:
+    """What `archive` is told besides the options of every job."""
+
+    folder: str
+    batch_records: int = BATCH_RECORDS
+    task_records: int = PARTITION_RECORDS
+    gaps: bool = False  # what is lost is written down; False: it ends the job
+    latest: bool = False
+    hold: bool = True
+    hold_ttl_s: int = HOLD_TTL_S
+    key_header: str | None = None
+    patience_s: float = BROKER_PATIENCE_S
+
+
+class _ChangedError(Exception):
+    """A log is not what it was when the batch was planned: plan again."""
+
+
+class Archiver:
+    """One run of the job. `stop` may be set by another thread or a signal."""
+
+    def __init__(
+        self, spark: SparkSession, job: Job, archiving: Archiving, told: Tell = tell
+    ) -> None:
+        self.spark = spark
+        self.job = job
+        self.told = told
+        self.stop = threading.Event()
+        self.batches = self.records = self.gaps = 0
+        self._args = archiving
+        self._manifest = Manifest(archiving.folder)
+        self._manifest.create()
+        self._access = job.access
+        self._brokers = Brokers(self._access)
+        self._splitting = Splitting(records_per_partition=archiving.task_records)
+
+    def run(self) -> None:
+        """Once, or until `stop`."""
+        with self._manifest.lock("archive"), self._brokers:
+            state = self._resume(self._manifest.load())
+            while True:
+                began = time.monotonic()
+                state, down = self._catch_up(state)
+                if self.job.every_s is None:
+                    if down:
+                        raise BrokerDownError(DOWN.format(servers=", ".join(down)))
+                    return
+                rest = self.job.every_s - (time.monotonic() - began)
+                if self.stop.wait(max(rest, 0.0)):
+                    return
+
+    def _catch_up(self, state: State) -> tuple[State, Sequence[str]]:
+        """Up to what the brokers have now; with those that were not reached."""
+        survey = self._survey(self.job.wanted)
+        if survey.down:
+            self.told(f"archive: {DOWN.format(servers=', '.join(survey.down))}")
+        frozen = survey.latest()
+        held = False
+        while not self.stop.is_set():
+            start = planned.begin(state, survey, self.job.wanted, latest=self._args.latest)
+            if not self._args.gaps:
+                planned.refuse(start.gaps)
+            if not held:
+                self._hold(survey, start.offsets)
+                held = True
+            target = planned.targets(start, survey, frozen)
+            batch = planned.next_batch(
+                start, target, survey, self._args.batch_records, self._splitting
+            )
+            if batch is None:
+                break
+            self._manifest.note(PENDING, batch.to_json())
+            try:
+                state = self._finish(batch, state, survey)
+            except _ChangedError:
+                self._abandon(batch, state)
+                survey = self._survey(self.job.wanted)
+        return state, survey.down
+
+    def _survey(self, wanted: Wanted) -> Survey:
+        """Some brokers may be down; when none is reached we wait for one."""
+        deadline = time.monotonic() + self._args.patience_s
+        while True:
+            try:
+                return self._brokers.survey(wanted, patient=True)
+            except BrokerDownError as error:
+                self._wait_for_broker(str(error), deadline)
+
+    def _wait_for_broker(self, text: str, deadline: float) -> None:
+        if time.monotonic() > deadline or self.stop.wait(BROKER_RETRY_S):
+            raise JobError(BROKER_DOWN.format(text=text, seconds=f"{self._args.patience_s:.0f}"))
+
+    # --- one batch
+
+    def _resume(self, state: State) -> State:
+        """Finish the batch that an earlier run was at."""
+        noted = self._manifest.noted(PENDING)
+        if noted is None:
+            return state
+        batch = Batch.from_json(noted)
+        if batch.id == state.batch:  # all but this note was done
+            self._manifest.forget(PENDING)
+            return state
+        self._sweep(batch, state)
+        self.told(f"archive: an earlier run was at {batch.records:,} records; first those")
+        topics = {one.topic for task in batch.tasks for one in task}
+        try:
+            if not topics:
+                return self._finish(batch, state, Survey({}))
+            return self._finish(batch, state, self._survey(Wanted(names=tuple(sorted(topics)))))
+        except _ChangedError:
+            self._abandon(batch, state)
+            return state
+
+    def _finish(self, batch: Batch, state: State, survey: Survey) -> State:
+        began = time.monotonic()
+        outcomes = self._work(batch, survey)
+        files = tuple(one for outcome in outcomes for one in outcome.files)
+        found = tuple(gap for outcome in outcomes for gap in outcome.gaps)
+        if not self._args.gaps:
+            planned.refuse(gap for gap in found if gap.reason == planned.TRIMMED)
+        _check_covered(batch, outcomes)
+        before = {(one.topic, one.partition): state.marks.get((one.topic, one.partition))
+                  for one in batch.ranges}  # fmt: skip
+        state = self._manifest.commit(
+            Change("archive", batch.id, files, (), batch.ranges, (*batch.gaps, *found)),
+            state,
+            lambda now: all(now.marks.get(place) == mark for place, mark in before.items()),
+        )
+        self._manifest.forget(PENDING)
+        self._report(state, survey, [*batch.gaps, *found], files, time.monotonic() - began)
+        self._hold(survey, {Place(*place): Mark(seq=m.seq, inc=m.inc)
+                            for place, m in state.marks.items()})  # fmt: skip
+        return state
+
+    def _work(self, batch: Batch, survey: Survey) -> list[Outcome]:
+        """Run the tasks. Those that did not reach their broker are tried again, after a while."""
+        deadline = time.monotonic() + self._args.patience_s
+        outcomes: list[Outcome] = []
+        left = list(batch.tasks)
+        while left:
+            works = [self._work_of(task, survey) for task in left]
+            found = run_tasks(self.spark, _task, works)
+            for outcome in found:
+                if outcome.changed:
+                    raise _ChangedError(outcome.failure)
+                if outcome.failure and not outcome.retry:
+                    raise JobError(FAILED_TASK.format(text=outcome.failure))
+            outcomes += [outcome for outcome in found if not outcome.failure]
+            failed = [outcome.failure for outcome in found if outcome.failure]
+            left = [task for task, outcome in zip(left, found, strict=True) if outcome.failure]
+            if left:
+                self.told(f"archive: {len(left)} of {len(works)} tasks wait: {failed[0]}")
+                self._wait_for_broker(failed[0], deadline)
+        return outcomes
+
+    def _work_of(self, task: Sequence[Range], survey: Survey) -> Work:
+        from broker.spark.jobs.archive_write import Work
+
+        entry = survey.entries.get(Place(task[0].topic, task[0].partition))
+        if entry is None and survey.down:
+            raise JobError(
+                BROKER_DOWN.format(text=DOWN.format(servers=", ".join(survey.down)), seconds=0)
+            )
+        if entry is None or entry.inc != task[0].inc:
+            raise _ChangedError
+        return Work(
+            str(Path(self._args.folder).absolute()),
+            self._access.servers[entry.server],
+            entry.broker,
+            self._access.options,
+            tuple(task),
+            self._args.key_header,
+        )
+
+    def _abandon(self, batch: Batch, state: State) -> None:
+        self._sweep(batch, state)
+        self._manifest.forget(PENDING)
+
+    def _sweep(self, batch: Batch, state: State) -> None:
+        """Remove what a batch has left and no version names."""
+        ranges = [one for task in batch.tasks for one in task]
+        for topic in {one.topic for one in ranges}:
+            top = self._manifest.archive / layout.topic_folder(topic)
+            mine = {(one.partition, layout.short_inc(one.inc)): (one.start, one.end)
+                    for one in batch.ranges if one.topic == topic}  # fmt: skip
+            for path in top.glob("date=*/hour=*/*"):
+                name = layout.parse_name(path.name)
+                ours = path.name.startswith(".") and path.suffix == ".tmp"
+                if name is not None and (name.partition, name.inc) in mine:
+                    start, end = mine[name.partition, name.inc]
+                    unnamed = str(path.relative_to(self._manifest.archive)) not in state.files
+                    ours = start <= name.first and name.last < end and unnamed
+                if ours:
+                    path.unlink(missing_ok=True)
+
+    # --- what others learn of it
+
+    def _hold(self, survey: Survey, marks: Offsets) -> None:
+        if not self._args.hold:
+            return
+        progress = Progress(hold=True, ttl_s=self._args.hold_ttl_s, asked_for=True)
+        current = {
+            place: mark
+            for place, mark in marks.items()
+            if place in survey.entries and survey.entries[place].inc == mark.inc
+        }
+        try:
+            self._brokers.put_progress(survey, current, f"archive-{self._manifest.id()}", progress)
+        except Refused as refused:
+            if refused.status != HTTPStatus.NOT_FOUND:
+                raise
+            self.told(f"archive: {NO_HOLDS.format(text=refused)}")
+            self._args = replace(self._args, hold=False)
+
+    def _report(
+        self,
+        state: State,
+        survey: Survey,
+        gaps: Sequence[Gap],
+        files: Sequence[Any],
+        seconds: float,
+    ) -> None:
+        for gap in gaps:
+            self.told(f"archive: {planned.said(gap)}; this is in the manifest")
+        records = sum(one.records for one in files)
+        self.batches, self.records = self.batches + 1, self.records + records
+        self.gaps += len(gaps)
+        lag = sum(
+            max(entry.next - mark.seq, 0)
+            for place, entry in survey.entries.items()
+            if (mark := state.marks.get((place.topic, place.partition))) is not None
+            and mark.inc == entry.inc
+        )
+        done = Done(records, sum(one.bytes for one in files), seconds, lag)
+        self.told(done.line("archive", self.batches))
+
+
+def _task(work: Work) -> Outcome:
+    from broker.spark.jobs.archive_write import write_ranges
+
+    return write_ranges(work)
+
+
+def _check_covered(batch: Batch, outcomes: Sequence[Outcome]) -> None:
+    done = {one for outcome in outcomes for one in outcome.done}
+    for task in batch.tasks:
+        for one in task:
+            if one not in done:
+                raise JobError(NOT_COVERED.format(**one._asdict(), seq=one.start))
+
+
+def build(spark: SparkSession, job: Job, archiving: Archiving, told: Tell = tell) -> Archiver:
+    return Archiver(spark, job, archiving, told)
+
+
+@click.command("archive")
+@click.argument("folder", metavar="DIR")
+@job_options(topics=True, times=True)
+@click.option("--batch-records", type=click.IntRange(1), default=BATCH_RECORDS, show_default=True)
+@click.option(
+    "--task-records",
+    type=click.IntRange(1),
+    default=PARTITION_RECORDS,
+    show_default=True,
+)
+@click.option(
+    "--on-loss",
+    type=click.Choice(["error", "gap"]),
+    default="error",
+    show_default=True,
+    help="Records that were removed before they were archived: stop, or write that down.",
+)
+@click.option(
+    "--starting",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Of the first run of all.",
+)
+@click.option("--hold/--no-hold", default=True, help="Brokers keep what is not archived yet.")
+@click.option("--hold-ttl", type=Duration(), default=float(HOLD_TTL_S), help="[default: 3d]")
+@click.option("--key-header", help="A header whose value becomes the column `key`.")
+def command(job: Job, folder: str, **options: Any) -> None:
+    """Write topics to Parquet files in DIR, each record exactly once."""
+    archiving = Archiving(
+        folder,
+        options["batch_records"],
+        options["task_records"],
+        gaps=options["on_loss"] == "gap",
+        latest=options["starting"] == "latest",
+        hold=options["hold"],
+        hold_ttl_s=int(options["hold_ttl"]),
+        key_header=options["key_header"],
+    )
+    with session(job, "archive") as spark:
+        archiver = build(spark, job, archiving)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: archiver.stop.set())
+        archiver.run()
+        tell(f"archive: {archiver.records:,} records, {archiver.gaps} gaps, in {folder}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    run(command, sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The archive on Spark: its tasks are Spark's. What may go wrong is in tests/fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from archives import archiver, keys, rows
+from harness import Server
+from live_spark import fill, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_all_records_and_then_only_new_ones(
+    spark: SparkSession, lake: Server, topic: str, tmp_path: Path
+) -> None:
+    fill(lake, topic, numbered(1000))
+    archiver(spark, tmp_path, lake, topic, batch_records=700, task_records=200).run()
+    fill(lake, topic, numbered(50, 1000))
+    archiver(spark, tmp_path, lake, topic).run()
+    found = rows(tmp_path)
+    assert [int(row["value"]) for row in found] == list(range(1050))
+    assert keys(tmp_path) == [(topic, 0, n) for n in range(1, 1051)]
+
+
+def test_spark_reads_what_was_written(
+    spark: SparkSession, lake: Server, topic: str, tmp_path: Path
+) -> None:
+    fill(lake, topic, numbered(10), b"NATS/1.0\r\nA: b\r\n\r\n")
+    archiver(spark, tmp_path, lake, topic).run()
+    frame = spark.read.parquet(str(tmp_path))
+    assert dict(frame.dtypes) == {
+        "partition": "int",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "subject": "string",
+        "value": "binary",
+        "headers": "array<struct<key:string,value:binary>>",
+        "notBefore": "timestamp",
+        "topic": "string",
+        "date": "date",
+        "hour": "int",
+    }
+    one = frame.orderBy("offset").first()
+    assert one is not None
+    assert (one.topic, one.offset, one.value) == (topic, 1, b"0")
+    assert one.headers[0].key == "A"

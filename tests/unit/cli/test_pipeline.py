@@ -1,0 +1,116 @@
+"""`twinwire pipeline`: options, and what it says when something is missing. No job is run."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from broker.cli.pipeline import pipeline
+from broker.spark.jobs import command
+
+ARCHIVE = ["archive", "--servers", "127.0.0.1:1", "--topics", "orders"]
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(pipeline, list(arguments))
+
+
+def last_line(result: Result) -> str:
+    return result.output.strip().splitlines()[-1]
+
+
+def test_the_jobs_are_listed_and_each_has_help() -> None:
+    listed = invoke("--help").output
+    for name in pipeline.list_commands(click.Context(pipeline)):  # type: ignore[attr-defined]
+        assert f"  {name} " in listed
+        assert "--master" in invoke(name, "--help").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["archive", "DIR", "--topics", "t"], "Missing option '--servers'"),
+        (["archive", "DIR", "--servers", "a"], "--topics or --pattern"),
+        ([*ARCHIVE, "DIR", "--pattern", "x"], "--topics or --pattern"),
+        ([*ARCHIVE, "DIR", "--once", "--every", "1m"], "--once or --every"),
+        ([*ARCHIVE, "DIR", "--every", "soon"], "'soon' is no duration"),
+        ([*ARCHIVE, "DIR", "--conf", "x"], "KEY=VALUE"),
+    ],
+)
+def test_what_cannot_be_meant(arguments: list[str], text: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert text in result.output
+
+
+def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    result = invoke(*ARCHIVE, str(tmp_path))
+    assert result.exit_code == 1
+    assert last_line(result) == (
+        "Error: pyspark is not installed here: pip install 'twinwire[spark]'"
+    )
+
+
+def test_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    result = invoke(*ARCHIVE, str(tmp_path))
+    assert result.exit_code == 1
+    assert last_line(result).startswith("Error: no Java is found")
+
+
+def job(*arguments: str) -> command.Job:
+    found: list[command.Job] = []
+
+    @click.command()
+    @command.job_options(topics=True, times=True)
+    def take(job: command.Job, **_: Any) -> None:
+        found.append(job)
+
+    take.main(list(arguments), standalone_mode=False)
+    return found[0]
+
+
+def test_common_options() -> None:
+    given = job(
+        "--servers", "a:1,b:2", "--token-file", "/t", "--pattern", "x.*", "--every", "90s",
+        "--master", "spark://m:7077", "--conf", "spark.executor.memory=2g", "--tls-ca", "/ca",
+    )  # fmt: skip
+    assert given.access.servers == ("a:1", "b:2")
+    assert given.access.options.token_file == "/t"
+    assert given.access.options.tls is not None
+    assert given.wanted.pattern == "x.*"
+    assert given.every_s == 90
+    settings = command.settings(given, submitted=False)
+    assert settings["spark.master"] == "spark://m:7077"
+    assert settings["spark.executor.memory"] == "2g"
+    assert "spark.ui.enabled" not in settings
+
+
+def test_on_this_machine_and_under_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    given = job("--servers", "a:1", "--topics", "t")
+    local = command.settings(given, submitted=False)
+    assert (local["spark.master"], local["spark.ui.enabled"]) == ("local[*]", "false")
+    assert local["spark.sql.session.timeZone"] == "UTC"
+    assert "spark.master" not in command.settings(given, submitted=True)
+
+
+def test_times() -> None:
+    def convert(text: str) -> datetime:
+        return command.Time().convert(text, None, None)
+
+    assert convert("2026-11-21") == datetime(2026, 11, 21, tzinfo=UTC)
+    assert convert("2026-11-21T15:04:05+01:00").astimezone(UTC).hour == 14
+    assert abs(datetime.now(UTC) - timedelta(hours=6) - convert("6h")) < timedelta(minutes=1)
+    with pytest.raises(click.BadParameter, match="is no time"):
+        convert("yesterday")
