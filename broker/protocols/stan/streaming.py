@@ -92,6 +92,9 @@ class Streaming:
                 subscription.attach(client)
             elif not record.offline:
                 self.subscriptions.leave(subscription)
+        for channel in self.service.channels.values():
+            if channel.log.cursors and not self.store.problems:
+                self.subscriptions.drop_unknown(channel)
 
     async def stop(self) -> None:
         """Hear nothing more; what is known stays known."""

@@ -209,6 +209,14 @@ class Subscriptions:
         channel.subscriptions.append(subscription)
         return subscription
 
+    def drop_unknown(self, channel: Channel) -> None:
+        """Cursors of subscriptions that nobody remembers: a kill came between the two. They would
+        count as readers for ever."""
+        known = {subscription.cursor.name for subscription in channel.subscriptions}
+        for name in list(channel.log.cursors):
+            if name.startswith(CURSOR_PREFIX) and name not in known:
+                channel.log.delete_cursor(name)
+
     # --- going
 
     def find(self, channel: Channel, inbox: str) -> Subscription:
