@@ -148,7 +148,11 @@ class Subscriptions:
             cursor = None
         if cursor is None:
             start = self.place(channel, request, wish.found)
-            cursor = channel.log.open_cursor(name, start=start)
+            try:
+                cursor = channel.log.open_cursor(name, start=start)
+            except OSError:
+                channel.log.delete_cursor(name)  # it may be there, and only not be remembered
+                raise
         record = SubRecord(
             self.store.next_number,
             channel.name,
