@@ -384,6 +384,7 @@ STAN_MAX_MSGS: Final = 1_000_000  # of one channel; then the oldest are dropped
 STAN_MAX_BYTES: Final = 1_024_000_000
 STAN_PROBE_TIMEOUT: Final = 500 * MS  # for a client whose id somebody else wants
 STAN_REQUESTS_MAX: Final = 65_536  # of all clients in one turn; more are not heard
+STAN_SEARCHES_MAX: Final = 1_000  # starts by time that are looked for at once; more are refused
 STAN_DEAF_POLL: Final = 100 * MS  # between looks whether somebody listens to an inbox again
 STAN_HOUSEKEEPING: Final = SECOND  # at most, between looks at channels that nobody uses
 STAN_HOUSEKEEPING_CHANNELS: Final = 2_000  # looked at in one go

@@ -64,7 +64,7 @@ def meta_of(log: Any, floor: int) -> dict[str, Any]:
         "frontier": None if follows else log.frontier,
         **({"settings": log.settings} if log.settings else {}),
         **({"face": log.face} if log.face else {}),
-        **({"floor": floor} if floor else {}),
+        **({"floor": floor} if floor > 1 else {}),
     }
 
 

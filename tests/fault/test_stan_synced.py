@@ -122,6 +122,19 @@ def test_a_disk_that_fails_is_told(live: LiveBroker, disk: Disk) -> None:
         assert sub.take(2) == [1, 2]
 
 
+def test_a_subscription_that_cannot_be_remembered_leaves_nothing(
+    live: LiveBroker, tmp_path: Path
+) -> None:
+    with StanClient(live) as stan:
+        stan.fill("c", 1)
+        blocked = tmp_path / "data" / "logs" / "c" / "meta.json.new"
+        blocked.mkdir()
+        assert "Is a directory" in stan.subscribe("c").error
+        blocked.rmdir()
+        assert live.ask(lambda: list(live.server.engine.logs["c"].cursors)) == []
+        assert stan.subscribe("c").error == ""
+
+
 def test_a_durable_is_as_new_when_only_its_record_is_left(
     start_broker: StartBroker, uniq: str
 ) -> None:

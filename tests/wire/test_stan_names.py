@@ -62,3 +62,12 @@ def test_inboxes_forge_nothing(start_broker: Start, name: str) -> None:
         assert client.publish("c", b"x") == ""
         nats.send(b"PUB spy.end 0\r\n\r\n")
         nats.expect(b"MSG spy.end 1 0\r\n\r\n")
+
+
+@pytest.mark.parametrize("store", ["memory", "file"])
+def test_a_name_is_no_longer_than_a_subject(start_broker: Start, store: str) -> None:
+    server = start_broker({"stan": {"enabled": True, "store": store}})
+    with StanClient(server) as client:
+        name = "x" * 70_000  # lengths of subjects have 16 bits
+        assert client.publish(name, b"tea", to="any") == "stan: invalid publish request"
+        assert client.subscribe(name).error == "stan: invalid subject"

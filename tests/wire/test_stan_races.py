@@ -15,6 +15,7 @@ pytestmark = pytest.mark.only_ours
 
 Start = Callable[..., Server]
 ON = {"stan": {"enabled": True}}
+GONE_S = 10.0
 
 
 def asking(client: StanClient, client_id: str) -> str:
@@ -75,3 +76,22 @@ def test_a_deleted_channel_can_be_made_anew_at_once(start_broker: Start, what: s
                 assert client.publish("c", b"anew") == ""
             else:
                 assert client.subscribe("c", start=wire.FIRST).error == ""
+
+
+def test_what_a_kill_left_of_a_subscription_goes(start_broker: Start) -> None:
+    """Its cursor, but not its record: nobody reads there any more, so the channel is unused."""
+    server = start_broker({"stan": {"enabled": True, "max_inactivity": "300ms"}})
+    with StanClient(server, "me") as client:
+        client.subscribe("c")
+        client.subscribe("kept", durable="d")
+        client.fill("c", 1)
+        server.kill()
+    file = server.data / "stan" / "clients.state"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(line for line in lines if b'"channel":"c"' not in line))
+    server.start()
+    deadline = time.monotonic() + GONE_S
+    while request(server.monitor, "GET", "/streaming/channelsz", channel="c").status != 404:
+        assert time.monotonic() < deadline
+    page = request(server.monitor, "GET", "/streaming/channelsz", channel="kept", subs="1")
+    assert len(page.json["subscriptions"]) == 1

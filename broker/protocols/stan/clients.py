@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import re
 import secrets
 import string
@@ -96,10 +97,14 @@ class Clients:
             self.store.add_client(record)
         except OSError as problem:
             return errors.STAN_STORE.format(reason=problem.strerror)
-        return self.restore(record)
+        return self._begin(record, 1.0)
 
-    def restore(self, record: ClientRecord) -> Client:
-        """It is here again, and its heartbeats begin."""
+    def restore(self, record: ClientRecord) -> None:
+        """It is here again after a restart. Thousands that were asked in the same moment, now and
+        ever after, would hold up everybody else: the first heartbeats are spread."""
+        self._begin(record, random.uniform(0.5, 1.0))  # noqa: S311
+
+    def _begin(self, record: ClientRecord, share: float) -> Client:
         client = Client(
             record.client_id,
             record.hb_inbox,
@@ -109,7 +114,7 @@ class Clients:
             record.ping_max,
         )
         self.service.register(client)
-        self._beat_later(client)
+        self._beat_later(client, share)
         return client
 
     def close(self, client: Client) -> None:
@@ -145,8 +150,8 @@ class Clients:
             client.timer = asyncio.get_running_loop().call_soon(self._beat, client)
         return ""
 
-    def _beat_later(self, client: Client) -> None:
-        delay = self.settings.hb_interval_ns / limits.SECOND
+    def _beat_later(self, client: Client, share: float = 1.0) -> None:
+        delay = share * self.settings.hb_interval_ns / limits.SECOND
         client.timer = asyncio.get_running_loop().call_later(delay, self._beat, client)
 
     def _beat(self, client: Client) -> None:

@@ -116,7 +116,7 @@ def is_speakable(inbox: str) -> bool:
 def is_valid_channel(name: str, *, wildcards: bool = False) -> bool:
     """Whether a channel may be called so: tokens that are not empty, no `/`, no wildcards."""
     tokens = name.split(".")
-    if "" in tokens or "/" in name:
+    if "" in tokens or "/" in name or len(name.encode()) > limits.NATS_MAX_CONTROL_LINE:
         return False
     if not wildcards:
         return "*" not in name and ">" not in name

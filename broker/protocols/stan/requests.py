@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from broker import errors_stan as errors
+from broker import limits
 from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.channels import reason_of
 from broker.protocols.stan.options import is_valid_channel
@@ -151,6 +152,9 @@ class Requests:
             check(request, is_valid_channel)
             self._open(reply, request)
         except TimeWantedError:
+            if len(self.tasks) >= limits.STAN_SEARCHES_MAX:
+                self._refuse(reply, errors.STAN_SEARCHES)
+                return
             task = asyncio.create_task(self._search(reply, request))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
@@ -197,6 +201,8 @@ class Requests:
             self._refuse(reply, str(problem))
         except OSError as problem:
             self._refuse(reply, reason_of(problem))
+        except Exception:
+            log.exception("a start by time in %r", request.subject)
 
     def _refuse(self, reply: bytes, error: str) -> None:
         self._say(reply, pb.SubscriptionResponse(error=error))

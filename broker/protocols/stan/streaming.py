@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+from broker import errors_stan as errors
 from broker import limits
 from broker.protocols.stan.channels import Channels
 from broker.protocols.stan.clients import Clients, random_name
@@ -62,6 +64,8 @@ class Streaming:
             self.channels_desk,
             self.subscriptions,
         )
+        self._account = partial(nats.bus, settings.account)
+        self._is_lost = False  # its account has gone, or was made anew
         self._timer: asyncio.TimerHandle | None = None
         self._looked_at = 0  # where the next pass over the channels begins
 
@@ -92,6 +96,9 @@ class Streaming:
                 subscription.attach(client)
             elif not record.offline:
                 self.subscriptions.leave(subscription)
+        for channel in self.service.channels.values():
+            if channel.log.cursors and not self.store.problems:
+                self.subscriptions.drop_unknown(channel)
 
     async def stop(self) -> None:
         """Hear nothing more; what is known stays known."""
@@ -113,6 +120,7 @@ class Streaming:
         loop = asyncio.get_running_loop()
         pause = limits.STAN_HOUSEKEEPING
         self.store.sync_soon()
+        self._look_for_account()
         for channel in self._some_channels():
             inactive_ns = channel.limits.max_inactivity_ns
             pause = min(pause, max(inactive_ns // 4, limits.MS))
@@ -121,6 +129,13 @@ class Streaming:
             elif (loop.time() - channel.active) * limits.SECOND >= inactive_ns:
                 self._delete(channel)
         self._timer = loop.call_later(pause / limits.SECOND, self.keep_house)
+
+    def _look_for_account(self) -> None:
+        """A reload can take the account away: nobody reaches the service any more, who sees it?"""
+        lost, before = self._account() is not self.service.account, self._is_lost
+        self._is_lost = lost
+        if lost and not before:
+            log.error("%s", errors.STAN_ACCOUNT_GONE.format(self.settings.account))
 
     def _some_channels(self) -> list[Channel]:
         """Those to be looked at for their inactivity; a part of them when there are very many."""

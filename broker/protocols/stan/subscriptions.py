@@ -148,7 +148,11 @@ class Subscriptions:
             cursor = None
         if cursor is None:
             start = self.place(channel, request, wish.found)
-            cursor = channel.log.open_cursor(name, start=start)
+            try:
+                cursor = channel.log.open_cursor(name, start=start)
+            except OSError:
+                channel.log.delete_cursor(name)  # it may be there, and only not be remembered
+                raise
         record = SubRecord(
             self.store.next_number,
             channel.name,
@@ -208,6 +212,14 @@ class Subscriptions:
         subscription = Subscription(channel, cursor, record)
         channel.subscriptions.append(subscription)
         return subscription
+
+    def drop_unknown(self, channel: Channel) -> None:
+        """Cursors of subscriptions that nobody remembers: a kill came between the two. They would
+        count as readers for ever."""
+        known = {subscription.cursor.name for subscription in channel.subscriptions}
+        for name in list(channel.log.cursors):
+            if name.startswith(CURSOR_PREFIX) and name not in known:
+                channel.log.delete_cursor(name)
 
     # --- going
 
