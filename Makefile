@@ -69,7 +69,7 @@ lint: $(VENV)/.installed  ## ruff, cython-lint, codespell
 
 types: $(VENV)/.built  ## mypy, and the stubs of compiled modules against the modules
 	$(BIN)/mypy
-	$(if $(STUBBED),$(PY) -m mypy.stubtest --ignore-missing-stub $(STUBBED))
+	$(if $(STUBBED),$(PY) -m mypy.stubtest --mypy-config-file pyproject.toml --ignore-missing-stub $(STUBBED))
 
 build: $(VENV)/.installed  ## compile in place
 	TWINWIRE_BUILD=release $(PY) -m broker._build

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from harness import Server
 from harness.engine import flip
 
-from broker.client.bulk import Connection, Damaged, Trimmed, Unauthorized, UnknownTopic
+from broker.client.bulk import Connection, Damaged, Refused, Trimmed, Unauthorized, UnknownTopic
 from broker.client.bulk.errors import DAMAGED
 
 pytest.importorskip("pyarrow")
@@ -168,3 +168,32 @@ def test_export(start_broker: Start, uniq: str, tmp_path: Path) -> None:
     assert ends == ["1000", "2000", "2500", "3000", "3500"]
     found = [value for path in files for value in pq.read_table(path).column("value").to_pylist()]
     assert found == numbered(2500) + numbered(1000)
+
+
+def test_batches_that_are_published_once(start_broker: Start, uniq: str) -> None:
+    import pyarrow as pa
+
+    from broker.client.bulk.encode import blocks
+
+    server = start_broker(CONFIG)
+    rows = pa.table({"value": numbered(3000), "key": [f"k{i}" for i in range(3000)]})
+    with Connection(door_of(server)) as door:
+        won: list[tuple[int, str | int, int]] = []
+        for part, attempt in ((0, "a"), (1, "b"), (1, "c")):
+            offset = 0
+            batch = rows.slice(part * 1500, 1500).combine_chunks().to_batches()[0]
+            for topic, block in blocks(batch, topic=uniq, key_header="Key", max_bytes=100_000):
+                assert topic == uniq
+                offset = door.stage("writer", 7, topic, part, attempt, block, offset)
+            won.append((part, attempt, offset))
+        with pytest.raises(Refused) as raised:
+            door.commit("writer", 7, {uniq: [(0, "a", 1)]})
+        assert "missing" in raised.value.answer
+        done = door.commit("writer", 7, {uniq: [won[0], won[2]]})[uniq]
+        assert (done.records, done.first, done.last, done.already) == (3000, 1, 3000, False)
+        server.kill()
+        server.start()
+        assert door.commit("writer", 7, {uniq: [won[0], won[2]]})[uniq].already
+    table = read_arrow(door_of(server), uniq, key_header="Key")
+    assert table.column("value").to_pylist() == numbered(3000)
+    assert table.column("key").to_pylist() == [b"k%d" % i for i in range(3000)]

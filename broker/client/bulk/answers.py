@@ -45,12 +45,21 @@ class TimeOffset:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a commit did to one topic; `already`: an earlier one had done it, nothing was added."""
+    """What a commit did to one topic.
+
+    `state` is "committed", "already" (an earlier one had done it, nothing was added) or "deleted"
+    (the topic went after the commit had begun, and its records with it).
+    """
 
     records: int
     first: int
     last: int
-    already: bool
+    state: str
+
+    @property
+    def already(self) -> bool:
+        """Whether this commit added nothing."""
+        return self.state == "already"
 
 
 def listing(answer: Mapping[str, Any]) -> Listing:
@@ -87,7 +96,7 @@ def committed(answer: Mapping[str, Any]) -> dict[str, Committed]:
             int(t.get("records") or 0),
             int(t.get("first") or 0),
             int(t.get("last") or 0),
-            t["state"] == "already",
+            str(t["state"]),
         )
         for name, t in answer["topics"].items()
     }

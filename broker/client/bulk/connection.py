@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import socket
 import ssl
 import time
@@ -103,7 +104,9 @@ class Connection:
         self, subscribe: Sequence[str] | None = None, pattern: str | None = None
     ) -> answers.Listing:
         """The logs there are, those named, or those whose name matches a regular expression."""
-        query = {"subscribe": ",".join(subscribe)} if subscribe else {}
+        if subscribe is not None and any(_in_words(name) for name in subscribe):
+            pattern, subscribe = "|".join(re.escape(name) for name in subscribe), None
+        query = {"subscribe": ",".join(subscribe)} if subscribe is not None else {}
         if pattern is not None:
             query["pattern"] = pattern
         return self._told(answers.listing, "GET", "/topics", query)
@@ -174,16 +177,12 @@ class Connection:
         block: bytes | bytearray | memoryview,
         offset: int = 0,
     ) -> int:
-        """Adds a block to what an attempt has staged, at `offset`; where the next one goes."""
+        """Adds a block to what an attempt has staged, at `offset`; where the next one goes.
+
+        An attempt has a word of its own, also when the same work is done again.
+        """
         path = f"/tx/{_path(writer)}/{epoch}/{_path(topic)}/{part}/{_path(str(attempt))}"
-        behind = offset + len(block)
-        try:
-            self._ask("POST", path, {"offset": str(offset)}, block)
-        except Refused as refused:
-            # Lost was the answer, not the block.
-            if refused.status != 409 or refused.answer.get("offset") != behind:
-                raise
-        return behind
+        return self._told(_offset, "POST", path, {"offset": str(offset)}, block)
 
     def commit(
         self, writer: str, epoch: int, topics: Mapping[str, Sequence[tuple[int, str | int, int]]]
@@ -327,8 +326,17 @@ def refusal(status: int, path: str, body: bytes, server: str) -> Refused:
     return kind(text, status, answer)
 
 
+def _offset(answer: Any) -> int:
+    return int(answer["offset"])
+
+
 def _path(name: str) -> str:
     return quote(name, safe="")
+
+
+def _in_words(name: str) -> bool:
+    """Whether a list of names with commas between them would tear it."""
+    return "," in name or name != name.strip()
 
 
 def _said(error: BaseException) -> str:

@@ -228,6 +228,7 @@ cdef class Packer:
     cdef Py_buffer times_valid
     cdef size_t times_start
     cdef bytes one_topic            # for all rows, or None
+    cdef piece_t topic_text
     cdef bytes key_name
     cdef piece_t key_text
     cdef size_t rows
@@ -245,6 +246,9 @@ cdef class Packer:
         self.value, self.topic, self.subject = value, topic, subject
         self.key, self.message_id = key if key_name is not None else None, message_id
         self.one_topic, self.key_name, self.rows = one_topic, key_name, value.rows
+        if one_topic is not None:
+            self.topic_text.ptr = one_topic
+            self.topic_text.n = <size_t>len(one_topic)
         if key_name is not None:
             self.key_text.ptr = key_name
             self.key_text.n = <size_t>len(key_name)
@@ -431,8 +435,10 @@ cdef class Packer:
                 return BAD_SUBJECT
             if self.one_topic is None:
                 self.topic.get(i, &topic)
-                if same(&topic, &row.subject):
-                    row.subject.n = 0               # as the log has it: its own name
+            else:
+                topic = self.topic_text
+            if same(&topic, &row.subject):
+                row.subject.n = 0                   # as the log has it: its own name
         if self.times.buf != NULL and not self.time_of(i, &row.not_before_ns):
             return BAD_TIME
         return self.look_at_headers(i, row)

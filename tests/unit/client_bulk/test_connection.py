@@ -49,10 +49,12 @@ def test_what_is_sent() -> None:
         door.topics(["a", "b/c"])
         door.topics(pattern="a+")
         door.topics()
+        door.topics(["a,b", "c+"])
         assert [r.query for r in toy.requests] == [
             {"subscribe": "a,b/c"},
             {"pattern": "a+"},
             {},
+            {"pattern": r"a,b|c\+"},
         ]
         assert toy.requests[0].headers["authorization"] == "Bearer s3cret"
         assert toy.connections == 1
@@ -230,7 +232,10 @@ def test_offsets_and_readers() -> None:
 def test_writing() -> None:
     done = {"t": {"records": 2, "first": 5, "last": 6, "state": "committed"}, "u": None}
     done["u"] = {"state": "already"}
-    with ToyDoor(script(told({}), told({}), told({"topics": done}))) as toy, ask(toy) as door:
+    with (
+        ToyDoor(script(told({}), told({"offset": 15}), told({"topics": done}))) as toy,
+        ask(toy) as door,
+    ):
         door.append("t", b"block", dedupe=True)
         assert door.stage("w", 3, "t", 0, "a1", memoryview(b"block"), 10) == 15
         committed = door.commit("w", 3, {"t": [(0, "a1", 15)]})
@@ -247,11 +252,11 @@ def test_writing() -> None:
     assert committed["u"].already
 
 
-def test_a_block_that_arrived_before_the_connection_was_lost() -> None:
-    with ToyDoor(script(Answer(drop=True), told({"offset": 15}, 409))) as toy, ask(toy) as door:
-        assert door.stage("w", 3, "t", 0, 1, b"block", 10) == 15
-        with pytest.raises(Refused):
+def test_a_block_that_does_not_fit() -> None:
+    with ToyDoor(script(told({"error": "no", "offset": 15}, 409))) as toy, ask(toy) as door:
+        with pytest.raises(Refused) as raised:
             door.stage("w", 3, "t", 0, 1, b"block", 20)
+        assert raised.value.answer == {"offset": 15}
 
 
 def test_a_token_file_is_read_again_when_refused(tmp_path: Path) -> None:

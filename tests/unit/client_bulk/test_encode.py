@@ -96,6 +96,7 @@ def test_no_rows() -> None:
 def test_a_subject_that_is_the_topic_is_not_stored() -> None:
     rows = batch(value=["x", "y"], topic=["t", "t"], subject=["t", "u"])
     assert [s.subject for s in stored(rows)["t"]] == [b"", b"u"]
+    assert [s.subject for s in stored(rows, topic="u")["u"]] == [b"t", b""]
 
 
 def test_key_and_id_win_over_headers() -> None:
