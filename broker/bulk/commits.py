@@ -28,12 +28,14 @@ from broker.bulk.intents import (
     Intent,
     IntentError,
     Plan,
+    forget_writer,
     intent_path,
     learn,
     load_state,
     remove_intent,
     save_intent,
     save_state,
+    writers_before,
 )
 from broker.bulk.staging import disk_refusal
 from broker.core.files import META
@@ -86,6 +88,7 @@ class Commits:
         self.keep_from = keep_from
         self.writers: dict[str, Writer] = {}
         self.stopping = False
+        self.remembered = 0  # writers on the disk, when they were last counted
         self._places = asyncio.Semaphore(limits_bulk.COMMITS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._durable: set[bytes] = set()  # ids of logs whose folders are on the disk
@@ -193,6 +196,19 @@ class Commits:
             batch = self.staging.batch(name, epoch)
             if batch is not None:
                 await self.staging.drop(batch)
+
+    async def forget(self, now_ns: int) -> None:
+        """Forget writers that have not committed for very long, and count the others."""
+        before_ns = now_ns - limits_bulk.WRITER_TTL
+        names, count = await self.staging.run(writers_before, self.root, before_ns)
+        for name in names:
+            writer = await self.writer(name)
+            async with writer.lock:
+                if writer.intent is None:
+                    await self.staging.run(forget_writer, self.root, name)
+                    self.writers.pop(name, None)
+                    count -= 1
+        self.remembered = count
 
     # --- the beginning
 
@@ -344,6 +360,7 @@ class Commits:
             done[topic] = Done(intent.epoch, feed.records, feed.first, feed.last, state)
         if feeds:
             await self._disk(save_state, self.root, writer.name, done)
+            self.remembered += not writer.done
             writer.done = done
         await self._disk(remove_intent, self.root, writer.name)
         batch, topics = writer.batch, list(intent.topics)

@@ -58,12 +58,18 @@ async def breathe(log: Log, ahead: int) -> None:
 
 
 async def wind(reel: Reel, log: Log, block: bytes | bytearray) -> bool:
-    """Append a block, over several turns of the loop; False when the log refuses."""
+    """Append a block, over several turns of the loop; False when the log refuses or a write fails.
+
+    Nothing is appended behind records that are not there: they would be out of order.
+    """
     reel.load(block)
-    while (more := reel.step(limits_bulk.COMMIT_TURN_BYTES)) > 0:
+    while True:
+        more = reel.step(limits_bulk.COMMIT_TURN_BYTES)
         await breathe(log, limits_bulk.COMMIT_AHEAD_BYTES)
-    await breathe(log, limits_bulk.COMMIT_AHEAD_BYTES)
-    return more == 0
+        if more < 0 or reel.failed:
+            return False
+        if more == 0:
+            return True
 
 
 def log_refusal(log: Log, error: int, reason: str = "") -> RefusedError:

@@ -9,12 +9,13 @@ intent finishes it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from broker.core.files import SEGMENT_SUFFIX, MetaError, escape, load_meta
+from broker.core.files import SEGMENT_SUFFIX, MetaError, escape, load_meta, unescape
 from broker.core.segment import check_header
 from broker.core.staged import find_staged, remove_file, replace_file, sync_path
 
@@ -156,6 +157,27 @@ def save_state(root: Path, writer: str, topics: dict[str, Done]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder / STATE, Remembered(VERSION, writer, topics))
     _sync(root)
+
+
+def writers_before(root: Path, time_ns: int) -> tuple[list[str], int]:
+    """The writers whose last commit is older than that, and how many there are in all. OSError."""
+    found, count = [], 0
+    for folder in root.iterdir():
+        state = folder / STATE
+        if folder.name.startswith(".") or not state.exists():
+            continue
+        count += 1
+        if state.stat().st_mtime_ns < time_ns:
+            found.append(unescape(folder.name))
+    return found, count
+
+
+def forget_writer(root: Path, writer: str) -> None:
+    """Its epochs may come again. OSError."""
+    folder = root / escape(writer)
+    (folder / STATE).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # something is staged there
+        folder.rmdir()
 
 
 def _sync(path: Path) -> None:

@@ -11,10 +11,12 @@ await writes.stop()           before the engine is closed
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 from broker import limits, limits_bulk
+from broker.bulk.answers import RefusedError
 from broker.bulk.appending import AppendPages
 from broker.bulk.commits import Commits
 from broker.bulk.intents import Intent, survey
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from broker.core.engine import Engine
     from broker.core.log import Log
 
+log = logging.getLogger("broker.bulk")
+
 STAGED_FOLDER: Final = "staged"
 
 
@@ -41,7 +45,12 @@ class Keeping:
         self._wanted: dict[bytes, dict[object, int]] = {}
 
     def keep(self, log: Log, whose: object, seq: int | None) -> None:
-        """Keep what reaches beyond seq; None: this one needs it no more."""
+        """Keep what reaches beyond seq; None: this one needs it no more.
+
+        Of a log in memory nothing is kept: it may have to let records go to take others.
+        """
+        if log.folder is None:
+            return
         wanted = self._wanted.setdefault(log.log_id, {})
         wanted.pop(whose, None)
         if seq is not None:
@@ -90,7 +99,11 @@ class Writes:
 
     async def _keep_house(self) -> None:
         while True:
-            await self.staging.expire(time.time_ns())
+            try:
+                await self.staging.expire(time.time_ns())
+                await self.commits.forget(time.time_ns())
+            except (OSError, RefusedError) as problem:
+                log.error("staged blocks cannot be looked through: %s", problem)
             await asyncio.sleep(limits_bulk.STAGED_LOOK / limits.SECOND)
 
     async def stop(self) -> None:

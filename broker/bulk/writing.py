@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from broker.bulk.batches import Key
     from broker.bulk.commits import Commits, Wanted
     from broker.bulk.door import BulkDoor
+    from broker.bulk.intents import Done
     from broker.bulk.staging import Staging
 
 EPOCH_MAX: Final = 2**63 - 1
@@ -65,13 +66,21 @@ class WritePages:
             check_topic(topic)
         key: Key = (topic, part, attempt_of(request.match_info["attempt"]))
         offset = number(request, "offset", 0, 0, EPOCH_MAX)
-        done = (await self.commits.writer(writer)).done.get(topic)
+        done = await self._last(writer, topic)
         async with self._uploads:
             block = await read_block(request)
             if done is not None and done.epoch >= epoch:
                 return answer({"offset": offset + len(block), "state": "already"})
             have = await self.staging.stage(writer, epoch, key, offset, block)
         return answer({"offset": have, "state": "staged"})
+
+    async def _last(self, name: str, topic: str) -> Done | None:
+        """The last commit of a writer to a topic."""
+        writer, most = await self.commits.writer(name), limits_bulk.WRITERS_MAX
+        if not writer.done and self.commits.remembered >= most:
+            reason = errors_bulk.BULK_WRITERS.format(limit=most)
+            raise RefusedError(errors_bulk.BULK_STAGED_FULL, reason=reason)
+        return writer.done.get(topic)
 
     async def commit(self, request: web.Request) -> web.StreamResponse:
         """Publish the attempts that the body names."""
