@@ -28,6 +28,8 @@ BULK_TRIMMED: Final = BulkError(410, "records before {first} are not there any m
 BULK_INCARNATION: Final = BulkError(409, "the topic was made anew: it is {incarnation} now")
 BULK_BEYOND: Final = BulkError(416, "records end before {next}")
 BULK_BUSY: Final = BulkError(429, "too many ranges are under way")
+BULK_READERS: Final = BulkError(429, "there are {limit} readers, and no room for another")
+BULK_NOT_KEPT: Final = BulkError(503, "not stored: {reason}")
 BULK_UNREADABLE: Final = BulkError(503, "the disk does not read: {reason}")
 BULK_INTERNAL: Final = BulkError(500, "this should not have happened; the broker's log says more")
 
@@ -38,6 +40,9 @@ BULK_TOO_MANY: Final = "more than {limit} names"
 BULK_PATTERN: Final = "not a regular expression: {problem}"
 BULK_ONE_OF: Final = "give subscribe or pattern, not both"
 BULK_TIME: Final = "give one of time_ns and time_ms"
+BULK_READER_NAMED: Final = "must have 1 to {limit} bytes and no control characters, got {text!r}"
+BULK_TTL_SECONDS: Final = "must be from 1 to {high} seconds, got {got}"
+BULK_SEQ: Final = "{topic}: must be from 0 to {high}, got {got}"
 
 # --- staged blocks and commits --------------------------------------------------------------
 

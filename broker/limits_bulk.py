@@ -43,6 +43,17 @@ assert BULK_SLICE_BYTES <= BULK_FRAME_BYTES <= BULK_FRAME_BYTES_MAX <= BULK_PINN
 assert BULK_RANGES_CLIENT_MAX <= BULK_RANGES_MAX <= BULK_WAITING_MAX
 assert BULK_RANGES_MAX * BULK_FRAME_BYTES <= BULK_PINNED_BYTES_MAX
 
+# --- readers: progress and holds ---------------------------------------------------------------
+
+BULK_READERS_MAX: Final = 1_000  # one more is refused
+BULK_READER_NAME_MAX: Final = 80  # bytes; three times as many make a file name
+BULK_TTL: Final = 1 * HOUR  # of a reader that says nothing else
+BULK_TTL_MAX: Final = 30 * DAY
+BULK_EXPIRE_EVERY: Final = 1 * SECOND  # between looks at who has not been heard of
+
+assert 3 * BULK_READER_NAME_MAX + len(".json.new") < 255
+assert BULK_EXPIRE_EVERY <= BULK_TTL <= BULK_TTL_MAX
+
 # --- staged blocks and commits ---------------------------------------------------------------
 
 STAGED_BLOCK_BYTES_MAX: Final = 16 * MIB

@@ -105,8 +105,6 @@ class Server:
         )
         self._writes = Writes(data, data / LOGS_FOLDER)
         await self._open_logs(self._writes, runtime.loop)
-        if config.bulk.listen is not None:
-            self.bulk = Bulk(config, self._engine, self._writes)
         self._events = delivery_events(self._engine, config)
         if config.nsqlookupd.enabled:
             self._lookup = LookupServer(config.nsqlookupd)
@@ -155,7 +153,12 @@ class Server:
         self.engine.open(loop)
         for problem in self.engine.problems:
             log.warning("recovered: %s", problem)
+        if self.config.bulk.listen is not None:
+            # first of all, before the housekeeping looks what can go: what readers hold
+            self.bulk = Bulk(self.config, self.engine)
         await writes.start(self.engine)  # without a door too: what has begun is finished
+        if self.bulk is not None:
+            self.bulk.take(writes)
 
     async def _open(self, name: str, door: Door) -> None:
         await door.open()
@@ -294,6 +297,7 @@ class Server:
                 delivery_events_lost=self._events.lost if self._events is not None else 0,
             ),
             subscriptions=self._router.size if self._router is not None else 0,
+            bulk=self.bulk.stats() if self.bulk is not None else None,
         )
 
 

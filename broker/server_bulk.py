@@ -12,6 +12,7 @@ from broker.bulk.identity import identity
 from broker.net.pages import Pages
 from broker.net.tls import Certificates, TlsFiles
 from broker.openssl import TlsError
+from broker.stats import BulkStats, LagStats
 
 if TYPE_CHECKING:
     from broker.bulk.writes import Writes
@@ -22,30 +23,36 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.bulk")
 
 BULK_FOLDER: Final = "bulk"
+READERS_FOLDER: Final = "readers"
 
 
 class Bulk:
     """The door with its listener and what it reads from files."""
 
-    def __init__(self, config: Config, engine: Engine, writes: Writes) -> None:
+    def __init__(self, config: Config, engine: Engine) -> None:
         """OSError, TokenFileError, TlsError and IdentityError say what cannot be used."""
         bulk = config.bulk
         self.config = bulk
         partition = bulk.partition if bulk.partition >= 0 else None
-        who = identity(Path(config.server.data) / BULK_FOLDER, config.server.name, partition)
+        folder = Path(config.server.data) / BULK_FOLDER
+        who = identity(folder, config.server.name, partition)
         self.access = Access(Path(bulk.token_file) if bulk.token_file else None)
         self.certificates: Certificates | None = None
         if bulk.tls_cert:
             client: ClientCertificate = "require-verify" if bulk.tls_client_ca else ""
             files = TlsFiles(bulk.tls_cert, bulk.tls_key, bulk.tls_client_ca, client)
             self.certificates = Certificates(files)
-        self.door = BulkDoor(engine, who, self.access)
-        self.door.more_routes += writes.routes(self.door)
+        self.door = BulkDoor(engine, who, self.access, folder / READERS_FOLDER)
         self._pages: Pages | None = None
+
+    def take(self, writes: Writes) -> None:
+        """Serve those who write as well; before `open`."""
+        self.door.more_routes += writes.routes(self.door)
 
     async def open(self) -> tuple[str, int]:
         """Listen; the address. ListenError."""
         assert self.config.listen is not None
+        self.door.readers.begin()
         context = self.certificates.context if self.certificates is not None else None
         self._pages = Pages(self.door.app(), context)
         await self._pages.open(self.config.listen)
@@ -53,10 +60,13 @@ class Bulk:
 
     async def reload(self) -> None:
         """Read tokens and certificates again; what is wrong changes nothing and is told."""
-        try:
-            self.access.reload()
-        except (OSError, TokenFileError) as problem:
-            log.error("tokens stay as they were: %s", problem)
+        if self.access.path is not None:
+            try:
+                self.access.reload()
+            except (OSError, TokenFileError) as problem:
+                log.error("tokens stay as they were: %s", problem)
+            else:
+                log.info("tokens were read again")
         if self.certificates is None or self._pages is None:
             return
         try:
@@ -65,10 +75,27 @@ class Bulk:
             log.error("certificates stay as they were: %s", problem)
             return
         await self._pages.use(self.certificates.context)
+        log.info("certificates were read again")
+
+    def stats(self) -> BulkStats:
+        """Its counters at this moment."""
+        door, pages, traffic = self.door, self.door.range_pages, self.door.traffic
+        return BulkStats(
+            ranges=pages.ranges,
+            records=pages.records,
+            sent_bytes=pages.bytes,
+            refused=traffic.refused,
+            cut_off=pages.cut_off,
+            damaged_bytes=pages.damaged,
+            under_way=traffic.under_way,
+            waiting=traffic.waiting,
+            expired=door.readers.expired,
+            lags=[LagStats(*lag) for lag in door.reader_pages.lags()],
+        )
 
     async def close(self) -> None:
         """Stop listening, end what is under way, give the threads back."""
         if self._pages is not None:
             await self._pages.close()
             self._pages = None
-        self.door.close()
+        await self.door.close()

@@ -73,6 +73,31 @@ class EngineStats:
 
 
 @dataclass(slots=True)
+class LagStats:
+    """How far a named reader of the bulk door is behind in one topic."""
+
+    reader: str
+    topic: str
+    records: int  # there and not read
+
+
+@dataclass(slots=True)
+class BulkStats:
+    """The door for pipelines."""
+
+    ranges: int = 0  # answered, since start
+    records: int = 0  # in them, since start
+    sent_bytes: int = 0  # of frames before they were compressed, since start
+    refused: int = 0  # ranges that found no place in time, since start
+    cut_off: int = 0  # readers that took nothing for too long, since start
+    damaged_bytes: int = 0  # found on the way, since start
+    under_way: int = 0  # ranges, now
+    waiting: int = 0  # ranges in line, now
+    expired: int = 0  # named readers that were forgotten, since start
+    lags: list[LagStats] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Stats:
     """Everything at one moment."""
 
@@ -80,3 +105,4 @@ class Stats:
     topics: list[TopicStats] = field(default_factory=list)
     engine: EngineStats = field(default_factory=EngineStats)
     subscriptions: int = 0  # NATS subscriptions held now
+    bulk: BulkStats | None = None  # None: the door is off

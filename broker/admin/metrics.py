@@ -101,6 +101,22 @@ _ENGINE = (
 )
 
 
+_BULK = (
+    _Series(_COUNTER, "bulk_ranges", "ranges", "Ranges answered by the bulk door."),
+    _Series(_COUNTER, "bulk_records", "records", "Records in those ranges."),
+    _Series(_COUNTER, "bulk_sent_bytes", "sent_bytes", "Bytes of those ranges, uncompressed."),
+    _Series(_COUNTER, "bulk_refused", "refused", "Ranges refused because too many were under way."),
+    _Series(_COUNTER, "bulk_cut_off", "cut_off", "Readers cut off because they took nothing."),
+    _Series(_COUNTER, "bulk_damaged_bytes", "damaged_bytes", "Bytes of ranges that did not read."),
+    _Series(_GAUGE, "bulk_ranges_under_way", "under_way", "Ranges under way now."),
+    _Series(_GAUGE, "bulk_ranges_waiting", "waiting", "Ranges waiting for a place now."),
+    _Series(_COUNTER, "bulk_readers_expired", "expired", "Named readers forgotten."),
+)
+_LAG = (
+    _Series(_GAUGE, "bulk_reader_lag_records", "records", "Records that a reader has not read."),
+)
+
+
 def _families(
     series: Sequence[_Series],
     labels: Sequence[str],
@@ -143,6 +159,10 @@ class StatsCollector(Collector):
             [((t.name, c.name), c) for t in stats.topics for c in t.channels],
         )
         yield from _families(_ENGINE, (), [((), stats.engine)])
+        if stats.bulk is not None:
+            yield from _families(_BULK, (), [((), stats.bulk)])
+            lags = [((lag.reader, lag.topic), lag) for lag in stats.bulk.lags]
+            yield from _families(_LAG, ("reader", "topic"), lags)
         yield _histogram(
             "log_sync_seconds", "How long the disk took to sync.", stats.engine.sync_seconds
         )

@@ -13,12 +13,15 @@ from aiohttp import web
 
 from broker import errors_bulk, limits_bulk
 from broker.bulk.answers import RefusedError, errors_as_json
+from broker.bulk.readers import Readers
+from broker.bulk.readers_api import ReaderPages
 from broker.bulk.records import RangePages
 from broker.bulk.topics import TopicPages
 from broker.bulk.traffic import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
+    from pathlib import Path
 
     from broker.bulk.access import Access, Caller
     from broker.bulk.identity import Identity
@@ -41,13 +44,17 @@ class BulkRoute(NamedTuple):
 class BulkDoor:
     """Serves one engine. Handlers ask `caller` for who it is and then what that one may do."""
 
-    def __init__(self, engine: Engine, identity: Identity, access: Access) -> None:
+    def __init__(self, engine: Engine, identity: Identity, access: Access, folder: Path) -> None:
+        """`folder`: where readers are kept; made before anything can be trimmed. OSError."""
         self.engine = engine
         self.identity = identity
         self.access = access
         self.traffic = Traffic()
         self.topic_pages = TopicPages(self)
         self.range_pages = RangePages(self)
+        self.readers = Readers(engine, folder, self.in_thread)
+        self.readers.load()
+        self.reader_pages = ReaderPages(self, self.readers)
         self.more_routes: list[BulkRoute] = []  # of others; before `app`
         self._threads = ThreadPoolExecutor(limits_bulk.BULK_THREADS, "bulk", initializer=step_back)
 
@@ -63,6 +70,9 @@ class BulkDoor:
         yield BulkRoute("GET", "/topics", self.topic_pages.topics)
         yield BulkRoute("POST", "/offsets", self.topic_pages.offsets)
         yield BulkRoute("GET", "/range/{topic}", self.range_pages.range)
+        yield BulkRoute("GET", "/readers", self.reader_pages.show)
+        yield BulkRoute("PUT", "/readers/{name}", self.reader_pages.put)
+        yield BulkRoute("DELETE", "/readers/{name}", self.reader_pages.delete)
         yield from self.more_routes
 
     @web.middleware
@@ -92,8 +102,9 @@ class BulkDoor:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, work, *arguments)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Give the threads back, once the listener is closed."""
+        await self.readers.end()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 

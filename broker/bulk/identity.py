@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import uuid
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from broker import limits_bulk
+from broker.bulk.files import save
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,6 @@ def identity(folder: Path, name: str, partition: int | None) -> Identity:
         found["partition"] = partition
     if found != kept:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             save(path, orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE))
         except OSError as problem:  # a full disk must not keep the broker from starting
             log.warning("%s cannot be kept, another start has another id: %s", path, problem)
@@ -68,18 +67,3 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         pass
     raise IdentityError(f"{path}: this is no identity of a broker")
-
-
-def save(path: Path, text: bytes) -> None:
-    """Put a file in place in one step, safe against a power cut."""
-    fresh = path.with_name(path.name + ".new")
-    with fresh.open("wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -33,7 +33,7 @@ class RangePages:
         self.ranges = 0
         self.records = 0
         self.bytes = 0  # of frames, before they are compressed
-        self.damaged = 0  # bytes that did not read
+        self.damaged = 0  # bytes that turned out not to read
         self.cut_off = 0  # readers that took nothing for too long
 
     async def range(self, request: web.Request) -> web.StreamResponse:
@@ -53,7 +53,6 @@ class RangePages:
             self.ranges += 1
             self.records += found.count
             self.bytes += sum(len(part) for part in parts)
-            self.damaged += found.damaged
             headers = {"Content-Type": FRAME_TYPE}
             encoding = encoding_of(request.headers.get("Accept-Encoding", ""))
             if encoding is not None:
@@ -90,7 +89,7 @@ class RangePages:
                     continue  # dropped meanwhile: what is there now?
                 break
             if not log.deleted:
-                found.learn(log)
+                self.damaged += found.learn(log)
                 return found, head
             incarnation = log.log_id.hex()  # nobody who began with this one gets another
         reason = "it changes" if problem is None else problem.strerror or str(problem)

@@ -11,6 +11,7 @@ import msgspec
 from broker import errors_bulk, limits_bulk
 from broker.bulk.access import READ
 from broker.bulk.answers import RefusedError, answer, read_json, wrong
+from broker.core.holds import held_from
 from broker.core.ranges import moment_in_memory, readable_from
 from broker.core.rewind import TimeSearch
 from broker.core.syncing import durable_next
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from broker.bulk.door import BulkDoor
     from broker.core.log import Log
 
-_NO_HOLD = 2**64 - 1
 _MS_NS = 1_000_000
 
 
@@ -57,7 +57,7 @@ def page_of(log: Log) -> dict[str, Any]:
         "next": behind,
         "bytes": log.disk_bytes,
         "messages": behind - first,
-        "held_from": None if log.held_from == _NO_HOLD else log.held_from,
+        "held_from": held_from(log),
     }
 
 
@@ -119,7 +119,8 @@ class TopicPages:
         found = {}
         for name, moment in asked.items():
             caller.need(READ, name)
-            found[name] = await self._offset(self.door.log(name), _time_ns(moment))
+            time_ns = _time_ns(moment)
+            found[name] = await self._offset(self.door.log(name), time_ns)
         return answer({"topics": found})
 
     async def _offset(self, log: Log, time_ns: int) -> dict[str, Any]:

@@ -26,7 +26,6 @@ cdef struct found_t:
     size_t hurts_cap
     size_t data_at          # where the first record begins
     size_t data_end         # behind the last one, padding included
-    size_t damaged          # bytes that did not read
     uint64_t next_seq       # where the next range begins
     int error               # errno; 0 = none
 

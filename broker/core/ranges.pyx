@@ -144,11 +144,6 @@ cdef class Range:
         return self.found.count
 
     @property
-    def damaged(self):
-        """Bytes that did not read."""
-        return self.found.damaged
-
-    @property
     def gaps(self):
         """[(from, to, reason)]."""
         cdef uint64_t *gap = self.found.gaps
@@ -242,17 +237,19 @@ cdef class Range:
 
     def learn(self, Log log):
         """Let the segment know where records are, so that the next range begins there, and what
-        does not read. On the loop's thread, after read."""
-        cdef size_t i
+        does not read. On the loop's thread, after read; bytes of damage that is news."""
+        cdef size_t i, news = 0
         if self.segment is None or self.path is None:
-            return
+            return 0
         for i in range(0, self.found.hurts_size, 2):
             if self.segment.quarantine(self.found.hurts[i], self.found.hurts[i + 1]):
                 tell_damage(log, self.segment, self.found.hurts[i], self.found.hurts[i + 1])
+                news += self.found.hurts[i + 1] - self.found.hurts[i]
         for i in range(0, self.found.places_size, 2):
             self.segment.note(self.found.places[i], <size_t>self.found.places[i + 1])
         self.found.places_size = self.found.hurts_size = 0
         self.segment = None
+        return news
 
 
 cdef void walk(const char *base, size_t size, size_t at, uint32_t salt, uint64_t file_seq,
@@ -275,7 +272,6 @@ cdef void walk(const char *base, size_t size, size_t at, uint32_t salt, uint64_t
             again = again or size
             if not put_hurt(found, here, again):
                 return
-            found.damaged += again - here
             here = again
             continue
         if here >= place:

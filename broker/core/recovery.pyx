@@ -17,7 +17,7 @@ from broker.core.log cimport Log
 from broker.core.segment cimport FILE_HEADER_BYTES, Segment
 from broker.core.shared cimport Shared
 from broker.core.state cimport restore
-from broker.core.upkeep cimport rest, trim
+from broker.core.upkeep cimport rest
 from broker.core.vfs cimport vfs_close, vfs_open, vfs_truncate
 
 from broker.core.files import (
@@ -76,8 +76,8 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
     else:
         log.frontier = log.first_seq
     log.start_cursors()
-    trim(log)
     log.floor = min(meta.get('floor', 0), log.visible)     # what is below goes when it may
+    # nothing is trimmed here: the housekeeping does, once it is known what readers of files hold
     rest(log)
     return log
 

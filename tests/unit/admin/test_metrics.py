@@ -11,10 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from broker import __version__
 from broker.admin.metrics import render
 from broker.stats import (
+    BulkStats,
     ChannelStats,
     DoorStats,
     EngineStats,
     Histogram,
+    LagStats,
     Stats,
     TopicStats,
 )
@@ -113,6 +115,7 @@ def test_every_number_of_the_snapshot_is_on_the_page() -> None:
         topics=[filled(TopicStats, name="t", channels=[channel])],
         engine=filled(EngineStats),
         subscriptions=next(numbers),
+        bulk=filled(BulkStats, lags=[filled(LagStats, reader="r", topic="t")]),
     )
     last = next(numbers)
     shown = {int(v) for v in samples(render(stats)[0], parse_text).values() if 1_000 < v < last}

@@ -1,0 +1,255 @@
+"""Named readers: how far each of them is, and what is kept until it has read it.
+
+Each is a file in `<data>/bulk/readers/`, written beside the old one and renamed into its place. A
+reader that is not heard of for its time to live is forgotten with its hold. After a start of the
+broker that time begins anew: nobody could be heard of before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from broker import errors_bulk, limits, limits_bulk
+from broker.bulk.answers import RefusedError
+from broker.bulk.files import save, sync_folder
+from broker.core.files import NEW_SUFFIX, UNREADABLE_SUFFIX, escape
+from broker.core.holds import hold
+from broker.logs import fields
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from pathlib import Path
+
+    from broker.core.engine import Engine
+
+log = logging.getLogger("broker.bulk")
+
+SUFFIX = ".json"
+OK = "ok"
+GONE = "no_topic"
+OTHER = "other_incarnation"
+IN_MEMORY = "in_memory"  # nothing is held there: what is kept would turn publishers away
+
+
+class Position(msgspec.Struct, frozen=True):
+    """The next record to read, of one incarnation of a log."""
+
+    seq: int
+    incarnation: str
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A reader as its file has it."""
+
+    name: str
+    ttl_s: int
+    hold: bool = False
+    positions: dict[str, Position] = {}
+    renewed_ns: int = 0  # wall clock; for people
+
+
+@dataclass(slots=True)
+class Reader:
+    """A reader, and when it will be forgotten."""
+
+    kept: Kept
+    expires_ns: int = 0  # monotonic
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Readers:
+    """All of them, and the holds that follow."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        folder: Path,
+        in_thread: Callable[..., Awaitable[None]],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`in_thread` does file work; `load` comes before anything can be trimmed."""
+        self.engine = engine
+        self.folder = folder
+        self.in_thread = in_thread
+        self.now_ns = now_ns
+        self.known: dict[str, Reader] = {}
+        self.expired = 0
+        self._by_topic: defaultdict[str, set[str]] = defaultdict(set)
+        self._expiring: asyncio.Task[None] | None = None
+
+    # --- files
+
+    def load(self) -> None:
+        """Take over what the folder has, and hold. OSError."""
+        try:
+            paths = sorted(self.folder.iterdir())
+        except FileNotFoundError:
+            return
+        for path in paths:
+            if path.suffix == NEW_SUFFIX:
+                path.unlink()  # not finished
+            elif path.suffix == SUFFIX:
+                try:
+                    kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+                except (msgspec.MsgspecError, UnicodeError) as problem:
+                    log.error("%s does not read and is put aside: %s", path, problem)
+                    path.replace(path.with_name(path.name + UNREADABLE_SUFFIX))
+                    continue
+                self._adopt(kept)
+
+    def _path(self, name: str) -> Path:
+        return self.folder / (escape(name) + SUFFIX)
+
+    def _write(self, kept: Kept) -> None:
+        save(self._path(kept.name), msgspec.json.encode(kept))
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._path(name).unlink()
+            sync_folder(self.folder)
+
+    # --- changes
+
+    async def put(self, kept: Kept, removed: Iterable[str] = ()) -> Reader:
+        """Renew a reader: positions are added to those it has. RefusedError: not stored; then it
+        is renewed all the same, and stays where it was."""
+        while True:
+            reader = self.known.get(kept.name)
+            if reader is None:
+                if len(self.known) >= limits_bulk.BULK_READERS_MAX:
+                    limit = limits_bulk.BULK_READERS_MAX
+                    raise RefusedError(errors_bulk.BULK_READERS, limit=limit)
+                reader = self._adopt(Kept(kept.name, kept.ttl_s))  # holds nothing yet
+            async with reader.changing:
+                if self.known.get(kept.name) is reader:  # else it went while we waited
+                    await self._change(reader, kept, removed)
+                    return reader
+
+    async def _change(self, reader: Reader, kept: Kept, removed: Iterable[str]) -> None:
+        self._renew(reader)
+        positions = {**reader.kept.positions, **kept.positions}
+        for topic in removed:
+            positions.pop(topic, None)
+        fresh = msgspec.structs.replace(kept, positions=positions)
+        is_new = not reader.kept.renewed_ns
+        if is_new or fresh != msgspec.structs.replace(reader.kept, renewed_ns=fresh.renewed_ns):
+            try:
+                await self.in_thread(self._write, fresh)
+            except OSError as problem:
+                if is_new:
+                    self._forget(reader)
+                raise _not_kept(problem) from problem
+        self._replace(reader, fresh)
+        self._renew(reader)
+
+    async def delete(self, name: str) -> bool:
+        """Forget a reader; False when there is none. RefusedError: it is still there."""
+        reader = self.known.get(name)
+        if reader is None:
+            return False
+        async with reader.changing:
+            if self.known.get(name) is not reader:
+                return False
+            try:
+                await self.in_thread(self._remove, name)
+            except OSError as problem:
+                raise _not_kept(problem) from problem
+            self._forget(reader)
+        return True
+
+    def _adopt(self, kept: Kept) -> Reader:
+        reader = self.known[kept.name] = Reader(kept)
+        self._renew(reader)
+        self._replace(reader, kept)
+        return reader
+
+    def _renew(self, reader: Reader) -> None:
+        reader.expires_ns = self.now_ns() + reader.kept.ttl_s * limits.SECOND
+
+    def _replace(self, reader: Reader, kept: Kept) -> None:
+        before, reader.kept = reader.kept, kept
+        for topic in before.positions.keys() - kept.positions.keys():
+            self._by_topic[topic].discard(kept.name)
+        for topic in kept.positions:
+            self._by_topic[topic].add(kept.name)
+        self._hold(before.positions.keys() | kept.positions.keys())
+
+    def _forget(self, reader: Reader) -> None:
+        if self.known.get(reader.kept.name) is reader:
+            del self.known[reader.kept.name]
+        for topic in reader.kept.positions:
+            self._by_topic[topic].discard(reader.kept.name)
+        self._hold(reader.kept.positions)
+
+    # --- holds
+
+    def _hold(self, topics: Iterable[str]) -> None:
+        """Let these logs keep what their readers have not read."""
+        for topic in topics:
+            names = self._by_topic[topic]
+            if not names:
+                del self._by_topic[topic]
+            entry = self.engine.log(topic)
+            if entry is None or entry.folder is None:
+                continue
+            places = [
+                reader.kept.positions[topic].seq
+                for reader in map(self.known.__getitem__, names)
+                if reader.kept.hold and self.state(topic, reader.kept.positions[topic]) != OTHER
+            ]
+            hold(entry, min(places, default=None))
+
+    def state(self, topic: str, position: Position) -> str:
+        """What became of a position."""
+        entry = self.engine.log(topic)
+        if entry is None:
+            return GONE
+        if position.incarnation != entry.log_id.hex():
+            return OTHER
+        return IN_MEMORY if entry.folder is None else OK
+
+    # --- time
+
+    def begin(self) -> None:
+        """Forget whoever is not heard of, from now on."""
+        self._expiring = asyncio.create_task(self._expire())
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(limits_bulk.BULK_EXPIRE_EVERY / limits.SECOND)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """Forget those whose time is over."""
+        now_ns = self.now_ns()
+        for name, reader in list(self.known.items()):
+            if reader.expires_ns > now_ns or reader.changing.locked():
+                continue
+            log.warning("reader is forgotten", extra=fields(reader=name, ttl_s=reader.kept.ttl_s))
+            self.expired += 1
+            async with reader.changing:  # whoever comes now makes it anew, with a new file
+                self._forget(reader)
+                try:
+                    await self.in_thread(self._remove, name)
+                except OSError as problem:
+                    log.warning("%s stays until the next start: %s", self._path(name), problem)
+
+    async def end(self) -> None:
+        """No more; holds stay as they are."""
+        if self._expiring is not None:
+            self._expiring.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._expiring
+            self._expiring = None
+
+
+def _not_kept(problem: OSError) -> RefusedError:
+    return RefusedError(errors_bulk.BULK_NOT_KEPT, reason=problem.strerror or str(problem))

@@ -1,0 +1,67 @@
+"""The start of a whole server: what readers hold is in force before anything else happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from harness.engine import Rig, finish_all, numbered
+
+from broker.bulk.files import save
+from broker.bulk.writes import Writes
+from broker.config import load
+from broker.core.holds import hold
+from broker.core.ranges import readable_from
+from broker.core.taker import Taker
+from broker.server import Server
+
+TEXT = """
+[server]
+data = "{data}"
+[nats]
+listen = "127.0.0.1:0"
+[monitor]
+listen = ""
+[nsq]
+listen = ""
+http = ""
+[bulk]
+listen = "127.0.0.1:0"
+"""
+READER = b"""{"name": "r", "ttl_s": 60, "hold": true, "renewed_ns": 1,
+ "positions": {"t": {"seq": 5, "incarnation": "%s"}}}"""
+
+
+async def test_the_housekeeping_finds_the_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    rig = Rig(data / "logs", segment_bytes=1000)
+    log = rig.log()
+    taker = Taker(log.open_cursor("c"), 1 << 20)
+    for number in range(100):
+        rig.publish(log, numbered(1, number))
+    save(data / "bulk" / "readers" / "r.json", READER % log.log_id.hex().encode())
+    hold(log, 5)
+    finish_all(taker)
+    rig.settle()
+    rig.abandon()
+
+    first = []
+    start = Writes.start
+
+    async def slow_start(self: Writes, engine: object) -> None:
+        engine.keep_house()  # type: ignore[attr-defined]
+        first.append(readable_from(engine.log("t")))  # type: ignore[attr-defined]
+        await start(self, engine)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Writes, "start", slow_start)
+    file = tmp_path / "twinwire.toml"
+    file.write_text(TEXT.format(data=data))
+    server = Server(load(file))
+    await server.start()
+    try:
+        assert first == [readable_from(server.engine.log("t"))]
+        assert first[0] <= 5
+    finally:
+        await server.stop()
