@@ -30,6 +30,7 @@ TARGETS = {
     "leaf": ("leaf_parser", "target"),
     "nsq": ("nsq_parser", "target"),
     "stan": ("stan_messages", "target"),
+    "blocks": ("blocks", "target"),
     "frames": ("frames", "target"),
     "records": ("recovery", "records_target"),
     "segment": ("recovery", "segment_target"),

@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fuzz import frames, leaf_parser, nats_parser, nsq_parser, planted, recovery, stan_messages
+from fuzz import (
+    blocks,
+    frames,
+    leaf_parser,
+    nats_parser,
+    nsq_parser,
+    planted,
+    recovery,
+    stan_messages,
+)
 from fuzz.engine import Fuzzer, Mutator, Target, corpus, cuts_of
 from fuzz.watch import SANITIZED, fence_end
 
@@ -19,6 +28,7 @@ TARGETS = {
     "nsq": nsq_parser.target,
     "stan": stan_messages.target,
     "frames": frames.target,
+    "blocks": blocks.target,
     "records": recovery.records_target,
     "segment": recovery.segment_target,
     "journal": recovery.journal_target,
