@@ -18,7 +18,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from broker.client.bulk.records cimport (
-    fields_of, fields_t, find_header, first_line, header_t, matches, next_header, piece_t, reads,
+    fields_of, fields_t, first_line, header_t, matches, next_header, piece_t, reads, same,
 )
 
 from broker.client.bulk.errors import DAMAGED, Damaged, Gap
@@ -92,6 +92,15 @@ cdef struct column_t:
     char *data
     size_t at               # bytes of data so far
     uint8_t *valid          # bits, all 0 to begin with
+
+# The columns that are made of headers.
+cdef struct parsed_t:
+    column_t key
+    column_t message_id
+    column_t lists          # offsets and bits only
+    column_t names
+    column_t values
+    size_t count            # headers so far
 
 cdef piece_t MESSAGE_ID_NAME
 MESSAGE_ID_NAME.ptr = "Nats-Msg-Id"
@@ -346,13 +355,8 @@ cdef class Frame:
             self.numbers(wanted, start, sizes.rows, made)
         if wanted & (VALUE | SUBJECT):
             self.contents(wanted, start, &sizes, made)
-        if wanted & KEY:
-            made['key'] = self.header_column(start, sizes.rows, &self.key_text, sizes.key, False)
-        if wanted & MESSAGE_ID:
-            made['messageId'] = self.header_column(
-                start, sizes.rows, &MESSAGE_ID_NAME, sizes.message_id, True)
-        if wanted & HEADERS:
-            made['headers'] = self.header_lists(start, &sizes)
+        if wanted & PARSED:
+            self.from_headers(wanted, start, &sizes, made)
         self.position = start + sizes.rows
         return sizes.rows, made
 
@@ -379,16 +383,17 @@ cdef class Frame:
 
     cdef void measure_headers(self, int wanted, const piece_t *block, sizes_t *out) noexcept nogil:
         cdef header_t header
-        cdef piece_t found
-        cdef const char *at
+        cdef const char *at = first_line(block)
         cdef const char *end = block.ptr + block.n
-        if wanted & KEY and find_header(block, &self.key_text, &found):
-            out.key += found.n
-        if wanted & MESSAGE_ID and find_header(block, &MESSAGE_ID_NAME, &found):
-            out.message_id += tw_text_size(found.ptr, found.n)
-        if wanted & HEADERS:
-            at = first_line(block)
-            while next_header(&at, end, &header):
+        wanted &= PARSED
+        while wanted and next_header(&at, end, &header):
+            if wanted & KEY and same(&header.name, &self.key_text):
+                out.key += header.value.n
+                wanted &= ~KEY                      # the first of its name counts
+            if wanted & MESSAGE_ID and same(&header.name, &MESSAGE_ID_NAME):
+                out.message_id += tw_text_size(header.value.ptr, header.value.n)
+                wanted &= ~MESSAGE_ID
+            if wanted & HEADERS:
                 out.headers += 1
                 out.names += tw_text_size(header.name.ptr, header.name.n)
                 out.values += header.value.n
@@ -446,53 +451,55 @@ cdef class Frame:
                         put(&subject, i, self.topic_text.ptr, self.topic_text.n)
         return 0
 
-    cdef tuple header_column(self, size_t start, size_t rows, const piece_t *name,
-                             size_t data_bytes, bint text):
-        """The value of one header, where there is one."""
+    cdef int from_headers(self, int wanted, size_t start, const sizes_t *sizes,
+                          dict made) except -1:
+        """Keys, ids, and all headers; a record without any has no list."""
         cdef fields_t fields
-        cdef column_t column
-        cdef piece_t found
-        cdef size_t i
-        made = begin(&column, rows, data_bytes, True)
-        with nogil:
-            for i in range(rows):
-                column.offsets[i + 1] = <int32_t>column.at
-                fields_of(self.data + self.slots[start + i], &fields)
-                if not find_header(&fields.headers, name, &found):
-                    continue
-                mark(column.valid, i)
-                if text:
-                    put_text(&column, i, found.ptr, found.n)
-                else:
-                    put(&column, i, found.ptr, found.n)
-        return made
-
-    cdef tuple header_lists(self, size_t start, const sizes_t *sizes):
-        """All headers; a record without any has no list."""
-        cdef fields_t fields
-        cdef header_t header
-        cdef column_t lists
-        cdef column_t names
-        cdef column_t values
-        cdef const char *at
-        cdef const char *end
-        cdef size_t i, count = 0
+        cdef parsed_t columns
+        cdef size_t i, rows = sizes.rows
         if sizes.headers > INT32_MAX:
             raise Damaged(f'{sizes.headers} headers are more than Arrow can hold')
-        made = begin(&lists, sizes.rows, 0, True)
-        made_names = begin(&names, sizes.headers, sizes.names, False)
-        made_values = begin(&values, sizes.headers, sizes.values, False)
+        if wanted & KEY:
+            made['key'] = begin(&columns.key, rows, sizes.key, True)
+        if wanted & MESSAGE_ID:
+            made['messageId'] = begin(&columns.message_id, rows, sizes.message_id, True)
+        if wanted & HEADERS:
+            lists = begin(&columns.lists, rows, 0, True)
+            names = begin(&columns.names, sizes.headers, sizes.names, False)
+            values = begin(&columns.values, sizes.headers, sizes.values, False)
+            made['headers'] = lists[0], lists[1], sizes.headers, names[1:], values[1:]
+        columns.count = 0
         with nogil:
-            for i in range(sizes.rows):
+            for i in range(rows):
                 fields_of(self.data + self.slots[start + i], &fields)
-                if fields.headers.n:
-                    end = fields.headers.ptr + fields.headers.n
-                    at = first_line(&fields.headers)
-                    while next_header(&at, end, &header):
-                        put_text(&names, count, header.name.ptr, header.name.n)
-                        put(&values, count, header.value.ptr, header.value.n)
-                        count += 1
-                if <int32_t>count != lists.offsets[i]:
-                    mark(lists.valid, i)
-                lists.offsets[i + 1] = <int32_t>count
-        return made[0], made[1], sizes.headers, made_names[1:], made_values[1:]
+                self.put_headers(wanted, i, &fields.headers, &columns)
+        return 0
+
+    cdef void put_headers(self, int wanted, size_t row, const piece_t *block,
+                          parsed_t *out) noexcept nogil:
+        cdef header_t header
+        cdef int left = wanted & PARSED if block.n else 0
+        cdef const char *at = first_line(block) if block.n else block.ptr
+        cdef const char *end = block.ptr + block.n
+        cdef size_t before = out.count
+        while left and next_header(&at, end, &header):
+            if left & KEY and same(&header.name, &self.key_text):
+                put(&out.key, row, header.value.ptr, header.value.n)
+                mark(out.key.valid, row)
+                left &= ~KEY
+            if left & MESSAGE_ID and same(&header.name, &MESSAGE_ID_NAME):
+                put_text(&out.message_id, row, header.value.ptr, header.value.n)
+                mark(out.message_id.valid, row)
+                left &= ~MESSAGE_ID
+            if left & HEADERS:
+                put_text(&out.names, out.count, header.name.ptr, header.name.n)
+                put(&out.values, out.count, header.value.ptr, header.value.n)
+                out.count += 1
+        if wanted & KEY:
+            out.key.offsets[row + 1] = <int32_t>out.key.at
+        if wanted & MESSAGE_ID:
+            out.message_id.offsets[row + 1] = <int32_t>out.message_id.at
+        if wanted & HEADERS:
+            out.lists.offsets[row + 1] = <int32_t>out.count
+            if out.count > before:
+                mark(out.lists.valid, row)

@@ -12,9 +12,9 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcpy, memset
 
-from broker.client.bulk.records cimport piece_t
+from broker.client.bulk.records cimport piece_t, same
 
 import os
 
@@ -183,10 +183,6 @@ cdef bint bad_subject(const piece_t *subject) noexcept nogil:
         if c <= 32 or c == 127:
             return True
     return False
-
-
-cdef inline bint same(const piece_t *a, const piece_t *b) noexcept nogil:
-    return a.n == b.n and (a.n == 0 or memcmp(a.ptr, b.ptr, a.n) == 0)
 
 
 cdef inline char *put(char *at, const char *text, size_t n) noexcept nogil:

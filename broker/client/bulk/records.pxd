@@ -107,20 +107,8 @@ cdef inline const char *first_line(const piece_t *block) noexcept nogil:
     return eol + 2 if eol < end else end
 
 
-cdef inline bint find_header(const piece_t *block, const piece_t *name,
-                             piece_t *out) noexcept nogil:
-    """The value of the first header of this name, as it is written."""
-    cdef header_t header
-    cdef const char *at
-    cdef const char *end = block.ptr + block.n
-    if block.n == 0:
-        return False
-    at = first_line(block)
-    while next_header(&at, end, &header):
-        if header.name.n == name.n and memcmp(header.name.ptr, name.ptr, name.n) == 0:
-            out[0] = header.value
-            return True
-    return False
+cdef inline bint same(const piece_t *a, const piece_t *b) noexcept nogil:
+    return a.n == b.n and (a.n == 0 or memcmp(a.ptr, b.ptr, a.n) == 0)
 
 
 cdef inline size_t token_of(const char *p, const char *end) noexcept nogil:
