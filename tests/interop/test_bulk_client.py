@@ -197,3 +197,20 @@ def test_batches_that_are_published_once(start_broker: Start, uniq: str) -> None
     table = read_arrow(door_of(server), uniq, key_header="Key")
     assert table.column("value").to_pylist() == numbered(3000)
     assert table.column("key").to_pylist() == [b"k%d" % i for i in range(3000)]
+
+
+def test_append(start_broker: Start, uniq: str) -> None:
+    import pyarrow as pa
+
+    from broker.client.bulk.encode import blocks
+
+    server = start_broker(CONFIG)
+    columns = {"value": ["a", "b"], "messageId": ["1", "2"]}
+    ((_, block),) = blocks(pa.RecordBatch.from_pydict(columns), topic=uniq)
+    with Connection(door_of(server)) as door:
+        for _ in range(2):
+            door.append(uniq, block, dedupe=True)
+        assert read_arrow(door_of(server), uniq).column("value").to_pylist() == [b"a", b"b"]
+        door.append(uniq, block)
+    table = read_arrow(door_of(server), uniq, columns=["messageId"])
+    assert table.column(0).to_pylist() == ["1", "2", "1", "2"]

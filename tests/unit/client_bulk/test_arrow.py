@@ -159,3 +159,17 @@ def test_the_plain_decoder_steps_in_and_says_so() -> None:
         check=True,
     )
     assert ended.stdout == "1 ['the compiled decoder cannot be loaded']\n"
+
+
+def test_large_bodies_and_many_headers() -> None:
+    block = header_block(*((b"H%d" % i, b"v" * i) for i in range(200)))
+    bodies = [b"\xff" * (1 << 20), b"", b"x" * (5 << 20), b"y"]
+    records = [record(i, body, headers=block) for i, body in enumerate(bodies, 1)]
+    batches = list(to_batches(frame(records), ["value", "headers"], topic="t"))
+    for batch in batches:
+        batch.validate(full=True)
+    assert [batch.num_rows for batch in batches] == [2, 1, 1]  # 4 MiB, or one that is larger
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["value"] for row in rows] == bodies
+    assert {len(row["headers"]) for row in rows} == {200}
+    assert rows[3]["headers"][199] == {"key": "H199", "value": b"v" * 199}
