@@ -214,3 +214,16 @@ def test_append(start_broker: Start, uniq: str) -> None:
         door.append(uniq, block)
     table = read_arrow(door_of(server), uniq, columns=["messageId"])
     assert table.column(0).to_pylist() == ["1", "2", "1", "2"]
+
+
+def test_named_readers(start_broker: Start, uniq: str) -> None:
+    server = start_broker(CONFIG)
+    publish(server, uniq, numbered(10))
+    with Connection(door_of(server)) as door:
+        log = door.topics([uniq]).topics[0]
+        door.put_reader("job/1", {uniq: (4, log.incarnation)}, ttl_s=60, hold=True)
+        assert door.topics([uniq]).topics[0].held_from == 4
+        (reader,) = door.readers("job/1")["readers"]
+        assert reader["name"] == "job/1"
+        door.delete_reader("job/1")
+        assert door.topics([uniq]).topics[0].held_from is None

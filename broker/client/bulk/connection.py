@@ -138,16 +138,20 @@ class Connection:
         self,
         name: str,
         positions: Mapping[str, tuple[int, str] | None],
-        ttl_s: float,
-        hold: bool = False,
+        ttl_s: float | None = None,
+        hold: bool | None = None,
     ) -> None:
-        """Tells how far a reader is: (seq, incarnation) per topic, None removes one."""
+        """Tells how far a reader is: (seq, incarnation) per topic, None removes one.
+
+        What is not said stays as it was: other topics, the time to live, whether it holds.
+        """
         told = {
             topic: None if at is None else {"seq": at[0], "incarnation": at[1]}
             for topic, at in positions.items()
         }
         body = {"ttl_s": ttl_s, "positions": told, "hold": hold}
-        self._ask("PUT", f"/readers/{_path(name)}", body=body)
+        said = {key: value for key, value in body.items() if value is not None}
+        self._ask("PUT", f"/readers/{_path(name)}", body=said)
 
     def delete_reader(self, name: str) -> None:
         """Forgets a reader and what is held for it."""

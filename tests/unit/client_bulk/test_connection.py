@@ -220,8 +220,10 @@ def test_offsets_and_readers() -> None:
         found = door.offsets({"t": 10**18 + 1})["t"]
         assert (found.seq, found.incarnation, found.exact) == (4, "ab", False)
         door.put_reader("job/1", {"t": (4, "ab"), "u": None}, ttl_s=60, hold=True)
+        door.put_reader("job/1", {})
         door.delete_reader("job/1")
-    asked, put, deleted = toy.requests
+    asked, put, renewed, deleted = toy.requests
+    assert json.loads(renewed.body) == {"positions": {}}
     assert json.loads(asked.body) == {"topics": {"t": {"time_ns": 10**18 + 1}}}
     assert (put.method, put.path) == ("PUT", "/bulk/v1/readers/job/1")
     positions = {"t": {"seq": 4, "incarnation": "ab"}, "u": None}
