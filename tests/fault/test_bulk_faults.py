@@ -20,7 +20,7 @@ pytestmark = pytest.mark.only_ours
 
 SMALL = {"storage": {"sync": "always", "segment_size": "64KiB"}}
 RECORD = 144  # of a body of 100 bytes
-ROUNDS = 4
+ROUNDS = 3
 
 
 def segments(server: Server, topic: str) -> list[Path]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from harness.bulk import DAMAGED, MISSING, Frame, read_frame
-from harness.engine import Rig, flip, numbered, segment_files
+from harness.engine import CALLS, Rig, flip, numbered, segment_files
 
+from broker.core import vfs
 from broker.core.publish import append
 from broker.core.ranges import Range, moment_in_memory, readable_from
 from broker.core.syncing import durable_next
@@ -93,6 +94,19 @@ def test_nothing_beyond_what_the_disk_has(tmp_path: Path) -> None:
         rig.advance(1)
         rig.publish(log, numbered(5, 5))
         assert frame_of(log, 1).bodies == numbered(5)
+
+
+def test_a_disk_that_fails_hides_nothing_that_was_there(tmp_path: Path) -> None:
+    """A log that was opened and could not be written yet says what it has all the same."""
+    with Rig(tmp_path / "a") as rig:
+        rig.publish(rig.log(), numbered(5))
+        rig.close()
+    with Rig(tmp_path / "a", sync=1.0) as rig:
+        log = rig.engine.log("t")
+        vfs.fail(CALLS["write"], 28)
+        assert rig.publish(log, numbered(1)) == [-1]
+        assert log.last_error
+        assert durable_next(log) == 6
 
 
 @pytest.mark.parametrize("byte", range(RECORD))
