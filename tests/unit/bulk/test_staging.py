@@ -23,6 +23,7 @@ from broker.bulk.answers import RefusedError
 from broker.bulk.intents import VERSION, load_intents
 from broker.bulk.staging import Bounds
 from broker.core import vfs
+from broker.core.holds import held_from
 from broker.core.publish import append
 from broker.core.taker import Taker
 
@@ -266,3 +267,21 @@ async def test_a_topic_in_memory(start: Any, monkeypatch: pytest.MonkeyPatch) ->
             got += len(taker.records)
             taker.records = []
         assert log.visible == 25
+
+
+async def test_a_commit_and_a_reader_hold_the_same_log(start: Any) -> None:
+    """Whoever is done first lets nothing go that the other needs."""
+    async with start() as rig:
+        keeping, log = rig.writes.keeping, rig.engine.open_log("t")
+        await log.publish([b"."] * 10)
+        keeping.keep(log, "reader", 3)
+        named = await rig.stage(0, "t", 0, ROWS)
+        vfs.fail(SYNC, errno.EIO, 10)
+        assert (await refused(rig.commit(0, {"t": [named]}))).status == 503
+        assert held_from(log) == 3
+        keeping.keep(log, "reader", 30)
+        assert held_from(log) == 11
+        assert (await rig.commit(0, {"t": [named]}))["t"]["records"] == 50
+        assert held_from(log) == 30
+        keeping.keep(log, "reader", None)
+        assert held_from(log) is None
