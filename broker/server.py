@@ -156,6 +156,7 @@ class Server:
         if self.config.bulk.listen is not None:
             # first of all, before the housekeeping looks what can go: what readers hold
             self.bulk = Bulk(self.config, self.engine)
+            self.bulk.door.readers.share(writes.keeping)
         await writes.start(self.engine)  # without a door too: what has begun is finished
         if self.bulk is not None:
             self.bulk.take(writes)

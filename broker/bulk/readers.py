@@ -20,8 +20,8 @@ import msgspec
 from broker import errors_bulk, limits, limits_bulk
 from broker.bulk.answers import RefusedError
 from broker.bulk.files import save, sync_folder
+from broker.bulk.keeping import Keeping
 from broker.core.files import NEW_SUFFIX, UNREADABLE_SUFFIX, escape
-from broker.core.holds import hold
 from broker.logs import fields
 
 if TYPE_CHECKING:
@@ -82,8 +82,14 @@ class Readers:
         self.now_ns = now_ns
         self.known: dict[str, Reader] = {}
         self.expired = 0
+        self.keeping = Keeping()
         self._by_topic: defaultdict[str, set[str]] = defaultdict(set)
         self._expiring: asyncio.Task[None] | None = None
+
+    def share(self, keeping: Keeping) -> None:
+        """Hold together with others who need files of logs; before they hold anything."""
+        self.keeping = keeping
+        self._hold(list(self._by_topic))
 
     # --- files
 
@@ -205,7 +211,7 @@ class Readers:
                 for reader in map(self.known.__getitem__, names)
                 if reader.kept.hold and self.state(topic, reader.kept.positions[topic]) != OTHER
             ]
-            hold(entry, min(places, default=None))
+            self.keeping.keep(entry, self, min(places, default=None))
 
     def state(self, topic: str, position: Position) -> str:
         """What became of a position."""

@@ -20,9 +20,9 @@ from broker.bulk.answers import RefusedError
 from broker.bulk.appending import AppendPages
 from broker.bulk.commits import Commits
 from broker.bulk.intents import Intent, survey
+from broker.bulk.keeping import Keeping
 from broker.bulk.staging import Bounds, Staging
 from broker.bulk.writing import WritePages
-from broker.core.staged import keep_from
 from broker.protocols.nsq.wire import is_ephemeral
 
 if TYPE_CHECKING:
@@ -36,28 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.bulk")
 
 STAGED_FOLDER: Final = "staged"
-
-
-class Keeping:
-    """Who needs the files of which log, and from where on."""
-
-    def __init__(self) -> None:
-        self._wanted: dict[bytes, dict[object, int]] = {}
-
-    def keep(self, log: Log, whose: object, seq: int | None) -> None:
-        """Keep what reaches beyond seq; None: this one needs it no more.
-
-        Of a log in memory nothing is kept: it may have to let records go to take others.
-        """
-        if log.folder is None:
-            return
-        wanted = self._wanted.setdefault(log.log_id, {})
-        wanted.pop(whose, None)
-        if seq is not None:
-            wanted[whose] = seq
-        if not wanted:
-            del self._wanted[log.log_id]
-        keep_from(log, min(wanted.values(), default=None))
 
 
 class Writes:

@@ -447,9 +447,3 @@ def find_staged(bytes path, bytes log_id, uint64_t first_seq, uint64_t next_seq,
         return [(f.ranges[i], f.ranges[i + 1]) for i in range(0, f.size, 2)], f.low, f.high
     finally:
         free(f.ranges)
-
-
-def keep_from(Log log, seq):
-    """Keep every segment that reaches beyond `seq`, whoever is done with it; None = no more."""
-    log.held_from = <uint64_t>-1 if seq is None else seq
-    log.touch()

@@ -121,7 +121,11 @@ def finish(runner: Runner, sync: str | float, cut: int) -> None:
     runner.check()
 
 
-def steps_of(runner: Runner, sync: str) -> list[int]:
+EVERY = pytest.param(1, marks=pytest.mark.slow)
+SOME = 6  # so that the whole suite stays quick: other ones each time
+
+
+def steps_of(runner: Runner, sync: str, every: int) -> list[int]:
     """Where a commit is to be killed: at each step but for those in which it appends."""
     runner.reset()
     assert runner.run("stage", sync) == 0
@@ -129,14 +133,16 @@ def steps_of(runner: Runner, sync: str) -> list[int]:
     runner.check()
     count: int = runner.said("steps")[-1]["steps"]
     assert count > ENDS
-    return [n for n in range(count) if n < ENDS or n >= count - ENDS or n % 4 == 0]
+    steps = [n for n in range(count) if n < ENDS or n >= count - ENDS or n % 4 == 0]
+    return steps[random.randrange(every) :: every]
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("every", [SOME, EVERY])
 @pytest.mark.parametrize("sync", ["none", "always"])
-def test_killed_at_each_step_of_a_commit(runner: Runner, sync: str) -> None:
+def test_killed_at_each_step_of_a_commit(runner: Runner, sync: str, every: int) -> None:
     rng = random.Random(f"kill {sync}")
-    for step in steps_of(runner, sync):
+    for step in steps_of(runner, sync, every):
         runner.reset()
         assert runner.run("stage", sync) == 0
         assert runner.run("commit", sync, kill=step) in (0, KILLED)
@@ -146,10 +152,11 @@ def test_killed_at_each_step_of_a_commit(runner: Runner, sync: str) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_power_cut_at_each_step_of_a_commit(runner: Runner) -> None:
+@pytest.mark.parametrize("every", [SOME, EVERY])
+def test_power_cut_at_each_step_of_a_commit(runner: Runner, every: int) -> None:
     rng = random.Random("power")
     runner.consume = False  # who got what was lost afterwards gets it again
-    for step in steps_of(runner, "none"):
+    for step in steps_of(runner, "none", every):
         runner.reset()
         assert runner.run("stage", "none") == 0
         assert runner.run("commit", "none", kill=step) in (0, KILLED)

@@ -11,69 +11,21 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.engine import LIMITS, RENAME, SYNC, WRITE, scratch
+from harness.bulk_rig import BulkRig, Named
+from harness.engine import RENAME, SYNC, WRITE, scratch
 from harness.upload import block
 
 from broker import limits_bulk
 from broker.bulk.answers import RefusedError
 from broker.bulk.intents import VERSION, load_intents
 from broker.bulk.staging import Bounds
-from broker.bulk.writes import Writes
 from broker.core import vfs
-from broker.core.engine import Engine
+from broker.core.holds import held_from
 from broker.core.publish import append
-from broker.core.router import Router
-from broker.core.segment import scan_records
 from broker.core.taker import Taker
-from broker.core.turn import Turn
-
-Named = dict[str, list[tuple[int, str, int]]]
-
-
-class Rig:
-    """An engine on the test's loop, with what writes to it in bulk."""
-
-    def __init__(self, folder: Path, bounds: Bounds, sync: str) -> None:
-        loop = asyncio.get_running_loop()
-        self.folder = folder
-        turn = Turn(loop.call_soon, lambda due, call: loop.call_at(due / 1e9, call))
-        self.writes = Writes(folder, folder / "logs", bounds)
-        self.writes.look()
-        limits = {**LIMITS, "segment_bytes": 1 << 14, "retry_ns": 1}
-        report: Callable[..., None] = lambda *_, **__: None  # noqa: E731
-        logs = str(folder / "logs")
-        self.engine = Engine(turn, Router(), logs, limits, lambda _: sync, report)
-        self.engine.open(loop)
-
-    async def stage(self, epoch: int, topic: str, part: int, rows: list[bytes]) -> Any:
-        data = bytearray(block(rows))
-        await self.writes.staging.stage("w", epoch, (topic, part, "a"), 0, data)
-        return part, "a", len(data)
-
-    async def commit(self, epoch: int, topics: Named) -> Any:
-        return await self.writes.commits.commit("w", epoch, topics)
-
-    async def publish(self, epoch: int, topic: str, rows: list[bytes]) -> Any:
-        """All in one part."""
-        named = await self.stage(epoch, topic, 0, rows)
-        return (await self.commit(epoch, {topic: [named]}))[topic]
-
-    def rows(self, topic: str) -> list[bytes]:
-        """What the log's files hold."""
-        log = self.engine.log(topic)
-        found = []
-        for path in sorted((self.folder / "logs" / topic).glob("*.seg")):
-            records, _, _ = scan_records(path.read_bytes()[64:], log.log_id, int(path.stem))
-            found += [record[4] for record in records]
-        return found
-
-    async def close(self) -> None:
-        await self.writes.stop()
-        await self.engine.close()
 
 
 @pytest.fixture
@@ -81,8 +33,8 @@ def start() -> Iterator[Callable[..., Any]]:
     folder = scratch()
 
     @asynccontextmanager
-    async def start(sync: str = "none", **bounds: int) -> AsyncIterator[Rig]:
-        rig = Rig(folder, Bounds(**{"disk_reserve": 0, **bounds}), sync)
+    async def start(sync: str = "none", **bounds: int) -> AsyncIterator[BulkRig]:
+        rig = BulkRig(folder, Bounds(**{"disk_reserve": 0, **bounds}), sync)
         await rig.writes.start(rig.engine)
         try:
             yield rig
@@ -195,7 +147,7 @@ async def test_each_file_call_of_a_commit_fails(
         assert 1 < epoch < 99
 
 
-async def stands(rig: Rig, epoch: int, named: Any) -> bool:
+async def stands(rig: BulkRig, epoch: int, named: Any) -> bool:
     """Commit; when the disk did not let it through, see to the log as the housekeeping does."""
     try:
         await rig.commit(epoch, {"t": [named]})
@@ -315,3 +267,21 @@ async def test_a_topic_in_memory(start: Any, monkeypatch: pytest.MonkeyPatch) ->
             got += len(taker.records)
             taker.records = []
         assert log.visible == 25
+
+
+async def test_a_commit_and_a_reader_hold_the_same_log(start: Any) -> None:
+    """Whoever is done first lets nothing go that the other needs."""
+    async with start() as rig:
+        keeping, log = rig.writes.keeping, rig.engine.open_log("t")
+        await log.publish([b"."] * 10)
+        keeping.keep(log, "reader", 3)
+        named = await rig.stage(0, "t", 0, ROWS)
+        vfs.fail(SYNC, errno.EIO, 10)
+        assert (await refused(rig.commit(0, {"t": [named]}))).status == 503
+        assert held_from(log) == 3
+        keeping.keep(log, "reader", 30)
+        assert held_from(log) == 11
+        assert (await rig.commit(0, {"t": [named]}))["t"]["records"] == 50
+        assert held_from(log) == 30
+        keeping.keep(log, "reader", None)
+        assert held_from(log) is None

@@ -1,0 +1,61 @@
+"""What writes in bulk, on an engine of its own and the loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.bulk.staging import Bounds
+from broker.bulk.writes import Writes
+from broker.core.engine import Engine
+from broker.core.router import Router
+from broker.core.segment import scan_records
+from broker.core.turn import Turn
+from harness.engine import LIMITS
+from harness.upload import block
+
+Named = dict[str, list[tuple[int, str, int]]]
+
+
+class BulkRig:
+    """An engine on the test's loop, with what writes to it in bulk."""
+
+    def __init__(self, folder: Path, bounds: Bounds, sync: str) -> None:
+        loop = asyncio.get_running_loop()
+        self.folder = folder
+        turn = Turn(loop.call_soon, lambda due, call: loop.call_at(due / 1e9, call))
+        self.writes = Writes(folder, folder / "logs", bounds)
+        self.writes.look()
+        limits = {**LIMITS, "segment_bytes": 1 << 14, "retry_ns": 1}
+        report: Callable[..., None] = lambda *_, **__: None  # noqa: E731
+        logs = str(folder / "logs")
+        self.engine = Engine(turn, Router(), logs, limits, lambda _: sync, report)
+        self.engine.open(loop)
+
+    async def stage(self, epoch: int, topic: str, part: int, rows: list[bytes]) -> Any:
+        data = bytearray(block(rows))
+        await self.writes.staging.stage("w", epoch, (topic, part, "a"), 0, data)
+        return part, "a", len(data)
+
+    async def commit(self, epoch: int, topics: Named) -> Any:
+        return await self.writes.commits.commit("w", epoch, topics)
+
+    async def publish(self, epoch: int, topic: str, rows: list[bytes]) -> Any:
+        """All in one part."""
+        named = await self.stage(epoch, topic, 0, rows)
+        return (await self.commit(epoch, {topic: [named]}))[topic]
+
+    def rows(self, topic: str) -> list[bytes]:
+        """What the log's files hold."""
+        log = self.engine.log(topic)
+        found = []
+        for path in sorted((self.folder / "logs" / topic).glob("*.seg")):
+            records, _, _ = scan_records(path.read_bytes()[64:], log.log_id, int(path.stem))
+            found += [record[4] for record in records]
+        return found
+
+    async def close(self) -> None:
+        await self.writes.stop()
+        await self.engine.close()
