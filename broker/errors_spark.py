@@ -13,6 +13,14 @@ class DataLossError(RuntimeError):
     """Records that the query was to read are gone or do not read, and `failOnDataLoss` is true."""
 
 
+class RowError(ValueError):
+    """A row that cannot be written."""
+
+
+class UncommittedError(RuntimeError):
+    """A write that cannot be committed."""
+
+
 class BrokerDownError(ConnectionError):
     """A broker was not reached within the retries."""
 
@@ -25,6 +33,7 @@ BAD_VALUE: Final = "option {name!r}: {value!r} is not {wanted}"
 CONFLICT: Final = "options {first!r} and {second!r} exclude each other"
 ONE_OF: Final = "one of the options {names} is required, and only one"
 ONLY_BATCH: Final = "option {name!r} is for batch queries; a stream has no end"
+EPOCH_OF_STREAM: Final = "option 'epoch' is for batch writes; a stream counts its own"
 NEEDS: Final = "option {name!r} needs option {other!r}"
 ENDLESS: Final = "option {name!r}: {value!r} would read nothing in a batch query"
 NOT_SUBSCRIBED: Final = "option {name!r} names {topic!r} ({partition}), which is not subscribed"
@@ -33,6 +42,17 @@ NOT_SUBSCRIBED: Final = "option {name!r} names {topic!r} ({partition}), which is
 
 UNKNOWN_COLUMN: Final = "no column {name!r}; there are {known}"
 COLUMN_TYPE: Final = "column {name!r} is of type {wanted}, not {given}"
+
+COLUMN_MISSING: Final = "column {name!r} is required"
+KEY_NEEDS_HEADER: Final = (
+    "column 'key' needs option 'keyHeader': the name of the header that keys are kept in"
+)
+TOPIC_MISSING: Final = "neither a column 'topic' nor the option 'topic' says where to write"
+ID_MISSING: Final = "delivery 'dedupe' needs a column 'messageId'"
+ID_NULL: Final = "a row has no messageId, which delivery 'dedupe' needs"
+OVERWRITE: Final = "a topic cannot be overwritten: use mode 'append'"
+NO_QUERY: Final = "the task does not say which query and batch it belongs to"
+UNCOMMITTED: Final = "not all tasks have written their rows; nothing was published"
 
 # --- brokers and logs ------------------------------------------------------------------------
 

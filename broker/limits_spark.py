@@ -31,5 +31,9 @@ READER_RENEWALS: Final = 4  # while nothing comes in, a hold is renewed so often
 # Time filters are widened by this: the clock of a broker may have been set back in between.
 TIME_SLACK_S: Final = 300
 
+# --- writing ---------------------------------------------------------------------------------
+
+UPLOAD_BYTES: Final = 8 * MIB  # rows that are put together before they become blocks
+
 assert PARTITION_RECORDS_MIN <= PARTITION_RECORDS
 assert FETCH_BYTES <= FETCH_BYTES_MAX

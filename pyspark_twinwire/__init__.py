@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from broker.spark.sink import BatchWriter, StreamWriter
     from broker.spark.source import BatchReader
     from broker.spark.stream import StreamReader
 
@@ -24,7 +25,7 @@ _FILTER_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class DefaultSource(DataSource):
-    """`spark.read` and `spark.readStream` with `.format("twinwire")`."""
+    """`spark.read`, `readStream`, `df.write` and `writeStream` with `.format("twinwire")`."""
 
     @classmethod
     def name(cls) -> str:
@@ -50,3 +51,15 @@ class DefaultSource(DataSource):
         from broker.spark.stream import StreamReader
 
         return StreamReader(read_settings(self.options, stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from broker.spark.settings import write_settings
+        from broker.spark.sink import BatchWriter
+
+        return BatchWriter(write_settings(self.options, stream=False), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from broker.spark.settings import write_settings
+        from broker.spark.sink import StreamWriter
+
+        return StreamWriter(write_settings(self.options, stream=True), schema, overwrite)

@@ -28,6 +28,8 @@ def environment() -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_HOSTNAME": "localhost",
+        # A session of a test ends long before the second compiler has paid for itself.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 
 
@@ -39,14 +41,15 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.streaming.pollingDelay": "10ms",
     "spark.log.level": "ERROR",
+    "spark.python.authenticate.socketTimeout": "120s",  # of workers, on a machine that is busy
 }
 
 
-def make_session(folder: Path) -> SparkSession:
+def make_session(folder: Path, master: str = "local[2]") -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ.update(environment())
-    builder = SparkSession.builder.master("local[2]").appName("tests")
+    builder = SparkSession.builder.master(master).appName("tests")
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(folder / "warehouse")}
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -90,6 +93,12 @@ def load(
     if schema is not None:
         reader = reader.schema(schema)
     return reader.options(**options).load()
+
+
+def stream_options(plan: dict[str, str]) -> dict[str, str]:
+    """Of the source of a copy from one topic to another."""
+    given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "20", "minPartitions": "2"}
+    return {"servers": plan["servers"], "subscribe": plan["from"], **given}
 
 
 def stream(spark: SparkSession, server: Server, topic: str | None, **options: object) -> DataFrame:

@@ -1,4 +1,4 @@
-"""The columns of the source: names and types, in Spark's words and in Arrow's."""
+"""The columns of source and sink: names and types, in Spark's words and in Arrow's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broker.errors_spark import COLUMN_TYPE, UNKNOWN_COLUMN, OptionError
+from broker.errors_spark import (
+    COLUMN_MISSING,
+    COLUMN_TYPE,
+    ID_MISSING,
+    KEY_NEEDS_HEADER,
+    TOPIC_MISSING,
+    UNKNOWN_COLUMN,
+    OptionError,
+)
+from broker.spark.settings import DEDUPE, WriteSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +50,16 @@ METADATA: Final[dict[str, DataType]] = {
     "notBefore": TimestampType(),
 }
 READABLE: Final[dict[str, DataType]] = {**ALWAYS, "headers": HEADERS, **METADATA}
+
+WRITABLE: Final[dict[str, tuple[DataType, ...]]] = {
+    "value": (BinaryType(), StringType()),
+    "topic": (StringType(),),
+    "subject": (StringType(),),
+    "key": (BinaryType(), StringType()),
+    "headers": (HEADERS,),
+    "notBefore": (TimestampType(),),
+    "messageId": (StringType(),),
+}
 
 
 def readable(*, headers: bool, metadata: bool) -> StructType:
@@ -67,6 +86,27 @@ def check_readable(schema: StructType) -> None:
                     given=column.dataType.simpleString(),
                 )
             )
+
+
+def check_writable(schema: StructType, settings: WriteSettings) -> None:
+    """The rows of a data frame that is to be written."""
+    for column in schema.fields:
+        types = WRITABLE.get(column.name)
+        if types is None:
+            raise OptionError(_unknown(column.name, WRITABLE))
+        if not any(_same(column.dataType, kind) for kind in types):
+            wanted = " or ".join(kind.simpleString() for kind in types)
+            given = column.dataType.simpleString()
+            raise OptionError(COLUMN_TYPE.format(name=column.name, wanted=wanted, given=given))
+    names = schema.fieldNames()
+    if "value" not in names:
+        raise OptionError(COLUMN_MISSING.format(name="value"))
+    if "topic" not in names and settings.topic is None:
+        raise OptionError(TOPIC_MISSING)
+    if "key" in names and settings.key_header is None:
+        raise OptionError(KEY_NEEDS_HEADER)
+    if settings.delivery == DEDUPE and "messageId" not in names:
+        raise OptionError(ID_MISSING)
 
 
 def _unknown(name: str, columns: Iterable[str]) -> str:
