@@ -49,7 +49,7 @@ class RangePages:
         self._begin(name, start, incarnation)  # what is wrong is said before anybody waits
         async with self.door.traffic.place(caller.name, wanted):
             found, head = await self._read(name, start, end, wanted, incarnation)
-            parts: list[Part] = [head, memoryview(found), bytes(found.padding)]
+            parts: list[Part] = [head, found.view(), bytes(found.padding)]
             self.ranges += 1
             self.records += found.count
             self.bytes += sum(len(part) for part in parts)

@@ -2,8 +2,6 @@
 
 from typing import final
 
-from typing_extensions import Buffer
-
 from broker.core.log import Log
 
 FRAME_MAGIC: bytes
@@ -11,7 +9,7 @@ FRAME_MAGIC: bytes
 def readable_from(log: Log) -> int: ...
 
 @final
-class Range(Buffer):
+class Range:
     log: str
     log_id: bytes
     first: int
@@ -28,6 +26,6 @@ class Range(Buffer):
     def read(self) -> bytes: ...
     def joined(self, head: bytes) -> bytes: ...
     def learn(self, log: Log) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def view(self) -> memoryview: ...
 
 def moment_in_memory(log: Log, time_ns: int) -> int: ...

@@ -222,6 +222,10 @@ cdef class Range:
             tw_store_u32(p + FRAME_HEADER_BYTES - 4, sum)
         return head
 
+    def view(self):
+        """The records, where they are; valid as long as it is kept."""
+        return memoryview(self)
+
     def joined(self, bytes head):
         """The whole frame as one; for what needs that, on any thread."""
         cdef size_t n = min(self.found.data_end, self.size) - self.found.data_at
