@@ -19,7 +19,7 @@ NO_EXTRA: Final = "{module} is not installed here: pip install 'twinwire[spark]'
 NO_JAVA: Final = "no Java is found: install a Java 17 runtime, or set JAVA_HOME"
 NO_SPARK: Final = "Spark does not start: {text}"
 WHICH_TOPICS: Final = "give --topics or --pattern, and not both"
-BAD_CONF: Final = "--conf {text!r} is not of the form KEY=VALUE"
+BAD_PAIR: Final = "{option} {text!r} is not of the form KEY=VALUE"
 BAD_TIME: Final = (
     "{text!r} is no time as 2026-11-21, 2026-11-21T15:04:05 (UTC) or 90s, 15m, 6h, 2d ago"
 )
@@ -72,5 +72,6 @@ TWICE: Final = "{path}: offset {offset} is there twice; nothing was changed"
 REPLAY_CHANGED: Final = "replay {id!r} was begun with other options: {options}"
 REPLAY_ID: Final = "--replay-id: letters, digits, '-', '_', '.', at most 100"
 BAD_WHERE: Final = "--where: {text}"
+ONE_SERVER: Final = "--servers: a replay goes to one broker"
 BAD_SUBJECT: Final = "--subject {text!r} is no subject with wildcards as orders.*.new or orders.>"
 NOTHING_TO_REPLAY: Final = "nothing in {folder} is of these topics and times"

@@ -36,6 +36,6 @@ COMPACT_GROUPS: Final = 16  # days of topics that become one version of the mani
 
 REPLAY_RECORDS: Final = 1_000_000  # seqs of one epoch; all of an epoch appears at once
 REPLAY_PART_RECORDS: Final = 250_000
-REPLAY_EPOCH_S: Final = 1.0  # with a rate: an epoch is what is due in so long
+REPLAY_EPOCH_S: Final = 2.0  # with a rate: an epoch is what is due in so long
 
 assert REPLAY_PART_RECORDS <= REPLAY_RECORDS

@@ -16,6 +16,9 @@ class Pipelines(Commands):
 
     known: ClassVar[dict[str, tuple[str, str]]] = {
         "archive": (f"{_JOBS}.archive:command", "Topics to Parquet files, each record once."),
+        "compact": (f"{_JOBS}.compact:command", "Hour files of an archive to day files."),
+        "replay": (f"{_JOBS}.replay:command", "Records of an archive to a topic, each once."),
+        "windows": (f"{_JOBS}.windows:command", "An example: counts by subject and window."),
     }
 
 

@@ -22,6 +22,7 @@ from inline_spark import InlineSpark, Tasks
 from live_spark import SYNCED, fill, make_topic, numbered
 from toy_bulk import ToyDoor, ToyLog
 
+from broker.client.bulk import Connection
 from broker.errors_jobs import JobError
 from broker.spark.manifest import Gap, Manifest
 
@@ -272,3 +273,22 @@ def test_bodies_and_headers_of_all_kinds(lake: Server, uniq: str, tmp_path: Path
     assert found[4]["headers"][0] == {"key": "A", "value": b"\xff\xfe"}
     assert [row["key"] for row in found] == [None, None, None, b"v7", None]
     assert {row["subject"] for row in found} == {uniq}
+
+
+def test_brokers_keep_what_is_not_archived(lake: Server, uniq: str, tmp_path: Path) -> None:
+    """The place moves with each version of the manifest."""
+    fill(lake, uniq, numbered(20))
+    run = archiver(SPARK, tmp_path, lake, uniq, hold=True, batch_records=10)
+    places: list[Any] = []
+    name = f"archive-{Manifest(tmp_path).id()}"
+
+    def look(_line: str) -> None:
+        with Connection(str(lake.bulk)) as connection:
+            places.append(connection.readers(name))
+
+    run.told = look
+    run.run()
+    look("")
+    seqs = [place["readers"][0]["positions"][uniq]["seq"] for place in places]
+    assert seqs == [1, 11, 21]
+    assert all(place["readers"][0]["hold"] for place in places)

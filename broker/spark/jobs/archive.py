@@ -36,7 +36,16 @@ from broker.spark import layout
 from broker.spark.brokers import Brokers
 from broker.spark.jobs import archive_plan as planned
 from broker.spark.jobs.archive_plan import Batch
-from broker.spark.jobs.command import Duration, Job, job_options, run, run_tasks, session
+from broker.spark.jobs.command import (
+    Duration,
+    Job,
+    await_query,
+    job_options,
+    pair_of,
+    run,
+    run_tasks,
+    session,
+)
 from broker.spark.jobs.progress import Done, Tell, tell
 from broker.spark.manifest import Change, Gap, Manifest, Range, State
 from broker.spark.offsets import Mark, Offsets, Place
@@ -335,8 +344,17 @@ def build(spark: SparkSession, job: Job, archiving: Archiving, told: Tell = tell
 @click.option("--hold/--no-hold", default=True, help="Brokers keep what is not archived yet.")
 @click.option("--hold-ttl", type=Duration(), default=float(HOLD_TTL_S), help="[default: 3d]")
 @click.option("--key-header", help="A header whose value becomes the column `key`.")
-def command(job: Job, folder: str, **options: Any) -> None:
-    """Write topics to Parquet files in DIR, each record exactly once."""
+@click.option("--format", "kind", default="parquet", show_default=True, help="Or delta, iceberg.")
+@click.option("--option", "more", multiple=True, metavar="KEY=VALUE", help="Of another format.")
+def command(job: Job, folder: str, kind: str, more: tuple[str, ...], **options: Any) -> None:
+    """Write topics to Parquet files in DIR, each record exactly once.
+
+    With another format DIR is the path or the name of a table; its jars are yours to name with
+    --conf, --checkpoint is required, and of the options here only --on-loss and --starting count.
+    """
+    if kind != "parquet":
+        _stream(job, folder, kind, dict(pair_of(text, "--option") for text in more), options)
+        return
     archiving = Archiving(
         folder,
         options["batch_records"],
@@ -353,6 +371,21 @@ def command(job: Job, folder: str, **options: Any) -> None:
             signal.signal(number, lambda *_: archiver.stop.set())
         archiver.run()
         tell(f"archive: {archiver.records:,} records, {archiver.gaps} gaps, in {folder}")
+
+
+def _stream(
+    job: Job, target: str, kind: str, more: dict[str, str], options: dict[str, Any]
+) -> None:
+    from broker.spark.jobs import archive_table
+
+    reading = {
+        "failOnDataLoss": "false" if options["on_loss"] == "gap" else "true",
+        "startingOffsets": options["starting"],
+        "maxOffsetsPerTrigger": str(options["batch_records"]),
+    }
+    with session(job, "archive") as spark:
+        query = archive_table.build(spark, job, archive_table.Table(target, kind, more, reading))
+        await_query(query, "archive")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

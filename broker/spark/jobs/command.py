@@ -19,17 +19,19 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
 from broker.client.bulk.errors import BulkError
 from broker.errors_jobs import (
-    BAD_CONF,
     BAD_DURATION,
+    BAD_PAIR,
     BAD_TIME,
     FAILED_TASK,
     NO_EXTRA,
@@ -42,6 +44,7 @@ from broker.errors_jobs import (
 from broker.errors_spark import BrokerDownError, DataLossError, OptionError
 from broker.limits_jobs import PROGRESS_S
 from broker.spark import options as given
+from broker.spark.jobs import shipping
 from broker.spark.jobs.progress import tell
 
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ class Job:
     conf: tuple[tuple[str, str], ...] = ()
     checkpoint: str | None = None
     every_s: float | None = None  # None: once
+    ship_code: bool = False
 
     def with_conf(self, key: str, value: str) -> Job:
         """With a setting of Spark that --conf may overrule."""
@@ -141,6 +145,9 @@ _TIMES: Final = (
 _SPARK: Final = (
     click.option("--master", help="Spark's master.  [default: local[*], or that of spark-submit]"),
     click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Of Spark; may be repeated."),
+    click.option(
+        "--ship-code", is_flag=True, help="Send this package to executors that do not have it."
+    ),
 )
 _NAMES: Final = {
     "servers": "servers",
@@ -187,21 +194,25 @@ def _take(options: dict[str, Any], topics: bool) -> Job:
     every, once = options.pop("every", None), options.pop("once", False)
     if once and every is not None:
         raise click.UsageError("give --once or --every, and not both")
-    conf = []
-    for text in options.pop("conf"):
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise click.UsageError(BAD_CONF.format(text=text))
-        conf.append((key, value))
+    conf = tuple(pair_of(text, "--conf") for text in options.pop("conf"))
     subscription = {"subscribe": names, "subscribePattern": pattern}
     return Job(
         {name: value for name, value in servers.items() if value is not None},
         {name: value for name, value in subscription.items() if value},
         options.pop("master"),
-        tuple(conf),
+        conf,
         options.pop("checkpoint", None),
         every,
+        options.pop("ship_code"),
     )
+
+
+def pair_of(text: str, option: str) -> tuple[str, str]:
+    """KEY=VALUE."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.UsageError(BAD_PAIR.format(option=option, text=text))
+    return key, value
 
 
 def run(command: click.Command, argv: Sequence[str]) -> NoReturn:
@@ -248,16 +259,20 @@ def session(job: Job, name: str) -> Iterator[SparkSession]:
     # Workers would be whatever python3 is on PATH, which need not have PyArrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"twinwire-{name}")
-    for key, value in settings(job, submitted=submitted).items():
-        builder = builder.config(key, value)
-    try:
-        spark = builder.getOrCreate()
-    except PySparkException as error:
-        raise JobError(NO_SPARK.format(text=str(error).splitlines()[0])) from error
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    with tempfile.TemporaryDirectory(prefix="twinwire-") as folder:
+        given = settings(job, submitted=submitted)
+        if job.ship_code:
+            given |= shipping.settings(shipping.pack(Path(folder)))
+        for key, value in given.items():
+            builder = builder.config(key, value)
+        try:
+            spark = builder.getOrCreate()
+        except PySparkException as error:
+            raise JobError(NO_SPARK.format(text=first_line(error))) from error
+        try:
+            yield spark
+        finally:
+            spark.stop()
 
 
 def settings(job: Job, *, submitted: bool) -> dict[str, str]:
@@ -280,7 +295,7 @@ def run_tasks(spark: SparkSession, function: Callable[[T], R], works: Sequence[T
     except Exception as error:
         if not type(error).__module__.startswith("py4j"):
             raise
-        raise JobError(FAILED_TASK.format(text=_reason(error))) from error
+        raise JobError(FAILED_TASK.format(text=first_line(error))) from error
     return found
 
 
@@ -292,7 +307,7 @@ def read_stream(
 
     spark.dataSource.register(DefaultSource)
     reader = spark.readStream.format("twinwire").schema(schema).options(**job.servers)
-    return reader.options(startingOffsets="earliest", **job.topics, **options).load()
+    return reader.options(**{"startingOffsets": "earliest", **job.topics, **options}).load()
 
 
 def await_query(query: StreamingQuery, name: str) -> None:
@@ -312,10 +327,10 @@ def await_query(query: StreamingQuery, name: str) -> None:
                     seconds = batch.durationMs.get("triggerExecution", 0) / 1000
                     tell(f"{name}: batch {told}: {batch.numInputRows:,} records, {seconds:.1f} s")
     except StreamingQueryException as error:
-        raise JobError(QUERY_FAILED.format(text=_reason(error))) from error
+        raise JobError(QUERY_FAILED.format(text=first_line(error))) from error
 
 
-def _reason(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The line of a Java stack trace that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "Exception" in line or "Error" in line]

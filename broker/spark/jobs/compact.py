@@ -1,0 +1,162 @@
+"""`compact`: the hour files of days that are over become day files, in the order of offsets.
+
+    plan -> tasks write day files and check them -> a version of the manifest -> old files go
+
+The version swaps the old files for the new ones at once. Whoever is killed before it has changed
+nothing that counts, after it leaves files that do not count any more: the next run removes both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.errors_jobs import FAILED_TASK, JobError
+from broker.limits_jobs import COMPACT_AFTER_S, COMPACT_GROUPS, DAY_FILE_BYTES
+from broker.spark import layout
+from broker.spark.jobs.command import Duration, Job, job_options, run, run_tasks, session
+from broker.spark.jobs.progress import Tell, size, tell
+from broker.spark.manifest import Change, DataFile, Manifest, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from broker.spark.jobs.compact_merge import Day, Merged
+
+
+@dataclass(frozen=True, slots=True)
+class Compacting:
+    """What `compact` is told besides the options of every job."""
+
+    folder: str
+    topics: tuple[str, ...] | None = None
+    after_s: float = COMPACT_AFTER_S
+    file_bytes: int = DAY_FILE_BYTES
+
+
+def days_of(state: State, args: Compacting, today: str) -> list[Day]:
+    """Days before `today` that have hour files. Small day files of them are taken along."""
+    from broker.spark.jobs.compact_merge import Day
+
+    groups: dict[tuple[str, int, str, str], list[DataFile]] = defaultdict(list)
+    for one in state.select(args.topics):
+        date = layout.date_of(one.path)
+        small = one.bytes < args.file_bytes // 2
+        if date < today and (small or not layout.is_day_file(one.path)):
+            groups[one.topic, one.partition, one.inc, date].append(one)
+    archive = str(Path(args.folder).absolute())
+    return [
+        Day(archive, key[3], tuple(sorted(files, key=lambda one: one.first)), args.file_bytes)
+        for key, files in sorted(groups.items())
+        if not all(layout.is_day_file(one.path) for one in files)
+    ]
+
+
+def over_before(now: datetime, after_s: float) -> str:
+    """The first date that may still get records."""
+    return f"{now - timedelta(seconds=after_s):%Y-%m-%d}"
+
+
+class Compacter:
+    """One run of the job."""
+
+    def __init__(self, spark: SparkSession, args: Compacting, told: Tell = tell) -> None:
+        self.spark = spark
+        self.told = told
+        self.days = 0
+        self._args = args
+        self._manifest = Manifest(args.folder)
+
+    def run(self, now: datetime) -> None:
+        self._manifest.id()
+        with self._manifest.lock("compact"):
+            state = self._manifest.load()
+            self._remove(path for path in state.trash if path not in state.files)
+            days = days_of(state, self._args, over_before(now, self._args.after_s))
+            for at in range(0, len(days), COMPACT_GROUPS):
+                state = self._swap(days[at : at + COMPACT_GROUPS], state)
+
+    def _swap(self, days: Sequence[Day], state: State) -> State:
+        self._sweep(days, state)
+        results = run_tasks(self.spark, _task, days)
+        done = [one for one in results if not one.failure]
+        add = tuple(new for one in done for new in one.add)
+        remove = tuple(path for one in done for path in one.remove)
+        if remove:
+            change = Change("compact", add=add, remove=remove)
+            state = self._manifest.commit(
+                change, state, lambda now: all(path in now.files for path in remove)
+            )
+            self._remove(remove)
+        self.days += len(done)
+        self.told(
+            f"compact: {len(remove)} files of {len(done)} days became {len(add)}, "
+            f"{size(sum(one.bytes for one in add))}"
+        )
+        for one in results:
+            if one.failure:
+                raise JobError(FAILED_TASK.format(text=one.failure))
+        return state
+
+    def _sweep(self, days: Sequence[Day], state: State) -> None:
+        """Day files that an earlier run has left without a version that names them."""
+        archive = self._manifest.archive
+        for day in days:
+            folder = layout.folder(day.files[0].topic, None, day.date)
+            for path in (archive / folder).glob("*"):
+                if f"{folder}/{path.name}" not in state.files:
+                    path.unlink(missing_ok=True)
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        for path in [self._manifest.archive / one for one in paths]:
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # not empty
+                path.parent.rmdir()
+
+
+def _task(day: Day) -> Merged:
+    from broker.spark.jobs.compact_merge import merge_day
+
+    return merge_day(day)
+
+
+def build(spark: SparkSession, args: Compacting, told: Tell = tell) -> Compacter:
+    return Compacter(spark, args, told)
+
+
+@click.command("compact")
+@click.argument("folder", metavar="DIR")
+@job_options(servers=False)
+@click.option("--topics", help="Names with commas between.  [default: all]")
+@click.option(
+    "--after",
+    type=Duration(),
+    default=float(COMPACT_AFTER_S),
+    help="How long after its end a day is compacted.  [default: 1h]",
+)
+@click.option("--file-mib", type=click.IntRange(1), default=DAY_FILE_BYTES >> 20, show_default=True)
+def command(job: Job, folder: str, topics: str | None, **options: Any) -> None:
+    """Make few files of the many of each day that is over."""
+    names = tuple(topics.split(",")) if topics else None
+    args = Compacting(folder, names, options["after"], options["file_mib"] << 20)
+    Manifest(folder).id()
+    with session(job, "compact") as spark:
+        compacter = build(spark, args)
+        compacter.run(datetime.now(UTC))
+        tell(f"compact: {compacter.days} days of {folder}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    run(command, sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""`replay`: records of an archive are published again, each once, however often the job is started.
+
+    plan -> for each epoch: tasks stage their rows -> one commit -> the epoch is noted -> pause
+
+An epoch is known to the broker by its number and by the id of the replay. If it was published and
+the job did not live to note it, the broker does not publish it a second time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import signal
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from broker.client.bulk.connection import Connection
+from broker.errors_jobs import (
+    BAD_SUBJECT,
+    BAD_WHERE,
+    FAILED_TASK,
+    NOTHING_TO_REPLAY,
+    ONE_SERVER,
+    REPLAY_CHANGED,
+    REPLAY_ID,
+    JobError,
+)
+from broker.limits_jobs import REPLAY_EPOCH_S, REPLAY_PART_RECORDS, REPLAY_RECORDS
+from broker.spark import layout
+from broker.spark.jobs import replay_plan as planned
+from broker.spark.jobs.command import Job, Time, job_options, run, run_tasks, session
+from broker.spark.jobs.progress import Done, Tell, tell
+from broker.spark.jobs.replay_plan import Part, Wish
+from broker.spark.manifest import Manifest, Range, State, time_us
+from broker.spark.options import is_subject_filter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from broker.spark.jobs.replay_stage import Stage, Staged
+
+_COLUMNS: Final = (
+    "partition int, offset long, timestamp timestamp, subject string, key binary, value binary, "
+    "headers array<struct<key:string,value:binary>>, notBefore timestamp"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """What `replay` is told besides the options of every job."""
+
+    folder: str
+    id: str
+    wish: Wish
+    given: Mapping[str, str] = field(default_factory=dict)  # the options that `wish` is made of
+    rate: float | None = None
+
+
+class Replayer:
+    """One run of the job. `stop` may be set by another thread or a signal."""
+
+    def __init__(self, spark: SparkSession, job: Job, args: Replaying, told: Tell = tell) -> None:
+        if re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", args.id) is None:
+            raise JobError(REPLAY_ID)
+        if args.wish.subject is not None and not is_subject_filter(args.wish.subject):
+            raise JobError(BAD_SUBJECT.format(text=args.wish.subject))
+        access = job.access
+        if len(access.servers) != 1:
+            raise JobError(ONE_SERVER)
+        self.spark = spark
+        self.told = told
+        self.stop = threading.Event()
+        self.records = 0
+        self._server, self._options = access.servers[0], access.options
+        self._args = args
+        self._wish = args.wish
+        self._manifest = Manifest(args.folder)
+        self._note = f"replays/{args.id}.json"
+        self._done = f"replays/{args.id}.done.json"
+
+    def run(self) -> None:
+        """From the epoch behind the last one that was noted to the end of the plan."""
+        state = self._manifest.load()
+        ranges = self._plan(state)
+        noted = self._manifest.noted(self._done)
+        done = int(noted["epoch"]) if noted else 0
+        began = time.monotonic()
+        with Connection(self._server, self._options) as connection:
+            all_ = planned.epochs(ranges, self._wish.epoch_records, REPLAY_PART_RECORDS)
+            for epoch, parts in enumerate(all_, 1):
+                if epoch <= done:
+                    continue
+                if self.stop.is_set():
+                    return
+                state = self._publish(connection, epoch, parts, state)
+                self._manifest.note(self._done, {"epoch": epoch})
+                self._pause(began)
+
+    def _pause(self, began: float) -> None:
+        if self._args.rate is not None:
+            due = began + self.records / self._args.rate
+            self.stop.wait(max(0.0, due - time.monotonic()))
+
+    def _plan(self, state: State) -> list[Range]:
+        noted = self._manifest.noted(self._note)
+        if noted is not None:
+            had, self._wish, ranges = planned.load(noted)
+            if had != self._args.given:
+                raise JobError(REPLAY_CHANGED.format(id=self._args.id, options=_words(had)))
+            return ranges
+        ranges = planned.line(state, self._wish)
+        if not ranges:
+            raise JobError(NOTHING_TO_REPLAY.format(folder=self._args.folder))
+        if self._wish.where is not None:
+            self._choose(ranges, state)
+        self._manifest.note(self._note, planned.dump(self._args.given, self._wish, ranges))
+        return ranges
+
+    def _publish(
+        self, connection: Connection, epoch: int, parts: Sequence[Part], state: State
+    ) -> State:
+        began = time.monotonic()
+        state = self._current(state, parts)
+        writer = f"replay-{self._args.id}"
+        staged = self._stage(writer, epoch, parts, state)
+        topics: dict[str, list[tuple[int, str | int, int]]] = defaultdict(list)
+        for one in sorted(staged, key=lambda one: one.part):
+            topics[one.topic].append((one.part, one.attempt, one.bytes))
+        if topics:
+            connection.commit(writer, epoch, topics)
+        records = sum(one.records for one in staged)
+        self.records += records
+        size = sum(one.bytes for one in staged)
+        self.told(Done(records, size, time.monotonic() - began, 0).line("replay", epoch))
+        return state
+
+    def _current(self, state: State, parts: Sequence[Part]) -> State:
+        """`compact` may have put other files in the place of those we know of."""
+        for part in parts:
+            for file in planned.files_of(state, part, self._wish):
+                if not (self._manifest.archive / file.path).exists():
+                    return self._manifest.load()
+        return state
+
+    def _stage(self, writer: str, epoch: int, parts: Sequence[Part], state: State) -> list[Staged]:
+        from broker.spark.jobs.replay_stage import Stage
+
+        archive = self._manifest.archive.absolute()
+        stages = [
+            Stage(
+                self._server,
+                self._options,
+                writer,
+                epoch,
+                part,
+                tuple(str(archive / file.path) for file in files),
+                self._wish,
+                self._chosen(part.range),
+            )
+            for part in parts
+            if (files := planned.files_of(state, part, self._wish))
+        ]
+        staged = run_tasks(self.spark, _task, stages)
+        for one in staged:
+            if one.failure:
+                raise JobError(FAILED_TASK.format(text=one.failure))
+        return [one for one in staged if one.records]
+
+    # --- conditions in SQL
+
+    def _chosen(self, one: Range) -> str | None:
+        """Where the offsets are that `--where` has chosen of a log."""
+        if self._wish.where is None:
+            return None
+        name = layout.escape(f"{one.topic}-{one.partition}-{one.inc}")
+        return str(self._chosen_folder.absolute() / hashlib.sha256(name.encode()).hexdigest()[:32])
+
+    @property
+    def _chosen_folder(self) -> Path:
+        return self._manifest.folder / "replays" / f"{self._args.id}.chosen"
+
+    def _choose(self, ranges: Sequence[Range], state: State) -> None:
+        """Let Spark look for the offsets once, before anything is published."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as f
+
+        for one in ranges:
+            files = planned.files_of(state, Part(0, one), self._wish)
+            paths = [str(self._manifest.archive.absolute() / file.path) for file in files]
+            rows = self.spark.read.schema(_COLUMNS).parquet(*paths)
+            try:
+                rows = rows.withColumn("topic", f.lit(one.topic)).where(self._wish.where or "true")
+                rows.select("offset").write.mode("overwrite").parquet(self._chosen(one) or "")
+            except PySparkException as error:
+                raise JobError(BAD_WHERE.format(text=str(error).splitlines()[0])) from error
+
+
+def _task(stage: Stage) -> Staged:
+    from broker.spark.jobs.replay_stage import stage_part
+
+    return stage_part(stage)
+
+
+def _words(given: Mapping[str, str]) -> str:
+    return " ".join(f"--{name} {value}" for name, value in sorted(given.items()))
+
+
+def build(spark: SparkSession, job: Job, args: Replaying, told: Tell = tell) -> Replayer:
+    return Replayer(spark, job, args, told)
+
+
+def epoch_records(rate: float | None) -> int:
+    """All of an epoch appears at once, so with a rate it is what is due in a moment."""
+    if rate is None:
+        return REPLAY_RECORDS
+    return max(1, min(REPLAY_RECORDS, int(rate * REPLAY_EPOCH_S)))
+
+
+@click.command("replay")
+@click.argument("folder", metavar="DIR")
+@job_options()
+@click.option("--replay-id", required=True, help="The same id goes on where it was.")
+@click.option("--to", required=True, help="Topic to publish to; {topic} is the one it was.")
+@click.option("--topics", help="Names with commas between.  [default: all]")
+@click.option("--since", help="2026-11-21T15:00 (UTC), or 6h ago as 6h.")
+@click.option("--until", help="Before this time.")
+@click.option("--subject", help="Only these: orders.*.new, orders.>")
+@click.option("--where", help="A condition in SQL: \"partition = 0 and value like '%x%'\".")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Records a second at most.")
+def command(job: Job, folder: str, replay_id: str, **options: Any) -> None:
+    """Publish records of the archive in DIR again, each once."""
+    times = {name: _us(options[name]) for name in ("since", "until")}
+    wish = Wish(
+        options["to"],
+        tuple(options["topics"].split(",")) if options["topics"] else None,
+        times["since"],
+        times["until"],
+        options["subject"],
+        options["where"],
+        epoch_records(options["rate"]),
+    )
+    Manifest(folder).id()
+    rate = options.pop("rate")  # a replay may go on at another one
+    given = {name: value for name, value in options.items() if value is not None}
+    with session(job, "replay") as spark:
+        replayer = build(spark, job, Replaying(folder, replay_id, wish, given, rate))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: replayer.stop.set())
+        replayer.run()
+        tell(f"replay: {replayer.records:,} records of {folder}")
+
+
+def _us(text: str | None) -> int | None:
+    return None if text is None else time_us(Time().convert(text, None, None))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    run(command, sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    main()
