@@ -137,6 +137,7 @@ _TOPICS: Final = (
     click.option("--topics", help="Names with commas between."),
     click.option("--pattern", help="A regular expression; topics that appear later are taken too."),
 )
+_WHICH: Final = ("topics", "pattern")
 _TIMES: Final = (
     click.option("--once", is_flag=True, help="Up to what there is now; the default."),
     click.option("--every", type=Duration(), help="Again and again, so often: 60s, 15m, 6h."),
@@ -188,7 +189,7 @@ def job_options(
 
 def _take(options: dict[str, Any], topics: bool) -> Job:
     servers = {name: options.pop(option, None) for option, name in _NAMES.items()}
-    names, pattern = options.pop("topics", None), options.pop("pattern", None)
+    names, pattern = (options.pop(name) for name in _WHICH) if topics else (None, None)
     if topics and bool(names) == bool(pattern):
         raise click.UsageError(WHICH_TOPICS)
     every, once = options.pop("every", None), options.pop("once", False)

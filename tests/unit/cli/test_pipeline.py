@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broker.cli.pipeline import pipeline
+from broker.errors_jobs import JobError
 from broker.spark.jobs import command
+from broker.spark.manifest import Manifest
 
 ARCHIVE = ["archive", "--servers", "127.0.0.1:1", "--topics", "orders"]
 
@@ -66,6 +69,40 @@ def test_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = invoke(*ARCHIVE, str(tmp_path))
     assert result.exit_code == 1
     assert last_line(result).startswith("Error: no Java is found")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [*ARCHIVE, "--on-loss", "gap", "--hold-ttl", "1d", "--no-hold"],
+        [*ARCHIVE, "--format", "delta", "--option", "a=b", "--checkpoint", "c"],
+        ["compact", "--topics", "a,b", "--after", "2h", "--file-mib", "64"],
+        ["replay", "--servers", "a:1", "--replay-id", "x", "--to", "{topic}"],
+        ["replay", "--servers", "a:1", "--replay-id", "x", "--to", "y", "--topics", "a,b",
+         "--since", "6h", "--until", "2026-11-21", "--subject", "a.>", "--where", "true",
+         "--rate", "5"],
+        ["windows", "--servers", "a:1", "--pattern", ".*", "--checkpoint", "c", "--rocksdb",
+         "--window", "1m", "--late", "5m", "--subject", "a.*", "--every", "10s"],
+    ],
+)  # fmt: skip
+def test_options_are_taken_as_far_as_spark(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_session(_job: command.Job, name: str) -> None:
+        raise JobError(f"{name} would start")
+
+    module = importlib.import_module(f"broker.spark.jobs.{arguments[0]}")
+    monkeypatch.setattr(module, "session", no_session)
+    Manifest(tmp_path).create()
+    result = invoke(arguments[0], str(tmp_path), *arguments[1:])
+    assert last_line(result) == f"Error: {arguments[0]} would start"
+
+
+@pytest.mark.parametrize("name", ["compact", "replay"])
+def test_no_archive(name: str, tmp_path: Path) -> None:
+    more = ["--servers", "a:1", "--replay-id", "x", "--to", "y"] if name == "replay" else []
+    result = invoke(name, str(tmp_path), *more)
+    assert (result.exit_code, "is no archive" in last_line(result)) == (1, True)
 
 
 def job(*arguments: str) -> command.Job:
