@@ -1,8 +1,9 @@
 """NATS Streaming at scale: the start of a server with very many channels and durables.
 
 Channels are made by publishing one message to each, durables by subscribing and closing the client.
-Then the server ends, is started again on the same folder, and what is measured is how long it takes
-until it is ready and how much memory it has then. `--kill` ends it with SIGKILL instead.
+Then the server is killed and started again on the same folder, ends in order and is started once
+more. What is measured is how long either start takes until it is ready, and the most memory that it
+has then.
 """
 
 from __future__ import annotations
@@ -154,7 +155,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--channels", type=int, default=CHANNELS)
     parser.add_argument("--durables", type=int, default=DURABLES)
-    parser.add_argument("--kill", action="store_true", help="end the first server with SIGKILL")
     parser.add_argument("--write", action="store_true", help="write RESULTS.md")
     parser.add_argument("--root", help="folder for the data; default: a temporary one")
     args = parser.parse_args()
@@ -163,15 +163,29 @@ def main() -> int:
         began = time.monotonic()
         fill(server.port, args.channels, args.durables)
         print(f"filled in {time.monotonic() - began:.1f} s, RSS {server.rss() / MB:,.0f} MB")
-        server.end(signal.SIGKILL if args.kill else signal.SIGTERM)
-        server = Ours(Path(name))
-        rss, seconds = server.rss(), server.start_seconds
-        print(f"processor time of the start: {server.processor_seconds:.2f} s")
-        server.end(signal.SIGTERM)
+        server.end(signal.SIGKILL)
+        starts: dict[str, float] = {}
+        rss = 0
+        for after in ("kill -9", "a clean stop"):
+            server = Ours(Path(name))
+            starts[after] = server.start_seconds
+            rss = max(rss, server.rss())
+            print(f"start after {after}: {server.processor_seconds:.2f} s of processor time")
+            began = time.monotonic()
+            server.end(signal.SIGTERM)
+            print(f"stopped in {time.monotonic() - began:.1f} s")
     what = f"{args.channels:,} channels, {args.durables:,} durables"
     met = ["MISSED", "met"]
     rows = [
-        [f"{what}: start", f"{seconds:.2f} s", "< 5 s", met[seconds < START_SECONDS_MAX]],
+        *(
+            [
+                f"{what}: start after {after}",
+                f"{took:.2f} s",
+                "< 5 s",
+                met[took < START_SECONDS_MAX],
+            ]
+            for after, took in starts.items()
+        ),
         [f"{what}: RSS", f"{rss / MB:,.0f} MB", "< 1,000 MB", met[rss < RSS_MAX]],
     ]
     print(report.table(HEAD, rows))

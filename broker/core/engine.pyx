@@ -15,8 +15,9 @@ from broker.core.syncing cimport sync
 from broker.core.turn cimport Turn
 from broker.core.upkeep cimport housekeep, relieved
 
+from broker.core import catalog
 from broker.core.files import escape
-from broker.core.recovery import open_log
+from broker.core.recovery import open_known, open_log
 from broker.core.settings import change, configure, effective
 
 TRASH = '.deleted'
@@ -58,14 +59,34 @@ cdef class Engine:
         self.timer = loop.call_later(1.0, self.keep_house)
 
     cdef object open_folders(self, list folders):
-        for name in folders:
-            path = f'{self.shared.root}/{name}'
-            if name.startswith(TRASH):
-                remove_later(path)
-                continue
-            log = open_log(self.shared, path, self.policy_for, self.retention_for, self.problems)
-            if log is not None:
-                self.adopt(log)
+        root = self.shared.root
+        known = self.known_logs()
+        folder_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name in folders:
+                path = f'{root}/{name}'
+                if name.startswith(TRASH):
+                    remove_later(path)
+                    continue
+                entry = known.pop(name, None)
+                if entry is not None and catalog.is_still_so(folder_fd, entry):
+                    log = open_known(self.shared, entry, self.policy_for, self.retention_for,
+                                     self.problems)
+                else:
+                    log = open_log(self.shared, path, self.policy_for, self.retention_for,
+                                   self.problems)
+                if log is not None:
+                    self.adopt(log)
+        finally:
+            os.close(folder_fd)
+
+    def known_logs(self):
+        """What the last stop left of each log, by folder."""
+        try:
+            return catalog.take(self.shared.root)
+        except OSError as problem:
+            self.problems.append(f'{problem}: all logs are looked at')
+            return {}
 
     def watch(self, watcher):
         """Call watcher(log, cursor, made) when a log is made or deleted (cursor is None) or one
@@ -191,13 +212,29 @@ cdef class Engine:
             if log.sync_policy != SYNC_NONE:
                 sync(log)
         await self.settle()
+        entries = []
         for log in self.logs.values():
             log.close()
+            entries.append((log, catalog.entry_of(log)))
             log.abandon()
         for worker in self.shared.workers:
             worker.stop()
             worker.reap()
         self.finish_workers()
+        if self.shared.root is not None:
+            self.write_catalog(entries)
+
+    def write_catalog(self, entries):
+        """Leave behind what the logs are, for the next start; not if a disk has failed."""
+        if self.shared.write_errors or self.shared.sync_errors:
+            return
+        try:
+            catalog.save(self.shared.root, [
+                entry for log, entry in entries
+                if entry is not None and catalog.is_written(log)], self.problems)
+        except OSError as problem:
+            self.shared.report('warning', 'the next start must look at all logs',
+                               reason=str(problem))
 
     def finish_workers(self):
         """Hand the event descriptors back to the loop."""

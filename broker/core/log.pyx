@@ -13,10 +13,10 @@ import os
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
-from posix.fcntl cimport O_RDWR
 
 from broker.core.batch cimport Batch
 from broker.core.binding cimport Binding, bind
+from broker.core.catalog cimport awaken
 from broker.core.cursor cimport Cursor
 from broker.core.jobs cimport (
     JOB_WRITE,
@@ -46,7 +46,6 @@ from broker.core.syncing cimport sync
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
 from broker.core.types cimport record_t
 from broker.core.upkeep cimport relieved, seal, trim
-from broker.core.vfs cimport vfs_open
 
 from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, has_meta, meta_of, save_meta
 from broker.core.publish import publish
@@ -162,7 +161,6 @@ cdef class Log(JobOwner):
         """A batch whose segment has room for `size` more bytes; None when the log is full."""
         cdef Batch batch
         cdef Segment segment = self.active
-        cdef int error
         # One that drops its oldest records is bounded by that; the others refuse what is new.
         if self.folder is None and self.limiter is None and (
                 self.memory_bytes() + size > self.shared.memory_bytes_max):
@@ -174,9 +172,7 @@ cdef class Log(JobOwner):
             else:
                 segment = self.new_segment(self.next_seq, size)
         if segment.fd < 0 and segment.path is not None:
-            error = vfs_open(segment.path, O_RDWR, &segment.fd)     # it had rested
-            if error:
-                raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
+            awaken(segment)
         if self.batch is not None:
             self.full_batches.append(self.batch)
         batch = self.spare

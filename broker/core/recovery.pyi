@@ -13,6 +13,13 @@ def open_log(
     retention_for: Callable[[str], tuple[int, int, int, int, int] | None],
     problems: list[str],
 ) -> Log | None: ...
+def open_known(
+    shared: Shared,
+    entry: list[Any],
+    policy_for: Callable[[str], str | float],
+    retention_for: Callable[[str], tuple[int, int, int, int, int] | None],
+    problems: list[str],
+) -> Log: ...
 def read_meta(
     folder: str, paths: list[tuple[int, str]], problems: list[str]
 ) -> dict[str, Any] | None: ...

@@ -10,9 +10,10 @@ from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint64_t
 from posix.fcntl cimport O_RDONLY, O_RDWR
 
+from broker.core.catalog cimport read_small
 from broker.core.cursor cimport Cursor
 from broker.core.facts cimport facts_of, facts_t
-from broker.core.journal cimport Journal
+from broker.core.journal cimport OP_FLOOR, OP_PAUSE, Journal
 from broker.core.log cimport Log
 from broker.core.segment cimport FILE_HEADER_BYTES, Segment
 from broker.core.shared cimport Shared
@@ -30,6 +31,7 @@ from broker.core.files import (
     UNREADABLE_SUFFIX,
     GarbledMetaError,
     MetaError,
+    escape,
     load_meta,
     unescape,
 )
@@ -42,9 +44,6 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     TAIL_BYTES = 64     # zeros at the end of a file make it worth a look
-    SMALL_BYTES = 1 << 16   # a file up to here is read, not mapped: that is quicker
-
-cdef char small[SMALL_BYTES]
 
 
 def open_log(Shared shared, folder, policy_for, retention_for, list problems):
@@ -55,20 +54,62 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
     meta = read_meta(folder, paths, problems)
     if meta is None:
         return None
+    if not valid(meta.get('settings', {})):
+        problems.append(f'{folder}: the settings of the log make no sense and are left out')
+        del meta['settings']
+    log = new_log(shared, folder, meta, policy_for, retention_for)
+    open_segments(log, paths, problems)
+    if CURSORS in names:
+        open_cursors(log, problems)
+    begin(log, meta)
+    rest(log)
+    return log
+
+
+def open_known(Shared shared, list entry, policy_for, retention_for, list problems):
+    """The log that the catalog has this entry of; its files are not opened now."""
+    cdef Log log
+    cdef Segment segment
+    cdef uint64_t end = 0
+    folder_name, _, meta, segments, cursors = entry
+    folder = f'{shared.root}/{folder_name}'
+    log = new_log(shared, folder, meta, policy_for, retention_for)
+    for first_seq, next_seq, size, changed_ns in segments:
+        segment = add_segment(log, f'{folder}/{first_seq:020d}{SEGMENT_SUFFIX}', first_seq)
+        segment.next_seq = next_seq
+        segment.size = size
+        segment.planned = (segment.size + 7) & ~<size_t>7
+        segment.cap = max(shared.segment_bytes, segment.planned)
+        segment.changed_ns = changed_ns
+    segment.active = True
+    log.active = segment
+    stand_at_end(log)
+    for name, size, floor, paused in cursors:
+        path = f'{folder}/{CURSORS}/{escape(name)}{CURSOR_SUFFIX}'
+        if size:
+            take_cursor(log, name, path, size, floor, paused)
+        else:
+            end = max(end, open_cursor(log, name, path, problems))
+    go_behind(log, end, problems)
+    begin(log, meta)
+    return log
+
+
+cdef Log new_log(Shared shared, folder, meta, policy_for, retention_for):
+    """A log as its metadata say, without its records."""
+    cdef Log log
     name = meta['name']
     log = Log(shared, name, folder, bytes.fromhex(meta['log_id']), policy_for(name))
-    settings = meta.get('settings', {})
-    if valid(settings):
-        log.settings = settings
-    else:
-        problems.append(f'{folder}: the settings of the log make no sense and are left out')
+    log.settings = meta.get('settings', {})
     configure(log, policy_for, retention_for)
     log.created_ns = meta['created_ns']
     log.face = meta.get('face')
     log.paused = meta['paused']
-    open_segments(log, paths, problems)
-    if CURSORS in names:
-        open_cursors(log, problems)
+    return log
+
+
+cdef object begin(Log log, meta):
+    """All of the log is there: let it go on where it was."""
     if log.cursors and not log.paused:
         log.frontier = log.visible
     elif meta['frontier'] is not None:
@@ -78,8 +119,6 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
     log.start_cursors()
     log.floor = min(meta.get('floor', 0), log.visible)     # what is below goes when it may
     # nothing is trimmed here: the housekeeping does, once it is known what readers of files hold
-    rest(log)
-    return log
 
 
 def read_meta(folder, list paths, list problems):
@@ -124,24 +163,34 @@ cdef object open_segments(Log log, list paths, list problems):
     cdef Segment segment
     cdef Segment before = None
     for position, (first_seq, path) in enumerate(paths):
-        segment = Segment()
-        segment.path = os.fsencode(path)
-        segment.first_seq = segment.next_seq = first_seq
-        segment.salt = log.salt
-        log.segment_ids += 1
-        segment.id = log.segment_ids
-        segment.known_to_folder = True
+        segment = add_segment(log, path, first_seq)
         take_file(segment, position == len(paths) - 1, problems)
         segment.cap = max(log.shared.segment_bytes, segment.size)
         if before is not None:
             before.next_seq = first_seq
-        log.segments.append(segment)
         before = segment
     if before is not None:
         take_last(log, before, problems)
-        log.next_seq = log.visible = before.next_seq
-        log.trim_at = (<Segment>log.segments[0]).next_seq if len(log.segments) > 1 else (
-            <uint64_t>-1)
+        stand_at_end(log)
+
+
+cdef Segment add_segment(Log log, path, uint64_t first_seq):
+    """The next file of a log; what is in it is said by the caller."""
+    cdef Segment segment = Segment()
+    segment.path = os.fsencode(path)
+    segment.first_seq = segment.next_seq = first_seq
+    segment.salt = log.salt
+    log.segment_ids += 1
+    segment.id = log.segment_ids
+    segment.known_to_folder = True
+    log.segments.append(segment)
+    return segment
+
+
+cdef void stand_at_end(Log log) noexcept:
+    """The next record comes behind the last segment."""
+    log.next_seq = log.visible = log.active.next_seq
+    log.trim_at = (<Segment>log.segments[0]).next_seq if len(log.segments) > 1 else <uint64_t>-1
 
 
 cdef object take_file(Segment segment, bint last, list problems):
@@ -218,10 +267,9 @@ cdef object take_last(Log log, Segment segment, list problems):
 
 cdef object scan(Segment segment):
     """As segment.scan; a small file is not mapped for it."""
-    if segment.size > <size_t>SMALL_BYTES or (
-            pread(segment.fd, small, segment.size, 0) != <ssize_t>segment.size):
+    segment.base = read_small(segment.fd, segment.size)
+    if segment.base == NULL:
         return segment.scan()
-    segment.base = small
     try:
         return segment.scan()
     finally:
@@ -251,10 +299,24 @@ cdef object open_cursors(Log log, list problems):
         if file_name.endswith(CURSOR_SUFFIX):
             name = unescape(file_name[:-len(CURSOR_SUFFIX)])
             end = max(end, open_cursor(log, name, path, problems))
+    go_behind(log, end, problems)
+
+
+cdef object go_behind(Log log, uint64_t end, list problems):
+    """Cursors know of records below `end`: their seqs must not be used again, even if the file has
+    lost them."""
     if end > log.visible:
-        # cursors know of records the file has lost: their seqs must not be used again
         problems.append(f'{log.folder}: records {log.visible} to {end - 1} are missing')
         log.skip_to(end)
+
+
+cdef object take_cursor(Log log, str name, path, size_t journal_bytes, uint64_t floor,
+                        bint paused):
+    """A cursor that is done with all below `floor` and has seen nothing else."""
+    cdef Cursor cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
+    restore(cursor, [(OP_FLOOR, floor, 0, 0), (OP_PAUSE, paused, 0, 0)])
+    cursor.journal.adopt(journal_bytes)
+    log.cursors[name] = cursor
 
 
 cdef uint64_t open_cursor(Log log, str name, path, list problems) except? 0:
