@@ -28,6 +28,8 @@ READER_TTL_STREAM_S: Final = 24 * 3600
 READER_TTL_BATCH_S: Final = 3600
 READER_RENEWALS: Final = 4  # while nothing comes in, a hold is renewed so often within its time
 
+TOLD_AT_ONCE: Final = 5_000  # topics in one request; a broker takes 10,000
+
 # Time filters are widened by this: the clock of a broker may have been set back in between.
 TIME_SLACK_S: Final = 300
 

@@ -13,6 +13,7 @@ from typing import Self
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import Refused, Unreachable
 from broker.errors_spark import DOWN, SAME_PARTITION, BrokerDownError, OptionError
+from broker.limits_spark import TOLD_AT_ONCE
 from broker.spark.offsets import Offsets, Place
 from broker.spark.options import Access, Progress, Wanted
 from broker.spark.topics import Entry, Survey
@@ -85,19 +86,23 @@ class Brokers:
         """The first seq at or after a time; None where there is no such record."""
         found: dict[Place, int | None] = {}
         for server, places in _by_server(survey, times_ms).items():
-            asked = {place.topic: times_ms[place] * NS_PER_MS for place in places}
-            answer = self.at(server).offsets(asked)
-            for place in places:
-                at = answer.get(place.topic)
-                found[place] = at.seq if at is not None and at.exact else None
+            for first in range(0, len(places), TOLD_AT_ONCE):
+                some = places[first : first + TOLD_AT_ONCE]
+                asked = {place.topic: times_ms[place] * NS_PER_MS for place in some}
+                answer = self.at(server).offsets(asked)
+                for place in some:
+                    at = answer.get(place.topic)
+                    found[place] = at.seq if at is not None and at.exact else None
         return found
 
     def put_progress(self, survey: Survey, marks: Offsets, name: str, progress: Progress) -> None:
         """Tell each broker how far we are. Only who asked for it by an option minds a refusal."""
         for server, places in _by_server(survey, marks).items():
-            positions = {place.topic: (marks[place].seq, marks[place].inc) for place in places}
             try:
-                self.at(server).put_reader(name, positions, progress.ttl_s, progress.hold)
+                for at in range(0, len(places), TOLD_AT_ONCE):
+                    some = places[at : at + TOLD_AT_ONCE]
+                    told = {p.topic: (marks[p].seq, marks[p].inc) for p in some}
+                    self.at(server).put_reader(name, told, progress.ttl_s, hold=progress.hold)
             except (Refused, Unreachable) as error:
                 if progress.asked_for and isinstance(error, Refused):
                     raise

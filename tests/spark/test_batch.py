@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness import Server
-from live_spark import fill, load, make_topic, numbered, values
+from live_spark import fill, load, numbered, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,40 +94,6 @@ def test_several_topics(spark: SparkSession, lake: Server, topic: str) -> None:
     assert values(load(spark, lake, None, **pattern)) == [b"b"] * 3 + [b"c"] * 3
     assigned = {"assign": json.dumps({f"{topic}-a": [0, 7]})}
     assert values(load(spark, lake, None, **assigned)) == [b"a"] * 3
-
-
-def test_an_empty_topic(spark: SparkSession, lake: Server, topic: str) -> None:
-    make_topic(lake, topic)
-    assert load(spark, lake, topic).count() == 0
-
-
-def test_a_topic_that_is_not_there(spark: SparkSession, lake: Server, topic: str) -> None:
-    with pytest.raises(Exception, match=f"topic '{topic}' is not on any of the brokers"):
-        load(spark, lake, topic).count()
-    assert load(spark, lake, topic, failOnDataLoss="false").count() == 0
-
-
-def test_starting_and_ending_offsets(spark: SparkSession, lake: Server, topic: str) -> None:
-    fill(lake, topic, numbered(10))
-    start, end = json.dumps({topic: {"0": 4}}), json.dumps({topic: {"0": 7}})
-    frame = load(spark, lake, topic, startingOffsets=start, endingOffsets=end)
-    assert values(frame) == [b"3", b"4", b"5"]
-    with pytest.raises(Exception, match="which is not subscribed"):
-        load(spark, lake, topic, startingOffsets='{"other": {"0": 1}}').count()
-
-
-def test_starting_and_ending_times(spark: SparkSession, lake: Server, topic: str) -> None:
-    fill(lake, topic, numbered(5))
-    rows = load(spark, lake, topic).orderBy("offset").collect()
-    last_ms = int(rows[-1].timestamp.timestamp() * 1000)
-    assert load(spark, lake, topic, startingTimestamp=last_ms - 60_000).count() == 5
-    assert load(spark, lake, topic, endingTimestamp=last_ms - 60_000).count() == 0
-    assert load(spark, lake, topic, endingTimestamp=last_ms + 60_000).count() == 5
-    late = {"startingTimestamp": str(last_ms + 60_000)}
-    with pytest.raises(Exception, match="has no record at or after"):
-        load(spark, lake, topic, **late).count()
-    late["startingOffsetsByTimestampStrategy"] = "latest"
-    assert load(spark, lake, topic, **late).count() == 0
 
 
 def test_partitions_by_number(spark: SparkSession, lake: Server, topic: str) -> None:

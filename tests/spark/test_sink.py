@@ -88,14 +88,3 @@ def test_a_batch_write_that_is_done_again(spark: SparkSession, lake: Server, top
     save(frame, lake, topic)  # a write of its own each time
     save(frame, lake, topic, writerId=f"w-{topic}")
     assert len(seqs(spark, lake, topic)) == 400
-
-
-def test_dedupe_and_append(spark: SparkSession, lake: Server, topic: str) -> None:
-    frame = spark.range(100).selectExpr(
-        "cast(id as string) as value", "cast(id as string) as messageId"
-    )
-    for _ in range(2):
-        save(frame, lake, f"{topic}-d", delivery="dedupe")
-        save(frame, lake, f"{topic}-a", delivery="append")
-    assert values(load(spark, lake, f"{topic}-d")) == sorted(numbered(100))
-    assert values(load(spark, lake, f"{topic}-a")) == sorted(numbered(100) * 2)
