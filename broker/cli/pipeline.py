@@ -19,6 +19,8 @@ class Pipelines(Commands):
         "compact": (f"{_JOBS}.compact:command", "Hour files of an archive to day files."),
         "replay": (f"{_JOBS}.replay:command", "Records of an archive to a topic, each once."),
         "windows": (f"{_JOBS}.windows:command", "An example: counts by subject and window."),
+        "rollup": (f"{_JOBS}.rollup:command", "Counts by topic and window, with a report."),
+        "triage": (f"{_JOBS}.triage:command", "Dead letters in groups, and their way back."),
     }
 
 

@@ -133,6 +133,10 @@ _SERVERS: Final = (
     click.option("--tls-key", help="Its key."),
     click.option("--compress", type=click.Choice(["none", "zstd", "gzip"]), help="On the way."),
 )
+_MAYBE_SERVERS: Final = (
+    click.option("--servers", help="Bulk doors, HOST:PORT with commas between."),
+    *_SERVERS[1:],
+)
 _TOPICS: Final = (
     click.option("--topics", help="Names with commas between."),
     click.option("--pattern", help="A regular expression; topics that appear later are taken too."),
@@ -161,9 +165,9 @@ _NAMES: Final = {
 
 
 def job_options(
-    *, servers: bool = True, topics: bool = False, times: bool = False
+    *, servers: bool | None = True, topics: bool = False, times: bool = False
 ) -> Callable[[F], F]:
-    """Adds the common options to a command, which gets them as `job`."""
+    """Adds the common options to a command, which gets them as `job`. `servers`: None = may be."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -175,7 +179,7 @@ def job_options(
                 raise click.ClickException(str(error)) from error
 
         chosen = (
-            *(_SERVERS if servers else ()),
+            *({True: _SERVERS, False: (), None: _MAYBE_SERVERS}[servers]),
             *(_TOPICS if topics else ()),
             *(_TIMES if times else ()),
             *_SPARK,

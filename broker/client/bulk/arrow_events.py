@@ -1,0 +1,75 @@
+"""Delivery events as Arrow record batches: the rows of docs/delivery-events.md."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from broker.client.bulk.events import DEAD_REASONS, EVENTS, decode
+
+SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("channel", pa.string()),
+        ("seq", pa.int64()),  # of the message; where the event is `lost`, how many events
+        ("attempt", pa.int32()),
+        ("event", pa.string()),
+        ("reason", pa.string()),  # only of `dead`
+        ("latency_ns", pa.int64()),  # null: not known
+        ("time", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_EVENTS: Final = pa.array(EVENTS)
+# Where a row has no reason, or no cursor, it points to the null behind the last one.
+_REASONS: Final = pa.array([*DEAD_REASONS, None], pa.string())
+_NO_REASON: Final = pa.scalar(len(DEAD_REASONS), pa.uint8())
+
+
+class Events(NamedTuple):
+    """What a column of records told; records that are no events, and such that do not read."""
+
+    batch: pa.RecordBatch
+    foreign: int
+    bad: int
+
+
+def events_of(values: pa.Array) -> Events:
+    """From the column `value` of the topic of delivery events."""
+    array = values.cast(pa.binary()) if not pa.types.is_binary(values.type) else values
+    if array.null_count:
+        array = array.drop_null()
+    _, offsets, data = array.buffers()
+    told = decode(offsets or bytes(4), data, array.offset, len(array))
+    columns = [
+        *_names(told.names, _plain(pa.int32(), told.rows, told.cursor)),
+        _plain(pa.int64(), told.rows, told.seq),
+        _plain(pa.int32(), told.rows, told.attempt),
+        _EVENTS.take(events := _plain(pa.uint8(), told.rows, told.event)),
+        _reasons(events, _plain(pa.uint8(), told.rows, told.reason)),
+        _plain(pa.int64(), told.rows, told.latency, told.latency_known),
+        _plain(pa.int64(), told.rows, told.time).cast(pa.timestamp("us", tz="UTC")),
+    ]
+    return Events(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), told.foreign, told.bad)
+
+
+def _plain(kind: pa.DataType, rows: int, data: bytes, valid: bytes | None = None) -> pa.Array:
+    bits = None if valid is None else pa.py_buffer(valid)
+    return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(data)])
+
+
+def _names(names: list[tuple[str, str]], cursor: pa.Array) -> list[pa.Array]:
+    import pyarrow.compute as pc
+
+    known = pc.if_else(pc.less(cursor, 0), pa.scalar(len(names), pa.int32()), cursor)
+    return [
+        pa.array([*(pair[part] for pair in names), None], pa.string()).take(known)
+        for part in range(2)
+    ]
+
+
+def _reasons(events: pa.Array, reasons: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc
+
+    is_dead = pc.equal(events, pa.scalar(EVENTS.index("dead"), pa.uint8()))
+    return _REASONS.take(pc.if_else(is_dead, reasons, _NO_REASON))

@@ -1,0 +1,226 @@
+"""`rollup`: how much there was, of what size, and what became of it, by topic and window.
+
+    plan -> tasks count ranges of logs, or files of an archive -> Parquet by window -> a report
+
+Each run counts the windows anew that were not over when the last one ran, and those behind them.
+A window is written as a whole, so a run may be repeated, or come after one that was killed.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.errors_reports import SERVERS_OR_ARCHIVE
+from broker.errors_spark import DOWN, BrokerDownError
+from broker.limits_reports import (
+    REPORT_DAYS,
+    WINDOW_S,
+    WINDOW_S_MAX,
+    WINDOW_S_MIN,
+    WINDOW_SETTLED_S,
+)
+from broker.spark.jobs import rollup_plan
+from broker.spark.jobs.command import Duration, Job, Time, job_options, run, session
+from broker.spark.jobs.progress import Tell, tell
+from broker.spark.jobs.rollup_plan import SECOND_US, Course, aligned
+from broker.spark.jobs.spread import spread
+from broker.spark.manifest import time_us
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from broker.spark.jobs.rollup_tasks import Counted, Work
+
+DAY_US = 24 * 3600 * SECOND_US
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """What `rollup` is told besides the options of every job."""
+
+    folder: str
+    window_s: int = WINDOW_S
+    archive: str = ""  # count its files, not the brokers' logs
+    events_topic: str = ""
+    since: datetime | None = None  # None: where the last run ended
+    until: datetime | None = None
+    report: str = ""  # file; "": report.html in the folder
+    report_days: float = REPORT_DAYS
+
+
+class Roller:
+    """One run of the job. `stop` may be set by another thread or a signal."""
+
+    def __init__(self, spark: SparkSession, job: Job, rolling: Rolling, told: Tell = tell) -> None:
+        from broker.spark.jobs.rollup_store import Store
+
+        self.spark = spark
+        self.job = job
+        self.args = rolling
+        self.told = told
+        self.stop = threading.Event()
+        self.store = Store(rolling.folder, rolling.window_s)
+        self.windows = self.records = 0
+
+    def run(self) -> None:
+        """Once, or until `stop`."""
+        with self.store.lock():
+            while True:
+                began = time.monotonic()
+                down = self.count()
+                if self.job.every_s is None:
+                    if down:
+                        raise BrokerDownError(DOWN.format(servers=", ".join(down)))
+                    return
+                rest = self.job.every_s - (time.monotonic() - began)
+                if self.stop.wait(max(rest, 0.0)):
+                    return
+
+    def count(self, now_us: int | None = None) -> Sequence[str]:
+        """Count what is not counted yet and write the report; brokers that were not reached."""
+        from broker.spark.jobs.rollup_store import channel_rows, states_of
+        from broker.spark.jobs.rollup_tasks import count
+
+        began = time.monotonic()
+        now = time.time_ns() // 1000 if now_us is None else now_us
+        course = self._course()
+        if course.down:
+            self.told(f"rollup: {DOWN.format(servers=', '.join(course.down))}")
+        counted = _sum(spread(self.spark, count, course.works, self.told))
+        window_us = self.args.window_s * SECOND_US
+        settled = now - WINDOW_SETTLED_S * SECOND_US
+        topics = states_of(counted, window_us, settled, course.bases)
+        channels = channel_rows(counted, window_us, settled, frozenset(course.cut_events))
+        self.windows = self.store.write(topics, channels, settled)
+        self.records = sum(row["records"] for row in topics)
+        path = self._report(counted, now)
+        self.told(
+            f"rollup: {self.records:,} records and {sum(n for n, _ in counted.events.values()):,} "
+            f"events in {self.windows:,} windows, {time.monotonic() - began:.1f} s; {path}"
+        )
+        return course.down
+
+    def _course(self) -> Course:
+        args, wanted = self.args, self.job.wanted
+        base = self._work()
+        if args.archive:
+            return rollup_plan.archived(args.archive, wanted, args.events_topic, base)
+        return rollup_plan.live(self.job.access, wanted, args.events_topic, base)
+
+    def _work(self) -> Work:
+        """What is the same for all tasks."""
+        from broker.spark.jobs.rollup_tasks import Since, Work
+
+        args, window_us = self.args, self.args.window_s * SECOND_US
+        since, until = time_us(args.since), time_us(args.until)
+        places = self.store.go_on_from("topics")
+        places[args.events_topic] = self.store.go_on_from("channels").get("", 0)
+        begin = Since(None if since is None else aligned(since, window_us), places)
+        end = None if until is None else -(-until // window_us) * window_us
+        return Work(window_us, begin, end, args.events_topic)
+
+    def _report(self, counted: Counted, now_us: int) -> Path:
+        from broker.spark.report.page import write
+        from broker.spark.report.rollup_page import Shown, rollup_page
+
+        end = time_us(self.args.until) or now_us
+        start = time_us(self.args.since) or int(end - self.args.report_days * DAY_US)
+        window_us = self.args.window_s * SECOND_US
+        shown = Shown(
+            window_us,
+            aligned(start, window_us),
+            end,
+            self.store.rows("topics", aligned(start, window_us), end),
+            self.store.rows("channels", aligned(start, window_us), end),
+            [hole._asdict() for hole in counted.holes],
+            counted.foreign,
+            bool(self.args.events_topic),
+        )
+        return write(self.args.report or Path(self.args.folder) / "report.html", rollup_page(shown))
+
+
+def _sum(outcomes: Sequence[Counted]) -> Counted:
+    from broker.spark.jobs.rollup_tasks import Counted
+
+    total = Counted()
+    for one in outcomes:
+        total.add(one)
+    return total
+
+
+def build(spark: SparkSession, job: Job, rolling: Rolling, told: Tell = tell) -> Roller:
+    return Roller(spark, job, rolling, told)
+
+
+_OPTIONS = (
+    click.option(
+        "--window",
+        type=Duration(),
+        default=float(WINDOW_S),
+        help="So long is what is counted together.  [default: 1h]",
+    ),
+    click.option("--archive", metavar="DIR", help="Count an archive instead of the brokers' logs."),
+    click.option("--events", metavar="TOPIC", help="The topic of delivery events ([events])."),
+    click.option("--since", type=Time(), help="[default: where the last run ended]"),
+    click.option("--until", type=Time(), help="[default: now]"),
+    click.option("--report", metavar="FILE", help="[default: DIR/report.html]"),
+    click.option(
+        "--report-days",
+        type=click.FloatRange(0, min_open=True),
+        default=float(REPORT_DAYS),
+        show_default=True,
+        help="How much of what was counted, also by earlier runs, the report shows.",
+    ),
+)
+
+
+def _options(function: Any) -> Any:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@click.command("rollup")
+@click.argument("folder", metavar="DIR")
+@job_options(servers=None, topics=True, times=True)
+@_options
+def command(job: Job, folder: str, **options: Any) -> None:
+    """Count records and deliveries by topic and window: Parquet files and a report in DIR."""
+    if not options["archive"] and not job.servers.get("servers"):
+        raise click.UsageError(SERVERS_OR_ARCHIVE)
+    window_s = int(options["window"])
+    if not WINDOW_S_MIN <= window_s <= WINDOW_S_MAX:
+        raise click.BadParameter(f"between {WINDOW_S_MIN}s and 7d", param_hint="--window")
+    rolling = Rolling(
+        folder,
+        window_s,
+        options["archive"] or "",
+        options["events"] or "",
+        options["since"],
+        options["until"],
+        options["report"] or "",
+        options["report_days"],
+    )
+    with session(job, "rollup") as spark:
+        roller = build(spark, job, rolling)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: roller.stop.set())
+        roller.run()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    run(command, sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Tasks on Spark that return what became of them, and are tried again while a broker restarts."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from broker.errors_jobs import BROKER_DOWN, FAILED_TASK, JobError
+from broker.limits_reports import TASK_PATIENCE_S, TASK_RETRY_S
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Outcome(Protocol):
+    """What a task returns. `failure` is empty when all is well; `retry`: later it may be."""
+
+    failure: str
+    retry: bool
+
+
+Found = TypeVar("Found", bound=Outcome)
+Tell = Callable[[str], None]
+
+
+def spread(  # noqa: PLR0913
+    spark: SparkSession,
+    function: Callable[[Any], Found],
+    works: Sequence[Any],
+    told: Tell,
+    *,
+    patience_s: float = TASK_PATIENCE_S,
+    wait: Callable[[float], None] = time.sleep,
+) -> list[Found]:
+    """Run function(work) for each, one task apiece; the results in the order of `works`."""
+    results: dict[int, Found] = {}
+    deadline = time.monotonic() + patience_s
+    left = list(range(len(works)))
+    while left:
+        try:
+            tasks = spark.sparkContext.parallelize([works[i] for i in left], len(left))
+            found = tasks.map(function).collect()
+        except _java_errors() as error:
+            raise JobError(FAILED_TASK.format(text=telling_line(str(error)))) from error
+        failed = []
+        for i, outcome in zip(left, found, strict=True):
+            if not outcome.failure:
+                results[i] = outcome
+            elif outcome.retry:
+                failed.append((i, outcome.failure))
+            else:
+                raise JobError(FAILED_TASK.format(text=outcome.failure))
+        left = [i for i, _ in failed]
+        if failed:
+            text = failed[0][1]
+            told(f"{len(failed)} of {len(found)} tasks wait: {text}")
+            if time.monotonic() > deadline:
+                raise JobError(BROKER_DOWN.format(text=text, seconds=f"{patience_s:.0f}"))
+            wait(TASK_RETRY_S)
+    return [results[i] for i in range(len(works))]
+
+
+def _java_errors() -> tuple[type[Exception], ...]:
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+    except ImportError:
+        return ()
+    return Py4JError, PySparkException
+
+
+def telling_line(trace: str) -> str:
+    """The line of a stack trace that says something: Python's, which stands within Java's."""
+    lines = [line.strip() for line in trace.splitlines() if line.strip()]
+    said = [line for line in lines if re.match(r"[A-Z]\w*(Error|Exception|Interrupt)\b", line)]
+    java = [line for line in lines if "Exception" in line or "Error" in line]
+    return (said or java or lines or ["?"])[-1]

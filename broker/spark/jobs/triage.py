@@ -1,0 +1,326 @@
+"""`triage`: dead letters in groups, with samples, and the way back for those that may try again.
+
+    survey -> tasks group the letters -> [--requeue] tasks stage some -> a commit a group -> a page
+
+A group goes back to its origin topic, on the broker it lies on, for all channels there. What went
+back is known to the broker: the writer of a group has as its epoch the seq up to which its letters
+were sent, in the same commit. So a run that is repeated sends what has died since, and nothing
+twice.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.client.bulk.errors import Unauthorized
+from broker.errors_jobs import WHICH_TOPICS, JobError
+from broker.errors_reports import (
+    CANNOT_GO_BACK,
+    NO_SUCH_GROUP,
+    NO_WRITER,
+    ORIGIN_GONE,
+    STILL_COMMITTING,
+)
+from broker.errors_spark import DOWN, BrokerDownError
+from broker.limits_reports import REMEMBERED_S, REPORT_GROUPS
+from broker.spark.brokers import Brokers
+from broker.spark.jobs.command import Job, job_options, run, session
+from broker.spark.jobs.progress import Tell, tell
+from broker.spark.jobs.spread import spread
+from broker.spark.offsets import Place
+from broker.spark.options import Splitting, Wanted
+from broker.spark.planning import Slice, plan
+from broker.spark.topics import Survey
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from broker.spark.jobs.triage_tasks import Group, Key, Work
+
+DEAD = r".*\.dead"
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Triaging:
+    """What `triage` is told besides the options of every job."""
+
+    report: str = "triage.html"
+    samples: bool = True  # bodies in the report
+    requeue: tuple[str, ...] = ()  # ids of groups, or ALL
+    older: bool = False  # also letters older than what brokers remember
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """What became of a group on one broker."""
+
+    group: str
+    server: str
+    topic: str
+    count: int
+    first: int = 0
+    last: int = 0
+    already: bool = False
+
+
+@dataclass(slots=True)
+class Found:
+    """What a run saw."""
+
+    groups: dict[Key, Group] = field(default_factory=dict)
+    hours: dict[int, int] = field(default_factory=dict)
+    sent: dict[str, dict[int, int]] = field(default_factory=dict)  # group -> broker -> up to seq
+    holes: int = 0
+    down: tuple[str, ...] = ()
+    back: list[Back] = field(default_factory=list)
+    skipped: int = 0
+
+
+class Triage:
+    """One run of the job."""
+
+    def __init__(
+        self, spark: SparkSession, job: Job, triaging: Triaging, told: Tell = tell
+    ) -> None:
+        self.spark = spark
+        self.job = job if job.topics else replace(job, topics={"subscribePattern": DEAD})
+        self.args = triaging
+        self.told = told
+
+    def run(self) -> Found:
+        """Group, send back what is asked for, write the page."""
+        with Brokers(self.job.access) as brokers:
+            survey = brokers.survey(self.job.wanted, patient=True)
+            found = self._examine(survey)
+            wanted = self._chosen(found)
+            found.sent = self._sent(brokers, survey, found)
+            if wanted:
+                self._send_back(brokers, survey, found, wanted)
+        self._report(found)
+        if found.down:
+            raise BrokerDownError(DOWN.format(servers=", ".join(found.down)))
+        return found
+
+    def _examine(self, survey: Survey) -> Found:
+        from broker.spark.jobs.triage_tasks import Outcome, examine
+
+        total = Outcome()
+        for one in spread(self.spark, examine, self._works(survey), self.told):
+            total.add(one)
+        found = Found(total.groups, total.hours, holes=total.holes, down=survey.down)
+        letters = sum(group.count for group in found.groups.values())
+        self.told(f"triage: {letters:,} dead letters in {len(found.groups):,} groups")
+        return found
+
+    def _works(self, survey: Survey) -> list[Work]:
+        from broker.spark.jobs.triage_tasks import Range, Work
+
+        slices = [
+            Slice(e.place, e.inc, e.first, e.next, e.server, e.broker, e.record_bytes)
+            for e in survey.entries.values()
+        ]
+        access = self.job.access
+        return [
+            Work(
+                number,
+                access.servers[task[0].server],
+                task[0].broker,
+                access.options,
+                tuple(Range(*one.place, one.inc, one.start, one.end) for one in task),
+                self.args.samples,
+            )
+            for number, task in enumerate(plan(slices, Splitting()))
+        ]
+
+    def _chosen(self, found: Found) -> list[Key]:
+        """The groups that go back; JobError when one of them cannot."""
+        if not self.args.requeue:
+            return []
+        known = {key.id: key for key in found.groups}
+        if ALL in self.args.requeue:
+            return [key for key in known.values() if key.can_go_back]
+        for group in self.args.requeue:
+            if group not in known:
+                raise JobError(NO_SUCH_GROUP.format(group=group))
+            if not known[group].can_go_back:
+                raise JobError(CANNOT_GO_BACK.format(group=group, reason=known[group].reason))
+        return [known[group] for group in dict.fromkeys(self.args.requeue)]
+
+    # --- what went back before
+
+    def _sent(self, brokers: Brokers, survey: Survey, found: Found) -> dict[str, dict[int, int]]:
+        """Up to which seq each group was sent back; nothing where the token does not say so."""
+        sent: dict[str, dict[int, int]] = {}
+        ordered = sorted(found.groups, key=lambda key: -found.groups[key].count)
+        asked = {key.id for key in ordered[:REPORT_GROUPS]} | set(self.args.requeue)
+        for key in ordered:
+            if not key.can_go_back or (key.id not in asked and ALL not in self.args.requeue):
+                continue
+            for partition in found.groups[key].spans:
+                try:
+                    upto = self._epoch(brokers, survey, key, partition)
+                except Unauthorized as refused:
+                    if self.args.requeue:
+                        raise JobError(NO_WRITER.format(text=refused)) from refused
+                    return {}
+                if upto:
+                    sent.setdefault(key.id, {})[partition] = upto
+        return sent
+
+    def _epoch(self, brokers: Brokers, survey: Survey, key: Key, partition: int) -> int:
+        from broker.spark.jobs.triage_tasks import writer_of
+
+        entry = survey.entries[Place(key.topic, partition)]
+        state = brokers.at(entry.server).committed(writer_of(key.id, entry.inc))
+        if state.get("committing") is not None and self.args.requeue:
+            raise JobError(STILL_COMMITTING.format(group=key.id))
+        done = state.get("topics", {}).get(key.origin)
+        return int(done["epoch"]) if done else 0
+
+    # --- the way back
+
+    def _send_back(
+        self, brokers: Brokers, survey: Survey, found: Found, wanted: Sequence[Key]
+    ) -> None:
+        from broker.spark.jobs.triage_tasks import stage
+
+        self._check_origins(brokers, found, wanted)
+        oldest_us = 0 if self.args.older else int((time.time() - REMEMBERED_S) * 10**6)
+        works = []
+        for work in self._works(survey):
+            epochs = self._epochs(survey, found, wanted, work.ranges[0].partition)
+            topics = {key.topic for key in wanted}
+            ranges = tuple(one for one in work.ranges if one.topic in topics)
+            if ranges and epochs:
+                works.append(replace(work, epochs=epochs, ranges=ranges, oldest_us=oldest_us))
+        outcomes = spread(self.spark, stage, works, self.told)
+        found.skipped = sum(one.skipped for one in outcomes)
+        for key in wanted:
+            for partition in found.groups[key].spans:
+                mine = [
+                    one.staged[key.id]
+                    for work, one in zip(works, outcomes, strict=True)
+                    if key.id in one.staged and work.ranges[0].partition == partition
+                ]
+                if mine:
+                    found.back.append(self._commit(brokers, survey, key, partition, mine))
+
+    def _epochs(
+        self, survey: Survey, found: Found, wanted: Sequence[Key], partition: int
+    ) -> Mapping[str, tuple[int, int]]:
+        """Of each group: behind what was sent before, and behind what there is now."""
+        return {
+            key.id: (found.sent.get(key.id, {}).get(partition, 0), entry.next)
+            for key in wanted
+            if (entry := survey.entries.get(Place(key.topic, partition))) is not None
+        }
+
+    def _check_origins(self, brokers: Brokers, found: Found, wanted: Sequence[Key]) -> None:
+        """A letter's headers say where it comes from: anybody may have written them."""
+        places = {
+            Place(key.origin, partition): key
+            for key in wanted
+            for partition in found.groups[key].spans
+        }
+        names = Wanted(names=tuple(sorted({place.topic for place in places})))
+        there = brokers.survey(names, patient=True).entries
+        for place, key in places.items():
+            if place not in there:
+                raise JobError(ORIGIN_GONE.format(group=key.id, **place._asdict()))
+
+    def _commit(
+        self,
+        brokers: Brokers,
+        survey: Survey,
+        key: Key,
+        partition: int,
+        staged: Sequence[tuple[int, str, int, int, str]],
+    ) -> Back:
+        from broker.spark.jobs.triage_tasks import writer_of
+
+        entry = survey.entries[Place(key.topic, partition)]
+        parts = [(part, attempt, size) for part, attempt, size, _, _ in sorted(staged)]
+        answer = brokers.at(entry.server).commit(
+            writer_of(key.id, entry.inc), entry.next, {key.origin: parts}
+        )[key.origin]
+        count = sum(one[3] for one in staged)
+        server = self.job.access.servers[entry.server]
+        self.told(f"triage: {count:,} letters of {key.id} are back in {key.origin} ({server})")
+        return Back(key.id, server, key.origin, count, answer.first, answer.last, answer.already)
+
+    def _report(self, found: Found) -> Path:
+        from broker.spark.report.page import write
+        from broker.spark.report.triage_page import triage_page
+
+        path = write(self.args.report, triage_page(found, self.job.servers.get("servers", "")))
+        self.told(f"triage: {path}")
+        return path
+
+
+def build(spark: SparkSession, job: Job, triaging: Triaging, told: Tell = tell) -> Triage:
+    return Triage(spark, job, triaging, told)
+
+
+def listed(found: Found) -> list[dict[str, Any]]:
+    """The groups for programs, the largest first."""
+    rows = []
+    for key, group in sorted(found.groups.items(), key=lambda item: (-item[1].count, item[0])):
+        rows.append(
+            {
+                "group": key.id,
+                **key._asdict(),
+                "count": group.count,
+                "bytes": group.bytes,
+                "first_us": group.first_us,
+                "last_us": group.last_us,
+                "can_go_back": key.can_go_back,
+                "sent_up_to": {str(p): seq for p, seq in found.sent.get(key.id, {}).items()},
+            }
+        )
+    return rows
+
+
+@click.command("triage")
+@job_options()
+@click.option("--topics", help="Dead-letter topics, with commas between.")
+@click.option("--pattern", help=f"A regular expression for them.  [default: {DEAD}]")
+@click.option("--report", default="triage.html", show_default=True, metavar="FILE")
+@click.option("--samples/--no-samples", default=True, help="Bodies of some letters in the report.")
+@click.option("--json", "as_json", is_flag=True, help="The groups as lines of JSON on stdout.")
+@click.option(
+    "--requeue",
+    multiple=True,
+    metavar="GROUP",
+    help='Send this group back to its topic; may be repeated. "all": every group.',
+)
+@click.option("--older", is_flag=True, help="Also letters of more than 29 days; see the docs.")
+def command(job: Job, *, as_json: bool, **options: Any) -> None:
+    """Group dead letters by reason, origin and shape, and send groups back."""
+    named = {"subscribe": options["topics"], "subscribePattern": options["pattern"]}
+    if all(named.values()):
+        raise click.UsageError(WHICH_TOPICS)
+    job = replace(job, topics={name: text for name, text in named.items() if text})
+    triaging = Triaging(options["report"], options["samples"], options["requeue"], options["older"])
+    with session(job, "triage") as spark:
+        found = build(spark, job, triaging).run()
+    for row in listed(found) if as_json else ():
+        click.echo(json.dumps(row, ensure_ascii=True))
+    if found.skipped:
+        tell(f"triage: {found.skipped:,} letters are too old to go back; --older sends them")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    run(command, sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    main()

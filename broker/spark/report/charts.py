@@ -1,0 +1,260 @@
+"""Plots as SVG inside the page: bars and lines over time, bars by rank.
+
+Each says in words what it shows (title, desc), names what the reader points at (a title per bar or
+point), and has its numbers as a table beneath, for those who do not see it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.spark.report.markup import Html, clip, join, tag
+
+WIDTH, HEIGHT = 640, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 10, 26
+_PLOT_W, _PLOT_H = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
+LABELS_MAX: Final = 10  # below a plot; half as many longer ones
+LABEL_CHARS: Final = 8
+POINTS_MAX: Final = 400  # more are drawn as the largest of neighbours
+_ROW_H: Final = 22
+_NAME_CHARS: Final = 26
+
+Text = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """What all plots have. `key` is unique in the page."""
+
+    key: str
+    title: str
+    text: str  # what it shows, in a sentence
+    show: Text  # a value, for people
+    binary: bool = False  # bytes: the axis ends at 1, 2 or 5 times a power of 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line; None is a place without a value."""
+
+    name: str
+    values: Sequence[float | None]
+
+
+def nice_top(highest: float, *, binary: bool = False) -> float:
+    """The end of an axis, at least as high: 1, 2, 4, 6 or 8 times a power of ten, of whatever unit
+    it is shown in. A quarter of it has few digits too."""
+    unit = 1024.0 ** int(math.log(highest, 1024)) if binary and highest >= 1024 else 1.0
+    if highest <= 0:
+        return 1.0
+    power: float = 10.0 ** math.floor(math.log10(highest / unit)) * unit
+    return next((s * power for s in (1, 2, 4, 6, 8) if s * power >= highest), 10 * power)
+
+
+def _figure(plot: Plot, svg: Sequence[Html], legend: Html | None, table: Html, height: int) -> Html:
+    body = tag(
+        "svg",
+        tag("title", plot.title, id=f"{plot.key}-t"),
+        tag("desc", plot.text, id=f"{plot.key}-d"),
+        svg,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH} {height}",
+        role="img",
+        aria_labelledby=f"{plot.key}-t {plot.key}-d",
+    )
+    shown = tag("details", tag("summary", "as a table"), tag("div", table, class_="wide"))
+    return tag("figure", tag("figcaption", plot.title), legend, body, shown)
+
+
+def _axes(ticks: Sequence[tuple[float, str]], labels: Sequence[tuple[float, str]]) -> list[Html]:
+    made = []
+    for y, text in ticks:
+        made.append(tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=_n(y), y2=_n(y), class_="grid"))
+        made.append(tag("text", text, x=_LEFT - 6, y=_n(y + 4), text_anchor="end"))
+    for x, text in labels:
+        made.append(tag("text", text, x=_n(x), y=HEIGHT - 8, text_anchor="middle"))
+    return made
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _every(labels: Sequence[str], place: Callable[[int], float]) -> list[tuple[float, str]]:
+    most = LABELS_MAX if max(map(len, labels), default=0) <= LABEL_CHARS else LABELS_MAX // 2
+    step = max(1, math.ceil(len(labels) / most))
+    return [(place(i), labels[i]) for i in range(0, len(labels), step)]
+
+
+def squeeze(values: Sequence[float | None], most: int = POINTS_MAX) -> list[float | None]:
+    """At most so many, each the largest of its neighbours: what sticks out is not lost."""
+    step = max(1, math.ceil(len(values) / most))
+    groups = [values[i : i + step] for i in range(0, len(values), step)]
+    return [max((v for v in g if v is not None), default=None) for g in groups]
+
+
+def squeeze_labels(labels: Sequence[str], most: int = POINTS_MAX) -> list[str]:
+    return list(labels[:: max(1, math.ceil(len(labels) / most))])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> Html:
+    top = tag("tr", [tag("th", text, scope="col") for text in head])
+    body = [
+        tag("tr", tag("th", row[0], scope="row"), [tag("td", text, class_="n") for text in row[1:]])
+        for row in rows
+    ]
+    return tag("table", tag("caption", caption), tag("thead", top), tag("tbody", body))
+
+
+def bars(
+    plot: Plot, labels: Sequence[str], values: Sequence[float], *, logarithmic: bool = False
+) -> Html:
+    """A bar for each label, from left to right."""
+    drawn = [value or 0.0 for value in squeeze(values)]
+    names = squeeze_labels(labels)
+    highest = max(drawn, default=0.0)
+    width = _PLOT_W / max(len(drawn), 1)
+    place, marks = _powers(highest) if logarithmic else _quarters(highest, plot)
+    made = _axes(
+        [(place(value), plot.show(value)) for value in marks],
+        _every(names, lambda i: _LEFT + width * (i + 0.5)),
+    )
+    for i, value in enumerate(drawn):
+        y = place(value)
+        made.append(
+            tag(
+                "rect",
+                tag("title", f"{names[i]}: {plot.show(value)}"),
+                x=_n(_LEFT + width * i + min(1.0, width * 0.1)),
+                y=_n(y),
+                width=_n(max(width - min(2.0, width * 0.2), 0.5)),
+                height=_n(max(_TOP + _PLOT_H - y, 0.0)),
+                class_="bar",
+            )
+        )
+    rows = [(label, plot.show(value)) for label, value in zip(labels, values, strict=True)]
+    return _figure(plot, made, None, _table(("", plot.title), rows, plot.text), HEIGHT)
+
+
+Place = Callable[[float], float]
+
+
+def _quarters(highest: float, plot: Plot) -> tuple[Place, list[float]]:
+    """Where a value stands, and what is marked beside it."""
+    top = nice_top(highest, binary=plot.binary)
+    return lambda value: _TOP + _PLOT_H * (1 - value / top), [top * part / 4 for part in range(5)]
+
+
+def _powers(highest: float) -> tuple[Place, list[float]]:
+    """The same, by powers of ten; one is a third of a step high, so that it is seen."""
+    most = max(math.ceil(math.log10(max(highest, 1.0))), 1)
+
+    def place(value: float) -> float:
+        part = (math.log10(value) + 1 / 3) / (most + 1 / 3) if value > 0 else 0.0
+        return _TOP + _PLOT_H * (1 - max(part, 0.0))
+
+    return place, [10.0**power for power in range(most + 1)]
+
+
+def lines(plot: Plot, labels: Sequence[str], series: Sequence[Series]) -> Html:
+    """Lines over the same labels, on a logarithmic scale: what differs by orders is still seen."""
+    drawn = [squeeze(one.values) for one in series]
+    names = squeeze_labels(labels)
+    known = [value for values in drawn for value in values if value is not None and value > 0]
+    low = math.floor(math.log10(min(known, default=1.0)))
+    high = max(math.ceil(math.log10(max(known, default=10.0))), low + 1)
+    step = _PLOT_W / max(len(names) - 1, 1)
+
+    def y_of(value: float) -> float:
+        power = math.log10(value) if value > 0 else float(low)
+        return _TOP + _PLOT_H * (1 - (max(power, low) - low) / (high - low))
+
+    made = _axes(
+        [(y_of(10.0**power), plot.show(10.0**power)) for power in range(low, high + 1)],
+        _every(names, lambda i: _LEFT + step * i),
+    )
+    for number, (one, values) in enumerate(zip(series, drawn, strict=True)):
+        for run in _runs(values):
+            points = " ".join(f"{_n(_LEFT + step * i)},{_n(y_of(v))}" for i, v in run)
+            if len(run) > 1:
+                made.append(tag("polyline", points=points, class_=f"line s{number}"))
+        for i, value in enumerate(values):
+            if value is not None:
+                said = tag("title", f"{names[i]}: {one.name} {plot.show(value)}")
+                x, y = _n(_LEFT + step * i), _n(y_of(value))
+                made.append(tag("circle", said, cx=x, cy=y, r="2.5", class_=f"dot k{number}"))
+    rows = [
+        (label, *(plot.show(v) if (v := one.values[i]) is not None else "" for one in series))
+        for i, label in enumerate(labels)
+    ]
+    head = ("", *(one.name for one in series))
+    return _figure(plot, made, _legend(series), _table(head, rows, plot.text), HEIGHT)
+
+
+def _runs(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
+    """Neighbours that have values."""
+    runs: list[list[tuple[int, float]]] = [[]]
+    for i, value in enumerate(values):
+        if value is not None:
+            runs[-1].append((i, value))
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def _legend(series: Sequence[Series]) -> Html:
+    made = []
+    for number, one in enumerate(series):
+        mark = tag("line", x1=0, x2=24, y1=5, y2=5, class_=f"line s{number}")
+        drawn = tag("svg", mark, viewBox="0 0 24 10", aria_hidden="true")
+        made.append(tag("span", drawn, one.name))
+    return tag("div", made, class_="legend")
+
+
+def ranks(plot: Plot, rows: Sequence[tuple[str, float]]) -> Html:
+    """Names with bars beside them, the longest first."""
+    top = max((value for _, value in rows), default=0.0) or 1.0
+    left, room = 200, WIDTH - 200 - 90
+    height = max(len(rows), 1) * _ROW_H + 8
+    made = []
+    for i, (name, value) in enumerate(rows):
+        y = 4 + i * _ROW_H
+        width = max(room * value / top, 1.0)
+        made += [
+            tag("text", clip(name, _NAME_CHARS), x=left - 8, y=y + 15, text_anchor="end"),
+            tag(
+                "rect",
+                tag("title", f"{name}: {plot.show(value)}"),
+                x=left,
+                y=y + 3,
+                width=_n(width),
+                height=_ROW_H - 6,
+                class_="bar",
+            ),
+            tag("text", plot.show(value), x=_n(left + width + 6), y=y + 15),
+        ]
+    table = _table(("", plot.title), [(n, plot.show(v)) for n, v in rows], plot.text)
+    return _figure(plot, made, None, table, height)
+
+
+def spark_line(values: Sequence[float], text: str) -> Html:
+    """A small line for a cell of a table."""
+    drawn = [value or 0.0 for value in squeeze(values, 60)]
+    top = max(drawn, default=0.0) or 1.0
+    step = 96 / max(len(drawn) - 1, 1)
+    points = " ".join(f"{_n(2 + i * step)},{_n(20 - 18 * v / top)}" for i, v in enumerate(drawn))
+    return join(
+        tag(
+            "svg",
+            tag("title", text),
+            tag("polyline", points=points, class_="line s0"),
+            viewBox="0 0 100 22",
+            width="100",
+            height="22",
+            role="img",
+            style="width:100px",
+        )
+    )
