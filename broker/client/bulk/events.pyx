@@ -77,8 +77,6 @@ cdef Kind kind_of(const piece_t *record) noexcept nogil:
         if at + 4 > record.n:
             return BAD
         at += 4 + <uint64_t>tw_load_u16(record.ptr + at) + tw_load_u16(record.ptr + at + 2)
-        if at > record.n:
-            return BAD
     if at != record.n:
         return BAD
     for i in range(<uint32_t>rows):
