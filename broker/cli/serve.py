@@ -72,7 +72,8 @@ async def run(
     announce: Callable[[Server], object],
 ) -> int:
     """Start, announce it, wait for a signal, drain; the exit code."""
-    from broker.server import Server
+    with lasting_memory():
+        from broker.server import Server
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -139,8 +140,8 @@ def write_ports_file(path: Path, ports: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def lasting_memory() -> Iterator[None]:
-    """For the start: take everything that exists after it out of the garbage collector's sight, and
-    let it come rarely from then on.
+    """For imports and the start: take everything that exists after it out of the garbage
+    collector's sight, and let it come rarely from then on.
 
     Modules and connections live long; walking them again and again stops the loop for milliseconds
     and never finds anything. Messages are not Python objects, so little garbage is made at all.
