@@ -75,6 +75,7 @@ def broker(folder: Path, records: int, size: int) -> Iterator[tuple[int, dict[st
 
 def convert(door: str, folder: Path) -> float:
     """One process, one file a topic; seconds."""
+    folder.mkdir()
     began = time.perf_counter()
     names = [name for name in COLUMNS if name != "key"]
     for topic in TOPICS:
@@ -179,6 +180,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--live", action="store_true")
     parser.add_argument("--scale", default="", help="millions of records, with commas between")
+    parser.add_argument("--nice", type=int, default=19, help="of Spark and of the conversion")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--data-root", default=None)
     options = parser.parse_args()
@@ -188,8 +190,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.data_root) as name:
         folder = Path(name)
         with broker(folder, options.records, options.size) as (_, ports):
-            os.nice(19)
-            with session(Job({}, {}, options.master), "bench") as spark:
+            os.nice(options.nice)
+            with session(Job({}, {}, options.master), "bench", light=True) as spark:
                 compare(spark, ports, folder, options.rounds)
                 if options.live:
                     live(spark, ports, folder, ours, options.rounds)

@@ -11,6 +11,8 @@ from broker.limits import MIB
 
 PROGRESS_S: Final = 1  # so often a streaming query is asked what it has done
 
+TASKS_PER_CORE: Final = 2  # of works that are of the same size: one may be held up
+
 # --- archive ---------------------------------------------------------------------------------
 
 # A batch is what a crash may have to do again and what a manifest entry is worth.

@@ -21,6 +21,8 @@ class Tasks:
 class InlineSpark:
     """Instead of a SparkSession."""
 
+    defaultParallelism = 2  # noqa: N815
+
     @property
     def sparkContext(self) -> InlineSpark:  # noqa: N802
         return self

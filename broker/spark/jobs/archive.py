@@ -203,7 +203,7 @@ class Archiver:
         left = list(batch.tasks)
         while left:
             works = [self._work_of(task, survey) for task in left]
-            found = run_tasks(self.spark, _task, works)
+            found = run_tasks(self.spark, _task, works, even=True)
             for outcome in found:
                 if outcome.changed:
                     raise _ChangedError(outcome.failure)
@@ -365,7 +365,7 @@ def command(job: Job, folder: str, kind: str, more: tuple[str, ...], **options: 
         hold_ttl_s=int(options["hold_ttl"]),
         key_header=options["key_header"],
     )
-    with session(job, "archive") as spark:
+    with session(job, "archive", light=True) as spark:
         archiver = build(spark, job, archiving)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: archiver.stop.set())

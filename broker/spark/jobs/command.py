@@ -42,7 +42,7 @@ from broker.errors_jobs import (
     JobError,
 )
 from broker.errors_spark import BrokerDownError, DataLossError, OptionError
-from broker.limits_jobs import PROGRESS_S
+from broker.limits_jobs import PROGRESS_S, TASKS_PER_CORE
 from broker.spark import options as given
 from broker.spark.jobs import shipping
 from broker.spark.jobs.progress import tell
@@ -244,11 +244,16 @@ _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+# For Java that only hands out tasks: its optimising compiler would take more time than it saves.
+_LIGHT: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @contextlib.contextmanager
-def session(job: Job, name: str) -> Iterator[SparkSession]:
-    """Spark, on this machine unless a master is named; what is started here ends here."""
+def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSession]:
+    """Spark, on this machine unless a master is named; what is started here ends here.
+
+    `light`: no records go through Java.
+    """
     needs("pyspark")
     needs("pyarrow")
     from pyspark.errors import PySparkException
@@ -265,7 +270,7 @@ def session(job: Job, name: str) -> Iterator[SparkSession]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"twinwire-{name}")
     with tempfile.TemporaryDirectory(prefix="twinwire-") as folder:
-        given = settings(job, submitted=submitted)
+        given = settings(job, submitted=submitted, light=light)
         if job.ship_code:
             given |= shipping.settings(shipping.pack(Path(folder)))
         for key, value in given.items():
@@ -280,23 +285,31 @@ def session(job: Job, name: str) -> Iterator[SparkSession]:
             spark.stop()
 
 
-def settings(job: Job, *, submitted: bool) -> dict[str, str]:
+def settings(job: Job, *, submitted: bool, light: bool = False) -> dict[str, str]:
     """Spark's configuration."""
     found = dict(_DEFAULTS)
     if job.master is not None or not submitted:
         found["spark.master"] = job.master or "local[*]"
         if found["spark.master"].startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            found |= _LOCAL
+            found |= {**_LOCAL, **_LIGHT} if light else _LOCAL
     return found | dict(job.conf)
 
 
-def run_tasks(spark: SparkSession, function: Callable[[T], R], works: Sequence[T]) -> list[R]:
-    """Each on an executor, as a task of its own; what they return, in their order."""
+def run_tasks(
+    spark: SparkSession, function: Callable[[T], R], works: Sequence[T], *, even: bool = False
+) -> list[R]:
+    """On the executors; what they return, in the order of the works.
+
+    Works of `even` size share tasks where there are many: a task costs 50 ms of its own.
+    """
     if not works:
         return []
+    context = spark.sparkContext
+    most = max(context.defaultParallelism * TASKS_PER_CORE, 1) if even else len(works)
     try:
-        found: list[R] = spark.sparkContext.parallelize(works, len(works)).map(function).collect()
+        tasks = context.parallelize(works, min(len(works), most))
+        found: list[R] = tasks.map(function).collect()
     except Exception as error:
         if not type(error).__module__.startswith("py4j"):
             raise

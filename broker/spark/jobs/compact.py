@@ -148,7 +148,7 @@ def command(job: Job, folder: str, topics: str | None, **options: Any) -> None:
     names = tuple(topics.split(",")) if topics else None
     args = Compacting(folder, names, options["after"], options["file_mib"] << 20)
     Manifest(folder).id()
-    with session(job, "compact") as spark:
+    with session(job, "compact", light=True) as spark:
         compacter = build(spark, args)
         compacter.run(datetime.now(UTC))
         tell(f"compact: {compacter.days} days of {folder}")

@@ -168,7 +168,7 @@ class Replayer:
             for part in parts
             if (files := planned.files_of(state, part, self._wish))
         ]
-        staged = run_tasks(self.spark, _task, stages)
+        staged = run_tasks(self.spark, _task, stages, even=True)
         for one in staged:
             if one.failure:
                 raise JobError(FAILED_TASK.format(text=one.failure))
@@ -250,7 +250,7 @@ def command(job: Job, folder: str, replay_id: str, **options: Any) -> None:
     Manifest(folder).id()
     rate = options.pop("rate")  # a replay may go on at another one
     given = {name: value for name, value in options.items() if value is not None}
-    with session(job, "replay") as spark:
+    with session(job, "replay", light=wish.where is None) as spark:
         replayer = build(spark, job, Replaying(folder, replay_id, wish, given, rate))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: replayer.stop.set())

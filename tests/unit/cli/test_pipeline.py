@@ -91,7 +91,7 @@ def test_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_are_taken_as_far_as_spark(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_session(_job: command.Job, name: str) -> None:
+    def no_session(_job: command.Job, name: str, **_: object) -> None:
         raise JobError(f"{name} would start")
 
     module = importlib.import_module(f"broker.spark.jobs.{arguments[0]}")
@@ -143,6 +143,9 @@ def test_on_this_machine_and_under_spark_submit(monkeypatch: pytest.MonkeyPatch)
     assert (local["spark.master"], local["spark.ui.enabled"]) == ("local[*]", "false")
     assert local["spark.sql.session.timeZone"] == "UTC"
     assert "spark.master" not in command.settings(given, submitted=True)
+    assert "spark.driver.extraJavaOptions" not in local
+    light = command.settings(given, submitted=False, light=True)
+    assert "TieredStopAtLevel" in light["spark.driver.extraJavaOptions"]
 
 
 def test_times() -> None:
