@@ -22,6 +22,7 @@ import click
 
 from broker.errors_reports import SERVERS_OR_ARCHIVE
 from broker.errors_spark import DOWN, BrokerDownError
+from broker.limits_jobs import HOLD_TTL_S
 from broker.limits_reports import (
     REPORT_DAYS,
     WINDOW_S,
@@ -29,16 +30,20 @@ from broker.limits_reports import (
     WINDOW_S_MIN,
     WINDOW_SETTLED_S,
 )
+from broker.spark.brokers import Brokers
 from broker.spark.jobs import rollup_plan
 from broker.spark.jobs.command import Duration, Job, Time, job_options, run, session
 from broker.spark.jobs.progress import Tell, tell
 from broker.spark.jobs.rollup_plan import SECOND_US, Course, aligned
 from broker.spark.jobs.spread import spread
 from broker.spark.manifest import time_us
+from broker.spark.offsets import Place
+from broker.spark.options import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from broker.spark.jobs.rollup_store import Row
     from broker.spark.jobs.rollup_tasks import Counted, Work
 
 DAY_US = 24 * 3600 * SECOND_US
@@ -56,6 +61,8 @@ class Rolling:
     until: datetime | None = None
     report: str = ""  # file; "": report.html in the folder
     report_days: float = REPORT_DAYS
+    hold: bool = True
+    hold_ttl_s: int = HOLD_TTL_S
 
 
 class Roller:
@@ -103,6 +110,7 @@ class Roller:
         channels = channel_rows(counted, window_us, settled, frozenset(course.cut_events))
         self.windows = self.store.write(topics, channels, settled)
         self.records = sum(row["records"] for row in topics)
+        self._hold(course, topics)
         path = self._report(counted, now)
         self.told(
             f"rollup: {self.records:,} records and {sum(n for n, _ in counted.events.values()):,} "
@@ -128,6 +136,25 @@ class Roller:
         begin = Since(None if since is None else aligned(since, window_us), places)
         end = None if until is None else -(-until // window_us) * window_us
         return Work(window_us, begin, end, args.events_topic)
+
+    def _hold(self, course: Course, topics: Sequence[Row]) -> None:
+        """Brokers keep what the next run counts: windows that are not over, as a whole."""
+        from broker.spark.jobs.rollup_store import is_open
+
+        args = self.args
+        if course.survey is None or not args.hold or args.since or args.until:
+            return
+        marks = dict(course.ends)
+        for row in topics:
+            place = Place(row["topic"], row["partition"])
+            if is_open(row) and marks[place].inc == row["incarnation"]:
+                first = min(marks[place].seq, row["first"])
+                marks[place] = marks[place]._replace(seq=first)
+        # which of its records hold events of which window is not known here
+        marks |= {p: mark for p, mark in course.starts.items() if p.topic == args.events_topic}
+        progress = Progress(hold=True, ttl_s=args.hold_ttl_s, asked_for=True)
+        with Brokers(self.job.access) as brokers:
+            brokers.put_progress(course.survey, marks, f"rollup-{self.store.id()}", progress)
 
     def _report(self, counted: Counted, now_us: int) -> Path:
         from broker.spark.report.page import write
@@ -173,6 +200,8 @@ _OPTIONS = (
     click.option("--events", metavar="TOPIC", help="The topic of delivery events ([events])."),
     click.option("--since", type=Time(), help="[default: where the last run ended]"),
     click.option("--until", type=Time(), help="[default: now]"),
+    click.option("--hold/--no-hold", default=True, help="Brokers keep what is not counted yet."),
+    click.option("--hold-ttl", type=Duration(), default=float(HOLD_TTL_S), help="[default: 3d]"),
     click.option("--report", metavar="FILE", help="[default: DIR/report.html]"),
     click.option(
         "--report-days",
@@ -210,6 +239,8 @@ def command(job: Job, folder: str, **options: Any) -> None:
         options["until"],
         options["report"] or "",
         options["report_days"],
+        options["hold"],
+        int(options["hold_ttl"]),
     )
     with session(job, "rollup") as spark:
         roller = build(spark, job, rolling)

@@ -9,7 +9,7 @@ from broker.limits_reports import FILE_BYTES_PER_TASK, FILES_PER_TASK, WINDOW_SE
 from broker.spark.brokers import Brokers
 from broker.spark.jobs.rollup_tasks import File, Range, Since, Work
 from broker.spark.manifest import Manifest, State
-from broker.spark.offsets import Place
+from broker.spark.offsets import Mark, Offsets, Place
 from broker.spark.options import Access, Splitting, Wanted
 from broker.spark.planning import Slice, plan
 from broker.spark.topics import Entry, Survey
@@ -27,6 +27,9 @@ class Course:
     cut_events: set[int] = field(default_factory=set)  # brokers whose events began to be trimmed
     seqs: int = 0
     down: tuple[str, ...] = ()
+    survey: Survey | None = None  # of brokers
+    starts: Offsets = field(default_factory=dict)
+    ends: Offsets = field(default_factory=dict)
 
 
 def is_wanted(wanted: Wanted, events_topic: str, topic: str, partition: int) -> bool:
@@ -50,12 +53,14 @@ def live(access: Access, wanted: Wanted, events_topic: str, base: Work) -> Cours
             survey = replace(survey, entries={**survey.entries, **events.entries})
         starts = _places(brokers, survey, base.since)
         until = {} if base.until_us is None else _until(brokers, survey, base.until_us)
-        course = Course(down=survey.down)
+        course = Course(down=survey.down, survey=survey)
         slices = []
         for place, entry in survey.entries.items():
             start = max(starts.get(place, entry.first), entry.first)
             end = min(until.get(place, entry.next), entry.next)
             _note_base(course, entry, start, events_topic)
+            course.starts[place] = Mark(start, entry.inc)
+            course.ends[place] = Mark(max(start, end), entry.inc)
             if start < end:
                 slices.append(_slice(entry, start, end))
                 course.seqs += end - start

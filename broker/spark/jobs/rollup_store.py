@@ -2,16 +2,18 @@
 
     DIR/topics/window=3600s/2026-11-21T15-00-00.parquet
     DIR/channels/window=3600s/2026-11-21T15-00-00.parquet
-    DIR/rollup.lock
+    DIR/rollup.json, rollup.lock
 
-What is counted again takes the place of what was there, for the topics that were counted. Only a
-window whose beginning has been trimmed from its log meanwhile does not replace a whole one.
+What is counted again takes the place of what was there, for the topics that were counted, unless
+records of the window were trimmed from the log in between.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +29,7 @@ from broker.spark.jobs.rollup_tasks import NO_LATENCY, Counted
 WHOLE: Final = "whole"
 OPEN: Final = "open"  # it is not over: there will be more
 CUT: Final = "cut"  # its beginning was trimmed before it was counted
+OPEN_CUT: Final = "open, cut"
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _STEPS: Final = pa.map_(pa.int32(), pa.int64())
@@ -143,7 +146,34 @@ def channel_rows(
 
 
 def _state(end_us: int, now_us: int, *, cut: bool) -> str:
-    return OPEN if end_us > now_us else CUT if cut else WHOLE
+    if end_us > now_us:
+        return OPEN_CUT if cut else OPEN
+    return CUT if cut else WHOLE
+
+
+def is_open(row: Row) -> bool:
+    return row["state"] in (OPEN, OPEN_CUT)
+
+
+def _closed(row: Row) -> Row:
+    """The same when it gets no more."""
+    return {**row, "state": {OPEN: WHOLE, OPEN_CUT: CUT}.get(row["state"], row["state"])}
+
+
+def _better(had: Row, new: Row, *, over: bool) -> Row:
+    """What stays of two countings of a window: the later one, unless records were trimmed between
+    them. Then it is the one that saw more of them; where no record is missing it is whole."""
+    if new["state"] not in (CUT, OPEN_CUT) or had["state"] in (CUT, OPEN_CUT):
+        return new
+    if "first" in new and new["first"] <= had["first"]:
+        return {**new, "state": {CUT: WHOLE, OPEN_CUT: OPEN}[new["state"]]}
+    if _seen(had) < _seen(new):
+        return new
+    return {**had, "state": CUT if over and is_open(had) else had["state"]}
+
+
+def _seen(row: Row) -> int:
+    return int(row["records"] if "records" in row else row["acked"] + row["dead"])
 
 
 class Store:
@@ -189,14 +219,13 @@ class Store:
             path = self._path(kind, start_us)
             kept = {tuple(row[n] for n in names): row for row in _read(path)}
             topics = {row["topic"] for row in fresh.values()}
-            for row in kept.values():
-                # what was not found again, such as another incarnation, gets no more
-                over = start_us + self.window_s * 10**6 <= now_us and row["topic"] in topics
-                row["state"] = WHOLE if row["state"] == OPEN and over else row["state"]
+            over = start_us + self.window_s * 10**6 <= now_us
             for key, row in fresh.items():
-                if row["state"] == CUT and kept.get(key, row)["state"] == WHOLE:
-                    continue
-                kept[key] = row
+                kept[key] = _better(kept[key], row, over=over) if key in kept else row
+            for key, row in kept.items():
+                # what was not found again, such as another incarnation, gets no more
+                if over and key not in fresh and row["topic"] in topics:
+                    kept[key] = _closed(row)
             _publish(path, schema, [kept[key] for key in sorted(kept)])
         return len(windows)
 
@@ -218,6 +247,16 @@ class Store:
                 found += _read(path)
         return found
 
+    def id(self) -> str:
+        """Of this folder: brokers know the reader of its logs by it."""
+        path = self.folder / "rollup.json"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temp = path.with_name(".rollup.json.tmp")
+            temp.write_text(json.dumps({"format": 1, "id": secrets.token_hex(8)}))
+            temp.replace(path)
+        return str(json.loads(path.read_text())["id"])
+
     def go_on_from(self, kind: str) -> dict[str, int]:
         """By topic, where the next run begins: at the first window that was not over, else behind
         the last. Of channels it is one place for all, under the empty name."""
@@ -226,7 +265,7 @@ class Store:
         for row in self.rows(kind):
             name = row["topic"] if kind == "topics" else ""
             start = row["window_start"]
-            if row["state"] == OPEN:
+            if is_open(row):
                 first_open[name] = min(first_open.get(name, start), start)
             behind[name] = max(behind.get(name, 0), start + self.window_s * 10**6)
         return {**behind, **first_open}

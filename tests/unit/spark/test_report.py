@@ -154,7 +154,8 @@ def test_holes_between_windows() -> None:
         topic_row("a", 1, 10, 11),
         topic_row("a", 2, 8, 26, holes=2, last=35),
         topic_row("a", 3, 10, 40, state="open"),
-        topic_row("a", 4, 10, 90),  # behind one that was not over: nobody knows yet
+        # behind one that was not over: nobody knows yet
+        topic_row("a", 4, 10, 90, state="open, cut"),
         topic_row("b", 0, 10, 500),  # where it began is no hole
         topic_row("b", 1, 10, 5, incarnation="cd"),
     ]

@@ -174,14 +174,28 @@ def test_a_window_is_overwritten_and_others_stay(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_a_cut_window_does_not_replace_a_whole_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("had", "new", "kept"),
+    [
+        # (records, state, first seq): counted, counted again, what stays
+        ((9, "whole", 1), (2, "cut", 8), (9, "whole")),
+        ((9, "open", 1), (2, "cut", 8), (9, "cut")),
+        ((2, "open", 1), (9, "cut", 2), (9, "cut")),
+        ((5, "open", 7), (9, "cut", 7), (9, "whole")),  # held from its beginning
+        ((5, "open", 7), (9, "open, cut", 7), (9, "open")),
+        ((5, "open, cut", 7), (9, "cut", 7), (9, "cut")),
+        ((2, "cut", 7), (3, "cut", 7), (3, "cut")),
+        ((2, "cut", 7), (3, "whole", 7), (3, "whole")),
+    ],
+)
+def test_records_that_were_trimmed_between_two_runs(
+    tmp_path: Path, had: tuple[int, str, int], new: tuple[int, str, int], kept: tuple[int, str]
+) -> None:
     store = Store(tmp_path, 10)
-    store.write(rows_of(1, 9), [], 0)
-    store.write(rows_of(1, 2, state="cut"), [], 0)
-    assert stored(store)["t", 1] == (9, "whole")
-    store.write(rows_of(2, 2, state="cut"), [], 0)
-    store.write(rows_of(2, 3, state="cut"), [], 0)
-    assert stored(store)["t", 2] == (3, "cut")
+    for count_, state, first in (had, new):
+        rows = rows_of(1, count_, state=state, first=first, last=first + count_ - 1)
+        store.write(rows, [], 5 * WINDOW)
+    assert stored(store)["t", 1] == kept
 
 
 def test_where_the_next_run_begins(tmp_path: Path) -> None:
