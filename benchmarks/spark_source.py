@@ -54,7 +54,11 @@ def session(folder: Path) -> Any:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "2g")
+    builder = (
+        builder.config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.driver.memory", "2g")
+    )
     builder = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     builder = builder.config("spark.sql.parquet.compression.codec", "zstd")
     return builder.config("spark.sql.warehouse.dir", str(folder / "warehouse")).getOrCreate()

@@ -95,6 +95,7 @@ def write(
     rows: Iterable[Row],
     part: int = 0,
     query: tuple[str, int] | None = None,
+    at_once: int = 100,
 ) -> WriterCommitMessage:
     """One attempt of one task; a stream's says which query and batch it is of."""
     context = TaskContext()
@@ -104,12 +105,12 @@ def write(
         context._localProperties = dict(zip(names, map(str, query), strict=True))
     TaskContext._taskContext = context
     try:
-        return travelled(travelled(writer).write(_batches(rows)))
+        return travelled(travelled(writer).write(_batches(rows, at_once)))
     finally:
         TaskContext._taskContext = None
 
 
-def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+def _batches(rows: Iterable[Row], at_once: int) -> Iterator[pa.RecordBatch]:
     listed = list(rows)
-    for at in range(0, len(listed), 100):
-        yield pa.RecordBatch.from_pylist(listed[at : at + 100])
+    for at in range(0, len(listed), at_once):
+        yield pa.RecordBatch.from_pylist(listed[at : at + at_once])

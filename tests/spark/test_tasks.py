@@ -124,6 +124,13 @@ def test_many_topics(lake: Server, topic: str) -> None:
         assert bodies(lake, f"{topic}-{n}") == [b"%d" % m for m in range(n, 500, 50)]
 
 
+def test_more_than_one_block(lake: Server, topic: str) -> None:
+    writer = batch_writer(ROWS, servers=lake.bulk)
+    large = [b"%02d" % n + bytes(5 << 20) for n in range(6)]
+    writer.commit([write(writer, rows(topic, large), at_once=1)])
+    assert [body[:2] for body in bodies(lake, topic)] == [body[:2] for body in large]
+
+
 def test_several_brokers(lake: Server, second: Server, topic: str) -> None:
     both = f"{lake.bulk},{second.bulk}"
     first = batch_writer(ROWS, servers=both)
