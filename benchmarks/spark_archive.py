@@ -28,6 +28,7 @@ from typing import Any
 
 from bulk_door import fill, processor_seconds, start
 
+from broker.client.bulk.connection import Connection as Door
 from broker.client.bulk.reading import iter_arrow
 from broker.client.scenarios import NatsRequestPlan, NsqFlowPlan, run_nats_request, run_nsq_flow
 from broker.spark.jobs.archive import Archiving, build
@@ -67,6 +68,9 @@ def broker(folder: Path, records: int, size: int) -> Iterator[tuple[int, dict[st
     try:
         for topic in TOPICS:
             fill(ports["nsq_http"], topic, records // len(TOPICS), size)
+        with Door(ports["bulk"]) as door:  # what is not on the disk yet is not archived
+            while any(t.next - t.first < records // len(TOPICS) for t in door.topics().topics):
+                time.sleep(0.1)
         yield child.pid, ports
     finally:
         child.terminate()
