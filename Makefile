@@ -53,7 +53,7 @@ test: $(VENV)/.built  ## the test suite without slow and browser ones; Spark's a
 	mkdir -p build
 	$(if $(filter tests,$(TESTS)),nice -n 19 $(MAKE) --no-print-directory asan-tree \
 	    >build/asan.log 2>&1 & )$(PY) -m pytest -q -m '$(FAST)' \
-	    -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS); \
+	    -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS); \
 	    code=$$?; wait; exit $$code
 	$(if $(filter tests,$(TESTS)),$(MAKE) --no-print-directory fuzz \
 	    FUZZ_SECONDS=$(FUZZ_SECONDS_IN_TEST) FUZZ_ARGS=)

@@ -11,8 +11,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds nothing: `harness` is here
 
@@ -21,6 +23,7 @@ from harness.golden import UNIQ_LENGTH
 from harness.servers import TARGET_ORIGINAL, Config
 
 LOG_SHOWN_CHARS = 8_000
+SPARK = "tests/spark/"
 _NUMBERS = itertools.count()
 _MARKS = pytest.StashKey[dict[int, list[int]]]()
 
@@ -32,14 +35,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "only_ours: says something the originals do not do")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
+class _Files(LoadFileScheduling):
+    """What is shared out among processes is files, and all Spark tests as one: they share a
+    session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Files:
+    return _Files(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # What is shared out among processes is files, and all Spark tests as one: they share a session,
-    # take the longest, and so begin first.
-    items.sort(key=lambda item: item.path.parent.name != "spark")
-    for item in items:
-        group = "spark" if item.path.parent.name == "spark" else item.nodeid.split("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: not item.nodeid.startswith(SPARK))  # long ones begin first
     if not TARGET_ORIGINAL:
         return
     missing = Originals.missing()
