@@ -205,6 +205,5 @@ def test_the_service_is_one_line_of_the_configuration(
 ) -> None:
     addresses = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
     server = start_broker({"nsqlookupd": {"enabled": True, **addresses}})
-    log = server.log_since()
-    assert "nsqlookupd=127.0.0.1:" in log
-    assert "nsqlookupd_http=127.0.0.1:" in log
+    server.await_log("nsqlookupd=127.0.0.1:")
+    server.await_log("nsqlookupd_http=127.0.0.1:")
