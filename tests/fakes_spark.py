@@ -10,6 +10,8 @@ from typing import Any
 class FakeSpark:
     """What the jobs ask of a session. `ran` counts tasks; `fault` may raise before one runs."""
 
+    defaultParallelism = 1 << 20  # noqa: N815  # each work is a task
+
     def __init__(self, fault: Callable[[Any], None] | None = None) -> None:
         self.ran = 0
         self.fault = fault

@@ -311,7 +311,7 @@ def run_tasks(
         tasks = context.parallelize(works, min(len(works), most))
         found: list[R] = tasks.map(function).collect()
     except Exception as error:
-        if not type(error).__module__.startswith("py4j"):
+        if not type(error).__module__.startswith(("py4j", "pyspark")):
             raise
         raise JobError(FAILED_TASK.format(text=first_line(error))) from error
     return found

@@ -7,6 +7,7 @@ point), and has its numbers as a table beneath, for those who do not see it.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -48,7 +49,7 @@ def nice_top(highest: float, *, binary: bool = False) -> float:
     """The end of an axis, at least as high: 1, 2, 4, 6 or 8 times a power of ten, of whatever unit
     it is shown in. A quarter of it has few digits too."""
     unit = 1024.0 ** int(math.log(highest, 1024)) if binary and highest >= 1024 else 1.0
-    if highest <= 0:
+    if highest <= sys.float_info.min:  # powers of ten below it are 0
         return 1.0
     power: float = 10.0 ** math.floor(math.log10(highest / unit)) * unit
     return next((s * power for s in (1, 2, 4, 6, 8) if s * power >= highest), 10 * power)
