@@ -31,6 +31,7 @@ def copy(plan: dict[str, Any]) -> int:
     return code
 
 
+@pytest.mark.slow  # three sessions of Spark; test_tasks.py and test_faults.py are quick
 @pytest.mark.timeout(900)
 def test_each_record_is_copied_once(lake: Server, topic: str, tmp_path: Path) -> None:
     source, target = f"{topic}-from", f"{topic}-to"
