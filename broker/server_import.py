@@ -22,6 +22,7 @@ from broker.core.engine import Engine
 from broker.core.files import MetaError, escape, load_meta
 from broker.core.importing import append_at, pass_over, set_attempts
 from broker.core.router import Router
+from broker.durable import sync_path
 from broker.lockfile import DataLock, DataLockedError
 from broker.net.listener import Runtime
 from broker.protocols.nsq.diskqueue import (
@@ -110,7 +111,7 @@ class Progress:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.path)
-        sync_folder(self.path.parent)
+        sync_path(self.path.parent)
 
 
 def signature(source: Path) -> list[list[object]]:
@@ -203,7 +204,7 @@ class Import:
         progress.own["moving"] = {"topic": name, "log_id": log_id, "messages": count}
         progress.save()
         (staging / folder).rename(self.data / LOGS_FOLDER / folder)
-        sync_folder(self.data / LOGS_FOLDER)
+        sync_path(self.data / LOGS_FOLDER)
         progress.own["topics"][name] = count
         progress.own["moving"] = None
         progress.save()
@@ -276,20 +277,7 @@ def batches(stored: Iterator[S]) -> Iterator[list[S]]:
         yield batch
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder safe."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def sync_tree(folder: Path) -> None:
     """Make everything below a folder safe."""
     for path in (folder, *folder.rglob("*")):
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_path(path)

@@ -21,6 +21,7 @@ from broker.core.files import MetaError, escape, load_meta
 from broker.core.importing import append_at, stand
 from broker.core.peek import peek_log
 from broker.core.router import Router
+from broker.durable import sync_path
 from broker.lockfile import DataLock, DataLockedError
 from broker.net.listener import Runtime
 from broker.protocols.stan.channels import FACE
@@ -48,7 +49,6 @@ from broker.server_import import (
     ImportRefusedError,
     Progress,
     batches,
-    sync_folder,
     sync_tree,
 )
 from broker.server_stan_source import Hold
@@ -303,7 +303,7 @@ class Import:
         store.sync()
         folder = escape(name)
         (staging / folder).rename(self.data / LOGS_FOLDER / folder)
-        sync_folder(self.data / LOGS_FOLDER)
+        sync_path(self.data / LOGS_FOLDER)
         progress.own["topics"][name] = channel.messages
         progress.own["moving"] = None
         progress.save()

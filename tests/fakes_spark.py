@@ -1,4 +1,5 @@
-"""Spark for jobs whose tasks return values: they run here in turn, pickled both ways."""
+"""As much of Spark as jobs need whose tasks return values: these run here in turn, pickled both
+ways."""
 
 from __future__ import annotations
 
@@ -16,30 +17,37 @@ class FakeSpark:
         self.ran = 0
         self.fault = fault
 
+    def __enter__(self) -> FakeSpark:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
     @property
     def sparkContext(self) -> FakeSpark:  # noqa: N802
         return self
 
-    def parallelize(self, works: Sequence[Any], slices: int) -> _Works:
+    def parallelize(self, works: Sequence[Any], slices: int) -> Tasks:
         assert slices == len(works)
-        return _Works(self, [pickle.dumps(work) for work in works])
+        return Tasks(works, self)
 
 
-class _Works:
-    def __init__(self, spark: FakeSpark, works: list[bytes]) -> None:
+class Tasks:
+    def __init__(self, items: Sequence[Any], spark: FakeSpark) -> None:
+        self.items = items
         self.spark = spark
-        self.works = works
-        self.function: Callable[[Any], Any] = lambda work: work
 
-    def map(self, function: Callable[[Any], Any]) -> _Works:
-        self.function = pickle.loads(pickle.dumps(function))
-        return self
+    def map(self, function: Callable[[Any], Any]) -> Tasks:
+        there = pickle.loads(pickle.dumps(function))
+        return Tasks(
+            [self._run(there, pickle.loads(pickle.dumps(i))) for i in self.items], self.spark
+        )
 
     def collect(self) -> list[Any]:
-        return [self._run(pickle.loads(work)) for work in self.works]
+        return [pickle.loads(pickle.dumps(item)) for item in self.items]
 
-    def _run(self, work: Any) -> Any:
+    def _run(self, function: Callable[[Any], Any], work: Any) -> Any:
         self.spark.ran += 1
         if self.spark.fault is not None:
             self.spark.fault(work)
-        return pickle.loads(pickle.dumps(self.function(work)))
+        return function(work)

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from broker.core.files import NEW_SUFFIX
+from broker.durable import sync_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,20 +16,11 @@ def save(path: Path, text: bytes) -> None:
     """Put a file in place in one step; its folder is made if need be. OSError: as before."""
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
-        sync_folder(path.parent.parent)
+        sync_path(path.parent.parent)
     fresh = path.with_name(path.name + NEW_SUFFIX)
     with fresh.open("wb") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Bring the names in a folder onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(path.parent)

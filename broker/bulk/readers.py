@@ -19,9 +19,10 @@ import msgspec
 
 from broker import errors_bulk, limits, limits_bulk
 from broker.bulk.answers import RefusedError
-from broker.bulk.files import save, sync_folder
+from broker.bulk.files import save
 from broker.bulk.keeping import Keeping
 from broker.core.files import NEW_SUFFIX, UNREADABLE_SUFFIX, escape
+from broker.durable import sync_path
 from broker.logs import fields
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Readers:
     def _remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._path(name).unlink()
-            sync_folder(self.folder)
+            sync_path(self.folder)
 
     # --- changes
 

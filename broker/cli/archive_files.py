@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from broker.durable import sync_path
+
 _GZIP_WBITS: Final = 16 + zlib.MAX_WBITS
 _MODE: Final = 0o666
 
@@ -157,7 +159,7 @@ class Archive:
             self._gzip = None
         os.fsync(self._file.fileno())
         for folder in self._dirty_folders:
-            _sync_folder(folder)
+            sync_path(folder)
         self._dirty_folders.clear()
 
     def close(self) -> None:
@@ -185,14 +187,6 @@ class Archive:
                 number += 1
                 continue
             self._revision = number
-            _sync_folder(target.parent)
+            sync_path(target.parent)
             self._path.unlink()
             return
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -20,6 +20,8 @@ from urllib.parse import quote
 import orjson
 import pyarrow as pa
 
+from broker.durable import sync_path
+
 STATE: Final = ".twinwire-export.json"
 PART: Final = ".part"
 ROW_GROUP_ROWS: Final = 128_000
@@ -215,9 +217,5 @@ def write_file(path: Path, kind: str, schema: pa.Schema, batches: Iterator[pa.Re
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_path(path.parent)
     return rows

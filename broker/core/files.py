@@ -16,6 +16,8 @@ from urllib.parse import quote, unquote
 
 import orjson
 
+from broker.durable import sync_path
+
 META_VERSION = 1
 META = "meta.json"
 META_BYTES = 1 << 12  # more than nearly any has
@@ -78,11 +80,7 @@ def save_meta(folder: str, meta: dict[str, Any], *, durable: bool = False) -> No
             os.fsync(file.fileno())
     os.replace(path + ".new", path)
     if durable:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_path(folder)
 
 
 def has_meta(folder: str, meta: dict[str, Any]) -> bool:

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from broker.durable import sync_path
 from broker.errors_jobs import (
     BAD_MANIFEST,
     CONFLICT,
@@ -312,15 +313,7 @@ def publish(path: Path, data: bytes, *, anew: bool = False) -> None:
             temp.replace(path)
     finally:
         temp.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    sync_path(path.parent)
 
 
 def _now() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from archives import archiver
-from inline_spark import InlineSpark
+from fakes_spark import FakeSpark
 
 from broker.spark.jobs import archive_write
 from broker.spark.manifest import Manifest
@@ -39,7 +39,7 @@ def main(door: str, topic: str, folder: str, place: str) -> None:
         return real(*arguments, **named)
 
     setattr(owner, name, call)
-    spark: Any = InlineSpark()
+    spark: Any = FakeSpark()
     archiver(spark, Path(folder), door, topic, batch_records=400, task_records=100).run()
 
 

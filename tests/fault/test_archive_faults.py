@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from archives import archiver, counted, keys, parquet_files, rows
+from fakes_spark import FakeSpark, Tasks
 from harness import Server
 from harness.frames import header_block, record
 from harness.http import request
-from inline_spark import InlineSpark, Tasks
 from live_spark import SYNCED, fill, make_topic, numbered
 from toy_bulk import ToyDoor, ToyLog
 
@@ -26,7 +26,7 @@ from broker.client.bulk import Connection
 from broker.errors_jobs import JobError
 from broker.spark.manifest import Gap, Manifest
 
-SPARK: Any = InlineSpark()
+SPARK: Any = FakeSpark()
 StartBroker = Callable[..., Server]
 
 
@@ -90,7 +90,7 @@ def test_killed_in_a_task(
     map_ = Tasks.map
 
     def some(self: Tasks, function: Callable[[Any], Any]) -> Tasks:
-        map_(Tasks(self.items[:2]), function)
+        map_(Tasks(self.items[:2], self.spark), function)
         (tmp_path / next(iter(parquet_files(tmp_path)))).with_name(".abc.tmp").write_bytes(b"PAR1")
         raise Killed
 
@@ -128,11 +128,12 @@ def test_a_broker_that_is_killed_in_a_batch(
     map_, killed = Tasks.map, []
 
     def some(self: Tasks, function: Callable[[Any], Any]) -> Tasks:
-        first = map_(Tasks(self.items[:2]), function)
+        first = map_(Tasks(self.items[:2], self.spark), function)
         if not killed:
             server.kill()
             killed.append(True)
-        return Tasks(first.items + map_(Tasks(self.items[2:]), function).items)
+        rest = map_(Tasks(self.items[2:], self.spark), function)
+        return Tasks([*first.items, *rest.items], self.spark)
 
     monkeypatch.setattr(Tasks, "map", some)
     said: list[str] = []

@@ -14,14 +14,14 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from archives import archiver, counted, keys, parquet_files
+from fakes_spark import FakeSpark
 from harness import Server
-from inline_spark import InlineSpark
 from live_spark import SYNCED, fill, numbered
 
 from broker.spark.manifest import Manifest
 
 VICTIM = Path(__file__).parent / "archive_victim.py"
-SPARK: Any = InlineSpark()
+SPARK: Any = FakeSpark()
 
 
 def test_killed_everywhere(broker_for: Callable[[Any], Server], uniq: str, tmp_path: Path) -> None:

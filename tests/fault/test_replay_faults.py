@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from archives import archiver
+from fakes_spark import FakeSpark
 from harness import Server
-from inline_spark import InlineSpark
 from live_spark import SYNCED, fill, numbered
 
 from broker.client.bulk import BulkError, read_arrow
@@ -27,7 +27,7 @@ from broker.spark.jobs.replay import Replayer, Replaying, build
 from broker.spark.jobs.replay_plan import Wish
 from broker.spark.manifest import Manifest
 
-SPARK: Any = InlineSpark()
+SPARK: Any = FakeSpark()
 
 
 class Killed(BaseException):

@@ -28,7 +28,7 @@ TEXTS = sorted(
 )
 
 # Who may import whom. A protocol's wire module counts apart from the rest of the protocol.
-_BASE = {"root", "limits", "errors"}
+_BASE = {"root", "limits", "errors", "durable"}
 _SERVED = _BASE | {"core", "wire", "stats", "logs", "openssl", "gotext"}
 ALLOWED = {
     "root": set(),
@@ -36,12 +36,13 @@ ALLOWED = {
     "stats": set(),
     "logs": set(),
     "gotext": {"limits"},
+    "durable": set(),
     "lockfile": set(),
     "openssl": set(),
     "build": set(),
     "errors": {"limits"},
     "config": _BASE,
-    "core": {"limits", "errors"},
+    "core": {"limits", "errors", "durable"},
     "wire": {"limits", "errors", "core"},
     "net": {"limits", "errors", "core", "logs", "openssl"},
     "nsq": _SERVED,

@@ -247,14 +247,7 @@ def test_foreign_records_among_the_events(
 def test_the_command(
     told: Server, uniq: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Session:
-        def __enter__(self) -> FakeSpark:
-            return FakeSpark()
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(rollup, "session", lambda *_: Session())
+    monkeypatch.setattr(rollup, "session", lambda *_: FakeSpark())
     publish(told, uniq, 10)
     folder = tmp_path / "out"
     arguments = [str(folder), "--servers", str(told.bulk), "--topics", uniq, "--window", "5m"]

@@ -251,14 +251,7 @@ def test_no_letters(sick: Server, uniq: str, tmp_path: Path) -> None:
 def test_the_command(
     sick: Server, uniq: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Session:
-        def __enter__(self) -> FakeSpark:
-            return FakeSpark()
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(triage, "session", lambda *_: Session())
+    monkeypatch.setattr(triage, "session", lambda *_: FakeSpark())
     topic = f"sick.{uniq}"
     publish(sick, topic, [b"a"])
     kill(sick, topic, 1)

@@ -26,6 +26,7 @@ import orjson
 
 from broker import limits
 from broker.core.files import META
+from broker.durable import sync_path
 
 if TYPE_CHECKING:
     from broker.core.log import Log
@@ -168,7 +169,7 @@ class Store:
                 view = view[os.write(fd, view) :]
             os.fdatasync(fd)
             new.replace(self._path)
-            _sync_path(self._path.parent)
+            sync_path(self._path.parent)
         except OSError:
             os.close(fd)
             raise
@@ -286,18 +287,10 @@ def _sync_all(fd: int, folders: list[str]) -> None:
     os.fdatasync(fd)
     for folder in folders:
         with contextlib.suppress(FileNotFoundError):  # the channel is deleted by now
-            _sync_path(Path(folder) / META)
-            _sync_path(Path(folder))
+            sync_path(Path(folder) / META)
+            sync_path(Path(folder))
     for root in {Path(folder).parent for folder in folders}:
-        _sync_path(root)
-
-
-def _sync_path(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        sync_path(root)
 
 
 def _known(kind: type[ClientRecord | SubRecord], values: dict[str, Any]) -> dict[str, Any]:

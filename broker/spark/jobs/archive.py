@@ -43,10 +43,10 @@ from broker.spark.jobs.command import (
     job_options,
     pair_of,
     run,
-    run_tasks,
     session,
 )
 from broker.spark.jobs.progress import Done, Tell, tell
+from broker.spark.jobs.tasks import run_tasks
 from broker.spark.manifest import Change, Gap, Manifest, Range, State
 from broker.spark.offsets import Mark, Offsets, Place
 from broker.spark.options import Progress, Splitting, Wanted

@@ -31,9 +31,10 @@ from broker.client.bulk.errors import (
 )
 from broker.client.bulk.options import Options
 from broker.client.bulk.reading import Piece, frames
+from broker.durable import sync_path
 from broker.limits_jobs import OPEN_HOURS, ROW_GROUP_BYTES, ROW_GROUP_ROWS, ZSTD_LEVEL
 from broker.spark import layout
-from broker.spark.manifest import DataFile, Gap, Range, sync_folder
+from broker.spark.manifest import DataFile, Gap, Range
 
 COLUMNS: Final = (
     "partition", "offset", "timestamp", "subject", "key", "value", "headers", "notBefore",
@@ -278,7 +279,7 @@ class ParquetFile:
         self._file.close()
         target = self._archive / self._folder / name
         self._temp.replace(target)
-        sync_folder(target.parent)
+        sync_path(target.parent)
         return f"{self._folder}/{name}", size
 
     def abandon(self) -> None:
@@ -296,7 +297,7 @@ def make_folder(archive: Path, folder: str) -> None:
         above, at = at, at / part
         if not at.is_dir():
             at.mkdir(exist_ok=True)
-            sync_folder(above)
+            sync_path(above)
 
 
 def unlink_all(paths: Iterable[Path]) -> None:

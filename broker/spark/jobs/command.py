@@ -33,7 +33,6 @@ from broker.errors_jobs import (
     BAD_DURATION,
     BAD_PAIR,
     BAD_TIME,
-    FAILED_TASK,
     NO_EXTRA,
     NO_JAVA,
     NO_SPARK,
@@ -42,18 +41,17 @@ from broker.errors_jobs import (
     JobError,
 )
 from broker.errors_spark import BrokerDownError, DataLossError, OptionError
-from broker.limits_jobs import PROGRESS_S, TASKS_PER_CORE
+from broker.limits_jobs import PROGRESS_S
 from broker.spark import options as given
 from broker.spark.jobs import shipping
 from broker.spark.jobs.progress import tell
+from broker.spark.jobs.tasks import telling_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 SPARK_ERRORS: Final = (BrokerDownError, DataLossError, OptionError)
-T = TypeVar("T")
-R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -278,7 +276,7 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
         try:
             spark = builder.getOrCreate()
         except PySparkException as error:
-            raise JobError(NO_SPARK.format(text=first_line(error))) from error
+            raise JobError(NO_SPARK.format(text=telling_line(str(error)))) from error
         try:
             yield spark
         finally:
@@ -294,27 +292,6 @@ def settings(job: Job, *, submitted: bool, light: bool = False) -> dict[str, str
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             found |= {**_LOCAL, **_LIGHT} if light else _LOCAL
     return found | dict(job.conf)
-
-
-def run_tasks(
-    spark: SparkSession, function: Callable[[T], R], works: Sequence[T], *, even: bool = False
-) -> list[R]:
-    """On the executors; what they return, in the order of the works.
-
-    Works of `even` size share tasks where there are many: a task costs 50 ms of its own.
-    """
-    if not works:
-        return []
-    context = spark.sparkContext
-    most = max(context.defaultParallelism * TASKS_PER_CORE, 1) if even else len(works)
-    try:
-        tasks = context.parallelize(works, min(len(works), most))
-        found: list[R] = tasks.map(function).collect()
-    except Exception as error:
-        if not type(error).__module__.startswith(("py4j", "pyspark")):
-            raise
-        raise JobError(FAILED_TASK.format(text=first_line(error))) from error
-    return found
 
 
 def read_stream(
@@ -345,11 +322,4 @@ def await_query(query: StreamingQuery, name: str) -> None:
                     seconds = batch.durationMs.get("triggerExecution", 0) / 1000
                     tell(f"{name}: batch {told}: {batch.numInputRows:,} records, {seconds:.1f} s")
     except StreamingQueryException as error:
-        raise JobError(QUERY_FAILED.format(text=first_line(error))) from error
-
-
-def first_line(error: Exception) -> str:
-    """The line of a Java stack trace that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Exception" in line or "Error" in line]
-    return (telling or lines or [repr(error)])[-1]
+        raise JobError(QUERY_FAILED.format(text=telling_line(str(error)))) from error

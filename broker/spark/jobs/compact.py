@@ -22,8 +22,9 @@ import click
 from broker.errors_jobs import FAILED_TASK, JobError
 from broker.limits_jobs import COMPACT_AFTER_S, COMPACT_GROUPS, DAY_FILE_BYTES
 from broker.spark import layout
-from broker.spark.jobs.command import Duration, Job, job_options, run, run_tasks, session
+from broker.spark.jobs.command import Duration, Job, job_options, run, session
 from broker.spark.jobs.progress import Tell, size, tell
+from broker.spark.jobs.tasks import run_tasks
 from broker.spark.manifest import Change, DataFile, Manifest, State
 
 if TYPE_CHECKING:

@@ -36,9 +36,10 @@ from broker.errors_jobs import (
 from broker.limits_jobs import REPLAY_EPOCH_S, REPLAY_PART_RECORDS, REPLAY_RECORDS
 from broker.spark import layout
 from broker.spark.jobs import replay_plan as planned
-from broker.spark.jobs.command import Job, Time, job_options, run, run_tasks, session
+from broker.spark.jobs.command import Job, Time, job_options, run, session
 from broker.spark.jobs.progress import Done, Tell, tell
 from broker.spark.jobs.replay_plan import Part, Wish
+from broker.spark.jobs.tasks import run_tasks
 from broker.spark.manifest import Manifest, Range, State, time_us
 from broker.spark.options import is_subject_filter
 

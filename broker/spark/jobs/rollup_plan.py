@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from broker.limits_reports import FILE_BYTES_PER_TASK, FILES_PER_TASK, WINDOW_SETTLED_S
 from broker.spark.brokers import Brokers
-from broker.spark.jobs.rollup_tasks import File, Range, Since, Work
-from broker.spark.manifest import Manifest, State
+from broker.spark.jobs.rollup_tasks import File, Since, Work
+from broker.spark.manifest import Manifest, Range, State
 from broker.spark.offsets import Mark, Offsets, Place
 from broker.spark.options import Access, Splitting, Wanted
 from broker.spark.planning import Slice, plan

@@ -25,19 +25,10 @@ from broker.client.bulk.options import Options
 from broker.client.bulk.reading import Piece, frames
 from broker.limits_reports import ATTEMPTS_SHOWN, EVENT_BATCH_ROWS, GAPS_TOLD, TASK_BATCH_ROWS
 from broker.spark.jobs.histogram import steps_of
+from broker.spark.manifest import Range
 
 COLUMNS: Final = ("offset", "timestamp", "value")
 _WHOLE: Final = pa.int64()
-
-
-class Range(NamedTuple):
-    """Seqs [start, end) of one incarnation of a log."""
-
-    topic: str
-    partition: int
-    inc: str
-    start: int
-    end: int
 
 
 class File(NamedTuple):

@@ -1,14 +1,14 @@
-"""Tasks on Spark that return what became of them, and are tried again while a broker restarts."""
+"""Tasks on Spark that are tried again while a broker restarts."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from broker.errors_jobs import BROKER_DOWN, FAILED_TASK, JobError
 from broker.limits_reports import TASK_PATIENCE_S, TASK_RETRY_S
+from broker.spark.jobs.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,11 +39,7 @@ def spread(  # noqa: PLR0913
     deadline = time.monotonic() + patience_s
     left = list(range(len(works)))
     while left:
-        try:
-            tasks = spark.sparkContext.parallelize([works[i] for i in left], len(left))
-            found = tasks.map(function).collect()
-        except _java_errors() as error:
-            raise JobError(FAILED_TASK.format(text=telling_line(str(error)))) from error
+        found = run_tasks(spark, function, [works[i] for i in left])
         failed = []
         for i, outcome in zip(left, found, strict=True):
             if not outcome.failure:
@@ -60,20 +56,3 @@ def spread(  # noqa: PLR0913
                 raise JobError(BROKER_DOWN.format(text=text, seconds=f"{patience_s:.0f}"))
             wait(TASK_RETRY_S)
     return [results[i] for i in range(len(works))]
-
-
-def _java_errors() -> tuple[type[Exception], ...]:
-    try:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-    except ImportError:
-        return ()
-    return Py4JError, PySparkException
-
-
-def telling_line(trace: str) -> str:
-    """The line of a stack trace that says something: Python's, which stands within Java's."""
-    lines = [line.strip() for line in trace.splitlines() if line.strip()]
-    said = [line for line in lines if re.match(r"[A-Z]\w*(Error|Exception|Interrupt)\b", line)]
-    java = [line for line in lines if "Exception" in line or "Error" in line]
-    return (said or java or lines or ["?"])[-1]

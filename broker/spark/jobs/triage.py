@@ -122,7 +122,8 @@ class Triage:
         return found
 
     def _works(self, survey: Survey) -> list[Work]:
-        from broker.spark.jobs.triage_tasks import Range, Work
+        from broker.spark.jobs.triage_tasks import Work
+        from broker.spark.manifest import Range
 
         slices = [
             Slice(e.place, e.inc, e.first, e.next, e.server, e.broker, e.record_bytes)

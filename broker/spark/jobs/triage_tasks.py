@@ -31,6 +31,7 @@ from broker.limits_reports import (
     TRIAGE_BATCH_ROWS,
 )
 from broker.spark.jobs.shape import VERSION, shape_of
+from broker.spark.manifest import Range
 
 COLUMNS: Final = ("offset", "timestamp", "value", "headers")
 OTHER: Final = "other shapes"  # of a task that has met too many
@@ -40,16 +41,6 @@ _SUBJECT: Final = "twinwire-subject"  # cannot be published to again: the header
 _HOUR_US: Final = 3600 * 10**6
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _STAGED: Final = pa.schema([("value", pa.binary()), ("headers", _HEADERS)])
-
-
-class Range(NamedTuple):
-    """Seqs [start, end) of one dead-letter topic."""
-
-    topic: str
-    partition: int
-    inc: str
-    start: int
-    end: int
 
 
 class Key(NamedTuple):

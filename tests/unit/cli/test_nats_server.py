@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.lookup import eventually
 from harness.originals import nats_server, nats_server_on_path
 
 from broker import limits
@@ -257,15 +258,9 @@ def test_no_start(command: list[str], args: list[str], line: str, tmp_path: Path
 @BOTH
 def test_pid_and_ports_files(command: list[str], tmp_path: Path, processes: list[Running]) -> None:
     args = ["-a", "127.0.0.1", "-p", "-1", "-P", "pid", "--ports_file_dir", ".", "-l", "log"]
-    (tmp_path / "log").touch()
     processes.append(server := Running(command, tmp_path, *args))
     pid = server.process.pid
-    with subprocess.Popen([*TAIL, "-f", "log"], cwd=tmp_path, stdout=subprocess.PIPE) as tail:
-        assert tail.stdout is not None
-        for line in tail.stdout:
-            if b"Server is ready" in line:
-                break
-        tail.kill()
+    eventually(lambda: any(f.stat().st_size for f in tmp_path.glob(f"[!.]*_{pid}.ports")))
     assert (tmp_path / "pid").read_text() == str(pid)
     (path,) = tmp_path.glob(f"*_{pid}.ports")
     (url,) = json.loads(path.read_text())["nats"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import shutil
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from broker.errors_jobs import JobError
 from broker.spark.jobs import command
 from broker.spark.manifest import Manifest
 
+ROOT = Path(__file__).resolve().parents[3]
 ARCHIVE = ["archive", "--servers", "127.0.0.1:1", "--topics", "orders"]
 
 
@@ -62,13 +64,16 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-def test_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java(tmp_path: Path) -> None:
+    """As a process of its own: a session that other tests here began would be taken."""
     pytest.importorskip("pyspark")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda _name: None)
-    result = invoke(*ARCHIVE, str(tmp_path))
-    assert result.exit_code == 1
-    assert last_line(result).startswith("Error: no Java is found")
+    result = subprocess.run(
+        [sys.executable, "-m", "broker", "pipeline", *ARCHIVE, str(tmp_path)],
+        env={"PATH": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("Error: no Java is found")
 
 
 @pytest.mark.parametrize(

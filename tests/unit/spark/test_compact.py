@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from archives import counted, parquet_files, rows
-from inline_spark import InlineSpark
+from fakes_spark import FakeSpark
 
 from broker.client.bulk.arrow import SCHEMA
 from broker.errors_jobs import JobError
@@ -20,7 +20,7 @@ from broker.spark.jobs import compact_merge as merging
 from broker.spark.jobs.compact import Compacter, Compacting, days_of, over_before
 from broker.spark.manifest import Change, Manifest, Range
 
-SPARK: Any = InlineSpark()
+SPARK: Any = FakeSpark()
 INC = "9f3a12bcdd"
 DAY_US = 24 * layout.HOUR_US
 DAY = 20_454  # 2026-01-01

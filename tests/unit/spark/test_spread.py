@@ -9,7 +9,8 @@ import pytest
 from fakes_spark import FakeSpark
 
 from broker.errors_jobs import JobError
-from broker.spark.jobs.spread import spread, telling_line
+from broker.spark.jobs.spread import spread
+from broker.spark.jobs.tasks import telling_line
 
 
 @dataclass
