@@ -1,6 +1,6 @@
 """Frames to Arrow and back on one core: rows a second, and what a PyArrow-only decoder needs.
 
-    python benchmarks/bulk_decode.py [--records 200000] [--size 256]
+    python benchmarks/bulk_decode.py [--records 200000] [--size 256] [--write]
 
 Nothing is sent: frames of 4 MiB as the bulk door makes them are decoded one after another, so that
 they come from memory and not from the processor's caches. Each line is the median of --rounds.
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import report
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -31,6 +32,8 @@ from broker.client.bulk.arrow import DEFAULT_COLUMNS, SCHEMA, to_batches  # noqa
 from broker.client.bulk.encode import blocks  # noqa: E402
 
 FULL = "all columns, two headers"
+DEFAULT = f"decode, {len(DEFAULT_COLUMNS)} default columns"
+GOAL = 2.0
 
 
 def make_frames(records: int, body: bytes, headers: bytes) -> list[bytes]:
@@ -86,14 +89,14 @@ def encode(batches: list[pa.RecordBatch], **more: Any) -> int:
     return sum(batch.num_rows for batch in batches)
 
 
-def rate(work: Callable[[], int], rounds: int) -> float:
-    """Rows a second of processor's time."""
+def rates(work: Callable[[], int], rounds: int) -> list[float]:
+    """Million rows a second of processor's time, of each round."""
     found = []
     for _ in range(rounds + 1):
         began = time.process_time()
         rows = work()
-        found.append(rows / (time.process_time() - began))
-    return statistics.median(found[1:])  # the first one warms up
+        found.append(rows / (time.process_time() - began) / 1e6)
+    return found[1:]  # the first one warms up
 
 
 def main() -> None:
@@ -102,6 +105,7 @@ def main() -> None:
     arguments.add_argument("--records", type=int, default=200_000)
     arguments.add_argument("--size", type=int, default=256)
     arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
     given = arguments.parse_args()
     body = os.urandom(given.size)
     headers = header_block((b"Key", b"customer-17"), (b"Nats-Msg-Id", b"0123456789abcdef"))
@@ -112,7 +116,7 @@ def main() -> None:
     ]
     narrow = [batch.select(["value", "topic"]) for batch in wide]
     lines: list[tuple[str, Callable[[], int]]] = [
-        (f"decode, {len(DEFAULT_COLUMNS)} default columns", lambda: decode(plain, None)),
+        (DEFAULT, lambda: decode(plain, None)),
         ("decode, value", lambda: decode(plain, ["value"])),
         ("decode, offset and timestamp", lambda: decode(plain, ["offset", "timestamp"])),
         (f"decode, {FULL}", lambda: decode(full, SCHEMA.names)),
@@ -125,9 +129,18 @@ def main() -> None:
         print("NumPy is not installed: no comparison with PyArrow alone")
     else:
         lines.insert(2, ("PyArrow and NumPy, value and offset", lambda: decode_by_pyarrow(plain)))
-    print(f"{given.records} records of {given.size} bytes, {len(plain)} frames, one core")
+    rows = []
     for name, work in lines:
-        print(f"{name:40} {rate(work, given.rounds) / 1e6:6.2f} M rows/s", flush=True)
+        found = rates(work, given.rounds)
+        rate = statistics.median(found)
+        goal = [f">= {GOAL}", report.verdict(rate, GOAL)] if name == DEFAULT else ["", ""]
+        rows.append([name, f"{rate:.2f}", report.spread(found), *goal])
+    method = (
+        f"{given.records:,} records of {given.size} B in {len(plain)} frames, in memory; one core, "
+        f"{given.rounds} rounds, median."
+    )
+    head = ["row", "M rows/s", "spread", "goal", ""]
+    report.tell("bulk decode", method, head, rows, write=given.write)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,13 @@ def _first_line(*command: str) -> str:
 
 def about(*originals: str) -> str:
     """Date, machine and versions, as a Markdown list; of nats-server and nsqd unless given."""
+    names = originals or ("nats-server", "nsqd")
+    versions = "; ".join(_first_line(name, "--version") for name in names)
+    return f"{about_us()}\n- originals: {versions}"
+
+
+def about_us() -> str:
+    """Date, machine and our own version."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     now = datetime.datetime.now(datetime.UTC)
     commit = _first_line("git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty")
@@ -40,9 +47,6 @@ def about(*originals: str) -> str:
         "machine": f"{os.cpu_count()} cores, {cpu_model()}, {memory_bytes / 2**30:.0f} GiB",
         "kernel": f"Linux {platform.release()}",
         "ours": f"twinwire {__version__} ({commit}), Python {platform.python_version()}",
-        "originals": "; ".join(
-            _first_line(name, "--version") for name in originals or ("nats-server", "nsqd")
-        ),
     }
     return "\n".join(f"- {name}: {value}" for name, value in lines.items())
 
@@ -58,6 +62,26 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([draw(head), rule, *(draw(row) for row in rows)])
+
+
+def spread(values: list[float]) -> str:
+    """The smallest and the largest."""
+    digits = 2 if max(values) < 100 else 0
+    return f"{min(values):,.{digits}f}-{max(values):,.{digits}f}"
+
+
+def verdict(value: float, goal: float, *, least: bool = True) -> str:
+    """Whether a goal is met: at least that much, or at most."""
+    return "met" if (value >= goal if least else value <= goal) else "MISSED"
+
+
+def tell(name: str, method: str, head: list[str], rows: list[list[str]], *, write: bool) -> None:
+    """Print a table of our own alone and, if wanted, put it into the section of that name."""
+    title = f"## {name[0].upper()}{name[1:]}"
+    whole = "\n\n".join([title, about_us(), method, table(head, rows)])
+    print(whole)
+    if write:
+        write_section(name, whole)
 
 
 def write_section(name: str, text: str) -> None:

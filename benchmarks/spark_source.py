@@ -1,6 +1,7 @@
 """Spark reading and writing topics: rows a second, beside PyArrow alone in one process.
 
     python benchmarks/spark_source.py [--records 500000] [--topics 4] [--size 256] [--rounds 3]
+        [--write]
 
 A broker is filled, Spark is warmed up, then each line below is measured `--rounds` times and the
 median is printed, all in one run: what the machine does otherwise is in each of them. Put together
@@ -10,7 +11,6 @@ like a notebook: the lines of `measure` are what one would type there.
 from __future__ import annotations
 
 import argparse
-import http.client
 import os
 import statistics
 import sys
@@ -22,27 +22,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bulk_door import ROOT, start
-
-
-def fill(address: str, topic: str, records: int, size: int) -> None:
-    """Publish bodies that all differ, half of each easy to compress, as text is."""
-    host, port = address.split(":")
-    link = http.client.HTTPConnection(host, int(port))
-    length, plain = size.to_bytes(4, "big"), b"0123456789abcdef" * (size // 16 + 1)
-    many = 4_000_000 // (size + 4)
-    while records:
-        count = min(many, records)
-        noise = os.urandom(count * size // 2)
-        bodies = (noise[at : at + size // 2] for at in range(0, len(noise), size // 2))
-        parts = [length + body + plain[: size - len(body)] for body in bodies]
-        link.request(
-            "POST", f"/mpub?topic={topic}&binary=true", count.to_bytes(4, "big") + b"".join(parts)
-        )
-        answer = link.getresponse()
-        assert answer.status == 200, answer.read()
-        answer.read()
-        records -= count
+import report
+from bulk_door import ROOT, fill, start
 
 
 def session(folder: Path) -> Any:
@@ -126,28 +107,34 @@ class Notebook:
         writer.option("topic", f"sink-{self.written}").save()
 
 
-def measure(notebook: Notebook, records: int, rounds: int) -> None:
-    """Print a line for each cell."""
-    cells: dict[str, Callable[[], None]] = {
-        "PyArrow, 1 process, to Parquet": notebook.pyarrow,
-        "count()": notebook.count,
-        "count() of schema 'offset long'": notebook.count_offsets,
-        "noop": notebook.noop,
-        "DataFrame to Parquet": notebook.parquet,
-        "stream, 1 batch, noop": notebook.stream,
-        "transactional sink": notebook.sink,
+def measure(notebook: Notebook, records: int, rounds: int) -> list[list[str]]:
+    """A row for each cell."""
+    alone = "PyArrow, 1 process, to Parquet"
+    cells: dict[str, tuple[Callable[[], None], str, float]] = {
+        alone: (notebook.pyarrow, "", 0),
+        "count()": (notebook.count, "k rows/s", 1000),
+        "count() of schema 'offset long'": (notebook.count_offsets, "", 0),
+        "noop": (notebook.noop, "", 0),
+        "DataFrame to Parquet": (notebook.parquet, "x PyArrow", 0.6),
+        "stream, 1 batch, noop": (notebook.stream, "", 0),
+        "transactional sink": (notebook.sink, "k rows/s", 400),
     }
     took: dict[str, list[float]] = {name: [] for name in cells}
     for number in range(rounds + 1):  # the first one warms up
-        for name, cell in cells.items():
+        for name, (cell, _, _) in cells.items():
             began = time.perf_counter()
             cell()
             if number:
                 took[name].append(time.perf_counter() - began)
-    limit = statistics.median(took["PyArrow, 1 process, to Parquet"])
-    for name, seconds in took.items():
-        median = statistics.median(seconds)
-        print(f"{name:34} {records / median / 1000:8.0f} k rows/s {limit / median:6.2f} x PyArrow")
+    rows = []
+    for name, (_, unit, goal) in cells.items():
+        rates = [records / seconds / 1000 for seconds in took[name]]
+        ratio = statistics.median(a / b for a, b in zip(took[alone], took[name], strict=True))
+        rate = statistics.median(rates)
+        met = report.verdict(ratio if unit == "x PyArrow" else rate, goal) if goal else ""
+        wanted = f">= {goal:g} {unit}" if goal else ""
+        rows.append([name, f"{rate:,.0f}", report.spread(rates), f"{ratio:.2f}", wanted, met])
+    return rows
 
 
 def main() -> None:
@@ -157,6 +144,7 @@ def main() -> None:
     arguments.add_argument("--topics", type=int, default=4)
     arguments.add_argument("--size", type=int, default=256)
     arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
     given = arguments.parse_args()
     topics = [f"bench-{number}" for number in range(given.topics)]
     with tempfile.TemporaryDirectory() as name:
@@ -169,11 +157,17 @@ def main() -> None:
             notebook = Notebook(spark, ports["bulk"], folder, topics)
             while notebook.frame("offset long").count() < given.records * given.topics:
                 time.sleep(0.1)  # the last records are synced a second after they came
-            measure(notebook, given.records * given.topics, given.rounds)
+            rows = measure(notebook, given.records * given.topics, given.rounds)
             spark.stop()
         finally:
             broker.terminate()
             broker.wait()
+    method = (
+        f"{given.topics} topics of {given.records:,} records of {given.size} B, local[2]; "
+        f"{given.rounds} rounds, median; x PyArrow is taken within a round."
+    )
+    head = ["row", "k rows/s", "spread", "x PyArrow", "goal", ""]
+    report.tell("spark source and sink", method, head, rows, write=given.write)
 
 
 if __name__ == "__main__":
