@@ -102,6 +102,8 @@ class Blocks:
                     raise BrokenBlocksError(f"{path}: no block at {self.at}")
                 file.seek(self.at)
                 block = file.read(length)
+                # It was synced and is read for the last time: the log can have its memory.
+                os.posix_fadvise(file.fileno(), self.at, length, os.POSIX_FADV_DONTNEED)
         except OSError as problem:
             raise BrokenBlocksError(str(problem)) from problem
         if check_block(block, self.topic, HEADERS_BEGIN)[0] != GOOD:
