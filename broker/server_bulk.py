@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.bulk.access import Access, TokenFileError
 from broker.bulk.door import BulkDoor
 from broker.bulk.identity import identity
+from broker.core.vfs import sync_file_system
 from broker.net.pages import Pages
 from broker.net.tls import Certificates, TlsFiles
 from broker.openssl import TlsError
@@ -50,13 +52,27 @@ class Bulk:
         self.door.more_routes += writes.routes(self.door)
 
     async def open(self) -> tuple[str, int]:
-        """Listen; the address. ListenError."""
+        """Listen; the address. ListenError; OSError: the disk takes nothing."""
         assert self.config.listen is not None
+        await self._settle()
         self.door.readers.begin()
         context = self.certificates.context if self.certificates is not None else None
         self._pages = Pages(self.door.app(), context)
         await self._pages.open(self.config.listen)
         return self._pages.address
+
+    async def _settle(self) -> None:
+        """What was found at start is on the disk before anyone hears of it.
+
+        A process that was killed has left records that only memory holds. Readers keep places
+        behind them; after a power cut the same seqs would be given to other records.
+        """
+        root = self.door.engine.shared.root
+        if root is None or not self.door.engine.logs:
+            return
+        error = await self.door.in_thread(sync_file_system, os.fsencode(root))
+        if error:
+            raise OSError(error, os.strerror(error), root)
 
     async def reload(self) -> None:
         """Read tokens and certificates again; what is wrong changes nothing and is told."""

@@ -9,6 +9,24 @@ from posix.unistd cimport close, fdatasync, fsync, ftruncate, unlink
 cdef extern from "<unistd.h>" nogil:
     ssize_t pwrite(int fd, const void *data, size_t n, int64_t offset)
 
+cdef extern from * nogil:
+    """
+    #ifdef __linux__
+    int syncfs(int fd);  /* hidden by some headers */
+    #endif
+    static int tw_sync_file_system(int fd)
+    {
+    #ifdef __linux__
+        return syncfs(fd) < 0 ? errno : 0;
+    #else
+        (void)fd;
+        sync();
+        return 0;
+    #endif
+    }
+    """
+    int tw_sync_file_system(int fd)
+
 cdef extern from *:
     """
     /* A fault per kind of call: it fires when `left` calls have passed, `times` times. */
@@ -109,6 +127,24 @@ cdef int vfs_sync_path(const char *path) noexcept nogil:
         return errno
     error = errno if fsync(fd) < 0 else 0
     close(fd)
+    return error
+
+
+def sync_file_system(bytes path):
+    """Bring all that was written to the file system of a path onto its disk; 0 or an errno. For a
+    thread: it takes as long as the disk needs for all of it."""
+    cdef int fault = tw_fault_check(CALL_SYNC, NULL)
+    cdef const char *name = path
+    cdef int fd, error
+    if fault:
+        return fault
+    with nogil:
+        fd = c_open(name, O_RDONLY | O_CLOEXEC)
+        if fd < 0:
+            error = errno
+        else:
+            error = tw_sync_file_system(fd)
+            close(fd)
     return error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from harness.engine import Rig, finish_all, numbered
 from broker.bulk.files import save
 from broker.bulk.writes import Writes
 from broker.config import load
+from broker.core import vfs
 from broker.core.holds import hold
 from broker.core.ranges import readable_from
 from broker.core.taker import Taker
 from broker.server import Server
 
+CALL_SYNC = 2  # of vfs.pxd
 TEXT = """
 [server]
 data = "{data}"
@@ -64,4 +67,23 @@ async def test_the_housekeeping_finds_the_holds(
         assert first == [readable_from(server.engine.log("t"))]
         assert first[0] <= 5
     finally:
+        await server.stop()
+
+
+async def test_what_was_found_is_on_the_disk_before_the_door_opens(tmp_path: Path) -> None:
+    """Else a reader could keep a place behind records that a power cut takes away."""
+    data = tmp_path / "data"
+    rig = Rig(data / "logs")
+    rig.publish(rig.log(), numbered(1, 1))
+    rig.settle()
+    rig.abandon()
+    file = tmp_path / "twinwire.toml"
+    file.write_text(TEXT.format(data=data))
+    server = Server(load(file))
+    vfs.fail(CALL_SYNC, errno.EIO, times=1_000)
+    try:
+        with pytest.raises(OSError, match="Input/output error"):
+            await server.start()
+    finally:
+        vfs.heal()
         await server.stop()
