@@ -21,6 +21,10 @@ from broker.core.vfs cimport (
     vfs_write,
 )
 
+cdef extern from "<fcntl.h>" nogil:
+    enum: POSIX_FADV_DONTNEED
+    int posix_fadvise(int fd, int64_t offset, int64_t n, int advice)
+
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
         pass
@@ -208,6 +212,8 @@ cdef void run_job(job_t *job) noexcept nogil:
             vfs_truncate(job.fd, job.offset)    # what got in must not look like a record later
     elif job.kind == <int>JOB_SYNC:
         job.error = vfs_sync(job.fd)
+        if job.len and not job.error:
+            posix_fadvise(job.fd, job.offset, <int64_t>job.len, POSIX_FADV_DONTNEED)
     elif job.kind == <int>JOB_SYNC_PATH:
         job.error = vfs_sync_path(job.path)
     elif job.kind == <int>JOB_REPLACE:

@@ -12,7 +12,7 @@ the wrong one could hear of it.
 """
 import os
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from posix.fcntl cimport O_RDWR
 
 from broker.core.jobs cimport JOB_SYNC, JOB_SYNC_PATH, JobOwner, Worker, copy_path, job_t
@@ -27,6 +27,8 @@ from broker.core.files import META
 cdef enum:
     SECOND_MIN = 32         # appends that must wait for a second sync, and at least
     SECOND_SHARE = 2        # this fraction of what the first one covers
+    KEPT_BYTES = 1 << 20    # of a segment that nobody reads stay in the page cache, at its end
+    WINDOW_BYTES = 1 << 26  # looked through before that; what went already costs next to nothing
 
 
 cdef class Round(JobOwner):
@@ -117,6 +119,7 @@ cdef void begin(Log log, Round round, uint64_t covered) noexcept:
         job = worker.job(JOB_SYNC, round)
         job.fd = segment.second_fd if round.second else segment.fd
         job.tag = segment.id
+        give_back(log, segment, job)
         round.jobs += 1
         worker.submit(job)
         if not segment.known_to_folder:
@@ -130,6 +133,18 @@ cdef void begin(Log log, Round round, uint64_t covered) noexcept:
         sync_path(round, log.shared.root)
     if not round.jobs:
         log.syncs -= 1
+
+
+cdef void give_back(Log log, Segment segment, job_t *job) noexcept:
+    """What is on the disk and has no reader may leave the page cache, all but the end: else a log
+    that is only written to drives everything else out of it, page after page that must be found."""
+    cdef size_t end
+    if log.cursors or segment.base != NULL or segment.size < KEPT_BYTES or (
+            log.held_from != <uint64_t>-1):
+        return
+    end = segment.size - KEPT_BYTES
+    job.len = min(end, <size_t>WINDOW_BYTES)
+    job.offset = <int64_t>(end - job.len)
 
 
 cdef void sync_path(Round round, path) noexcept:
