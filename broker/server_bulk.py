@@ -46,9 +46,11 @@ class Bulk:
             self.certificates = Certificates(files)
         self.door = BulkDoor(engine, who, self.access, folder / READERS_FOLDER)
         self._pages: Pages | None = None
+        self._writes: Writes | None = None
 
     def take(self, writes: Writes) -> None:
         """Serve those who write as well; before `open`."""
+        self._writes = writes
         self.door.more_routes += writes.routes(self.door)
 
     async def open(self) -> tuple[str, int]:
@@ -96,7 +98,7 @@ class Bulk:
     def stats(self) -> BulkStats:
         """Its counters at this moment."""
         door, pages, traffic = self.door, self.door.range_pages, self.door.traffic
-        return BulkStats(
+        found = BulkStats(
             ranges=pages.ranges,
             records=pages.records,
             sent_bytes=pages.bytes,
@@ -108,6 +110,9 @@ class Bulk:
             expired=door.readers.expired,
             lags=[LagStats(*lag) for lag in door.reader_pages.lags()],
         )
+        if self._writes is not None:
+            self._writes.count(found)
+        return found
 
     async def close(self) -> None:
         """Stop listening, end what is under way, give the threads back."""

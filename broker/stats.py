@@ -94,6 +94,12 @@ class BulkStats:
     under_way: int = 0  # ranges, now
     waiting: int = 0  # ranges in line, now
     expired: int = 0  # named readers that were forgotten, since start
+    staged_bytes: int = 0  # of blocks that wait for their commit, now
+    staged_attempts: int = 0  # files they are in, now
+    commits: int = 0  # brought to their end, since start
+    committed_records: int = 0  # that those have published
+    commits_failed: int = 0  # times that one was refused or did not get to its end, since start
+    commits_under_way: int = 0  # begun and not at their end, now
     lags: list[LagStats] = field(default_factory=list)
 
 

@@ -111,6 +111,12 @@ _BULK = (
     _Series(_GAUGE, "bulk_ranges_under_way", "under_way", "Ranges under way now."),
     _Series(_GAUGE, "bulk_ranges_waiting", "waiting", "Ranges waiting for a place now."),
     _Series(_COUNTER, "bulk_readers_expired", "expired", "Named readers forgotten."),
+    _Series(_GAUGE, "bulk_staged_bytes", "staged_bytes", "Bytes waiting for their commit."),
+    _Series(_GAUGE, "bulk_staged_attempts", "staged_attempts", "Attempts of tasks those are of."),
+    _Series(_COUNTER, "bulk_commits", "commits", "Commits finished."),
+    _Series(_COUNTER, "bulk_committed_records", "committed_records", "Records they published."),
+    _Series(_COUNTER, "bulk_commits_failed", "commits_failed", "Commits refused or put off."),
+    _Series(_GAUGE, "bulk_commits_under_way", "commits_under_way", "Commits begun, not finished."),
 )
 _LAG = (
     _Series(_GAUGE, "bulk_reader_lag_records", "records", "Records that a reader has not read."),

@@ -83,20 +83,22 @@ class Commits:
     ) -> None:
         """`open_log` finds or makes a log. `keep_from(log, whose, seq)` holds its files back."""
         self.staging = staging
+        self.root: Path = staging.root  # the folder of everything staged
         self.open_log = open_log
         self.find_log = find_log
         self.keep_from = keep_from
         self.writers: dict[str, Writer] = {}
         self.stopping = False
         self.remembered = 0  # writers on the disk, when they were last counted
+        self.finished = self.failed = self.records = 0  # since start
         self._places = asyncio.Semaphore(limits_bulk.COMMITS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._durable: set[bytes] = set()  # ids of logs whose folders are on the disk
 
     @property
-    def root(self) -> Path:
-        """The folder of everything staged."""
-        return self.staging.root
+    def under_way(self) -> int:
+        """Commits that have begun, those too that wait for another try."""
+        return sum(writer.intent is not None for writer in self.writers.values())
 
     # --- start and end
 
@@ -130,8 +132,8 @@ class Commits:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            pass  # whoever waited has been told; else it has been logged
+        if not task.cancelled():
+            task.exception()  # whoever waited has been told; else it has been logged
 
     # --- what requests ask for
 
@@ -177,7 +179,7 @@ class Commits:
             found: Pages = {}
             for topic in wanted:
                 done = before.get(topic, writer.done[topic])
-                found[topic] = _page(done, epoch, "already" if topic in before else done.state)
+                found[topic] = done.page(epoch, "already" if topic in before else done.state)
             return found
 
     @staticmethod
@@ -233,6 +235,7 @@ class Commits:
             await self._plan(intent, wanted)
             await self._save_intent(intent)
         except BaseException:
+            self.failed += 1
             self._keep(intent, held=False)
             if batch is not None:
                 self.staging.seal(batch, sizes, False)
@@ -324,12 +327,13 @@ class Commits:
                 await self._bring_to_end(writer, intent, fresh)
         except BrokenBlocksError as problem:
             writer.broken = str(problem)
+            self.failed += 1
             epoch, reason = intent.epoch, str(problem)
-            log.error(
-                "a commit cannot be finished", extra=fields(writer=writer.name, reason=reason)
-            )
+            details = fields(writer=writer.name, reason=reason)
+            log.error("a commit cannot be finished", extra=details)
             raise RefusedError(errors_bulk.BULK_BROKEN, epoch=epoch, reason=reason) from problem
         except RefusedError:
+            self.failed += 1
             if not self.stopping:
                 wait = limits_bulk.COMMIT_RETRY / limits.SECOND
                 loop = asyncio.get_running_loop()
@@ -363,6 +367,8 @@ class Commits:
             self.remembered += not writer.done
             writer.done = done
         await self._disk(remove_intent, self.root, writer.name)
+        self.finished += 1
+        self.records += sum(feed.records for feed in feeds.values())
         batch, topics = writer.batch, list(intent.topics)
         self._let_go(writer)
         if batch is not None:
@@ -391,10 +397,3 @@ def _sync_all(paths: list[str | Path]) -> None:
         error = sync_path(os.fsencode(path))
         if error not in (0, errno.ENOENT):
             raise OSError(error, os.strerror(error), str(path))
-
-
-def _page(done: Done, epoch: int, state: str) -> dict[str, object]:
-    """What a commit is told of a topic; of an older epoch nothing is known any more."""
-    if done.epoch != epoch:
-        return {"records": None, "first": None, "last": None, "state": state}
-    return {"records": done.records, "first": done.first, "last": done.last, "state": state}

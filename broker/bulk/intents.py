@@ -74,6 +74,12 @@ class Done(msgspec.Struct):
     last: int | None
     state: str = COMMITTED
 
+    def page(self, epoch: int, state: str) -> dict[str, object]:
+        """What a commit is told of a topic; of an older epoch nothing is known any more."""
+        if self.epoch != epoch:
+            return {"records": None, "first": None, "last": None, "state": state}
+        return {"records": self.records, "first": self.first, "last": self.last, "state": state}
+
 
 class Remembered(msgspec.Struct):
     """What is known of a writer."""

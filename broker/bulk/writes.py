@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from broker.bulk.door import BulkDoor, BulkRoute
     from broker.core.engine import Engine
     from broker.core.log import Log
+    from broker.stats import BulkStats
 
 log = logging.getLogger("broker.bulk")
 
@@ -74,6 +75,13 @@ class Writes:
         pages = WritePages(door, self.staging, self.commits)
         appends = AppendPages(door, self.staging, self._open_log)
         return [*pages.routes(), *appends.routes()]
+
+    def count(self, stats: BulkStats) -> None:
+        """Say how much is staged, and what became of commits."""
+        stats.staged_bytes, stats.staged_attempts = self.staging.bytes, self.staging.files
+        stats.commits, stats.commits_failed = self.commits.finished, self.commits.failed
+        stats.committed_records = self.commits.records
+        stats.commits_under_way = self.commits.under_way
 
     async def _keep_house(self) -> None:
         while True:
