@@ -33,6 +33,9 @@ TOLD_AT_ONCE: Final = 5_000  # topics in one request; a broker takes 10,000
 # Time filters are widened by this: the clock of a broker may have been set back in between.
 TIME_SLACK_S: Final = 300
 
+# Row groups, frames and columns of a task come and go within this; more goes back to the kernel.
+KEPT_MEMORY_BYTES: Final = 64 * MIB
+
 # --- writing ---------------------------------------------------------------------------------
 
 UPLOAD_BYTES: Final = 8 * MIB  # rows that are put together before they become blocks

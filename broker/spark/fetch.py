@@ -39,6 +39,7 @@ from broker.errors_spark import (
 )
 from broker.limits_spark import BATCH_ROWS
 from broker.spark.loss import lost
+from broker.spark.memory import keep_memory
 from broker.spark.options import Access, Reading
 from broker.spark.planning import Slice
 from broker.spark.schema import arrow_schema
@@ -68,6 +69,7 @@ class Rows:
 
     def read(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
         """The batches of all ranges. Spark may drop the iterator before its end."""
+        keep_memory()
         schema = arrow_schema(self.columns)
         connection: Connection | None = None
         try:

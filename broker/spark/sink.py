@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 from broker.client.bulk.connection import Connection
 from broker.errors_spark import NO_QUERY, OVERWRITE, UNCOMMITTED, OptionError, UncommittedError
 from broker.spark import schema
+from broker.spark.memory import keep_memory
 from broker.spark.settings import TRANSACTIONAL, WriteSettings
 from broker.spark.upload import Transaction, Upload
 
@@ -62,6 +63,7 @@ class Writer:
 
     def _write(self, batches: Iterator[pa.RecordBatch], transaction: Transaction) -> Staged:
         """In a task. Another attempt of it, in this run or another, has another name."""
+        keep_memory()
         context = TaskContext.get()
         part, attempt = context.partitionId() if context else 0, uuid.uuid4().hex
         staged = transaction if self.settings.delivery == TRANSACTIONAL else None

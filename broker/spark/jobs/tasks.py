@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from broker.errors_jobs import FAILED_TASK, JobError
@@ -29,13 +30,20 @@ def run_tasks(
     most = max(context.defaultParallelism * TASKS_PER_CORE, 1) if even else len(works)
     try:
         tasks = context.parallelize(works, min(len(works), most))
-        found: list[R] = tasks.map(function).collect()
+        found: list[R] = tasks.map(partial(_in_task, function)).collect()
     except Exception as error:
         # by name: neither need be installed where this is imported
         if not type(error).__module__.startswith(("py4j", "pyspark")):
             raise
         raise JobError(FAILED_TASK.format(text=telling_line(str(error)))) from error
     return found
+
+
+def _in_task(function: Callable[[T], R], work: T) -> R:
+    from broker.spark.memory import keep_memory  # PyArrow, which the driver may do without
+
+    keep_memory()
+    return function(work)
 
 
 def telling_line(trace: str) -> str:
