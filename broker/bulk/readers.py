@@ -159,7 +159,7 @@ class Readers:
         self._renew(reader)
 
     def _bound(self, positions: dict[str, Position], said: Container[str]) -> None:
-        """Of too many those go first that mean nothing any more. RefusedError: that is not enough."""
+        """Of too many those go that mean nothing any more. RefusedError: it is not enough."""
         most = limits_bulk.BULK_TOPICS_MAX
         if len(positions) > most:
             for topic, at in list(positions.items()):
