@@ -16,6 +16,7 @@ import logging
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 from broker import errors_bulk, limits, limits_bulk
 from broker.bulk.answers import RefusedError
@@ -35,18 +36,20 @@ from broker.bulk.intents import (
     remove_intent,
     save_intent,
     save_state,
+    sync_all,
     writers_before,
 )
 from broker.bulk.staging import disk_refusal
+from broker.bulk.writer import Writer
 from broker.core.files import META
-from broker.core.staged import COMMIT_ID_LEN, remove_file, sync_path
+from broker.core.staged import COMMIT_ID_LEN, remove_file
 from broker.logs import fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-    from broker.bulk.batches import Batch, Key
+    from broker.bulk.batches import Key
     from broker.bulk.staging import Staging
     from broker.core.log import Log
 
@@ -55,20 +58,6 @@ log = logging.getLogger("broker.bulk")
 Pages = dict[str, dict[str, object]]  # by topic
 R = TypeVar("R")
 Wanted = dict[str, list[tuple[int, str, int]]]  # topic -> part, attempt, bytes
-
-
-class Writer:
-    """One writer, while it is in use."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lock = asyncio.Lock()
-        self.done: dict[str, Done] = {}
-        self.loaded = False
-        self.intent: Intent | None = None  # of a commit that is not finished
-        self.broken: str | None = None  # why it cannot be
-        self.batch: Batch | None = None  # what it appends
-        self.retry: asyncio.TimerHandle | None = None
 
 
 class Commits:
@@ -88,6 +77,7 @@ class Commits:
         self.find_log = find_log
         self.keep_from = keep_from
         self.writers: dict[str, Writer] = {}
+        self._used: WeakValueDictionary[str, Writer] = WeakValueDictionary()  # whoever has one
         self.stopping = False
         self.remembered = 0  # writers on the disk, when they were last counted
         self.finished = self.failed = self.records = 0  # since start
@@ -112,6 +102,7 @@ class Commits:
                 if entry is not None:
                     # a power cut may have taken the end of the log, whose seqs come again
                     plan.first = min(plan.first, entry.visible)
+            writer.unsaved = True
             self._spawn(self._again(writer, surveyed=True))
 
     async def stop(self) -> None:
@@ -139,8 +130,8 @@ class Commits:
 
     async def writer(self, name: str) -> Writer:
         """A writer with what is remembered of it. RefusedError."""
-        writer = self.writers.pop(name, None) or Writer(name)
-        self.writers[name] = writer  # the last one used is the last one
+        writer = self.writers.pop(name, None) or self._used.get(name) or Writer(name)
+        self.writers[name] = self._used[name] = writer  # the last one used is the last one
         if not writer.loaded:
             try:
                 done = await self.staging.run(load_state, self.root, name)
@@ -186,16 +177,20 @@ class Commits:
     def _is_done(writer: Writer, topic: str, epoch: int) -> bool:
         return topic in writer.done and writer.done[topic].epoch >= epoch
 
-    async def drop(self, name: str, epoch: int) -> None:
+    async def drop(self, name: str, epoch: int, check: Callable[[str], None]) -> None:
         """Forget what is staged for an epoch, and a commit of it that cannot be finished."""
         writer = await self.writer(name)
         async with writer.lock:
+            batch = self.staging.batch(name, epoch)
+            for topic in {key[0] for key in batch.attempts} if batch is not None else ():
+                check(topic)
             if writer.intent is not None and writer.intent.epoch == epoch:
+                for topic in writer.intent.topics:
+                    check(topic)
                 if writer.broken is None:
                     raise RefusedError(errors_bulk.BULK_COMMITTING, epoch=epoch)
                 await self._disk(remove_intent, self.root, name)
                 self._let_go(writer)
-            batch = self.staging.batch(name, epoch)
             if batch is not None:
                 await self.staging.drop(batch)
 
@@ -209,6 +204,7 @@ class Commits:
                 if writer.intent is None:
                     await self.staging.run(forget_writer, self.root, name)
                     self.writers.pop(name, None)
+                    writer.done = {}  # somebody may have it
                     count -= 1
         self.remembered = count
 
@@ -261,7 +257,7 @@ class Commits:
             if entry.folder is not None and entry.log_id not in self._durable:
                 # an intent must not name a log that a power cut takes away
                 folder = folder_of(entry)
-                await self._disk(_sync_all, [folder / META, folder, folder.parent])
+                await self._disk(sync_all, [folder / META, folder, folder.parent])
                 self._durable.add(entry.log_id)
 
     async def _save_intent(self, intent: Intent) -> None:
@@ -286,6 +282,7 @@ class Commits:
         if writer.batch is not None:
             writer.batch.busy -= 1
         writer.intent = writer.batch = writer.broken = None
+        writer.unsaved = False
 
     def _keep(self, intent: Intent, *, held: bool) -> None:
         for topic, plan in intent.topics.items():
@@ -308,12 +305,18 @@ class Commits:
             async with writer.lock:
                 if writer.intent is None or writer.broken is not None:
                     return
-                if surveyed:
-                    await self._disk(save_intent, self.root, writer.intent)
                 await self._finish(writer, fresh=surveyed)
         except RefusedError as refusal:
-            details = fields(writer=writer.name, reason=refusal.text)
-            log.error("a commit cannot be finished now", extra=details)
+            why = fields(writer=writer.name, reason=refusal.text)
+            log.error("a commit cannot be finished now", extra=why)
+
+    def _try_later(self, writer: Writer) -> None:
+        """One more try, and not one for each that came before."""
+        if writer.retry is not None:
+            writer.retry.cancel()
+        if not self.stopping:
+            wait, loop = limits_bulk.COMMIT_RETRY / limits.SECOND, asyncio.get_running_loop()
+            writer.retry = loop.call_later(wait, lambda: self._spawn(self._again(writer)))
 
     async def _finish(self, writer: Writer, *, fresh: bool = False) -> None:
         """Bring the commit that has begun to its end. `fresh`: what logs have of it is known.
@@ -326,21 +329,20 @@ class Commits:
             async with self._places:
                 await self._bring_to_end(writer, intent, fresh)
         except BrokenBlocksError as problem:
-            writer.broken = str(problem)
             self.failed += 1
-            epoch, reason = intent.epoch, str(problem)
-            details = fields(writer=writer.name, reason=reason)
-            log.error("a commit cannot be finished", extra=details)
-            raise RefusedError(errors_bulk.BULK_BROKEN, epoch=epoch, reason=reason) from problem
+            writer.broken, epoch = str(problem), intent.epoch
+            why = fields(writer=writer.name, reason=writer.broken)
+            log.error("a commit cannot be finished", extra=why)
+            raise RefusedError(errors_bulk.BULK_BROKEN, epoch=epoch, reason=problem) from problem
         except RefusedError:
             self.failed += 1
-            if not self.stopping:
-                wait = limits_bulk.COMMIT_RETRY / limits.SECOND
-                loop = asyncio.get_running_loop()
-                writer.retry = loop.call_later(wait, lambda: self._spawn(self._again(writer)))
+            self._try_later(writer)
             raise
 
     async def _bring_to_end(self, writer: Writer, intent: Intent, fresh: bool) -> None:
+        if writer.unsaved:
+            await self._disk(save_intent, self.root, intent)
+            writer.unsaved = False
         if not fresh:
             await self._learn(writer, intent)
         feeds: dict[str, Feed] = {}
@@ -358,7 +360,7 @@ class Commits:
         done = dict(writer.done)
         for topic, feed in feeds.items():
             await feed.settle()
-            await self._disk(_sync_all, feed.paths())
+            await self._disk(sync_all, feed.paths())
             feed.check_disk()
             state = DELETED if feed.deleted else COMMITTED
             done[topic] = Done(intent.epoch, feed.records, feed.first, feed.last, state)
@@ -389,11 +391,3 @@ class Commits:
             await self.staging.run(call, *args)
         except OSError as problem:
             raise disk_refusal(problem.errno or errno.EIO) from problem
-
-
-def _sync_all(paths: list[str | Path]) -> None:
-    """On a thread; what is gone belongs to a topic that was deleted. OSError."""
-    for path in paths:
-        error = sync_path(os.fsencode(path))
-        if error not in (0, errno.ENOENT):
-            raise OSError(error, os.strerror(error), str(path))

@@ -10,6 +10,7 @@ intent finishes it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -190,6 +191,14 @@ def _sync(path: Path) -> None:
     error = sync_path(os.fsencode(path))
     if error:
         raise OSError(error, os.strerror(error), str(path))
+
+
+def sync_all(paths: Iterable[str | Path]) -> None:
+    """What is gone belongs to a topic that was deleted. OSError."""
+    for path in paths:
+        error = sync_path(os.fsencode(path))
+        if error not in (0, errno.ENOENT):
+            raise OSError(error, os.strerror(error), str(path))
 
 
 # --- after an end of the process

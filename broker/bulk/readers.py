@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broker import errors_bulk, limits, limits_bulk
-from broker.bulk.answers import RefusedError
+from broker.bulk.answers import RefusedError, wrong
 from broker.bulk.files import save
 from broker.bulk.keeping import Keeping
 from broker.core.files import NEW_SUFFIX, UNREADABLE_SUFFIX, escape
@@ -26,7 +26,7 @@ from broker.durable import sync_path
 from broker.logs import fields
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Container, Iterable
     from pathlib import Path
 
     from broker.core.engine import Engine
@@ -145,6 +145,7 @@ class Readers:
         positions = {**reader.kept.positions, **kept.positions}
         for topic in removed:
             positions.pop(topic, None)
+        self._bound(positions, kept.positions)
         fresh = msgspec.structs.replace(kept, positions=positions)
         is_new = not reader.kept.renewed_ns
         if is_new or fresh != msgspec.structs.replace(reader.kept, renewed_ns=fresh.renewed_ns):
@@ -156,6 +157,16 @@ class Readers:
                 raise _not_kept(problem) from problem
         self._replace(reader, fresh)
         self._renew(reader)
+
+    def _bound(self, positions: dict[str, Position], said: Container[str]) -> None:
+        """Of too many those go that mean nothing any more. RefusedError: it is not enough."""
+        most = limits_bulk.BULK_TOPICS_MAX
+        if len(positions) > most:
+            for topic, at in list(positions.items()):
+                if topic not in said and self.state(topic, at) in (GONE, OTHER):
+                    del positions[topic]
+        if len(positions) > most:
+            raise wrong("positions", errors_bulk.BULK_TOO_MANY.format(limit=most))
 
     async def delete(self, name: str) -> bool:
         """Forget a reader; False when there is none. RefusedError: it is still there."""
@@ -242,12 +253,12 @@ class Readers:
                 continue
             log.warning("reader is forgotten", extra=fields(reader=name, ttl_s=reader.kept.ttl_s))
             self.expired += 1
-            async with reader.changing:  # whoever comes now makes it anew, with a new file
-                self._forget(reader)
+            async with reader.changing:
                 try:
                     await self.in_thread(self._remove, name)
                 except OSError as problem:
                     log.warning("%s stays until the next start: %s", self._path(name), problem)
+                self._forget(reader)  # not sooner: who makes it anew has a file of that name
 
     async def end(self) -> None:
         """No more; holds stay as they are."""

@@ -140,8 +140,10 @@ class WritePages:
 
     async def drop(self, request: web.Request) -> web.StreamResponse:
         """Drop what is staged for an epoch."""
-        self.door.caller(request).need(WRITE)
-        await self.commits.drop(writer_of(request), _number(request, "epoch", EPOCH_MAX))
+        caller = self.door.caller(request)
+        caller.need(WRITE)
+        epoch = _number(request, "epoch", EPOCH_MAX)
+        await self.commits.drop(writer_of(request), epoch, lambda topic: caller.need(WRITE, topic))
         return answer({})
 
 

@@ -220,24 +220,38 @@ class Manifest:
         while True:
             if state.refused(change):
                 raise ConflictError(CONFLICT.format(folder=self.archive, version=state.version))
-            try:
-                publish(self.folder / _version(state.version + 1), text, anew=True)
-            except FileExistsError:
+            if not self._claim(state.version + 1, text):
                 state = self.load()
                 if not still(state):
-                    raise ConflictError(
-                        CONFLICT.format(folder=self.archive, version=state.version)
-                    ) from None
+                    raise ConflictError(CONFLICT.format(folder=self.archive, version=state.version))
                 continue
             state.apply(change)
             if state.version % SNAPSHOT_EVERY == 0:
                 self._freeze(state)
             return state
 
+    def _claim(self, version: int, text: bytes) -> bool:
+        """Be the one who writes this version.
+
+        A name can be free because its version is in a snapshot and its file gone: whatever is
+        written under it then is never read. Looked at before, and behind it for who was slow.
+        """
+        if self._newest("v0", "s0") >= version:
+            return False
+        try:
+            publish(self.folder / _version(version), text, anew=True)
+        except FileExistsError:
+            return False
+        return self._newest("s0") < version
+
+    def _newest(self, *kinds: str) -> int:
+        names = (path.name for path in self.folder.iterdir())
+        return max((_number(name) for name in names if name.startswith(kinds)), default=0)
+
     def _freeze(self, state: State) -> None:
         """One file for all versions; those that an earlier one has already are not needed."""
         names = [path.name for path in self.folder.iterdir()]
-        before = max((_number(name) for name in names if name.startswith("s0")), default=0)
+        before = self._newest("s0")
         whole = {
             "version": state.version,
             "batch": state.batch,

@@ -93,6 +93,17 @@ def test_all_of_it_in_order_and_only_once(
         replayer(lake, folder, f"all-{uniq}", Wish("elsewhere")).run()
 
 
+def test_the_same_id_for_another_archive(
+    lake: Server, folder: Path, uniq: str, tmp_path: Path
+) -> None:
+    """The broker knows the epochs of the first one by then."""
+    other = tmp_path / "other"
+    archiver(SPARK, other, lake, uniq, task_records=30).run()
+    for number, source in enumerate((folder, other)):
+        replayer(lake, source, f"same-{uniq}", Wish(f"{uniq}-again")).run()
+        assert len(published(lake, f"{uniq}-again")) == 100 * (number + 1)
+
+
 def test_a_broker_that_is_killed_in_a_replay(
     start_broker: Callable[..., Server], lake: Server, folder: Path, uniq: str
 ) -> None:

@@ -130,7 +130,8 @@ class Replayer:
     ) -> State:
         began = time.monotonic()
         state = self._current(state, parts)
-        writer = f"replay-{self._args.id}"
+        # Another archive's replay of this id is another one: the broker must not take it for done.
+        writer = f"replay-{self._manifest.id()}-{self._args.id}"
         staged = self._stage(writer, epoch, parts, state)
         topics: dict[str, list[tuple[int, str | int, int]]] = defaultdict(list)
         for one in sorted(staged, key=lambda one: one.part):

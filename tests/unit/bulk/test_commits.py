@@ -238,7 +238,7 @@ def test_two_drivers_commit_once(broker: Server, client: BulkClient, uniq: str) 
 
 def test_rights(start_broker: StartBroker, tmp_path: Any) -> None:
     tokens = tmp_path / "tokens"
-    tokens.write_text("a wa write t.*\nb rb read\n")
+    tokens.write_text("a wa write t.*\nb rb read\nc wc write u.*\n")
     server = start_broker({"bulk": {"listen": "127.0.0.1:0", "token_file": str(tokens)}})
     with BulkClient(server.bulk, "wa") as mine, BulkClient(server.bulk, "rb") as theirs:
         named = BulkWriter(mine, "w").stage(0, "t.1", 0, 0, rows(0))
@@ -249,4 +249,6 @@ def test_rights(start_broker: StartBroker, tmp_path: Any) -> None:
         assert other.commit(0, {"t.1": [named]}).status == 403
         assert other.drop(0).status == 403
         assert other.client.ask("GET", "tx/w").status == 403
+        with BulkClient(server.bulk, "wc") as elsewhere:
+            assert BulkWriter(elsewhere, "w").drop(0).status == 403, "it is not theirs"
         assert BulkWriter(mine, "w").committed(0, {"t.1": [named]})["t.1"]["state"] == "committed"

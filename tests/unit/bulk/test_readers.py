@@ -297,3 +297,44 @@ async def test_changes_of_one_reader_follow_each_other(tmp_path: Path) -> None:
         again = Readers(rig.engine, tmp_path / "readers", slowly, lambda: 0)
         again.load()
         assert again.known["r"].kept == readers.known["r"].kept
+
+
+def test_positions_do_not_pile_up(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many requests they come in; those of topics that are gone make room."""
+    monkeypatch.setattr(limits_bulk, "BULK_TOPICS_MAX", 3)
+    logs = [case.filled(f"t{n}", count=3) for n in range(4)]
+    for log in logs[:3]:
+        case.put("r", log, 1)
+    with pytest.raises(RefusedError, match="more than 3 names"):
+        case.put("r", logs[3], 1)
+    assert sorted(case.readers.known["r"].kept.positions) == ["t0", "t1", "t2"]
+    case.rig.engine.delete_log("t1")
+    case.put("r", logs[3], 1)
+    assert sorted(case.readers.known["r"].kept.positions) == ["t0", "t2", "t3"]
+
+
+async def test_a_reader_that_comes_back_as_it_is_forgotten(tmp_path: Path) -> None:
+    """Two threads do the file work: the new file must not go instead of the old one."""
+    removing = asyncio.Event()
+    now_ns = 0
+    with Rig(tmp_path / "logs") as rig:
+        log = rig.log()
+
+        async def two_threads(work: Callable[..., None], *arguments: object) -> None:
+            if work.__name__ == "_remove":
+                removing.set()
+                for _ in range(10):  # whoever else is to write has time to
+                    await asyncio.sleep(0)
+            work(*arguments)
+
+        readers = Readers(rig.engine, tmp_path / "readers", two_threads, lambda: now_ns)
+        kept = Kept("r", TTL, True, {"t": Position(1, log.log_id.hex())}, 1)
+        await readers.put(kept)
+        now_ns += TTL * 10**9 + 1
+        expiring = asyncio.create_task(readers.expire())
+        await removing.wait()
+        await readers.put(kept)
+        await expiring
+        again = Readers(rig.engine, tmp_path / "readers", two_threads, lambda: now_ns)
+        again.load()
+        assert again.known["r"].kept == kept

@@ -100,6 +100,44 @@ def test_of_two_writers_of_the_same_the_second_is_refused(manifest: Manifest) ->
     assert len(manifest.load().files) == 1
 
 
+def test_who_was_away_for_two_snapshots_writes_no_version_that_is_never_read(
+    manifest: Manifest,
+) -> None:
+    """`compact` takes hours, and removes files as soon as its version is written."""
+    state = manifest.commit(change(1, 10, "day"), State(), always)
+    stale = manifest.load()
+    for n in range(2 * SNAPSHOT_EVERY + 3):
+        state = manifest.commit(change(10 * n, 10 * n + 10), state, always)
+    (old,) = stale.files
+    new = stale.files[old]._replace(path="day.parquet")
+    swap = Change("compact", add=(new,), remove=(old,))
+    done = manifest.commit(swap, stale, lambda now: old in now.files)
+    loaded = manifest.load()
+    assert loaded == done
+    assert "day.parquet" in loaded.files
+    assert old not in loaded.files
+
+
+def test_who_was_slow_to_write_its_version_looks_again(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still between looking and writing, until the name was free once more."""
+    first = manifest.commit(change(1, 10, "day"), State(), always)
+    link = os.link
+
+    def late(temp: Path, path: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        state = first
+        for n in range(2 * SNAPSHOT_EVERY + 3):
+            state = manifest.commit(change(10 * n, 10 * n + 10), state, always)
+        link(temp, path)
+
+    monkeypatch.setattr(os, "link", late)
+    done = manifest.commit(change(10, 20, "day"), first, always)
+    assert manifest.load() == done
+    assert len(done.files) == 2 * SNAPSHOT_EVERY + 5
+
+
 def test_removed_files_are_remembered(manifest: Manifest) -> None:
     state = manifest.commit(change(1, 10), State(), always)
     old = next(iter(state.files))
