@@ -18,6 +18,7 @@ class ConflictError(JobError):
 NO_EXTRA: Final = "{module} is not installed here: pip install 'twinwire[spark]'"
 NO_JAVA: Final = "no Java is found: install a Java 17 runtime, or set JAVA_HOME"
 NO_SPARK: Final = "Spark does not start: {text}"
+SPARK_GONE: Final = "Spark ended under this job; the same command goes on where it was"
 WHICH_TOPICS: Final = "give --topics or --pattern, and not both"
 BAD_PAIR: Final = "{option} {text!r} is not of the form KEY=VALUE"
 BAD_TIME: Final = (
@@ -25,6 +26,7 @@ BAD_TIME: Final = (
 )
 BAD_DURATION: Final = "{text!r} is no duration as 90s, 15m, 6h or 2d"
 
+STOPPED: Final = "stopped before the end; the same command goes on where it was"
 NEEDS_CHECKPOINT: Final = "--checkpoint DIR is required: it is where Spark keeps its place"
 QUERY_FAILED: Final = "the query failed: {text}"
 
@@ -54,9 +56,11 @@ LOST_SET_BACK: Final = (
 )
 LOST_DELETED: Final = "topic {topic} ({partition}) is gone; it is archived up to {first}"
 NO_HOLDS: Final = "the broker knows no holds and may remove what is not archived yet: {text}"
+MAY_NOT_HOLD: Final = "{text}: --no-hold does without"
 NOT_COVERED: Final = (
     "topic {topic} ({partition}): a task was to read up to {end} and ended at {seq}"
 )
+WAITS: Final = "{text}; trying for {seconds} s"
 BROKER_DOWN: Final = "{text}; tried for {seconds} s"
 FAILED_TASK: Final = "a task failed: {text}"
 

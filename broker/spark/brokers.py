@@ -11,8 +11,14 @@ from types import TracebackType
 from typing import Self
 
 from broker.client.bulk.connection import Connection
-from broker.client.bulk.errors import Refused, Unreachable
-from broker.errors_spark import DOWN, SAME_PARTITION, BrokerDownError, OptionError
+from broker.client.bulk.errors import Refused, Unreachable, WrongDoor
+from broker.errors_spark import (
+    DOWN,
+    SAME_PARTITION,
+    BrokerDownError,
+    OptionError,
+    WrongDoorError,
+)
 from broker.limits_spark import TOLD_AT_ONCE
 from broker.spark.offsets import Offsets, Place
 from broker.spark.options import Access, Progress, Wanted
@@ -55,13 +61,12 @@ class Brokers:
         """Ask every broker. One that is down, after the retries, is an error unless `patient`."""
         entries: dict[Place, Entry] = {}
         owners: dict[int, str] = {}  # ordinal -> broker id
-        down: list[str] = []
+        down: dict[str, Unreachable] = {}
         for number, server in enumerate(self.access.servers):
             try:
                 listing = self.at(number).topics(wanted.names or None, wanted.pattern)
             except Unreachable as error:
-                log.warning("broker %s is not reached: %s", server, error)
-                down.append(server)
+                down[server] = error
                 continue
             part = listing.partition
             if owners.get(part) == listing.broker_id:
@@ -79,8 +84,11 @@ class Brokers:
                         number, listing.broker,
                     )  # fmt: skip
         if down and (not patient or not owners):
-            raise BrokerDownError(DOWN.format(servers=", ".join(down)))
-        return Survey(entries, frozenset(owners), tuple(down))
+            lasting = all(isinstance(error, WrongDoor) for error in down.values())
+            raise (WrongDoorError if lasting and not owners else BrokerDownError)(
+                DOWN.format(servers="; ".join(str(error) for error in down.values()))
+            )
+        return Survey(entries, frozenset(owners), tuple(str(error) for error in down.values()))
 
     def find_times(self, survey: Survey, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
         """The first seq at or after a time; None where there is no such record."""
@@ -107,6 +115,12 @@ class Brokers:
                 if progress.asked_for and isinstance(error, Refused):
                     raise
                 log.warning("progress is not told to %s: %s", self.access.servers[server], error)
+
+
+def tell_down(survey: Survey) -> None:
+    """In the log of a query that goes on without them."""
+    for text in survey.down:
+        log.warning("broker not reached: %s", text)
 
 
 def _by_server(survey: Survey, places: Mapping[Place, object]) -> dict[int, list[Place]]:

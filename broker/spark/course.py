@@ -85,7 +85,7 @@ def slices(start: Offsets, end: Offsets, survey: Survey, fail: bool) -> list[Sli
 
 def _missing(place: Place, before: Mark | None, mark: Mark, survey: Survey, fail: bool) -> None:
     if not survey.knows(place):
-        raise BrokerDownError(DOWN.format(servers=", ".join(survey.down)))
+        raise BrokerDownError(DOWN.format(servers="; ".join(survey.down)))
     start = mark.seq if before is None else before.seq
     lost(VANISHED.format(**place._asdict(), start=start), fail)
 

@@ -130,7 +130,7 @@ class _Range:
             self._lost(SHORTER.format(**where, start=at, next=error.next))
             return None, piece.end
         except Unreachable as error:
-            raise BrokerDownError(DOWN.format(servers=self.connection.server)) from error
+            raise BrokerDownError(DOWN.format(servers=error)) from error
         behind = head_of(frame).next
         if behind <= at:
             raise Refused(STUCK.format(**where, start=at))

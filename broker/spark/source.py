@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from broker.errors_spark import UNKNOWN_TOPIC
 from broker.spark import course, planning, positions, schema
-from broker.spark.brokers import Brokers
+from broker.spark.brokers import Brokers, tell_down
 from broker.spark.fetch import RangePartition, Rows
 from broker.spark.filters import Pruning
 from broker.spark.loss import lost
@@ -41,6 +41,7 @@ class BatchReader(DataSourceReader):
         fail = settings.reading.fail_on_loss
         with Brokers(settings.access) as brokers:
             survey = brokers.survey(settings.wanted, patient=not fail)
+            tell_down(survey)
             self._check_named(survey, fail)
             start, end = self._bounds(brokers, survey)
             slices = course.slices(start, end, survey, fail)

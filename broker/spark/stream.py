@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from broker.limits_spark import READER_RENEWALS
 from broker.spark import course, offsets, planning, positions, schema
 from broker.spark.admission import admit_bytes, admit_records
-from broker.spark.brokers import Brokers
+from broker.spark.brokers import Brokers, tell_down
 from broker.spark.fetch import RangePartition, Rows
 from broker.spark.offsets import Offsets
 from broker.spark.settings import ReadSettings
@@ -67,6 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._brokers is None:
             self._brokers = Brokers(self.settings.access)
         self._survey = self._brokers.survey(self.settings.wanted, patient=not self._fail)
+        tell_down(self._survey)
         self._latest = self._survey.latest()
         return self._survey
 

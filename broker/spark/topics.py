@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from broker.errors_spark import NO_MATCH, NO_TOPIC
 from broker.spark.offsets import Mark, Offsets, Place
+from broker.spark.options import Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +44,13 @@ class Survey:
 
     def latest(self) -> Offsets:
         return {place: Mark(e.next, e.inc) for place, e in self.entries.items()}
+
+
+def unseen(wanted: Wanted, survey: Survey) -> list[str]:
+    """What was asked for by name and is not there, in lines: a slip, or it comes later."""
+    if survey.down:
+        return []
+    if wanted.pattern is not None:
+        return [] if survey.entries else [NO_MATCH.format(pattern=wanted.pattern)]
+    there = {place.topic for place in survey.entries}
+    return [NO_TOPIC.format(topic=topic) for topic in wanted.names if topic not in there]

@@ -61,6 +61,19 @@ def test_only_what_is_asked_for(
     assert [n for n, _ in published(lake, topic + "-some")] == expected
 
 
+def test_how_much_is_left(spark: SparkSession, lake: Server, folder: Path, topic: str) -> None:
+    told: list[str] = []
+    wish = Wish("{topic}-left", epoch_records=40)
+    replaying = Replaying(str(folder), f"left-{topic}", wish, {"to": wish.to})
+    job = Job({"servers": str(lake.bulk)}, {})
+    stopped = build(spark, job, replaying, told.append)
+    stopped.stop.set()
+    stopped.run()
+    assert (told, stopped.left) == ([], 100)
+    build(spark, job, replaying, told.append).run()
+    assert [line.rpartition("lag ")[2] for line in told] == ["60", "20", "0"]
+
+
 def test_a_condition_that_spark_does_not_understand(
     spark: SparkSession, lake: Server, folder: Path, topic: str
 ) -> None:

@@ -25,6 +25,7 @@ from broker.client.bulk.errors import (
     UnknownTopic,
     Unreachable,
     Unstorable,
+    WrongDoor,
 )
 from broker.client.bulk.options import Options, Tls
 
@@ -55,6 +56,7 @@ __all__ = [
     "UnknownTopic",
     "Unreachable",
     "Unstorable",
+    "WrongDoor",
     "connect",
     "iter_arrow",
     "read_arrow",

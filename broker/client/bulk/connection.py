@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
-from broker.client.bulk import answers, defaults
+from broker.client.bulk import answers, defaults, losses
 from broker.client.bulk.errors import (
     BeyondEnd,
     BulkError,
@@ -29,14 +29,15 @@ from broker.client.bulk.errors import (
     Unauthorized,
     UnknownTopic,
     Unreachable,
+    WrongDoor,
 )
 from broker.client.bulk.frame import read_answer, read_frame
 from broker.client.bulk.options import Options, parse_server, parse_servers
 
 _PREFIX: Final = "/bulk/v1"
+NO_DOOR: Final = "HTTP status {status}; what answers there may be no bulk door"
 _BUSY: Final = frozenset({429, 503})
 _Told = TypeVar("_Told")
-_LOST: Final = (OSError, http.client.HTTPException, EOFError)
 
 
 class _Wire(http.client.HTTPConnection):
@@ -81,6 +82,7 @@ class Connection:
         name = tls.server_name if tls is not None else ""
         self._wire = _Wire(host, port, self.options.timeout_s, context, name)
         self._wait = wait
+        self._tls = context is not None
         self._token: str | None = None
 
     def __enter__(self) -> Self:
@@ -236,11 +238,13 @@ class Connection:
         while True:
             try:
                 status, pause, answer = self._once(method, url, body, frame)
-            except _LOST as error:
+            except losses.LOST as error:
                 self.close()
                 lost += 1
-                if lost > self.options.retries:
-                    raise Unreachable(f"{self.server}: {_said(error)}") from error
+                lasting = losses.is_lasting(error)
+                if lasting or lost > self.options.retries:
+                    text = f"{self.server}: {losses.said(error, plain=not self._tls)}"
+                    raise (WrongDoor if lasting else Unreachable)(text) from error
                 self._wait(backoff_s(lost))
                 continue
             if status < 400:
@@ -318,7 +322,7 @@ def refusal(status: int, path: str, body: bytes, server: str) -> Refused:
         answer = {}
     if not isinstance(answer, dict):
         answer = {}
-    text = f"{server}: {path}: {answer.pop('error', '') or f'HTTP status {status}'}"
+    text = f"{server}: {path}: {answer.pop('error', '') or NO_DOOR.format(status=status)}"
     kinds: dict[int, type[Refused]] = {401: Unauthorized, 403: Unauthorized}
     if path.startswith("/range/"):
         kinds |= {404: UnknownTopic, 410: Trimmed, 416: BeyondEnd}
@@ -341,7 +345,3 @@ def _path(name: str) -> str:
 def _in_words(name: str) -> bool:
     """Whether a list of names with commas between them would tear it."""
     return "," in name or name != name.strip()
-
-
-def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__

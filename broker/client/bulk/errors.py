@@ -29,6 +29,15 @@ class Unreachable(BulkError):
     """No answer, also after the retries: nothing is known of what was asked for."""
 
 
+class WrongDoor(Unreachable):
+    """Asking again is no use: a certificate that is not trusted, or no bulk door at all."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether trying again in a while may help."""
+    return isinstance(error, Unreachable) and not isinstance(error, WrongDoor)
+
+
 class Refused(BulkError):
     """The broker does not do this: HTTP's status, and what the answer says besides the error."""
 

@@ -9,7 +9,6 @@ same names; nothing counts before the version that names it is there.
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
@@ -21,36 +20,39 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.client.bulk.errors import Refused
+from broker.client.bulk.errors import Refused, Unauthorized
 from broker.errors_jobs import (
     BROKER_DOWN,
     FAILED_TASK,
+    MAY_NOT_HOLD,
     NO_HOLDS,
     NOT_COVERED,
+    STOPPED,
+    WAITS,
     JobError,
 )
-from broker.errors_spark import DOWN, BrokerDownError
+from broker.errors_spark import DOWN, BrokerDownError, WrongDoorError
 from broker.limits_jobs import BATCH_RECORDS, BROKER_PATIENCE_S, BROKER_RETRY_S, HOLD_TTL_S
 from broker.limits_spark import PARTITION_RECORDS
 from broker.spark import layout
 from broker.spark.brokers import Brokers
 from broker.spark.jobs import archive_plan as planned
+from broker.spark.jobs import archive_table
 from broker.spark.jobs.archive_plan import Batch
 from broker.spark.jobs.command import (
     Duration,
     Job,
-    await_query,
     job_options,
-    pair_of,
     run,
     session,
 )
 from broker.spark.jobs.progress import Done, Tell, tell
+from broker.spark.jobs.signals import ends_with_signals
 from broker.spark.jobs.tasks import run_tasks
 from broker.spark.manifest import Change, Gap, Manifest, Range, State
 from broker.spark.offsets import Mark, Offsets, Place
 from broker.spark.options import Progress, Splitting, Wanted
-from broker.spark.topics import Survey
+from broker.spark.topics import Survey, unseen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +108,7 @@ class Archiver:
                 state, down = self._catch_up(state)
                 if self.job.every_s is None:
                     if down:
-                        raise BrokerDownError(DOWN.format(servers=", ".join(down)))
+                        raise BrokerDownError(DOWN.format(servers="; ".join(down)))
                     return
                 rest = self.job.every_s - (time.monotonic() - began)
                 if self.stop.wait(max(rest, 0.0)):
@@ -116,7 +118,9 @@ class Archiver:
         """Up to what the brokers have now; with those that were not reached."""
         survey = self._survey(self.job.wanted)
         if survey.down:
-            self.told(f"archive: {DOWN.format(servers=', '.join(survey.down))}")
+            self.told(f"archive: {DOWN.format(servers='; '.join(survey.down))}")
+        for text in unseen(self.job.wanted, survey):
+            self.told(f"archive: {text}")
         frozen = survey.latest()
         held = False
         while not self.stop.is_set():
@@ -143,10 +147,17 @@ class Archiver:
     def _survey(self, wanted: Wanted) -> Survey:
         """Some brokers may be down; when none is reached we wait for one."""
         deadline = time.monotonic() + self._args.patience_s
+        told = False
         while True:
             try:
                 return self._brokers.survey(wanted, patient=True)
+            except WrongDoorError:
+                raise
             except BrokerDownError as error:
+                if not told:
+                    text = WAITS.format(text=error, seconds=f"{self._args.patience_s:.0f}")
+                    self.told(f"archive: {text}")
+                    told = True
                 self._wait_for_broker(str(error), deadline)
 
     def _wait_for_broker(self, text: str, deadline: float) -> None:
@@ -223,7 +234,7 @@ class Archiver:
         entry = survey.entries.get(Place(task[0].topic, task[0].partition))
         if entry is None and survey.down:
             raise JobError(
-                BROKER_DOWN.format(text=DOWN.format(servers=", ".join(survey.down)), seconds=0)
+                BROKER_DOWN.format(text=DOWN.format(servers="; ".join(survey.down)), seconds=0)
             )
         if entry is None or entry.inc != task[0].inc:
             raise _ChangedError
@@ -270,6 +281,8 @@ class Archiver:
         }
         try:
             self._brokers.put_progress(survey, current, f"archive-{self._manifest.id()}", progress)
+        except Unauthorized as refused:
+            raise JobError(MAY_NOT_HOLD.format(text=refused)) from refused
         except Refused as refused:
             if refused.status != HTTPStatus.NOT_FOUND:
                 raise
@@ -353,7 +366,7 @@ def command(job: Job, folder: str, kind: str, more: tuple[str, ...], **options: 
     --conf, --checkpoint is required, and of the options here only --on-loss and --starting count.
     """
     if kind != "parquet":
-        _stream(job, folder, kind, dict(pair_of(text, "--option") for text in more), options)
+        archive_table.run(job, folder, kind, more, options)
         return
     archiving = Archiving(
         folder,
@@ -367,25 +380,11 @@ def command(job: Job, folder: str, kind: str, more: tuple[str, ...], **options: 
     )
     with session(job, "archive", light=True) as spark:
         archiver = build(spark, job, archiving)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: archiver.stop.set())
+        ends_with_signals(archiver.stop, "archive")
         archiver.run()
         tell(f"archive: {archiver.records:,} records, {archiver.gaps} gaps, in {folder}")
-
-
-def _stream(
-    job: Job, target: str, kind: str, more: dict[str, str], options: dict[str, Any]
-) -> None:
-    from broker.spark.jobs import archive_table
-
-    reading = {
-        "failOnDataLoss": "false" if options["on_loss"] == "gap" else "true",
-        "startingOffsets": options["starting"],
-        "maxOffsetsPerTrigger": str(options["batch_records"]),
-    }
-    with session(job, "archive") as spark:
-        query = archive_table.build(spark, job, archive_table.Table(target, kind, more, reading))
-        await_query(query, "archive")
+        if archiver.stop.is_set() and job.every_s is None:
+            raise JobError(STOPPED)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

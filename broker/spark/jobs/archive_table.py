@@ -5,12 +5,12 @@ Exactly once by Spark's checkpoint and the table's own log, at the speed of Spar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors_jobs import NEEDS_CHECKPOINT, JobError
-from broker.spark.jobs.command import Job, read_stream
+from broker.spark.jobs.command import Job, await_query, pair_of, read_stream, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,3 +45,19 @@ def build(spark: SparkSession, job: Job, table: Table) -> StreamingQuery:
     writer = writer.partitionBy("topic", "date")
     named = table.kind == "iceberg"
     return writer.toTable(table.target) if named else writer.start(table.target)
+
+
+def run(
+    job: Job, target: str, kind: str, more: Sequence[str], archiving: Mapping[str, Any]
+) -> None:
+    """As the command has it; `more` are KEY=VALUE."""
+    if job.checkpoint is None:
+        raise JobError(NEEDS_CHECKPOINT)
+    reading = {
+        "failOnDataLoss": "false" if archiving["on_loss"] == "gap" else "true",
+        "startingOffsets": archiving["starting"],
+        "maxOffsetsPerTrigger": str(archiving["batch_records"]),
+    }
+    options = dict(pair_of(text, "--option") for text in more)
+    with session(job, "archive") as spark:
+        await_query(build(spark, job, Table(target, kind, options, reading)), "archive")

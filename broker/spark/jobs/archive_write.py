@@ -27,7 +27,7 @@ from broker.client.bulk.errors import (
     BulkError,
     OtherIncarnation,
     UnknownTopic,
-    Unreachable,
+    is_passing,
 )
 from broker.client.bulk.options import Options
 from broker.client.bulk.reading import Piece, frames
@@ -81,7 +81,7 @@ def write_ranges(work: Work) -> Outcome:
                 _write_range(work, one, connection, outcome)
     except (BulkError, OSError) as error:
         outcome.failure = str(error) or repr(error)
-        outcome.retry = isinstance(error, Unreachable)
+        outcome.retry = is_passing(error)
         outcome.changed = isinstance(error, OtherIncarnation | UnknownTopic | BeyondEnd)
     return outcome
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import logging
 import os
 import re
 import shutil
-import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -37,6 +38,7 @@ from broker.errors_jobs import (
     NO_JAVA,
     NO_SPARK,
     QUERY_FAILED,
+    SPARK_GONE,
     WHICH_TOPICS,
     JobError,
 )
@@ -45,6 +47,7 @@ from broker.limits_jobs import PROGRESS_S
 from broker.spark import options as given
 from broker.spark.jobs import shipping
 from broker.spark.jobs.progress import tell
+from broker.spark.jobs.signals import ends_with_signals, until_started
 from broker.spark.jobs.tasks import telling_line
 
 if TYPE_CHECKING:
@@ -76,6 +79,13 @@ class Job:
         if self.every_s is None:
             return writer.trigger(availableNow=True)
         return writer.trigger(processingTime=f"{self.every_s * 1000:.0f} milliseconds")
+
+    def check(self) -> None:
+        """What can be seen to be wrong before Spark starts, which takes seconds."""
+        if self.servers:
+            _ = self.access
+        if self.topics:
+            _ = self.wanted
 
     @property
     def access(self) -> given.Access:
@@ -172,6 +182,7 @@ def job_options(
         def command(**options: Any) -> Any:
             job = _take(options, topics)
             try:
+                job.check()
                 return function(job=job, **options)
             except (JobError, BulkError, *SPARK_ERRORS) as error:
                 raise click.ClickException(str(error)) from error
@@ -266,6 +277,8 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
         raise JobError(NO_JAVA)
     # Workers would be whatever python3 is on PATH, which need not have PyArrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # What it says with a trace is raised too.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(f"twinwire-{name}")
     with tempfile.TemporaryDirectory(prefix="twinwire-") as folder:
         given = settings(job, submitted=submitted, light=light)
@@ -274,13 +287,26 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
         for key, value in given.items():
             builder = builder.config(key, value)
         try:
-            spark = builder.getOrCreate()
+            with until_started(name):
+                spark = builder.getOrCreate()
         except PySparkException as error:
             raise JobError(NO_SPARK.format(text=telling_line(str(error)))) from error
         try:
             yield spark
+        except Exception as error:
+            if not _is_java_gone(error):
+                raise
+            raise JobError(SPARK_GONE) from error
         finally:
-            spark.stop()
+            with contextlib.suppress(Exception):  # it may have ended before us
+                spark.stop()
+
+
+def _is_java_gone(error: Exception) -> bool:
+    """A signal to all processes of a job, as systemd sends it, ends Java at once."""
+    return type(error) is ConnectionRefusedError or (
+        type(error).__module__.startswith("py4j") and "Network" in type(error).__name__
+    )
 
 
 def settings(job: Job, *, submitted: bool, light: bool = False) -> dict[str, str]:
@@ -306,11 +332,11 @@ def read_stream(
 
 
 def await_query(query: StreamingQuery, name: str) -> None:
-    """Tell of each batch until the query ends; SIGTERM and SIGINT end it after its batch."""
+    """Tell of each batch until the query ends, or is ended by a signal."""
     from pyspark.errors import StreamingQueryException
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: query.stop())
+    stop = threading.Event()
+    ends_with_signals(stop, name)
     told = -1
     try:
         ended = False
@@ -321,5 +347,7 @@ def await_query(query: StreamingQuery, name: str) -> None:
                     told = batch.batchId
                     seconds = batch.durationMs.get("triggerExecution", 0) / 1000
                     tell(f"{name}: batch {told}: {batch.numInputRows:,} records, {seconds:.1f} s")
+            if stop.is_set() and not ended:
+                query.stop()  # not by the handler: it may run in the middle of a call to Java
     except StreamingQueryException as error:
         raise JobError(QUERY_FAILED.format(text=telling_line(str(error)))) from error

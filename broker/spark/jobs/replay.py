@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import signal
 import sys
 import threading
 import time
@@ -31,6 +30,7 @@ from broker.errors_jobs import (
     ONE_SERVER,
     REPLAY_CHANGED,
     REPLAY_ID,
+    STOPPED,
     JobError,
 )
 from broker.limits_jobs import REPLAY_EPOCH_S, REPLAY_PART_RECORDS, REPLAY_RECORDS
@@ -39,6 +39,7 @@ from broker.spark.jobs import replay_plan as planned
 from broker.spark.jobs.command import Job, Time, job_options, run, session
 from broker.spark.jobs.progress import Done, Tell, tell
 from broker.spark.jobs.replay_plan import Part, Wish
+from broker.spark.jobs.signals import ends_with_signals
 from broker.spark.jobs.tasks import run_tasks
 from broker.spark.manifest import Manifest, Range, State, time_us
 from broker.spark.options import is_subject_filter
@@ -80,6 +81,7 @@ class Replayer:
         self.told = told
         self.stop = threading.Event()
         self.records = 0
+        self.left = 0  # seqs of the plan that are not published yet, of later epochs too
         self._server, self._options = access.servers[0], access.options
         self._args = args
         self._wish = args.wish
@@ -91,16 +93,18 @@ class Replayer:
         """From the epoch behind the last one that was noted to the end of the plan."""
         state = self._manifest.load()
         ranges = self._plan(state)
+        self.left = sum(one.end - one.start for one in ranges)
         noted = self._manifest.noted(self._done)
         done = int(noted["epoch"]) if noted else 0
         began = time.monotonic()
         with Connection(self._server, self._options) as connection:
             all_ = planned.epochs(ranges, self._wish.epoch_records, REPLAY_PART_RECORDS)
             for epoch, parts in enumerate(all_, 1):
+                if epoch > done and self.stop.is_set():
+                    return
+                self.left -= sum(part.range.end - part.range.start for part in parts)
                 if epoch <= done:
                     continue
-                if self.stop.is_set():
-                    return
                 state = self._publish(connection, epoch, parts, state)
                 self._manifest.note(self._done, {"epoch": epoch})
                 self._pause(began)
@@ -141,7 +145,7 @@ class Replayer:
         records = sum(one.records for one in staged)
         self.records += records
         size = sum(one.bytes for one in staged)
-        self.told(Done(records, size, time.monotonic() - began, 0).line("replay", epoch))
+        self.told(Done(records, size, time.monotonic() - began, self.left).line("replay", epoch))
         return state
 
     def _current(self, state: State, parts: Sequence[Part]) -> State:
@@ -254,10 +258,11 @@ def command(job: Job, folder: str, replay_id: str, **options: Any) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     with session(job, "replay", light=wish.where is None) as spark:
         replayer = build(spark, job, Replaying(folder, replay_id, wish, given, rate))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: replayer.stop.set())
+        ends_with_signals(replayer.stop, "replay")
         replayer.run()
         tell(f"replay: {replayer.records:,} records of {folder}")
+        if replayer.left:
+            raise JobError(STOPPED)
 
 
 def _us(text: str | None) -> int | None:

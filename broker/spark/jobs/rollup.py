@@ -8,7 +8,6 @@ A window is written as a whole, so a run may be repeated, or come after one that
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
@@ -20,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from broker.client.bulk.errors import Unauthorized
+from broker.errors_jobs import MAY_NOT_HOLD, JobError
 from broker.errors_reports import SERVERS_OR_ARCHIVE
 from broker.errors_spark import DOWN, BrokerDownError
 from broker.limits_jobs import HOLD_TTL_S
@@ -35,6 +36,7 @@ from broker.spark.jobs import rollup_plan
 from broker.spark.jobs.command import Duration, Job, Time, job_options, run, session
 from broker.spark.jobs.progress import Tell, tell
 from broker.spark.jobs.rollup_plan import SECOND_US, Course, aligned
+from broker.spark.jobs.signals import ends_with_signals
 from broker.spark.jobs.spread import spread
 from broker.spark.manifest import time_us
 from broker.spark.offsets import Place
@@ -87,7 +89,7 @@ class Roller:
                 down = self.count()
                 if self.job.every_s is None:
                     if down:
-                        raise BrokerDownError(DOWN.format(servers=", ".join(down)))
+                        raise BrokerDownError(DOWN.format(servers="; ".join(down)))
                     return
                 rest = self.job.every_s - (time.monotonic() - began)
                 if self.stop.wait(max(rest, 0.0)):
@@ -102,7 +104,10 @@ class Roller:
         now = time.time_ns() // 1000 if now_us is None else now_us
         course = self._course()
         if course.down:
-            self.told(f"rollup: {DOWN.format(servers=', '.join(course.down))}")
+            self.told(f"rollup: {DOWN.format(servers='; '.join(course.down))}")
+        wanted, events = self.job.wanted, self.args.events_topic
+        for text in course.unseen(wanted, events):
+            self.told(f"rollup: {text}")
         counted = _sum(spread(self.spark, count, course.works, self.told))
         window_us = self.args.window_s * SECOND_US
         settled = now - WINDOW_SETTLED_S * SECOND_US
@@ -154,7 +159,10 @@ class Roller:
         marks |= {p: mark for p, mark in course.starts.items() if p.topic == args.events_topic}
         progress = Progress(hold=True, ttl_s=args.hold_ttl_s, asked_for=True)
         with Brokers(self.job.access) as brokers:
-            brokers.put_progress(course.survey, marks, f"rollup-{self.store.id()}", progress)
+            try:
+                brokers.put_progress(course.survey, marks, f"rollup-{self.store.id()}", progress)
+            except Unauthorized as refused:
+                raise JobError(MAY_NOT_HOLD.format(text=refused)) from refused
 
     def _report(self, counted: Counted, now_us: int) -> Path:
         from broker.spark.report.page import write
@@ -244,8 +252,7 @@ def command(job: Job, folder: str, **options: Any) -> None:
     )
     with session(job, "rollup") as spark:
         roller = build(spark, job, rolling)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: roller.stop.set())
+        ends_with_signals(roller.stop, "rollup")
         roller.run()
 
 

@@ -12,7 +12,7 @@ from broker.spark.manifest import Manifest, Range, State
 from broker.spark.offsets import Mark, Offsets, Place
 from broker.spark.options import Access, Splitting, Wanted
 from broker.spark.planning import Slice, plan
-from broker.spark.topics import Entry, Survey
+from broker.spark.topics import Entry, Survey, unseen
 
 SECOND_US = 10**6
 
@@ -30,6 +30,13 @@ class Course:
     survey: Survey | None = None  # of brokers
     starts: Offsets = field(default_factory=dict)
     ends: Offsets = field(default_factory=dict)
+
+    def unseen(self, wanted: Wanted, events_topic: str) -> list[str]:
+        """What the brokers do not have, in lines."""
+        if self.survey is None:
+            return []
+        events = Wanted(names=(events_topic,) if events_topic else ())
+        return [*unseen(wanted, self.survey), *unseen(events, self.survey)]
 
 
 def is_wanted(wanted: Wanted, events_topic: str, topic: str, partition: int) -> bool:

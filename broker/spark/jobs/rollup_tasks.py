@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from broker.client.bulk.arrow import batches_of, open_frame
 from broker.client.bulk.connection import Connection
-from broker.client.bulk.errors import DAMAGED, BulkError, Unreachable
+from broker.client.bulk.errors import DAMAGED, BulkError, is_passing
 from broker.client.bulk.options import Options
 from broker.client.bulk.reading import Piece, frames
 from broker.limits_reports import ATTEMPTS_SHOWN, EVENT_BATCH_ROWS, GAPS_TOLD, TASK_BATCH_ROWS
@@ -214,7 +214,7 @@ def count(work: Work) -> Counted:
                     _count_range(work, one, connection, counted)
     except (BulkError, OSError, pa.ArrowException) as error:
         failed = Counted(failure=str(error) or repr(error))
-        failed.retry = isinstance(error, Unreachable)
+        failed.retry = is_passing(error)
         return failed
     return counted
 

@@ -33,7 +33,8 @@ def run_tasks(
         found: list[R] = tasks.map(partial(_in_task, function)).collect()
     except Exception as error:
         # by name: neither need be installed where this is imported
-        if not type(error).__module__.startswith(("py4j", "pyspark")):
+        module, name = type(error).__module__, type(error).__name__
+        if not module.startswith(("py4j", "pyspark")) or "Network" in name:
             raise
         raise JobError(FAILED_TASK.format(text=telling_line(str(error)))) from error
     return found
@@ -50,5 +51,6 @@ def telling_line(trace: str) -> str:
     """The line of a stack trace that says something: Python's, which stands within Java's."""
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     said = [line for line in lines if re.match(r"[A-Z]\w*(Error|Exception|Interrupt)\b", line)]
-    java = [line for line in lines if "Exception" in line or "Error" in line]
+    frames = re.compile(r"at \S+\(|\.\.\. \d+ more")
+    java = [s for s in lines if ("Exception" in s or "Error" in s) and not frames.match(s)]
     return (said or java or lines or ["?"])[-1]

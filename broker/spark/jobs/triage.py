@@ -38,7 +38,7 @@ from broker.spark.jobs.spread import spread
 from broker.spark.offsets import Place
 from broker.spark.options import Splitting, Wanted
 from broker.spark.planning import Slice, plan
-from broker.spark.topics import Survey
+from broker.spark.topics import Survey, unseen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,6 +100,8 @@ class Triage:
         """Group, send back what is asked for, write the page."""
         with Brokers(self.job.access) as brokers:
             survey = brokers.survey(self.job.wanted, patient=True)
+            for text in unseen(self.job.wanted, survey):
+                self.told(f"triage: {text}")
             found = self._examine(survey)
             wanted = self._chosen(found)
             found.sent = self._sent(brokers, survey, found)
@@ -107,7 +109,7 @@ class Triage:
                 self._send_back(brokers, survey, found, wanted)
         self._report(found)
         if found.down:
-            raise BrokerDownError(DOWN.format(servers=", ".join(found.down)))
+            raise BrokerDownError(DOWN.format(servers="; ".join(found.down)))
         return found
 
     def _examine(self, survey: Survey) -> Found:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from broker.client.bulk.arrow import batches_of, open_frame
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.encode import blocks
-from broker.client.bulk.errors import BulkError, Unreachable
+from broker.client.bulk.errors import BulkError, is_passing
 from broker.client.bulk.options import Options
 from broker.client.bulk.reading import Piece, frames
 from broker.limits_reports import (
@@ -223,7 +223,7 @@ def _guarded(work: Work, does: Any) -> Outcome:
         with Connection(work.server, work.options) as connection:
             does(work, connection, outcome)
     except (BulkError, OSError, pa.ArrowException) as error:
-        retry = isinstance(error, Unreachable)
+        retry = is_passing(error)
         return Outcome(failure=str(error) or repr(error), retry=retry)
     return outcome
 
