@@ -99,8 +99,10 @@ def test_options_are_taken_as_far_as_spark(
     def no_session(_job: command.Job, name: str, **_: object) -> None:
         raise JobError(f"{name} would start")
 
-    module = importlib.import_module(f"broker.spark.jobs.{arguments[0]}")
-    monkeypatch.setattr(module, "session", no_session)
+    names = (arguments[0], "archive_table") if "--format" in arguments else arguments[:1]
+    for name in names:
+        module = importlib.import_module(f"broker.spark.jobs.{name}")
+        monkeypatch.setattr(module, "session", no_session)
     Manifest(tmp_path).create()
     result = invoke(arguments[0], str(tmp_path), *arguments[1:])
     assert last_line(result) == f"Error: {arguments[0]} would start"
