@@ -90,9 +90,10 @@ DEDUPE_WINDOW: Final = 2 * MINUTE  # JetStream's default
 DEDUPE_IDS_MAX: Final = (
     1_000_000  # of one topic, 40 bytes each; then the oldest go before their time
 )
+DEDUPE_IDS_MIN: Final = 1_024  # a topic with fewer counts as this many: it takes their memory
 DEDUPE_IDS_ALL_MAX: Final = 4_000_000  # of all topics; then those of one are read anew when needed
 DEDUPE_READ_BYTES: Final = 256 * MIB  # of the log's end, when its ids are read
 
-assert DEDUPE_IDS_MAX <= DEDUPE_IDS_ALL_MAX
+assert DEDUPE_IDS_MIN <= DEDUPE_IDS_MAX <= DEDUPE_IDS_ALL_MAX
 assert STAGED_BLOCK_BYTES_MAX <= STAGED_WRITER_BYTES_MAX <= STAGED_BYTES_MAX
 assert COMMIT_TURN_BYTES <= COMMIT_AHEAD_BYTES

@@ -42,6 +42,13 @@ class Known:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.window = Window(ID_HEADER, limits_bulk.DEDUPE_WINDOW, limits_bulk.DEDUPE_IDS_MAX)
+        self.users = 0  # requests that are at it, or wait for the lock
+        self.counted = 0  # ids that it stands for among those of all
+
+    @property
+    def weight(self) -> int:
+        """Ids that its memory has room for, more or less: few take as much as some."""
+        return max(self.window.size, limits_bulk.DEDUPE_IDS_MIN)
 
 
 class AppendPages:
@@ -52,6 +59,7 @@ class AppendPages:
         self.staging = staging
         self.open_log = open_log
         self._known: dict[str, Known] = {}
+        self._ids = 0
         self._uploads = asyncio.Semaphore(limits_bulk.STAGED_UPLOADS_MAX)
 
     def routes(self) -> list[BulkRoute]:
@@ -101,24 +109,34 @@ class AppendPages:
     async def _dedupe(self, log: Log, block: bytearray) -> Reel:
         known = self._known.pop(log.name, None) or Known()
         self._known[log.name] = known  # the last one used is the last one
-        async with known.lock:
-            plan = known.window.look(log, limits_bulk.DEDUPE_READ_BYTES)
-            try:
-                if plan is not None:
-                    await self.staging.run(known.window.read, plan)
-                reel = await self._append(log, block, known.window)
-            except BaseException:
-                known.window.reset(None)  # it knows ids that may not be there
-                raise
-        self._bound()
-        return reel
+        known.users += 1
+        try:
+            async with known.lock:
+                return await self._append_once(known.window, log, block)
+        finally:
+            known.users -= 1
+            self._bound(known)
 
-    def _bound(self) -> None:
-        """Forget those used longest ago: they can be read anew."""
-        ids = sum(known.window.size for known in self._known.values())
+    async def _append_once(self, window: Window, log: Log, block: bytearray) -> Reel:
+        plan = window.look(log, limits_bulk.DEDUPE_READ_BYTES)
+        try:
+            if plan is not None:
+                await self.staging.run(window.read, plan)
+            return await self._append(log, block, window)
+        except BaseException:
+            window.reset(None)  # it knows ids that may not be there
+            raise
+
+    def _bound(self, used: Known) -> None:
+        """Forget those used longest ago: they can be read anew. What somebody is at is not: there
+        would be two that know nothing of each other."""
+        self._ids += used.weight - used.counted
+        used.counted = used.weight
+        if self._ids <= limits_bulk.DEDUPE_IDS_ALL_MAX:
+            return
         for name, known in list(self._known.items()):
-            if ids <= limits_bulk.DEDUPE_IDS_ALL_MAX:
+            if self._ids <= limits_bulk.DEDUPE_IDS_ALL_MAX:
                 break
-            if not known.lock.locked():
-                ids -= known.window.size
+            if not known.users:
+                self._ids -= known.counted
                 del self._known[name]

@@ -39,6 +39,23 @@ def test_blanks_around_an_id_do_not_count() -> None:
     assert note(known, b"X\r\nId: A\r\n\r\n", 1) is False
 
 
+@pytest.mark.parametrize("wide", [16, 40])
+def test_no_two_ids_are_the_same_whatever_the_key(wide: int) -> None:
+    """A difference in the last of eight bytes is not undone by a known one in the next eight."""
+    for first, second in ((0x80, 0x80), (0x20, 0x60), (0x40, 0x40), (0x01, 0x0D)):
+        known, taken = window(ids_max=1 << 20), 0
+        for number in range(500):
+            one = bytearray(b"%08dP%06dP%024d" % (number, number, 0))[:wide]
+            one[7:8], one[11:12] = b"a", b"P"
+            other = bytearray(one)
+            other[7] ^= first
+            other[11] ^= second
+            other[15] ^= second
+            note(known, b"X\r\nId: " + one + b"\r\n\r\n", 1)
+            taken += note(known, b"X\r\nId: " + other + b"\r\n\r\n", 1) is not False
+        assert taken == 0
+
+
 def test_ids_are_forgotten_in_time() -> None:
     known = window()
     assert note(known, head(1), 0) is False
