@@ -31,6 +31,7 @@ BULK_DROPPED_TRIES: Final = 3  # a range whose file is dropped while it begins i
 
 BULK_BODY_BYTES_MAX: Final = 4 * MIB  # JSON
 BULK_BODY_WAIT: Final = 30 * SECOND
+BULK_BODY_RATE: Final = 64 * KIB  # of a block: a second more for so many bytes that have come
 BULK_TOPICS_MAX: Final = 10_000  # names in one request
 BULK_PATTERN_MAX: Final = 1_024  # characters of ?pattern=
 BULK_STEP: Final = 1 * MS  # of looking at topics; then others have their turn
@@ -75,7 +76,7 @@ WRITER_TTL: Final = 30 * DAY  # without a commit; then its epochs are forgotten
 
 COMMIT_TOPICS_MAX: Final = 10_000
 COMMIT_ATTEMPTS_MAX: Final = 100_000
-COMMIT_BODY_BYTES_MAX: Final = 16 * MIB
+COMMIT_BODY_BYTES_MAX: Final = 8 * MIB  # so many attempts, their names as long as they may be
 COMMIT_MISSING_SHOWN: Final = 20  # attempts named in the answer to a commit that is refused
 COMMITS_MAX: Final = 2  # that append at once; others wait
 # What one turn of the loop appends (copying only: about 0.1 ms), and what may wait for the disk:

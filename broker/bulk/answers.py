@@ -85,11 +85,17 @@ async def read_body(request: web.Request, limit: int) -> bytes:
         raise RefusedError(errors_bulk.BULK_BODY_SLOW, seconds=seconds) from None
 
 
-async def read_json(request: web.Request, kind: type[T]) -> T:
+async def read_json(
+    request: web.Request, kind: type[T], limit: int = limits_bulk.BULK_BODY_BYTES_MAX
+) -> T:
     """The body as this type."""
-    body = await read_body(request, limits_bulk.BULK_BODY_BYTES_MAX)
+    return from_json(await read_body(request, limit), kind)
+
+
+def from_json(text: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """A text of a client's as this type. RefusedError."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
         raise RefusedError(errors_bulk.BULK_JSON, problem=problem) from None
 

@@ -11,8 +11,9 @@ import msgspec
 
 from broker import errors_bulk, limits, limits_bulk
 from broker.bulk.access import WRITE
-from broker.bulk.answers import RefusedError, answer, number, read_json, wrong
+from broker.bulk.answers import RefusedError, answer, from_json, number, read_json, wrong
 from broker.bulk.door import BulkRoute
+from broker.bulk.topics import Pauses
 from broker.core.ear import shape
 from broker.core.files import escape
 from broker.protocols.nsq.wire import is_name
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from broker.bulk.batches import Key
     from broker.bulk.commits import Commits, Wanted
     from broker.bulk.door import BulkDoor
-    from broker.bulk.intents import Done
     from broker.bulk.staging import Staging
+    from broker.bulk.writer import Writer
 
 EPOCH_MAX: Final = 2**63 - 1
 PART_MAX: Final = 2**31 - 1
@@ -36,7 +37,10 @@ _CONTROL: Final = re.compile("[\0-\x20\x7f]")
 class Named(msgspec.Struct):
     """The body of a commit."""
 
-    topics: dict[str, list[tuple[int, int | str, int]]]
+    topics: dict[str, msgspec.Raw]  # Attempts
+
+
+Attempts = list[tuple[int, int | str, int]]  # part, name, bytes
 
 
 class WritePages:
@@ -66,7 +70,7 @@ class WritePages:
             check_topic(topic)
         key: Key = (topic, part, attempt_of(request.match_info["attempt"]))
         offset = number(request, "offset", 0, 0, EPOCH_MAX)
-        done = await self._last(writer, topic)
+        done = (await self._writer(writer)).done.get(topic)
         async with self._uploads:
             block = await read_block(request)
             if done is not None and done.epoch >= epoch:
@@ -74,13 +78,13 @@ class WritePages:
             have = await self.staging.stage(writer, epoch, key, offset, block)
         return answer({"offset": have, "state": "staged"})
 
-    async def _last(self, name: str, topic: str) -> Done | None:
-        """The last commit of a writer to a topic."""
+    async def _writer(self, name: str) -> Writer:
+        """What is known of a writer. RefusedError: a new one, and there is no room for it."""
         writer, most = await self.commits.writer(name), limits_bulk.WRITERS_MAX
         if not writer.done and self.commits.remembered >= most:
             reason = errors_bulk.BULK_WRITERS.format(limit=most)
             raise RefusedError(errors_bulk.BULK_STAGED_FULL, reason=reason)
-        return writer.done.get(topic)
+        return writer
 
     async def commit(self, request: web.Request) -> web.StreamResponse:
         """Publish the attempts that the body names."""
@@ -91,18 +95,27 @@ class WritePages:
             caller.need(WRITE, topic)
             if self.door.engine.log(topic) is None:
                 check_topic(topic)
+        await self._writer(writer)
         return answer({"topics": await self.commits.commit(writer, epoch, wanted)})
 
     @staticmethod
     async def _wanted(request: web.Request) -> Wanted:
-        named = (await read_json(request, Named)).topics
+        limit = limits_bulk.COMMIT_BODY_BYTES_MAX
+        named = (await read_json(request, Named, limit)).topics
         if len(named) > limits_bulk.COMMIT_TOPICS_MAX:
             limit = limits_bulk.COMMIT_TOPICS_MAX
             raise wrong("topics", errors_bulk.BULK_TOO_MANY.format(limit=limit))
         wanted: Wanted = {}
-        for topic, attempts in named.items():
+        count, pause = 0, Pauses()
+        for topic, text in named.items():
+            await pause.perhaps()  # very many attempts take a tenth of a second
+            attempts = from_json(text, Attempts)
+            count += len(attempts)
+            if count > limits_bulk.COMMIT_ATTEMPTS_MAX:
+                limit = limits_bulk.COMMIT_ATTEMPTS_MAX
+                raise wrong("topics", errors_bulk.BULK_ATTEMPTS.format(limit=limit))
             wanted[topic] = [(part, attempt_of(str(name)), size) for part, name, size in attempts]
-            if any(not 0 <= part <= PART_MAX or size < 0 for part, _, size in wanted[topic]):
+            if any(not 0 <= part <= PART_MAX or size < 0 for part, _, size in attempts):
                 raise wrong("topics", errors_bulk.BULK_ATTEMPT)
         return wanted
 
@@ -179,19 +192,22 @@ def check_topic(name: str) -> None:
 
 
 async def read_block(request: web.Request) -> bytearray:
-    """The body, which must not be longer than a block may be. RefusedError."""
+    """The body, which must not be longer than a block may be nor come too slowly: there are few
+    places for those who upload. RefusedError."""
     limit = limits_bulk.STAGED_BLOCK_BYTES_MAX
     size = request.content_length
     if size is not None and size > limit:
         raise RefusedError(errors_bulk.BULK_BODY_BIG, limit=limit)
     block = bytearray()
-    wait = limits_bulk.BULK_BODY_WAIT / limits.SECOND
+    loop = asyncio.get_running_loop()
+    begun, wait = loop.time(), limits_bulk.BULK_BODY_WAIT / limits.SECOND
     while True:
+        due = begun + wait + len(block) / limits_bulk.BULK_BODY_RATE
         try:
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout_at(due):
                 piece = await request.content.readany()
         except TimeoutError:
-            seconds = limits_bulk.BULK_BODY_WAIT // limits.SECOND
+            seconds = round(due - begun)
             raise RefusedError(errors_bulk.BULK_BODY_SLOW, seconds=seconds) from None
         if not piece:
             return block
