@@ -18,7 +18,7 @@ from broker.core.syncing import durable_next
 from broker.protocols.nsq.pattern import Pattern, PatternError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from aiohttp import web
 
@@ -86,14 +86,18 @@ class TopicPages:
         caller.need(READ)
         found = []
         logs, pause = self.door.engine.logs, Pauses()
-        for name in self._names(request):
+        names, pattern = self._names(request)
+        for name in names:
             await pause.perhaps()
+            if pattern is not None and not await _is_all_of(name, pattern, pause):
+                continue
             log = logs.get(name)
             if log is not None and caller.may(READ, name):
                 found.append(page_of(log))
         return answer({**self.door.identity.page(), "topics": found})
 
-    def _names(self, request: web.Request) -> Iterable[str]:
+    def _names(self, request: web.Request) -> tuple[Iterable[str], Pattern | None]:
+        """Those that may be meant, and what the whole of a name must match."""
         names, pattern = request.query.get("subscribe"), request.query.get("pattern")
         if names is not None and pattern is not None:
             raise wrong("pattern", errors_bulk.BULK_ONE_OF)
@@ -102,12 +106,9 @@ class TopicPages:
             if len(given) > limits_bulk.BULK_TOPICS_MAX:
                 limit = limits_bulk.BULK_TOPICS_MAX
                 raise wrong("subscribe", errors_bulk.BULK_TOO_MANY.format(limit=limit))
-            return dict.fromkeys(given)
+            return dict.fromkeys(given), None
         known = sorted(self.door.engine.logs)
-        if pattern is None:
-            return known
-        matches = _matcher(pattern)
-        return (name for name in known if matches(name))
+        return known, None if pattern is None else _compiled(pattern)
 
     async def offsets(self, request: web.Request) -> web.StreamResponse:
         """For each topic the first record stored at or after a moment."""
@@ -148,10 +149,18 @@ def _time_ns(moment: Moment) -> int:
     return max(-(2**63), min(found, 2**63 - 1))
 
 
-def _matcher(pattern: str) -> Callable[[str], bool]:
+async def _is_all_of(name: str, pattern: Pattern, pause: Pauses) -> bool:
+    found = False
+    for said in pattern.whole(name):
+        found = said
+        await pause.perhaps()
+    return found
+
+
+def _compiled(pattern: str) -> Pattern:
     if len(pattern) > limits_bulk.BULK_PATTERN_MAX:
         raise wrong("pattern", errors_bulk.BULK_PATTERN.format(problem="too long"))
     try:
-        return Pattern(f"^(?:{pattern})$").found_in
+        return Pattern(f"(?:{pattern})")
     except PatternError as problem:
         raise wrong("pattern", errors_bulk.BULK_PATTERN.format(problem=problem)) from None

@@ -13,11 +13,11 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, quote_plus, urlencode
 
 from broker.client.bulk import answers, defaults, losses
 from broker.client.bulk.errors import (
@@ -106,12 +106,13 @@ class Connection:
         self, subscribe: Sequence[str] | None = None, pattern: str | None = None
     ) -> answers.Listing:
         """The logs there are, those named, or those whose name matches a regular expression."""
-        if subscribe is not None and any(_in_words(name) for name in subscribe):
-            pattern, subscribe = "|".join(re.escape(name) for name in subscribe), None
-        query = {"subscribe": ",".join(subscribe)} if subscribe is not None else {}
-        if pattern is not None:
-            query["pattern"] = pattern
-        return self._told(answers.listing, "GET", "/topics", query)
+        asks = [{} if pattern is None else {"pattern": pattern}]
+        if subscribe is not None:
+            asks = list(_named(dict.fromkeys(subscribe)))
+        told = [self._told(answers.listing, "GET", "/topics", query) for query in asks]
+        if any(other.broker_id != told[0].broker_id for other in told):
+            raise BulkError(f"{self.server}: /topics: more than one broker answers there")
+        return replace(told[0], topics=tuple(topic for one in told for topic in one.topics))
 
     def offsets(self, times_ns: Mapping[str, int]) -> dict[str, answers.TimeOffset]:
         """Where the records of a time begin, for each topic."""
@@ -342,6 +343,27 @@ def _path(name: str) -> str:
     return quote(name, safe="")
 
 
-def _in_words(name: str) -> bool:
-    """Whether a list of names with commas between them would tear it."""
-    return "," in name or name != name.strip()
+def _named(names: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Queries for these topics, none longer than a request's first line may be."""
+    plain: list[str] = []
+    torn: list[str] = []  # by a list with commas between them
+    for name in names:
+        (torn if "," in name or name != name.strip() else plain).append(name)
+    for some in _pieces([re.escape(name) for name in torn], defaults.PATTERN_CHARS):
+        yield {"pattern": "|".join(some)}
+    for some in _pieces(plain, defaults.NAMES_BYTES):
+        yield {"subscribe": ",".join(some)}
+    if not plain and not torn:
+        yield {"subscribe": ""}
+
+
+def _pieces(words: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    """In order, each of about so many bytes at most as they stand in a URL."""
+    first = size = 0
+    for at, word in enumerate(words):
+        size += len(quote_plus(word)) + len("%2C")
+        if size > most and at > first:
+            yield words[first:at]
+            first, size = at, len(quote_plus(word)) + len("%2C")
+    if words:
+        yield words[first:]

@@ -3,7 +3,8 @@
 An auth server says in patterns what a client may do, and the client chooses the names they are
 tried on. So no pattern may take long: it becomes a list of steps, and all ways through it are
 followed at once, one character of the name after the other (never more work than steps times
-characters). Names are ASCII, so a class of characters is a set of ASCII characters.
+characters). Names of NSQ are ASCII, so a class of characters is a set of ASCII characters. The bulk
+door has names with others too: OTHER in a set stands for all of those that are not in it.
 """
 
 from __future__ import annotations
@@ -11,26 +12,29 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from broker import limits
 
 Chars = frozenset[str]
 
-_ALL: Final = Chars(map(chr, range(128)))
+OTHER: Final = "\U0010ffff"  # no character
+_ASCII: Final = Chars(map(chr, range(128)))
+_ALL: Final = _ASCII | {OTHER}
 _DIGITS: Final = Chars(string.digits)
 _WORD: Final = Chars(string.ascii_letters + string.digits + "_")
 _PERL: Final = {"d": _DIGITS, "s": Chars("\t\n\f\r "), "w": _WORD}
 _POSIX: Final = {
     "alnum": Chars(string.ascii_letters + string.digits),
     "alpha": Chars(string.ascii_letters),
-    "ascii": _ALL,
+    "ascii": _ASCII,
     "blank": Chars("\t "),
-    "cntrl": Chars(c for c in _ALL if ord(c) < 32 or ord(c) == 127),
+    "cntrl": Chars(c for c in _ASCII if ord(c) < 32 or ord(c) == 127),
     "digit": _DIGITS,
-    "graph": Chars(c for c in _ALL if 32 < ord(c) < 127),
+    "graph": Chars(c for c in _ASCII if 32 < ord(c) < 127),
     "lower": Chars(string.ascii_lowercase),
-    "print": Chars(c for c in _ALL if 32 <= ord(c) < 127),
+    "print": Chars(c for c in _ASCII if 32 <= ord(c) < 127),
     "punct": Chars(string.punctuation),
     "space": Chars("\t\n\v\f\r "),
     "upper": Chars(string.ascii_uppercase),
@@ -93,15 +97,29 @@ class Pattern:
             if self._end in states:
                 return True
             if at < len(name):
-                taken = [
-                    number + 1
-                    for number in states
-                    if (chars := self._steps[number].chars) and name[at] in chars
-                ]
-                states = set()
-                for step in taken:
-                    self._follow(states, step, name, at + 1)
+                states = self._after(states, name, at)
         return False
+
+    def whole(self, name: str) -> Iterator[bool]:
+        """The last one says whether it matches the whole name; False before each character, for
+        others to have their turn."""
+        states: set[int] = set()
+        self._follow(states, 0, name, 0)
+        for at in range(len(name)):
+            yield False
+            states = self._after(states, name, at)
+            if not states:
+                return
+        yield self._end in states
+
+    def _after(self, states: set[int], name: str, at: int) -> set[int]:
+        """Where the ways go on that can take the character there."""
+        char, reached = name[at], set[int]()
+        for number in states:
+            chars = self._steps[number].chars if number < self._end else None
+            if chars and (char in chars or (OTHER in chars and char not in _ASCII)):
+                self._follow(reached, number + 1, name, at + 1)
+        return reached
 
     def _follow(self, states: set[int], first: int, name: str, at: int) -> None:
         """Add a step, and all that can be reached from it without taking a character."""
@@ -352,7 +370,7 @@ class _Parser:
         high, single = self._class_char()
         if not single or min(high) < min(low):
             raise PatternError("invalid character class range")
-        wide = Chars(c for c in _ALL if min(low) <= c <= min(high))
+        wide = Chars(c for c in _ASCII if min(low) <= c <= min(high))
         return wide | low
 
     def _class_char(self) -> tuple[Chars, bool]:
@@ -371,4 +389,4 @@ def _category(name: str) -> Chars:
         return _POSIX["alpha"]
     if not _CATEGORIES.fullmatch(name):
         raise PatternError("invalid character class range")
-    return Chars(c for c in _ALL if unicodedata.category(c).startswith(name))
+    return Chars(c for c in _ASCII if unicodedata.category(c).startswith(name))

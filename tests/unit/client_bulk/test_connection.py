@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import re
 import socket
 import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from harness.certificates import Authority
@@ -54,10 +56,34 @@ def test_what_is_sent() -> None:
             {"subscribe": "a,b/c"},
             {"pattern": "a+"},
             {},
-            {"pattern": r"a,b|c\+"},
+            {"pattern": "a,b"},
+            {"subscribe": "c+"},
         ]
         assert toy.requests[0].headers["authorization"] == "Bearer s3cret"
         assert toy.connections == 1
+
+
+def test_more_names_than_a_line_has_room_for() -> None:
+    """As an archive has them that goes on after it was killed in a batch of thousands of topics."""
+    names = [f"some.department/{number:05d}" for number in range(5000)]
+    torn = [f"a,{'.' * 150} {number}" for number in range(20)]
+
+    def found(request: Request) -> Answer:
+        asked = request.query.get("subscribe", "").split(",")
+        told_of = [name for name in names if name in set(asked)]
+        if "pattern" in request.query:
+            told_of = [name for name in torn if re.fullmatch(request.query["pattern"], name)]
+        assert len(request.query.get("pattern", "")) < 1000
+        rows = [dict.fromkeys(("topic", "incarnation"), name) | numbers for name in told_of]
+        return told(EMPTY_LIST | {"topics": rows})
+
+    numbers = {"first": 1, "next": 2, "bytes": 3, "messages": 4}
+    with ToyDoor(found) as toy, ask(toy) as door:
+        listing = door.topics([*names, *torn, names[0]])
+        assert all(len(urlencode(request.query)) < 40_000 for request in toy.requests)
+        assert len(toy.requests) > 5
+        assert door.topics([]).topics == ()
+    assert sorted(topic.name for topic in listing.topics) == sorted([*names, *torn])
 
 
 def test_topics() -> None:

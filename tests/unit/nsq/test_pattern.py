@@ -42,6 +42,11 @@ FOUND = [
     ("(|a)+$", ["", "b"], []),
     ("$^", [""], ["a"]),
     ("é", [], ["e", ""]),
+    # others than ASCII, which topics of NATS may have
+    ("^.$", ["é", "日"], ["", "éé"]),
+    (r"^[^a-z]\W\D$", ["é日ü"], ["aéé", "éeé"]),
+    (r"^\w|[a-z]|[[:ascii:]]|\pL$", [], ["é"]),
+    ("^gr[öß]+e$", ["größe"], ["gre", "grüe"]),
 ]
 REFUSED = [
     "a**", "*a", "a*+", "(a", "a)", "[a", "[z-a]", "[[:foo:]]", r"a\Z", "(?=a)", "(?!a)", "(?<=a)",
@@ -98,3 +103,12 @@ def test_as_python_where_the_two_agree(text: str, name: str) -> None:
 def test_repeats_of_nothing_are_bounded_too() -> None:
     with pytest.raises(PatternError, match="too large"):
         Pattern("(?:(?:(?:){1000}){1000}){1000}")
+
+
+@pytest.mark.parametrize("text", [".*", "a", "a|ab", "(a|b)*", "(a?){20}b?", "^a$", "b$|a^", ""])
+def test_the_whole_of_a_name(text: str) -> None:
+    pattern = Pattern(f"(?:{text})")
+    for name in ("", "a", "b", "ab", "ba", "abb", "aé", "x" * 50):
+        said = list(pattern.whole(name))
+        assert (bool(said) and said[-1]) is (re.fullmatch(text, name) is not None)
+        assert True not in said[:-1]

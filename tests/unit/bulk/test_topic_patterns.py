@@ -1,0 +1,64 @@
+"""Topics by pattern: others have their turn meanwhile, and names of all kinds are found."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+from harness.engine import Rig
+
+from broker import limits_bulk
+from broker.bulk.access import Caller
+from broker.bulk.identity import Identity
+from broker.bulk.topics import TopicPages
+
+
+def pages_of(engine: Any) -> Any:
+    door: Any = SimpleNamespace(
+        engine=engine, identity=Identity("b", "0" * 32, 0), caller=lambda _: Caller("c")
+    )
+    return TopicPages(door)
+
+
+def asking(pattern: str) -> Any:
+    return SimpleNamespace(query={"pattern": pattern})
+
+
+async def test_names_that_do_not_match_are_gone_through_with_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 100,000 topics perhaps none matches, and a query asks every second."""
+    monkeypatch.setattr(limits_bulk, "BULK_STEP", 0)
+    names = [f"some.department.{number}" for number in range(500)]
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    live = asyncio.create_task(others())
+    pages = pages_of(SimpleNamespace(logs=dict.fromkeys(names)))
+    response = await pages.topics(asking(r"orders\..*"))
+    assert orjson.loads(response.body)["topics"] == []
+    assert turns >= len(names)
+    turns = 0
+    await pages.topics(asking("(.{0,20}){0,20}"))  # takes long for each character of a name
+    assert turns >= sum(map(len, names))
+    live.cancel()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [(".*", ["größe.a", "größe.b", "plain"]), (r"größe\..", ["größe.a", "größe.b"])],
+)
+async def test_names_that_are_not_ascii(tmp_path: Any, pattern: str, found: list[str]) -> None:
+    with Rig(tmp_path / "logs") as rig:
+        for name in ("größe.a", "plain", "größe.b"):
+            rig.log(name)
+        response = await pages_of(rig.engine).topics(asking(pattern))
+    assert [topic["topic"] for topic in orjson.loads(response.body)["topics"]] == found
