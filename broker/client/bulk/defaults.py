@@ -10,9 +10,7 @@ RETRIES: Final = 5
 RETRY_S: Final = 0.1  # doubled each time
 RETRY_S_MAX: Final = 5.0
 BUSY_S_MAX: Final = 30.0  # the longest wait that a broker may ask for
-NAMES_BYTES: Final = (
-    6 << 10
-)  # of topics in one question: proxies take lines of 8 KiB
+NAMES_BYTES: Final = 6 << 10  # of topics in one question: proxies take lines of 8 KiB
 PATTERN_CHARS: Final = 900  # of names that only a pattern can hold; a broker takes 1,000
 FETCH_BYTES: Final = 4 << 20  # of one range, as the broker's own default
 ANSWER_BYTES_MAX: Final = 64 << 20  # of an answer in JSON
