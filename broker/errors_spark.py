@@ -66,7 +66,7 @@ SAME_PARTITION: Final = (
     " give each its own `partition` in section [bulk] of its configuration"
 )
 NO_TOPIC: Final = "no broker has a topic {topic!r}, or it may not be read with this token"
-NO_MATCH: Final = "no topic matches {pattern!r}, or none may be read with this token"
+NO_MATCH: Final = "no topic matches {pattern}, or none may be read with this token"
 UNKNOWN_TOPIC: Final = "topic {topic!r} is not on any of the brokers"
 BAD_OFFSET: Final = "not an offset of this source: {text}"
 NO_RECORD: Final = "topic {topic!r} ({partition}) has no record at or after {time_ms} ms"

@@ -81,6 +81,8 @@ def write_ranges(work: Work) -> Outcome:
                 _write_range(work, one, connection, outcome)
     except (BulkError, OSError) as error:
         outcome.failure = str(error) or repr(error)
+        if isinstance(error, OSError):  # a full disk: Arrow does not say which
+            outcome.failure += f" ({work.archive})"
         outcome.retry = is_passing(error)
         outcome.changed = isinstance(error, OtherIncarnation | UnknownTopic | BeyondEnd)
     return outcome

@@ -184,7 +184,9 @@ def job_options(
             try:
                 job.check()
                 return function(job=job, **options)
-            except (JobError, BulkError, *SPARK_ERRORS) as error:
+            except BrokenPipeError:
+                raise
+            except (JobError, BulkError, OSError, *SPARK_ERRORS) as error:
                 raise click.ClickException(str(error)) from error
 
         chosen = (
@@ -277,8 +279,7 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
         raise JobError(NO_JAVA)
     # Workers would be whatever python3 is on PATH, which need not have PyArrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # What it says with a trace is raised too.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_no_echo)
     builder = SparkSession.builder.appName(f"twinwire-{name}")
     with tempfile.TemporaryDirectory(prefix="twinwire-") as folder:
         given = settings(job, submitted=submitted, light=light)
@@ -289,7 +290,9 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
         try:
             with until_started(name):
                 spark = builder.getOrCreate()
-        except PySparkException as error:
+        except Exception as error:
+            if not isinstance(error, PySparkException) and not _is_java_gone(error):
+                raise
             raise JobError(NO_SPARK.format(text=telling_line(str(error)))) from error
         try:
             yield spark
@@ -300,6 +303,11 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
         finally:
             with contextlib.suppress(Exception):  # it may have ended before us
                 spark.stop()
+
+
+def _is_no_echo(record: logging.LogRecord) -> bool:
+    """Py4J logs with a trace what it raises as well, on the root logger."""
+    return not str(record.msg).startswith("Exception while sending command")
 
 
 def _is_java_gone(error: Exception) -> bool:

@@ -50,5 +50,5 @@ def until_started(job: str) -> Iterator[None]:
         for number, had in before.items():
             if signal.getsignal(number) is handler:  # PySpark sets one of its own
                 signal.signal(number, had)
-    if came.is_set():
-        raise KeyboardInterrupt
+        if came.is_set():  # also in the place of what Spark says when Java got the signal too
+            raise KeyboardInterrupt

@@ -100,7 +100,8 @@ class Triage:
         """Group, send back what is asked for, write the page."""
         with Brokers(self.job.access) as brokers:
             survey = brokers.survey(self.job.wanted, patient=True)
-            for text in unseen(self.job.wanted, survey):
+            asked = self.job.wanted
+            for text in unseen(asked, survey) if asked.pattern != DEAD else ():
                 self.told(f"triage: {text}")
             found = self._examine(survey)
             wanted = self._chosen(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -134,21 +135,30 @@ def _card(key: Key, group: Group, found: Found, servers: str) -> Html:
         ("attempts, at most", numbers.exact(group.attempts_most)),
         ("sent back", _sent(key, group, found)),
     ]
-    rows = [tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in facts]
+    rows = [
+        tag("tr", tag("th", name, scope="row"), tag("td", value, class_="name"))
+        for name, value in facts
+    ]
     parts: list[Child] = [
         tag("h3", f"{key.reason}: {where}", id=f"g-{key.id}", class_="name"),
         tag("pre", clip(key.shape, _SHAPE_CHARS)),
         tag("table", tag("tbody", rows)),
     ]
     if key.can_go_back:
-        command = f"twinwire pipeline triage --servers {servers} --requeue {key.id}"
-        again = tag("details", tag("summary", "send it back"), tag("pre", command))
+        again = tag("details", tag("summary", "send it back"), tag("pre", _command(key, servers)))
         parts.append(again)
     if any(sample.body or sample.size == 0 for sample in group.samples):
         parts.append(
             tag("details", tag("summary", "samples"), [_sample(one) for one in group.samples])
         )
     return tag("article", parts, class_="card")
+
+
+def _command(key: Key, servers: str) -> str:
+    """What sends a group back; access to the brokers is as it was for this run."""
+    named = "" if key.topic.endswith(".dead") else f" --topics {shlex.quote(key.topic)}"
+    at = shlex.quote(servers)
+    return f"twinwire pipeline triage --servers {at}{named} --requeue {key.id}"
 
 
 def _sample(sample: Sample) -> Html:

@@ -14,7 +14,7 @@ from fakes_spark import FakeSpark
 
 from broker.cli.pipeline import pipeline
 from broker.errors_jobs import JobError
-from broker.spark.jobs import command
+from broker.spark.jobs import archive, command
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.signals import ends_with_signals, until_started
 from broker.spark.jobs.tasks import run_tasks, telling_line
@@ -133,5 +133,14 @@ def test_topics_that_nobody_has() -> None:
     assert "'b'" in text
     assert unseen(Wanted(pattern="a+"), survey) == []
     (text,) = unseen(Wanted(pattern="b+"), Survey({}))
-    assert "'b+'" in text
+    assert "matches b+," in text
     assert unseen(Wanted(names=("b",)), Survey({}, down=("x",))) == []  # who knows
+
+
+def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(archive, "session", lambda *_, **_more: FakeSpark())
+    (tmp_path / "file").write_text("")
+    words = [str(tmp_path / "file"), "--servers", "x:1", "--topics", "t"]
+    result = CliRunner().invoke(pipeline, ["archive", *words])
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+    assert str(tmp_path / "file") in result.output
