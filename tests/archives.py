@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 from harness import Server
+from harness.frames import header_block
 
 from broker.spark.jobs.archive import Archiver, Archiving, build
 from broker.spark.jobs.command import Job
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Key = tuple[str, int, int]
+
+# Bodies and headers that a careless step would change.
+SURPRISES = [
+    (b"", b""),
+    (b"\xff\xfe\x00\x80", b""),
+    (b"x" * (1 << 20), b""),
+    (b"200 headers", header_block(*((b"H%d" % n, b"v%d" % n) for n in range(200)))),
+    (b"odd headers", b"NATS/1.0\r\nA: \xff\xfe\r\nA: again\r\nB:\r\n\r\n"),
+    (b"\x00", "NATS/1.0\r\nÜ: ü\r\nNats-Msg-Id: \x7f\r\n\r\n".encode()),
+]  # fmt: skip
 
 
 def archiver(

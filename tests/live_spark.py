@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 ROOT = Path(__file__).parents[1]
+DEADLINE_S = 60
 SYNCED = {"storage": {"sync": "none"}}  # what is written can be read at once
 
 
@@ -70,6 +73,34 @@ def fill(server: Server, topic: str, bodies: list[bytes], headers: bytes = b"") 
     client.close()
 
 
+def damage(server: Server, topic: str, body: bytes, before: int = 0) -> None:
+    """Change a byte of a body in the file of a log, and so many bytes before it."""
+    server.stop()
+    (path,) = (server.data / "logs" / topic).glob("*.seg")
+    data = bytearray(path.read_bytes())
+    at = data.index(body)
+    for place in range(at - before, at + 1):
+        data[place] ^= 0xFF
+    path.write_bytes(data)
+    server.start()
+
+
+def trim(server: Server) -> None:
+    """Publish until the oldest records of topic `trimmed` are dropped, once a second."""
+    from broker.client.bulk.connection import Connection
+
+    with Connection(str(server.bulk)) as door:
+
+        def first() -> int:
+            return door.topics(["trimmed"]).topics[0].first
+
+        before, deadline = first(), time.monotonic() + DEADLINE_S
+        fill(server, "trimmed", [b"%d" % n + bytes(1000) for n in range(600)])
+        while first() == before:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.05)
+
+
 def numbered(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % n for n in range(start, start + count)]
 
@@ -93,6 +124,14 @@ def load(
     if schema is not None:
         reader = reader.schema(schema)
     return reader.options(**options).load()
+
+
+def save(frame: DataFrame, server: Server, topic: str | None = None, **options: object) -> None:
+    """A batch write."""
+    writer = frame.write.format("twinwire").mode("append").options(servers=str(server.bulk))
+    if topic is not None:
+        writer = writer.option("topic", topic)
+    writer.options(**options).save()
 
 
 def stream_options(plan: dict[str, str]) -> dict[str, str]:

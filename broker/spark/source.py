@@ -57,7 +57,9 @@ class BatchReader(DataSourceReader):
         assert settings.end is not None
         start = positions.resolve(settings.start, survey, settings.wanted, find)
         end = positions.resolve(settings.end, survey, settings.wanted, find)
-        start = course.base(start, survey, settings.reading.fail_on_loss)
+        there = course.base(start, survey, settings.reading.fail_on_loss)
+        if not settings.reading.gap_rows:
+            start = there  # else the task that finds nothing there has a row for it
         if self.pruning is not None:
             return self.pruning.apply(start, end, find)
         return start, end

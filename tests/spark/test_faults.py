@@ -6,21 +6,19 @@ The source is driven by hand here; what Spark itself does with it is in the othe
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from harness import Broker, Server
 from harness.http import request
-from live_spark import SYNCED, fill, numbered
+from live_spark import SYNCED, damage, fill, numbered, trim
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from driven_spark import COLUMNS, Query, Row, read_batch
 
-from broker.client.bulk.connection import Connection
 from broker.errors_spark import BrokerDownError, DataLossError, OptionError
 from broker.spark.settings import read_settings
 from broker.spark.source import BatchReader
@@ -32,7 +30,6 @@ SMALL = {
         "topic": [{"pattern": "trimmed", "max_bytes": 200_000}],
     }
 }
-DEADLINE_S = 60
 StartServer = Callable[[Any], Server]
 
 
@@ -61,20 +58,6 @@ def offsets(rows: list[Row]) -> list[int]:
 
 def values(rows: list[Row]) -> list[bytes]:
     return sorted(row["value"] for row in rows)
-
-
-def trim(server: Server) -> None:
-    """Publish until the oldest records of topic `trimmed` are dropped, once a second."""
-    with Connection(str(server.bulk)) as door:
-
-        def first() -> int:
-            return door.topics(["trimmed"]).topics[0].first
-
-        before, deadline = first(), time.monotonic() + DEADLINE_S
-        fill(server, "trimmed", [b"%d" % n + bytes(1000) for n in range(600)])
-        while first() == before:
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.05)
 
 
 def test_records_that_were_removed(small: Server) -> None:
@@ -114,16 +97,6 @@ def test_records_that_are_removed_while_they_are_read(small: Server) -> None:
     told = {pair["key"]: pair["value"] for pair in gap["headers"]}
     assert told["Twinwire-Gap-Reason"] == b"missing"
     assert offsets(rows[1:]) == list(range(int(told["Twinwire-Gap-Next"]), planned.end))
-
-
-def damage(server: Server, topic: str, body: bytes) -> None:
-    """Change a byte of a body in the file of a log."""
-    server.stop()
-    (path,) = (server.data / "logs" / topic).glob("*.seg")
-    data = bytearray(path.read_bytes())
-    data[data.index(body)] ^= 0xFF
-    path.write_bytes(data)
-    server.start()
 
 
 def test_a_damaged_segment(small: Server) -> None:
@@ -231,3 +204,36 @@ def test_brokers_that_are_down(small: Server, start_server: StartServer) -> None
     assert values(query.batch()) == sorted(numbered(5, 15))
     with pytest.raises(BrokerDownError):
         read_batch(servers="127.0.0.1:1", subscribe="two", failOnDataLoss="false", fetchRetries=0)
+
+
+def gaps_of(rows: list[Row]) -> list[tuple[int, int, bytes]]:
+    """(first, next, reason) of the rows that stand for what is lost."""
+    found = []
+    for row in rows:
+        if row["value"] is None:
+            told = {pair["key"]: pair["value"] for pair in row["headers"]}
+            last = int(told["Twinwire-Gap-Next"])
+            found.append((row["offset"], last, told["Twinwire-Gap-Reason"]))
+    return found
+
+
+def test_what_was_removed_before_it_was_planned_is_a_row(small: Server) -> None:
+    """Of a stream that comes late, and of a query that asks for what is no more."""
+    fill(small, "trimmed", numbered(10))
+    options: dict[str, Any] = {"servers": small.bulk, "subscribe": "trimmed", "hold": "false"}
+    lax = {**options, "failOnDataLoss": "false", "gapRows": "true"}
+    query = Query(**options)
+    query.batch()
+    behind = query.offset["trimmed"]["0"]["seq"]
+    trim(small)
+    query.start(**lax)
+    rows = query.batch()
+    kept = offsets([row for row in rows if row["value"] is not None])
+    assert kept == list(range(kept[0], behind + 600))
+    assert gaps_of(rows) == [(behind, kept[0], b"missing")]
+
+    old = {**lax, "startingOffsets": f'{{"trimmed": {{"0": {behind - 3}}}}}'}
+    assert gaps_of(read_batch(**old)) == [(behind - 3, kept[0], b"missing")]
+    ended = {**old, "endingOffsets": f'{{"trimmed": {{"0": {behind}}}}}'}
+    assert gaps_of(read_batch(**ended)) == [(behind - 3, behind, b"missing")]
+    assert gaps_of(read_batch(**lax)) == []

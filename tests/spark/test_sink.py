@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from harness import Server
-from live_spark import load, numbered, values
+from live_spark import load, numbered, save, values
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-
-def save(frame: DataFrame, server: Server, topic: str | None = None, **options: Any) -> None:
-    writer = frame.write.format("twinwire").mode("append").options(servers=str(server.bulk))
-    if topic is not None:
-        writer = writer.option("topic", topic)
-    writer.options(**options).save()
+    from pyspark.sql import SparkSession
 
 
 def seqs(spark: SparkSession, server: Server, topic: str) -> list[int]:

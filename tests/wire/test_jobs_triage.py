@@ -201,6 +201,15 @@ def test_large_letters_in_their_order(sick: Server, uniq: str, tmp_path: Path) -
     assert back == died
 
 
+def test_headers_that_nobody_should_write(sick: Server, uniq: str, tmp_path: Path) -> None:
+    topic = f"sick.{uniq}"
+    publish(sick, topic, [b"x"], b"NATS/1.0\r\nC : d\r\nG: h\nI: j\r\n\r\n")
+    kill(sick, topic, 1)
+    assert run(sick, topic, tmp_path, "all").back[0].count == 1
+    headers = [(pair["key"], pair["value"]) for pair in records(sick, topic)[-1]["headers"]]
+    assert headers[-2:] == [("C ", b"d"), ("G", b"h\nI: j")]
+
+
 LETTER = (
     b"NATS/1.0\r\nTwinwire-Topic: %s\r\nTwinwire-Channel: ch\r\nTwinwire-Reason: %s\r\n"
     b"Twinwire-Attempts: %s\r\nTwinwire-Timestamp: %s\r\n\r\n"

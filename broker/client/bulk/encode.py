@@ -22,12 +22,14 @@ def blocks(
     topic: str | None = None,
     key_header: str | None = None,
     max_bytes: int = defaults.BLOCK_BYTES,
+    as_read: bool = False,
 ) -> Iterator[tuple[str, bytes]]:
     """(topic, block) for all rows, in their order within a topic; about max_bytes a block.
 
     `value` is text or bytes; topic (unless given for all), subject, key, headers, messageId and
     notBefore are used if they are there, other columns are not. A key needs `key_header`, the
-    header to put it into. Unstorable names the row that cannot become a record.
+    header to put it into. Unstorable names the row that cannot become a record; `as_read` takes
+    headers that nobody should write and somebody has: they were read from a log.
     """
     if not 0 < max_bytes <= defaults.BLOCK_BYTES_MAX:
         raise ValueError(f"max_bytes is above 0 and at most {defaults.BLOCK_BYTES_MAX}")
@@ -48,6 +50,7 @@ def blocks(
         message_id=_text(batch, "messageId"),
         headers=_headers(batch),
         not_before=_times(batch),
+        as_read=as_read,
     )
     while made := packer.next(max_bytes, defaults.BLOCK_BYTES_MAX):
         yield made[0].decode(), made[1]

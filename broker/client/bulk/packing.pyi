@@ -23,5 +23,6 @@ class Packer:
         message_id: Column | None = None,
         headers: tuple[Column, Column, Column, Column] | None = None,
         not_before: tuple[int, Any, Any] | None = None,
+        as_read: bool = False,
     ) -> Self: ...
     def next(self, bytes_wanted: int, bytes_max: int) -> tuple[bytes, bytes] | None: ...

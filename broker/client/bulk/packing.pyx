@@ -14,7 +14,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcpy, memset
 
-from broker.client.bulk.records cimport piece_t, same
+from broker.client.bulk.records cimport line_end, piece_t, same
 
 import os
 
@@ -164,15 +164,23 @@ cdef inline bint is_blank(char c) noexcept nogil:
     return c == 32 or c == 9
 
 
-cdef inline bint bad_value(const piece_t *text) noexcept nogil:
-    """Would not be read as it was written."""
-    return has_break(text) or (text.n and is_blank(text.ptr[0]))
+cdef inline bint has_line_end(const piece_t *text) noexcept nogil:
+    return text.n and line_end(text.ptr, text.ptr + text.n) != text.ptr + text.n
 
 
-cdef bint bad_name(const piece_t *name) noexcept nogil:
-    if name.n == 0 or has_break(name) or memchr(name.ptr, 58, name.n) != NULL:
+cdef inline bint bad_value(const piece_t *text, bint as_read) noexcept nogil:
+    """Would not be read as it was written, by us or, unless it was read so, by others."""
+    if text.n and is_blank(text.ptr[0]):
         return True
-    return is_blank(name.ptr[0]) or is_blank(name.ptr[name.n - 1])
+    return has_line_end(text) if as_read else has_break(text)
+
+
+cdef bint bad_name(const piece_t *name, bint as_read) noexcept nogil:
+    if name.n == 0 or memchr(name.ptr, 58, name.n) != NULL:
+        return True
+    if as_read:
+        return has_line_end(name)
+    return has_break(name) or is_blank(name.ptr[0]) or is_blank(name.ptr[name.n - 1])
 
 
 cdef bint bad_subject(const piece_t *subject) noexcept nogil:
@@ -210,6 +218,7 @@ cdef class Packer:
 
     Value is needed; the others may be None. `headers` are the lists' column, the bits of their
     structs or None with the number of structs before the first, and columns of names and values.
+    `as_read`: headers were read from a log, and what others have got into one is stored again.
     """
     cdef Column value
     cdef Column topic
@@ -227,6 +236,7 @@ cdef class Packer:
     cdef piece_t topic_text
     cdef bytes key_name
     cdef piece_t key_text
+    cdef bint as_read
     cdef size_t rows
     cdef size_t groups
     cdef size_t *order              # rows, those of a topic together
@@ -236,19 +246,21 @@ cdef class Packer:
 
     def __cinit__(self, Column value not None, *, Column topic=None, bytes one_topic=None,
                   Column subject=None, Column key=None, bytes key_name=None,
-                  Column message_id=None, tuple headers=None, tuple not_before=None):
+                  Column message_id=None, tuple headers=None, tuple not_before=None,
+                  bint as_read=False):
         cdef Fault fault
         cdef size_t row = 0
         self.value, self.topic, self.subject = value, topic, subject
         self.key, self.message_id = key if key_name is not None else None, message_id
         self.one_topic, self.key_name, self.rows = one_topic, key_name, value.rows
+        self.as_read = as_read
         if one_topic is not None:
             self.topic_text.ptr = one_topic
             self.topic_text.n = <size_t>len(one_topic)
         if key_name is not None:
             self.key_text.ptr = key_name
             self.key_text.n = <size_t>len(key_name)
-            if bad_name(&self.key_text):
+            if bad_name(&self.key_text, False):
                 raise Unstorable(f'the key cannot be stored in the header {key_name!r}')
         if headers is not None:
             self.lists, self.pairs, self.names, self.values = headers
@@ -455,11 +467,11 @@ cdef class Packer:
         cdef piece_t name, value
         cdef size_t h, n = 0
         if self.key is not None and self.key.get(i, &row.key):
-            if bad_value(&row.key):
+            if bad_value(&row.key, False):
                 return BAD_KEY
             n += self.key_text.n + row.key.n + 4
         if self.message_id is not None and self.message_id.get(i, &row.message_id):
-            if bad_value(&row.message_id):
+            if bad_value(&row.message_id, False):
                 return BAD_ID
             n += MESSAGE_ID.n + row.message_id.n + 4
         if self.lists is not None and self.lists.has(i):
@@ -468,9 +480,9 @@ cdef class Packer:
                     continue
                 self.names.get(h, &name)
                 self.values.get(h, &value)
-                if bad_name(&name):
+                if bad_name(&name, self.as_read):
                     return BAD_NAME
-                if bad_value(&value):
+                if bad_value(&value, self.as_read):
                     return BAD_HEADER
                 if not self.replaced(row, &name):
                     n += name.n + value.n + 4

@@ -48,7 +48,7 @@ from broker.spark import options as given
 from broker.spark.jobs import shipping
 from broker.spark.jobs.progress import tell
 from broker.spark.jobs.signals import ends_with_signals, until_started
-from broker.spark.jobs.tasks import telling_line
+from broker.spark.jobs.tasks import is_of_spark, telling_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -188,6 +188,10 @@ def job_options(
                 raise
             except (JobError, BulkError, OSError, *SPARK_ERRORS) as error:
                 raise click.ClickException(str(error)) from error
+            except Exception as error:
+                if not is_of_spark(error):
+                    raise
+                raise click.ClickException(telling_line(str(error))) from error
 
         chosen = (
             *({True: _SERVERS, False: (), None: _MAYBE_SERVERS}[servers]),

@@ -61,7 +61,7 @@ def stage_part(stage: Stage) -> Staged:
     try:
         with Connection(stage.server, stage.options) as connection:
             for rows in chosen_rows(stage):
-                for _, block in blocks(rows, topic=topic):
+                for _, block in blocks(rows, topic=topic, as_read=True):
                     behind = connection.stage(
                         stage.writer, stage.epoch, topic, stage.part.number, attempt, block, behind
                     )

@@ -32,9 +32,7 @@ def run_tasks(
         tasks = context.parallelize(works, min(len(works), most))
         found: list[R] = tasks.map(partial(_in_task, function)).collect()
     except Exception as error:
-        # by name: neither need be installed where this is imported
-        module, name = type(error).__module__, type(error).__name__
-        if not module.startswith(("py4j", "pyspark")) or "Network" in name:
+        if not is_of_spark(error):
             raise
         raise JobError(FAILED_TASK.format(text=telling_line(str(error)))) from error
     return found
@@ -47,10 +45,18 @@ def _in_task(function: Callable[[T], R], work: T) -> R:
     return function(work)
 
 
+def is_of_spark(error: Exception) -> bool:
+    """And not of the way to it. By name: neither Spark nor Py4J need be installed here."""
+    module, name = type(error).__module__, type(error).__name__
+    return module.startswith(("py4j", "pyspark")) and "Network" not in name
+
+
 def telling_line(trace: str) -> str:
-    """The line of a stack trace that says something: Python's, which stands within Java's."""
+    """The line of a stack trace that says something: Python's, which stands within Java's, or the
+    first of Spark's own, `[CONDITION] what it is`; plans of queries follow those."""
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     said = [line for line in lines if re.match(r"[A-Z]\w*(Error|Exception|Interrupt)\b", line)]
+    spark = re.findall(r"^(?:.*?: )??(\[[A-Z][A-Z0-9_.]*\] .*)", trace, re.MULTILINE)
     frames = re.compile(r"at \S+\(|\.\.\. \d+ more")
     java = [s for s in lines if ("Exception" in s or "Error" in s) and not frames.match(s)]
-    return (said or java or lines or ["?"])[-1]
+    return (said[-1:] or spark[:1] or java[-1:] or lines[-1:] or ["?"])[0]

@@ -295,7 +295,9 @@ class _Upload:
         if not self.rows:
             return
         batch = pa.RecordBatch.from_pylist(self.rows, schema=_STAGED)
-        for topic, block in blocks(batch, topic=self.key.origin, max_bytes=STAGE_BYTES):
+        for topic, block in blocks(
+            batch, topic=self.key.origin, max_bytes=STAGE_BYTES, as_read=True
+        ):
             self.offset = self.connection.stage(
                 self.writer, self.epoch, topic, self.part, self.attempt, block, self.offset
             )

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from harness.blocks import Stored, read_block
 from harness.frames import header_block
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from broker.client.bulk.decode_plain import headers_of
 from broker.client.bulk.errors import Unstorable
 
 pa = pytest.importorskip("pyarrow")
@@ -150,6 +153,24 @@ def test_headers_that_cannot_be_stored(pair: tuple[str, bytes], said: str) -> No
     rows = batch(value=["a", "b"], headers=pa.array([[("ok", b"")], [("ok", b""), pair]], HEADERS))
     with pytest.raises(Unstorable, match=f"row 1: {said}"):
         stored(rows, topic="t")
+
+
+@given(st.text("A:\t \r\nü", max_size=40))
+@example("C : d\r\n E: f\r\nG: h\nI: j\r\nK: l\r\r\n")
+def test_what_was_read_can_be_stored(lines: str) -> None:
+    """Others may have written headers that we would not write: a copy has them as they are."""
+    pairs = list(headers_of(b"NATS/1.0\r\n" + lines.encode() + b"\r\n\r\n"))
+    column = pa.array([[(name.decode(), value) for name, value in pairs]], HEADERS)
+    rows = batch(value=["a"], headers=column)
+    (record,) = stored(rows, topic="t", as_read=True)["t"]
+    assert list(headers_of(record.headers)) == pairs
+
+
+def test_what_could_not_be_read_back_is_not_stored() -> None:
+    for pair in (("", b""), ("a:b", b""), ("a\r\nb", b""), ("a", b"\r\n"), ("a", b" b")):
+        rows = batch(value=["a"], headers=pa.array([[pair]], HEADERS))
+        with pytest.raises(Unstorable):
+            stored(rows, topic="t", as_read=True)
 
 
 def test_columns_that_are_missing() -> None:

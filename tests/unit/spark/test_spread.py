@@ -88,4 +88,10 @@ def test_the_telling_line() -> None:
     )
     assert telling_line(trace) == "AttributeError: no such thing"
     assert telling_line("a.b.SomeException: x\n at y") == "a.b.SomeException: x"
+    trace = "[STREAM_FAILED] Query [id = 4] terminated with exception: gone\n\nPlan:\n+- ~Scan"
+    assert telling_line(trace) == trace.splitlines()[0]
+    trace = (
+        "o1.start.\n: a.b.XException: [NOT_FOUND] No source: x.\n\tat a.b.C\nCaused by: DException"
+    )
+    assert telling_line(trace) == "[NOT_FOUND] No source: x."
     assert telling_line("") == "?"

@@ -1,0 +1,165 @@
+"""A broker that is killed while Spark works on it, and comes back: nothing is lost or twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from archives import archiver, counted, keys, parquet_files
+from harness import Broker, Server
+from harness.between import ANSWERED, ASKED, SENT, Between
+from live_spark import SYNCED, fill, make_topic, numbered, save, stream
+
+pytest.importorskip("pyarrow")
+
+from broker.client.bulk.reading import read_arrow
+from broker.spark.jobs import archive
+from broker.spark.jobs.command import Job
+from broker.spark.jobs.replay import Replaying
+from broker.spark.jobs.replay import build as build_replay
+from broker.spark.jobs.replay_plan import Wish
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RANGE, STAGE, COMMIT = "GET /bulk/v1/range/", "POST /bulk/v1/tx/.*[?]offset", "POST .*/commit "
+PATIENT = {"fetchRetries": "60"}
+
+
+def slow(*values: str) -> Any:
+    """The same once more at another moment."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Broker(tmp_path_factory.mktemp("mortal"), SYNCED)
+    yield server.start()
+    server.close()
+
+
+@pytest.fixture
+def between(mortal: Server) -> Iterator[Between]:
+    with Between(mortal) as between:
+        yield between
+
+
+@pytest.fixture
+def die(mortal: Server) -> Callable[[], None]:
+    def die() -> None:
+        mortal.kill()
+        mortal.start()
+
+    return die
+
+
+def published(server: Server, topic: str) -> list[Any]:
+    table = read_arrow(str(server.bulk), topic, columns=["offset", "value"])
+    assert table["offset"].to_pylist() == list(range(1, len(table) + 1))
+    return list(table["value"].to_pylist())
+
+
+def large(count: int, start: int = 0) -> list[bytes]:
+    """So that a batch is many requests."""
+    return [body + bytes(4000) for body in numbered(count, start)]
+
+
+@pytest.mark.slow
+def test_in_a_batch_of_a_stream(
+    spark: SparkSession, mortal: Server, between: Between, topic: str, tmp_path: Path,
+    die: Callable[[], None],
+) -> None:  # fmt: skip
+    """The query goes on through it, twice."""
+    fill(mortal, topic, large(400))
+    between.upset(RANGE, ANSWERED, die, after=5)
+    options: dict[str, Any] = {"fetchBytes": "64k", "maxOffsetsPerTrigger": 250, **PATIENT}
+    frame = stream(spark, between, topic, **options)  # type: ignore[arg-type]
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", tmp_path / "state")
+    query = writer.trigger(processingTime="0 seconds").start(str(tmp_path / "out"))
+    try:
+        query.processAllAvailable()
+        assert between.acted.is_set()
+        between.upset("GET /bulk/v1/topics", ANSWERED, die)  # while it plans
+        assert between.acted.wait(60)
+        fill(mortal, topic, large(100, 400))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    rows = spark.read.parquet(str(tmp_path / "out")).select("offset", "value").collect()
+    assert sorted(row.offset for row in rows) == list(range(1, 501))
+    assert sorted(bytes(row.value) for row in rows) == sorted(large(500))
+
+
+def test_in_a_batch_of_the_archive(
+    spark: SparkSession, mortal: Server, between: Between, topic: str, tmp_path: Path,
+    die: Callable[[], None], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(archive, "BROKER_RETRY_S", 0.05)
+    fill(mortal, topic, numbered(1000))
+    between.upset(RANGE, ANSWERED, die, after=3)
+    said: list[str] = []
+    folder = tmp_path / "lake"
+    archiver(
+        spark, folder, str(between.address), topic, said=said, batch_records=800,
+        task_records=100, patience_s=60.0,
+    ).run()  # fmt: skip
+    assert between.acted.is_set()
+    assert keys(folder) == [(topic, 0, n) for n in range(1, 1001)]
+    assert parquet_files(folder) == counted(folder)
+
+
+@pytest.mark.parametrize(
+    ("request_", "moment"),
+    [slow(STAGE, ANSWERED), slow(COMMIT, ASKED), (COMMIT, SENT), (COMMIT, ANSWERED)],
+)
+def test_while_the_sink_writes(
+    spark: SparkSession, mortal: Server, between: Between, topic: str, die: Callable[[], None],
+    request_: str, moment: str,
+) -> None:  # fmt: skip
+    between.upset(request_, moment, die)
+    frame = spark.range(0, 10_000, 1, 4).selectExpr("cast(id as string) as value")
+    save(frame, between, topic, **PATIENT)  # type: ignore[arg-type]
+    assert between.acted.is_set()
+    assert sorted(published(mortal, topic)) == sorted(numbered(10_000))
+
+
+@pytest.mark.slow
+def test_while_a_stream_commits(
+    spark: SparkSession, mortal: Server, between: Between, topic: str, tmp_path: Path,
+    die: Callable[[], None],
+) -> None:  # fmt: skip
+    """The answer is lost, and so is the query; the same batch runs again and is known."""
+    fill(mortal, topic, numbered(50))
+    make_topic(mortal, f"{topic}-to")
+    frame = stream(spark, mortal, topic, maxOffsetsPerTrigger=20).select("value")
+    writer = frame.writeStream.format("twinwire").trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(tmp_path / "state"))
+    writer = writer.options(servers=str(between.address), topic=f"{topic}-to", fetchRetries="0")
+    between.upset(COMMIT, ANSWERED, die, after=1)
+    with pytest.raises(Exception, match="STREAM_FAILED"):
+        writer.start().awaitTermination()
+    assert between.acted.is_set()
+    assert sorted(published(mortal, f"{topic}-to")) == sorted(numbered(40))
+    writer.start().awaitTermination()
+    assert sorted(published(mortal, f"{topic}-to")) == sorted(numbered(50))
+
+
+@pytest.mark.parametrize(
+    ("request_", "moment"), [slow(STAGE, SENT), slow(COMMIT, SENT), (COMMIT, ANSWERED)]
+)
+def test_in_a_replay(
+    spark: SparkSession, lake: Server, mortal: Server, between: Between, topic: str,
+    tmp_path: Path, die: Callable[[], None], request_: str, moment: str,
+) -> None:  # fmt: skip
+    fill(lake, topic, numbered(100))
+    folder = tmp_path / "lake"
+    archiver(spark, folder, lake, topic).run()
+    between.upset(request_, moment, die, after=1)
+    wish = Wish("{topic}-again", epoch_records=40)
+    job = Job({"servers": str(between.address), **PATIENT}, {})
+    replaying = Replaying(str(folder), topic, wish, {"to": wish.to})
+    build_replay(spark, job, replaying, lambda _line: None).run()
+    assert between.acted.is_set()
+    assert published(mortal, f"{topic}-again") == numbered(100)
