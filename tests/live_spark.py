@@ -64,13 +64,25 @@ def make_topic(server: Server, topic: str) -> None:
 
 
 def fill(server: Server, topic: str, bodies: list[bytes], headers: bytes = b"") -> None:
-    """Publish, and wait until all is in the log."""
+    """Publish, and wait until the bulk door has all of it."""
+    from broker.client.bulk.connection import Connection
+
     make_topic(server, topic)
-    client = NatsClient(server.nats)
-    for body in bodies:
-        client.pub(topic, body, headers=headers)
-    client.ping()
-    client.close()
+    with Connection(str(server.bulk)) as door:
+
+        def behind() -> int:
+            log = door.topics([topic]).find(topic)
+            assert log is not None
+            return log.next
+
+        wanted, deadline = behind() + len(bodies), time.monotonic() + DEADLINE_S
+        client = NatsClient(server.nats)
+        for body in bodies:
+            client.pub(topic, body, headers=headers)
+        client.ping()
+        client.close()
+        while behind() < wanted:
+            assert time.monotonic() < deadline
 
 
 def damage(server: Server, topic: str, body: bytes, before: int = 0) -> None:
