@@ -63,12 +63,14 @@ def make_topic(server: Server, topic: str) -> None:
     assert request(server.nsq_http, "POST", "/topic/create", topic=topic).status == 200
 
 
-def fill(server: Server, topic: str, bodies: list[bytes], headers: bytes = b"") -> None:
+def fill(
+    server: Server, topic: str, bodies: list[bytes], headers: bytes = b"", token: str = ""
+) -> None:
     """Publish, and wait until the bulk door has all of it."""
     from broker.client.bulk.connection import Connection
 
     make_topic(server, topic)
-    with Connection(str(server.bulk)) as door:
+    with Connection(str(server.bulk), token=token) as door:
 
         def behind() -> int:
             log = door.topics([topic]).find(topic)

@@ -231,7 +231,7 @@ def test_tokens_and_rights(tmp_path: Path, topic: str) -> None:
     tokens.write_text("full secret-1 read,write,hold\nreader secret-2 read\n")
     server = Broker(tmp_path / "guarded", {**SYNCED, "bulk": {"token_file": str(tokens)}}).start()
     try:
-        fill(server, topic, numbered(3))
+        fill(server, topic, numbered(3), token="secret-1")
         options = {"servers": server.bulk, "subscribe": topic}
         with pytest.raises(Unauthorized):
             read_batch(**options)
