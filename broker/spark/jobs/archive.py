@@ -259,6 +259,8 @@ class Archiver:
             mine = {(one.partition, layout.short_inc(one.inc)): (one.start, one.end)
                     for one in batch.ranges if one.topic == topic}  # fmt: skip
             for path in top.glob("date=*/hour=*/*"):
+                if layout.is_day_file(str(path)):
+                    continue  # those of `compact`, which may be at it
                 name = layout.parse_name(path.name)
                 ours = path.name.startswith(".") and path.suffix == ".tmp"
                 if name is not None and (name.partition, name.inc) in mine:
