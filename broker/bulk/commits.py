@@ -211,7 +211,7 @@ class Commits:
     # --- the beginning
 
     async def _begin(self, writer: Writer, epoch: int, wanted: Wanted) -> None:
-        batch = self.staging.batch(writer.name, epoch)
+        batch = await self.staging.lasting(writer.name, epoch)
         sizes: dict[Key, int] = {
             (topic, part, attempt): size
             for topic, attempts in wanted.items()

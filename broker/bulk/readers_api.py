@@ -11,7 +11,7 @@ from broker import errors_bulk, limits, limits_bulk
 from broker.bulk.access import HOLD, READ
 from broker.bulk.answers import answer, incarnation_of, read_json, wrong
 from broker.bulk.readers import IN_MEMORY, OK, Kept, Position
-from broker.bulk.topics import bounds
+from broker.bulk.topics import Pauses, bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,11 +45,11 @@ class ReaderPages:
         caller = self.door.caller(request)
         caller.need(READ)
         name = request.query.get("name")
-        found = [
-            self._page(reader, caller)
-            for reader in self.readers.known.values()
-            if name in (None, reader.kept.name)
-        ]
+        found, pause = [], Pauses()
+        for reader in list(self.readers.known.values()):
+            if name in (None, reader.kept.name):
+                await pause.perhaps()
+                found.append(self._page(reader, caller))
         return answer({"readers": sorted(found, key=lambda page: page["name"])})
 
     async def put(self, request: web.Request) -> web.StreamResponse:

@@ -124,6 +124,12 @@ class Staging:
         """What is staged for an epoch."""
         return self._batches.get((writer, epoch))
 
+    async def lasting(self, writer: str, epoch: int) -> Batch | None:
+        """The same; not one that is being dropped."""
+        while (batch := self._batches.get((writer, epoch))) and batch.dropping is not None:
+            await batch.dropping.wait()
+        return batch
+
     async def stage(self, writer: str, epoch: int, key: Key, offset: int, block: bytearray) -> int:
         """Add a block to an attempt at this offset; how many bytes it has then. RefusedError."""
         wrong, count = await self.run(check_block, block, key[0].encode(), HEADERS_BEGIN)
@@ -149,8 +155,7 @@ class Staging:
             self._forget_empty(batch)
 
     async def _open(self, writer: str, epoch: int) -> Batch:
-        while (batch := self._batches.get((writer, epoch))) and batch.dropping is not None:
-            await batch.dropping.wait()
+        batch = await self.lasting(writer, epoch)
         if batch is None:
             batch = self._batches[writer, epoch] = Batch(self.root, writer, epoch)
         return batch

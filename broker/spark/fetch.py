@@ -104,20 +104,20 @@ class _Range:
     def batches(self) -> Iterator[pa.RecordBatch]:
         at = self.piece.start
         while at < self.piece.end:
-            frame, behind = self._fetch(at)
+            frame, behind = self._fetch(at, self.piece.end)
             if frame is None:
                 yield from self._gap_row(at, behind, "missing")
             else:
                 yield from self._decode(frame)
             at = behind
 
-    def _fetch(self, at: int) -> tuple[memoryview | None, int]:
+    def _fetch(self, at: int, end: int) -> tuple[memoryview | None, int]:
         """The next frame and the seq behind it; no frame: what lies before that seq is gone."""
         piece, where = self.piece, self.piece.place._asdict()
         try:
-            frame = self.connection.range(piece.place.topic, at, piece.end, incarnation=piece.inc)
+            frame = self.connection.range(piece.place.topic, at, end, incarnation=piece.inc)
         except Trimmed as error:
-            behind = min(max(error.first, at + 1), piece.end)
+            behind = min(max(error.first, at + 1), end)
             self._lost(TRIMMED.format(**where, start=at, end=behind - 1))
             return None, behind
         except OtherIncarnation:
@@ -140,8 +140,8 @@ class _Range:
         reading, topic = self.reading, self.piece.place.topic
         opened = open_frame(frame, topic, reading.key_header, reading.subject_filter)
         if opened.bad:  # on the disk, or on its way here
-            again, _ = self._fetch(opened.first)
-            if again is not None:
+            again, behind = self._fetch(opened.first, opened.next)
+            if again is not None and behind == opened.next:  # else some come twice, or not at all
                 opened = open_frame(again, topic, reading.key_header, reading.subject_filter)
         for gap in opened.gaps:
             reason = "damaged" if gap.reason == DAMAGED else "missing"

@@ -59,6 +59,21 @@ def test_killed_between_batches(lake: Server, uniq: str, tmp_path: Path) -> None
     assert keys(tmp_path) == expected(uniq, 600)
 
 
+def test_what_comes_after_the_first_run_is_archived(
+    lake: Server, uniq: str, tmp_path: Path
+) -> None:
+    """That one finds nothing to do, as it is to leave alone what is there."""
+    fill(lake, uniq, numbered(50))
+    for more in (0, 30, 20):
+        fill(lake, uniq, numbered(more))
+        archiver(SPARK, tmp_path, lake, uniq, uniq + "-new", latest=True).run()
+    fill(lake, uniq + "-new", numbered(5))
+    archiver(SPARK, tmp_path, lake, uniq, uniq + "-new", latest=True).run()
+    found = keys(tmp_path)
+    assert [seq for topic, _, seq in found if topic == uniq] == list(range(51, 101))
+    assert [seq for topic, _, seq in found if topic != uniq] == list(range(1, 6))
+
+
 @pytest.mark.parametrize(
     ("name", "count", "resumed"), [("commit", 0, True), ("forget", 300, False)]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -11,7 +12,16 @@ import pyarrow as pa
 from broker.client.bulk import defaults
 from broker.client.bulk.arrow import batches_of, damage, open_frame, schema_of
 from broker.client.bulk.connection import Connection
-from broker.client.bulk.errors import MISSING, BulkError, Damaged, Gap, Trimmed, UnknownTopic
+from broker.client.bulk.decoder import Frame
+from broker.client.bulk.errors import (
+    MISSING,
+    BulkError,
+    Damaged,
+    Gap,
+    Refused,
+    Trimmed,
+    UnknownTopic,
+)
 from broker.client.bulk.frame import head_of
 from broker.client.bulk.options import Options, parse_servers
 
@@ -109,7 +119,7 @@ def batches_of_piece(
     constants = {"topic": piece.topic, "partition": piece.partition, "broker": piece.broker}
     at = piece.start
     for frame in frames(piece, skip_trimmed=on_gap == "skip", told_gap=told_gap):
-        opened = open_frame(frame, piece.topic, key_header, subject_filter)
+        opened = checked(piece, frame, key_header, subject_filter)
         _tell(piece, opened.gaps, on_gap, told_gap)
         yield from batches_of(opened, columns, constants, max_rows, max_bytes)
         if told_seqs is not None:
@@ -178,6 +188,26 @@ def frames(
             raise BulkError(f"topic {piece.topic}: the broker has nothing at {at} any more")
         yield frame
         at = head.next
+
+
+def checked(
+    piece: Piece,
+    frame: memoryview,
+    key_header: str | None = None,
+    subject_filter: str | None = None,
+) -> Frame:
+    """The frame, open. The broker verified its records: one that does not read here was hurt on
+    its way, so the same seqs are asked for once more before it counts as damaged."""
+    opened = open_frame(frame, piece.topic, key_header, subject_filter)
+    if opened.bad:
+        with contextlib.suppress(Refused):
+            again = piece.connection.range(
+                piece.topic, opened.first, opened.next, incarnation=piece.incarnation
+            )
+            fresh = open_frame(again, piece.topic, key_header, subject_filter)
+            if (fresh.first, fresh.next) == (opened.first, opened.next):
+                return fresh
+    return opened
 
 
 def _tell(

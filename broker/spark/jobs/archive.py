@@ -121,10 +121,15 @@ class Archiver:
             self.told(f"archive: {DOWN.format(servers='; '.join(survey.down))}")
         for text in unseen(self.job.wanted, survey):
             self.told(f"archive: {text}")
+        if self._args.latest and not state.version:
+            if survey.down:
+                return state, survey.down  # nobody knows what they have already
+            change = planned.left_alone(survey)
+            state = self._manifest.commit(change, state, lambda now: not now.version)
         frozen = survey.latest()
         held = False
         while not self.stop.is_set():
-            start = planned.begin(state, survey, self.job.wanted, latest=self._args.latest)
+            start = planned.begin(state, survey, self.job.wanted)
             if not self._args.gaps:
                 planned.refuse(start.gaps)
             if not held:
@@ -258,7 +263,7 @@ class Archiver:
             top = self._manifest.archive / layout.topic_folder(topic)
             mine = {(one.partition, layout.short_inc(one.inc)): (one.start, one.end)
                     for one in batch.ranges if one.topic == topic}  # fmt: skip
-            for path in top.glob("date=*/hour=*/*"):
+            for path in top.glob("date=*/hour=[0-9]*/*"):  # not those that `compact` writes
                 name = layout.parse_name(path.name)
                 ours = path.name.startswith(".") and path.suffix == ".tmp"
                 if name is not None and (name.partition, name.inc) in mine:

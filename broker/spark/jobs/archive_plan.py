@@ -20,7 +20,7 @@ from broker.errors_jobs import (
     JobError,
 )
 from broker.spark.admission import admit_records
-from broker.spark.manifest import Gap, Mark, Range, State
+from broker.spark.manifest import Change, Gap, Mark, Range, State
 from broker.spark.offsets import Mark as Seq
 from broker.spark.offsets import Offsets, Place
 from broker.spark.options import Splitting, Wanted
@@ -90,19 +90,20 @@ class Start:
     gaps: tuple[Gap, ...]
 
 
-def begin(state: State, survey: Survey, wanted: Wanted, *, latest: bool = False) -> Start:
-    """After the last version. Topics that are new are read from their earliest record.
+def left_alone(survey: Survey) -> Change:
+    """The first version of an archive that begins with what comes from now on. It has to be written
+    down: a run that found nothing new would else begin later than the one before it."""
+    ranges = [Range(*place, e.inc, e.next, e.next) for place, e in survey.entries.items()]
+    return Change("archive", ranges=tuple(sorted(ranges)))
 
-    `latest`: the first run of all leaves alone what is there already.
-    """
+
+def begin(state: State, survey: Survey, wanted: Wanted) -> Start:
+    """After the last version. Topics that are new are read from their earliest record."""
     offsets: Offsets = {}
     gaps: list[Gap] = []
     for place, entry in survey.entries.items():
         mark = state.marks.get((place.topic, place.partition))
-        if mark is None:
-            seq = entry.next if latest and state.version == 0 else entry.first
-        else:
-            seq = _go_on(place, mark, entry, gaps)
+        seq = entry.first if mark is None else _go_on(place, mark, entry, gaps)
         offsets[place] = Seq(seq, entry.inc)
     for (topic, partition), mark in state.marks.items():
         place = Place(topic, partition)

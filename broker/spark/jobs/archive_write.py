@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker.client.bulk.arrow import SCHEMA, batches_of, open_frame
+from broker.client.bulk.arrow import SCHEMA, batches_of
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import (
     DAMAGED,
@@ -30,7 +30,7 @@ from broker.client.bulk.errors import (
     is_passing,
 )
 from broker.client.bulk.options import Options
-from broker.client.bulk.reading import Piece, frames
+from broker.client.bulk.reading import Piece, checked, frames
 from broker.durable import sync_path
 from broker.limits_jobs import OPEN_HOURS, ROW_GROUP_BYTES, ROW_GROUP_ROWS, ZSTD_LEVEL
 from broker.spark import layout
@@ -108,7 +108,7 @@ def _write_range(work: Work, one: Range, connection: Connection, outcome: Outcom
     wanted = columns(work.key_header)
     with HourFiles(Path(work.archive), one, wanted) as hours:
         for frame in frames(piece, skip_trimmed=True, told_gap=trimmed):
-            opened = open_frame(frame, one.topic, work.key_header)
+            opened = checked(piece, frame, work.key_header)
             for gap in opened.gaps:
                 reason = _REASONS.get(gap.reason, "missing")
                 gaps.append(Gap(*one[:3], gap.first, min(gap.next, one.end), reason))

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker.client.bulk.arrow import batches_of, open_frame
+from broker.client.bulk.arrow import batches_of
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import DAMAGED, BulkError, is_passing
 from broker.client.bulk.options import Options
-from broker.client.bulk.reading import Piece, frames
+from broker.client.bulk.reading import Piece, checked, frames
 from broker.limits_reports import ATTEMPTS_SHOWN, EVENT_BATCH_ROWS, GAPS_TOLD, TASK_BATCH_ROWS
 from broker.spark.jobs.histogram import steps_of
 from broker.spark.manifest import Range
@@ -227,7 +227,7 @@ def _count_range(work: Work, one: Range, connection: Connection, counted: Counte
     piece = Piece(connection, topic, partition, work.broker, "", inc, start, end)
     constants = {"topic": one.topic, "partition": one.partition, "broker": work.broker}
     for frame in frames(piece, skip_trimmed=True, told_gap=trimmed):
-        opened = open_frame(frame, one.topic)
+        opened = checked(piece, frame)
         for gap in opened.gaps:
             reason = "damaged" if gap.reason == DAMAGED else "missing"
             hole = Hole(one.topic, one.partition, gap.first, min(gap.next, one.end), reason)

@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from broker.client.bulk.arrow import batches_of, open_frame
+from broker.client.bulk.arrow import batches_of
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.encode import blocks
 from broker.client.bulk.errors import BulkError, is_passing
 from broker.client.bulk.options import Options
-from broker.client.bulk.reading import Piece, frames
+from broker.client.bulk.reading import Piece, checked, frames
 from broker.limits_reports import (
     GROUPS_MAX,
     NAME_CHARS,
@@ -239,7 +239,7 @@ def _letters(
         topic, partition, inc, start, end = one
         piece = Piece(connection, topic, partition, work.broker, "", inc, start, end)
         for frame in frames(piece, skip_trimmed=True, told_gap=hole):
-            opened = open_frame(frame, one.topic)
+            opened = checked(piece, frame)
             outcome.holes += sum(gap.next - gap.first for gap in opened.gaps)
             for batch in batches_of(opened, COLUMNS, where, TRIAGE_BATCH_ROWS):
                 times = batch.column("timestamp").cast(pa.int64()).to_pylist()

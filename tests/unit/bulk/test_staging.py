@@ -8,9 +8,11 @@ import json
 import os
 import random
 import shutil
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from harness.engine import RENAME, SYNC, WRITE, scratch
 from harness.upload import block
 
 from broker import limits_bulk
+from broker.bulk import batches
+from broker.bulk import staging as staging_module
 from broker.bulk.answers import RefusedError
 from broker.bulk.intents import VERSION, load_intents
 from broker.bulk.staging import Bounds
@@ -93,6 +97,38 @@ async def test_what_nobody_commits_expires(start: Any) -> None:
         assert (await rig.publish(0, "t", ROWS))["state"] == "already"
         await rig.writes.commits.forget(time.time_ns() + limits_bulk.WRITER_TTL + 1)
         assert not list((rig.folder / "staged").rglob("state.json"))
+        assert (await rig.publish(0, "t", ROWS))["state"] == "committed"
+
+
+async def test_a_commit_that_comes_as_its_blocks_expire(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds nothing; it must not begin with blocks that are about to go."""
+    dropping, begun = threading.Event(), threading.Event()
+
+    def slowly(folder: Path, trash: Path) -> None:
+        dropping.set()
+        begun.wait(0.5)
+        batches.remove_folder(folder, trash)
+        gone.set()
+
+    gone = threading.Event()
+    monkeypatch.setattr(staging_module, "remove_folder", slowly)
+    async with start() as rig:
+        staging, sync = rig.writes.staging, rig.writes.staging.sync
+
+        def synced(*args: Any) -> None:
+            sync(*args)
+            begun.set()
+            gone.wait()
+
+        monkeypatch.setattr(staging, "sync", synced)
+        named = await rig.stage(0, "t", 0, ROWS)
+        expiring = asyncio.create_task(staging.expire(time.time_ns() + limits_bulk.STAGED_TTL + 1))
+        await asyncio.to_thread(dropping.wait)
+        assert (await refused(rig.commit(0, {"t": [named]}))).status == 409
+        await expiring
+        assert not load_intents(rig.folder / "staged")
         assert (await rig.publish(0, "t", ROWS))["state"] == "committed"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from harness.frames import LOG_ID, record
-from toy_bulk import Answer, ToyDoor, ToyLog, told
+from toy_bulk import Answer, Request, ToyDoor, ToyLog, told
 
 from broker.client.bulk import Damaged, OtherIncarnation, Trimmed, UnknownTopic
 from broker.client.bulk.errors import DAMAGED, MISSING, Gap
@@ -72,6 +73,40 @@ def test_several_brokers(toy: ToyDoor) -> None:
     with ToyDoor(ToyLog(other, 31, first=20)) as second:
         assert seqs([toy.address, second.address]) == [*range(1, 11), 20, 30]
         assert seqs(f"{toy.address},{second.address}", subject_filter="a.*") == [20, 30]
+
+
+def hurt_once(log: ToyLog, seq: int, **more: Any) -> Any:
+    """The first time a record is sent, it is hurt on its way; `more` changes what comes then."""
+    first = [True]
+
+    def answer(request: Request) -> Answer:
+        made = log(request)
+        body = record(seq, b"body-%d" % seq)
+        if first[0] and body in made.body:
+            first[0] = False
+            hurt = body[:-1] + bytes((body[-1] ^ 1,))
+            vars(log).update(more)
+            return replace(made, body=made.body.replace(body, hurt))
+        return made
+
+    return answer
+
+
+def test_what_is_hurt_on_its_way_is_asked_for_again() -> None:
+    with ToyDoor(hurt_once(ToyLog(TEN, 11), 5)) as toy:
+        assert seqs(toy.address) == list(range(1, 11))
+        asked = [(r.query["start"], r.query["end"]) for r in toy.requests if "/range/" in r.path]
+    assert asked == [("1", "11"), ("4", "11"), ("4", "7"), ("7", "11"), ("10", "11")]
+
+
+@pytest.mark.parametrize("more", [{"per_frame": 2}, {"first": 9}])
+def test_only_the_same_seqs_take_the_place_of_what_was_hurt(more: dict[str, int]) -> None:
+    told_gaps: list[Gap] = []
+    with ToyDoor(hurt_once(ToyLog(TEN, 11), 5, **more)) as toy:
+        found = seqs(toy.address, on_gap="skip", told_gap=lambda *gap: told_gaps.append(gap[2]))
+    assert found[:5] == [1, 2, 3, 4, 6]
+    assert Gap(5, 6, DAMAGED) in told_gaps
+    assert len(found) == len(set(found))
 
 
 def test_gaps() -> None:

@@ -37,8 +37,9 @@ def test_on_from_the_last_version() -> None:
 
 def test_a_new_topic_begins_at_its_earliest_and_the_first_run_where_it_is_told() -> None:
     assert planned.begin(state(None), survey(7), WANTED).offsets == {T: Seq(7, "a")}
-    assert planned.begin(State(), survey(7), WANTED, latest=True).offsets == {T: Seq(100, "a")}
-    assert planned.begin(state(None), survey(7), WANTED, latest=True).offsets == {T: Seq(7, "a")}
+    after = State()
+    after.apply(planned.left_alone(survey(7)))
+    assert planned.begin(after, survey(7), WANTED) == planned.Start({T: Seq(100, "a")}, ())
 
 
 def test_trimmed_records_are_a_gap_and_count_as_covered() -> None:

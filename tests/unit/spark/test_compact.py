@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from archives import counted, parquet_files, rows
+from archives import archiver, counted, parquet_files, rows
 from fakes_spark import FakeSpark
 
 from broker.client.bulk.arrow import SCHEMA
@@ -17,6 +17,7 @@ from broker.errors_jobs import JobError
 from broker.spark import layout
 from broker.spark.jobs import archive_write as written
 from broker.spark.jobs import compact_merge as merging
+from broker.spark.jobs.archive_plan import Batch
 from broker.spark.jobs.compact import Compacter, Compacting, days_of, over_before
 from broker.spark.manifest import Change, Manifest, Range
 
@@ -214,6 +215,31 @@ def test_the_archive_goes_on_meanwhile(tmp_path: Path, monkeypatch: pytest.Monke
     assert [row["offset"] for row in rows(tmp_path)] == list(range(1, 102))
     assert len(counted(tmp_path)) == 3
     compact(tmp_path)
+    assert len(counted(tmp_path)) == 1
+
+
+def test_the_archive_clears_up_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed in a batch and begins by removing what that has left, and only that."""
+    write(tmp_path, [(1, 0), (2, 0)], [(3, 1)])
+    archive = archiver(SPARK, tmp_path, "127.0.0.1:1", "t")
+    hour = tmp_path / layout.folder("t", DAY * 24)
+    merge = merging.merge_day
+
+    def slow(day: merging.Day) -> merging.Merged:
+        finish = written.ParquetFile.finish
+
+        def sweep_first(file: written.ParquetFile, name: str) -> tuple[str, int]:
+            (hour / ".left.tmp").write_bytes(b"")
+            archive._sweep(Batch("b", ((Range("t", 0, INC, 4, 9),),)), Manifest(tmp_path).load())
+            return finish(file, name)
+
+        monkeypatch.setattr(written.ParquetFile, "finish", sweep_first)
+        return merge(day)
+
+    monkeypatch.setattr(merging, "merge_day", slow)
+    compact(tmp_path)
+    assert [row["offset"] for row in rows(tmp_path)] == [1, 2, 3]
+    assert not (hour / ".left.tmp").exists()
     assert len(counted(tmp_path)) == 1
 
 

@@ -1,4 +1,4 @@
-"""Topics by pattern: others have their turn meanwhile, and names of all kinds are found."""
+"""Long lists: others have their turn meanwhile; names of all kinds are found by a pattern."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from harness.engine import Rig
 from broker import limits_bulk
 from broker.bulk.access import Caller
 from broker.bulk.identity import Identity
+from broker.bulk.readers import Kept, Readers
+from broker.bulk.readers_api import ReaderPages
 from broker.bulk.topics import TopicPages
 
 
@@ -50,6 +52,34 @@ async def test_names_that_do_not_match_are_gone_through_with_pauses(
     await pages.topics(asking("(.{0,20}){0,20}"))  # takes long for each character of a name
     assert turns >= sum(map(len, names))
     live.cancel()
+
+
+async def test_readers_are_shown_with_pauses(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits_bulk, "BULK_STEP", 0)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def nowhere(*_: object) -> None:
+        pass
+
+    with Rig(tmp_path / "logs") as rig:
+        readers = Readers(rig.engine, tmp_path / "readers", nowhere)
+        for number in range(50):
+            await readers.put(Kept(f"r{number}", 60))
+        live = asyncio.create_task(others())
+        door: Any = SimpleNamespace(caller=lambda _: Caller("c"))
+        request: Any = SimpleNamespace(query={})
+        response: Any = await ReaderPages(door, readers).show(request)
+        live.cancel()
+    assert len(orjson.loads(response.body)["readers"]) == 50
+    assert turns >= 50
 
 
 @pytest.mark.parametrize(
