@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
 from typing import Any, Final
 
 import click
@@ -83,7 +84,7 @@ async def _stdin() -> AsyncIterator[bytes]:
                 chunk = error
             try:
                 asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
-            except (RuntimeError, asyncio.CancelledError):
+            except (RuntimeError, CancelledError):
                 return  # the loop has ended
             if not chunk or isinstance(chunk, OSError):
                 return

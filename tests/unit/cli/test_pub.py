@@ -1,0 +1,31 @@
+"""`twinwire pub` ends while there is more to read: the thread that reads says nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli import pub
+
+
+def test_the_reading_thread_ends_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    unhandled: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", unhandled.append)
+    before = set(threading.enumerate())
+    with Path(os.devnull.replace("null", "zero")).open("rb") as endless:
+        monkeypatch.setattr(sys, "stdin", endless)
+
+        async def take_one() -> None:
+            await anext(pub._stdin())  # and then the queue is full, with the thread waiting
+
+        asyncio.run(take_one())
+        for thread in set(threading.enumerate()) - before:
+            thread.join(10)
+            assert not thread.is_alive()
+    assert unhandled == []
