@@ -29,6 +29,11 @@ class WrongDoorError(BrokerDownError):
     """None of the brokers was reached, and trying again is no use."""
 
 
+NO_ARROW: Final = (
+    "Spark's workers are {python}, which has no PyArrow:"
+    " set PYSPARK_PYTHON to the Python of the environment that has"
+)
+
 # --- options ---------------------------------------------------------------------------------
 
 UNKNOWN: Final = "unknown option {name!r}{hint}"

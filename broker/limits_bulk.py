@@ -83,6 +83,8 @@ COMMITS_MAX: Final = 2  # that append at once; others wait
 # a live publisher to the same log waits for so much at most.
 COMMIT_TURN_BYTES: Final = 256 * KIB
 COMMIT_AHEAD_BYTES: Final = 2 * MIB
+# Seconds between looks at whether readers see what a commit has published; then it is answered.
+COMMIT_SHOWN_S: Final = tuple(0.001 * 2**n for n in range(10))
 COMMIT_RETRY: Final = 5 * SECOND  # after a commit that the disk did not let through
 
 # --- appending with message ids --------------------------------------------------------------

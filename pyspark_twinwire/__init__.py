@@ -6,6 +6,7 @@ session uses it: nothing of the broker is imported before it is needed.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,14 @@ _FILTER_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 class DefaultSource(DataSource):
     """`spark.read`, `readStream`, `df.write` and `writeStream` with `.format("twinwire")`."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Without it workers would end later, and say only that their connection was reset.
+        if importlib.util.find_spec("pyarrow") is None:
+            from broker.errors_spark import NO_ARROW
+
+            raise ImportError(NO_ARROW.format(python=sys.executable))
 
     @classmethod
     def name(cls) -> str:

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from broker import errors_bulk, limits, limits_bulk
 from broker.bulk.answers import RefusedError
-from broker.bulk.feeding import BrokenBlocksError, Feed, folder_of
+from broker.bulk.feeding import BrokenBlocksError, Feed, folder_of, shown
 from broker.bulk.intents import (
     COMMITTED,
     DELETED,
@@ -364,6 +364,7 @@ class Commits:
             feed.check_disk()
             state = DELETED if feed.deleted else COMMITTED
             done[topic] = Done(intent.epoch, feed.records, feed.first, feed.last, state)
+        await shown(feeds.values())
         if feeds:
             await self._disk(save_state, self.root, writer.name, done)
             self.remembered += not writer.done

@@ -17,6 +17,7 @@ from broker.bulk.answers import RefusedError
 from broker.bulk.batches import HEADERS_BEGIN
 from broker.core.publish import settled
 from broker.core.staged import BLOCK_HEAD_BYTES, GOOD, Reel, block_bytes, check_block
+from broker.core.syncing import durable_next, sync_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -196,6 +197,14 @@ class Feed:
         ):
             raise log_refusal(self.log, self.log.last_error)
 
+    @property
+    def is_shown(self) -> bool:
+        """Readers are told of its records, or never will be."""
+        log, last = self.log, self.last
+        if log is None or last is None or log.deleted or log.last_error:
+            return True
+        return durable_next(log) > last
+
     def paths(self) -> list[str]:
         """Files and folders that must be on the disk."""
         log = self.log
@@ -208,6 +217,23 @@ class Feed:
             if segment.path is not None and first is not None and segment.next_seq > first
         ]
         return [*found, log.folder]
+
+
+async def shown(feeds: Iterable[Feed]) -> None:
+    """Wait until readers see what is on the disk: else who reads what he wrote finds nothing.
+
+    They see what the log itself has synced, which has nothing left to do. No longer than a moment:
+    what a commit promises is done.
+    """
+    left = [feed for feed in feeds if not feed.is_shown]
+    for pause_s in limits_bulk.COMMIT_SHOWN_S:
+        for feed in left:
+            if feed.log is not None:
+                sync_now(feed.log)
+        left = [feed for feed in left if not feed.is_shown]
+        if not left:
+            return
+        await asyncio.sleep(pause_s)
 
 
 def folder_of(log: Log) -> Path:

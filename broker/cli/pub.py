@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
 from typing import Any, Final
 
 import click
@@ -81,10 +82,14 @@ async def _stdin() -> AsyncIterator[bytes]:
                 chunk = os.read(sys.stdin.fileno(), READ_BYTES)
             except OSError as error:
                 chunk = error
+            put = chunks.put(chunk)
             try:
-                asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
-            except (RuntimeError, asyncio.CancelledError):
-                return  # the loop has ended
+                asyncio.run_coroutine_threadsafe(put, loop).result()
+            except CancelledError:
+                return  # the loop ends
+            except RuntimeError:
+                put.close()
+                return  # it has ended
             if not chunk or isinstance(chunk, OSError):
                 return
 

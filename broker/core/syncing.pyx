@@ -155,6 +155,12 @@ cdef void sync_path(Round round, path) noexcept:
     round.log.shared.syncer.submit(job)
 
 
+def sync_now(Log log):
+    """Begin to bring what was written onto the disk, if that is not under way: for who has done
+    that by himself, and wants durable_next to know."""
+    sync(log)
+
+
 def durable_next(Log log):
     """Behind the last record that stays even if the power goes; whoever keeps a position outside
     of this process must not stand behind it, because seqs that were lost are used again.

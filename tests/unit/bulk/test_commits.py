@@ -252,3 +252,15 @@ def test_rights(start_broker: StartBroker, tmp_path: Any) -> None:
         with BulkClient(server.bulk, "wc") as elsewhere:
             assert BulkWriter(elsewhere, "w").drop(0).status == 403, "it is not theirs"
         assert BulkWriter(mine, "w").committed(0, {"t.1": [named]})["t.1"]["state"] == "committed"
+
+
+@pytest.mark.parametrize("sync", ["1h", "always", "none"])
+def test_who_reads_what_he_wrote_finds_it(start_broker: StartBroker, sync: str) -> None:
+    """Readers see what is on the disk; a commit's records are, whatever the topic's own pace."""
+    broker = start_broker({"storage": {"sync": sync}})
+    with BulkClient(broker.bulk) as client:
+        writer = BulkWriter(client, "w")
+        for epoch in (1, 2):
+            named = {t: [writer.stage(epoch, t, 0, "a", rows(epoch))] for t in ("t", "u")}
+            writer.committed(epoch, named)
+            assert [client.topic(t)["next"] for t in ("t", "u")] == [5 * epoch + 1] * 2

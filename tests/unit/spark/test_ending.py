@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import threading
@@ -144,3 +145,11 @@ def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pa
     result = CliRunner().invoke(pipeline, ["archive", *words])
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
     assert str(tmp_path / "file") in result.output
+
+
+def test_workers_without_arrow_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = pytest.importorskip("pyspark_twinwire").DefaultSource
+    source({})
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(ImportError, match=r"/.* has no PyArrow: set PYSPARK_PYTHON"):
+        source({})
