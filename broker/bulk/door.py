@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from broker.core.log import Log
 
 T = TypeVar("T")
-CALLER = "caller"
+CALLER: web.RequestKey[Caller] = web.RequestKey("caller")
 PREFIX = "/bulk/v1"
 
 
@@ -87,8 +87,7 @@ class BulkDoor:
 
     def caller(self, request: web.Request) -> Caller:
         """Who asks."""
-        found: Caller = request[CALLER]
-        return found
+        return request[CALLER]
 
     def log(self, name: str) -> Log:
         """The log of that name. RefusedError."""
