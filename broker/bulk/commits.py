@@ -384,7 +384,8 @@ class Commits:
         for topic, plan in intent.topics.items():
             entry = self._log_of(topic, plan)
             if entry is not None and entry.folder is not None:
-                await self._disk(learn, plan, folder_of(entry), bytes.fromhex(intent.id))
+                ends = {segment.first_seq: segment.planned for segment in entry.segments}
+                await self._disk(learn, plan, folder_of(entry), bytes.fromhex(intent.id), ends)
 
     async def _disk(self, call: Callable[..., object], *args: object) -> None:
         """File work on a thread. RefusedError."""

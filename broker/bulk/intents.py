@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -21,7 +22,7 @@ from broker.core.segment import check_header
 from broker.core.staged import find_staged, remove_file, replace_file, sync_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 VERSION: Final = 1
@@ -216,15 +217,25 @@ def segment_files(folder: Path, first: int) -> list[tuple[int, int, Path]]:
     return [(seq, end, path) for (seq, path), end in zip(found, ends, strict=False) if end > first]
 
 
-def learn(plan: Plan, folder: Path, commit_id: bytes) -> None:
-    """Find out which records of the commit the files of a log hold. OSError."""
+def learn(
+    plan: Plan, folder: Path, commit_id: bytes, ends: Mapping[int, int] | None = None
+) -> None:
+    """Find out which records of the commit the files of a log hold. OSError.
+
+    `ends`: of a log that is open, the bytes of each file by its first seq.
+    """
     for first, behind, path in segment_files(folder, plan.first):
+        if ends and first > max(ends):
+            break  # it was made since they were looked at
         name = os.fsencode(path)
         # what is counted as there must stay there
         error = sync_path(name)
         if error:
             raise OSError(error, os.strerror(error), str(path))
-        ranges, low, high = find_staged(name, bytes.fromhex(plan.log_id), first, behind, commit_id)
+        size = sys.maxsize if ends is None else ends.get(first, sys.maxsize)
+        ranges, low, high = find_staged(
+            name, bytes.fromhex(plan.log_id), first, behind, commit_id, size
+        )
         if ranges:
             plan.learn(ranges, low, high)
 

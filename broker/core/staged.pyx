@@ -16,7 +16,7 @@ finds out which ones the log has.
 """
 import os
 
-from libc.errno cimport errno
+from libc.errno cimport EFAULT, EINVAL, EIO, errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -75,7 +75,11 @@ cdef extern from * nogil:
     """
     void tw_begin_writeback(int fd, int64_t offset, size_t n)
 
+cdef extern from "sys/mman.h" nogil:
+    int madvise(void *addr, size_t length, int advice)
+
 cdef enum:
+    MADV_POPULATE_READ = 22 # Linux 5.14; older ones say EINVAL, and pages come by touch
     HEAD_BYTES = 24         # of a block, and of each record in it
     END_BYTES = 4           # headers end with an empty line
 
@@ -418,9 +422,14 @@ cdef void search(const char *base, size_t size, uint32_t salt, uint64_t first_se
         at += step
 
 
-def find_staged(bytes path, bytes log_id, uint64_t first_seq, uint64_t next_seq, bytes commit_id):
+def find_staged(bytes path, bytes log_id, uint64_t first_seq, uint64_t next_seq, bytes commit_id,
+                size_t size_max=<size_t>-1):
     """Which records of a commit a segment file holds: ([(first, behind) ...], lowest and highest
-    seq). `next_seq`: where the next segment begins. OSError."""
+    seq). `next_seq`: where the next segment begins. OSError.
+
+    size_max: all that may be looked at. Zeros behind the records of a log that is open are cut off
+    at any moment, and who looks at memory that is no file any more ends the process.
+    """
     cdef int fd = -1
     cdef int error = vfs_open(path, O_RDONLY, &fd)
     cdef void *base
@@ -430,7 +439,7 @@ def find_staged(bytes path, bytes log_id, uint64_t first_seq, uint64_t next_seq,
     cdef const char *id = commit_id
     if error:
         raise OSError(error, os.strerror(error), os.fsdecode(path))
-    size = <size_t>os.fstat(fd).st_size
+    size = min(<size_t>os.fstat(fd).st_size, size_max)
     base = mmap(NULL, max(size, <size_t>1), PROT_READ, MAP_SHARED, fd, 0)
     error = errno
     vfs_close(fd)
@@ -439,8 +448,15 @@ def find_staged(bytes path, bytes log_id, uint64_t first_seq, uint64_t next_seq,
     memset(&f, 0, sizeof(f))
     f.low = <uint64_t>-1
     with nogil:
-        search(<const char *>base, size, salt, first_seq, next_seq, id, &f)
+        # a disk that does not read is an error here, and not a signal
+        if size and madvise(base, size, MADV_POPULATE_READ) and errno != EINVAL:
+            error = EIO if errno == EFAULT else errno
+        else:
+            error = 0
+            search(<const char *>base, size, salt, first_seq, next_seq, id, &f)
         munmap(base, max(size, <size_t>1))
+    if error:
+        raise OSError(error, os.strerror(error), os.fsdecode(path))
     try:
         if f.no_memory:
             raise MemoryError

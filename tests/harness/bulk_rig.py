@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from broker.bulk.answers import RefusedError
 from broker.bulk.staging import Bounds
 from broker.bulk.writes import Writes
 from broker.core.engine import Engine
@@ -59,3 +62,24 @@ class BulkRig:
     async def close(self) -> None:
         await self.writes.stop()
         await self.engine.close()
+
+
+async def refused(work: Any) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        await work
+    return caught.value
+
+
+async def stands(rig: BulkRig, epoch: int, named: Any) -> bool:
+    """Commit; when the disk did not let it through, see to the log as the housekeeping does."""
+    try:
+        await rig.commit(epoch, {"t": [named]})
+    except RefusedError as refusal:
+        log = rig.engine.log("t")
+        if log is not None and log.last_error:
+            rig.engine.keep_house()
+            await rig.engine.settle()
+        if refusal.status not in (503, 507):
+            raise
+        return False
+    return True

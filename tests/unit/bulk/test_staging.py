@@ -7,57 +7,27 @@ import errno
 import json
 import os
 import random
-import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.bulk_rig import BulkRig, Named
-from harness.engine import RENAME, SYNC, WRITE, scratch
+from harness.bulk_rig import Named, refused, stands
+from harness.engine import RENAME, SYNC, WRITE
 from harness.upload import block
 
 from broker import limits_bulk
 from broker.bulk import batches
 from broker.bulk import staging as staging_module
-from broker.bulk.answers import RefusedError
 from broker.bulk.intents import VERSION, load_intents
-from broker.bulk.staging import Bounds
 from broker.core import vfs
 from broker.core.holds import held_from
 from broker.core.publish import append
 from broker.core.taker import Taker
 
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Any]]:
-    folder = scratch()
-
-    @asynccontextmanager
-    async def start(sync: str = "none", **bounds: int) -> AsyncIterator[BulkRig]:
-        rig = BulkRig(folder, Bounds(**{"disk_reserve": 0, **bounds}), sync)
-        await rig.writes.start(rig.engine)
-        try:
-            yield rig
-        finally:
-            vfs.heal()
-            await rig.close()
-
-    yield start
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 ROWS = [b"%d" % number for number in range(50)]
 SIZE = len(block(ROWS))
-
-
-async def refused(work: Any) -> RefusedError:
-    with pytest.raises(RefusedError) as caught:
-        await work
-    return caught.value
 
 
 @pytest.mark.parametrize(
@@ -183,21 +153,6 @@ async def test_each_file_call_of_a_commit_fails(
         assert 1 < epoch < 99
 
 
-async def stands(rig: BulkRig, epoch: int, named: Any) -> bool:
-    """Commit; when the disk did not let it through, see to the log as the housekeeping does."""
-    try:
-        await rig.commit(epoch, {"t": [named]})
-    except RefusedError as refusal:
-        log = rig.engine.log("t")
-        if log is not None and log.last_error:
-            rig.engine.keep_house()
-            await rig.engine.settle()
-        if refusal.status not in (503, 507):
-            raise
-        return False
-    return True
-
-
 async def test_a_topic_deleted_in_a_commit(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_bulk, "COMMIT_TURN_BYTES", 300)
     async with start() as rig:
@@ -321,66 +276,3 @@ async def test_a_commit_and_a_reader_hold_the_same_log(start: Any) -> None:
         assert held_from(log) == 30
         keeping.keep(log, "reader", None)
         assert held_from(log) is None
-
-
-async def test_one_try_at_a_time_while_the_disk_is_full(
-    start: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A driver that asks again and again for hours must not leave a timer for each time."""
-    monkeypatch.setattr(limits_bulk, "COMMIT_RETRY", 10**12)
-    async with start("always") as rig:
-        await rig.publish(0, "t", ROWS)
-        named = await rig.stage(1, "t", 0, ROWS)
-        vfs.fail(WRITE, errno.ENOSPC, 1, times=1000)  # the first is the intent's
-        timers = []
-        for _ in range(3):
-            assert (await refused(rig.commit(1, {"t": [named]}))).status == 507
-            timers.append(rig.writes.commits.writers["w"].retry)
-        assert [timer.cancelled() for timer in timers] == [True, True, False]
-        vfs.heal()
-        assert await stands_at_last(rig, 1, named)
-
-
-async def stands_at_last(rig: BulkRig, epoch: int, named: Any) -> bool:
-    for _ in range(100):
-        if await stands(rig, epoch, named):
-            return True
-    return False
-
-
-async def test_an_intent_that_is_not_saved_at_the_start_is_finished_all_the_same(
-    start: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its driver may never ask again."""
-    monkeypatch.setattr(limits_bulk, "COMMIT_RETRY", 10**12)
-    async with start("always") as rig:
-        await rig.publish(0, "t", ROWS)
-        named = await rig.stage(1, "t", 0, ROWS)
-        vfs.fail(WRITE, errno.EIO, 1)
-        await refused(rig.commit(1, {"t": [named]}))
-    async with start("always") as rig:
-        (writer,) = rig.writes.commits.writers.values()
-        assert writer.intent is not None
-        vfs.fail(WRITE, errno.EIO, 0)
-        await asyncio.gather(*rig.writes.commits._tasks)
-        assert writer.intent is not None, "not yet"
-        writer.retry.cancel()
-        assert await stands_at_last(rig, 1, named)
-        assert rig.rows("t") == ROWS * 2
-
-
-async def test_a_writer_in_use_is_the_only_one_of_its_name(
-    start: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when many others come by meanwhile: two of them would commit the same epoch twice."""
-    monkeypatch.setattr(limits_bulk, "WRITERS_KEPT", 1)
-    async with start() as rig:
-        commits = rig.writes.commits
-        mine, _, again = await asyncio.gather(
-            commits.writer("w"), commits.writer("x"), commits.writer("w")
-        )
-        assert mine is again
-        for name in ("y", "z"):
-            await commits.writer(name)
-        assert "w" not in commits.writers
-        assert await commits.writer("w") is mine

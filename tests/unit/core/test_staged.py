@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,30 @@ def test_damaged_records_are_not_found(tmp_path: Path) -> None:
         path.write_bytes(raw)
         numbers = [n for first, behind in found(rig) for n in range(first, behind)]
         assert len(numbers) == 39
+
+
+_TRUNCATED = """
+import os, sys, threading
+from broker.core.staged import find_staged
+path, log_id, end = os.fsencode(sys.argv[1]), bytes.fromhex(sys.argv[2]), int(sys.argv[3])
+behind = []
+for _ in range(20):
+    os.truncate(path, 64 << 20)  # as a file that was made beforehand
+    asked = path, log_id, 1, 2**64 - 1, b"\\x01commit\\xff", end
+    looking = threading.Thread(target=lambda: behind.append(find_staged(*asked)))
+    looking.start()
+    os.truncate(path, end)
+    looking.join()
+assert [ranges for ranges, _, _ in behind] == [[(0, 40)]] * 20
+"""
+
+
+def test_zeros_are_cut_off_while_the_file_is_looked_at(tmp_path: Path) -> None:
+    """The log is open, and whoever touches what was cut off is ended by a signal."""
+    with Rig(tmp_path) as rig:
+        put(rig)
+        (segment,) = rig.log().segments
+        (path,) = segment_files(tmp_path)
+        more = [str(path), rig.log().log_id.hex(), str(segment.planned)]
+        rig.close()
+    subprocess.run([sys.executable, "-c", _TRUNCATED, *more], check=True)
