@@ -79,7 +79,7 @@ cdef extern from "sys/mman.h" nogil:
     int madvise(void *addr, size_t length, int advice)
 
 cdef enum:
-    MADV_POPULATE_READ = 22 # Linux 5.14; older ones say EINVAL, and pages come by touch
+    MADV_POPULATE_READ = 22     # Linux 5.14; older ones say EINVAL, and pages come by touch
     HEAD_BYTES = 24         # of a block, and of each record in it
     END_BYTES = 4           # headers end with an empty line
 
