@@ -284,6 +284,8 @@ class Staging:
         if batch.dropping is not None:
             await batch.dropping.wait()
             return
+        if self.batch(batch.writer, batch.epoch) is not batch:
+            return  # it went before; what has its folder now is another one
         batch.dropping = asyncio.Event()
         try:
             for attempt in list(batch.attempts.values()):

@@ -102,6 +102,34 @@ async def test_a_commit_that_comes_as_its_blocks_expire(
         assert (await rig.publish(0, "t", ROWS))["state"] == "committed"
 
 
+async def test_what_is_staged_anew_while_others_expire_stays(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the same epoch as what had expired and was dropped by somebody else meanwhile."""
+    others = threading.Event()
+
+    def slowly(folder: Path, trash: Path) -> None:
+        if folder.name == "0":
+            others.wait()
+        batches.remove_folder(folder, trash)
+
+    monkeypatch.setattr(staging_module, "remove_folder", slowly)
+    async with start() as rig:
+        staging = rig.writes.staging
+        for epoch in (0, 1):
+            await rig.stage(epoch, "t", 0, [b"old"])
+        expiring = asyncio.create_task(staging.expire(time.time_ns() + limits_bulk.STAGED_TTL + 1))
+        await asyncio.sleep(0)
+        await rig.writes.commits.drop("w", 1, str)
+        named = await rig.stage(1, "t", 0, ROWS)
+        others.set()
+        await expiring
+        assert (staging.bytes, staging.files) == (SIZE, 1)
+        assert (await rig.commit(1, {"t": [named]}))["t"]["records"] == len(ROWS)
+        await asyncio.gather(*rig.writes.commits._tasks)
+        assert (staging.bytes, staging.files) == (0, 0), "it is counted no more either"
+
+
 async def test_staged_blocks_outlast_a_restart_and_expire_after_it(start: Any) -> None:
     async with start() as rig:
         named = await rig.stage(0, "t", 0, ROWS)
