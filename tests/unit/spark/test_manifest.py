@@ -138,6 +138,26 @@ def test_who_was_slow_to_write_its_version_looks_again(
     assert len(done.files) == 2 * SNAPSHOT_EVERY + 5
 
 
+def test_a_snapshot_by_somebody_else_right_behind_a_version_has_it(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = State()
+    for n in range(SNAPSHOT_EVERY - 2):
+        state = manifest.commit(change(10 * n, 10 * n + 10), state, always)
+    link = os.link
+
+    def first(temp: Path, path: Path) -> None:
+        link(temp, path)
+        monkeypatch.setattr(os, "link", link)
+        manifest.commit(change(1, 10, "other"), manifest.load(), always)
+
+    monkeypatch.setattr(os, "link", first)
+    done = manifest.commit(change(10**6, 10**6 + 1), state, always)
+    assert done.version == SNAPSHOT_EVERY - 1
+    assert manifest.load().version == SNAPSHOT_EVERY
+    assert len(manifest.load().files) == SNAPSHOT_EVERY
+
+
 def test_removed_files_are_remembered(manifest: Manifest) -> None:
     state = manifest.commit(change(1, 10), State(), always)
     old = next(iter(state.files))
