@@ -114,7 +114,7 @@ def test_in_a_batch_of_the_archive(
 
 @pytest.mark.parametrize(
     ("request_", "moment"),
-    [slow(STAGE, ANSWERED), slow(COMMIT, ASKED), (COMMIT, SENT), (COMMIT, ANSWERED)],
+    [slow(STAGE, ANSWERED), slow(COMMIT, ASKED), slow(COMMIT, SENT), (COMMIT, ANSWERED)],
 )
 def test_while_the_sink_writes(
     spark: SparkSession, mortal: Server, between: Between, topic: str, die: Callable[[], None],

@@ -106,6 +106,7 @@ def test_a_table_of_another_format(
     assert found == [n for n in range(1, 31) if n != 12]
 
 
+@pytest.mark.slow  # test_faults.py is quick
 def test_records_that_were_trimmed(spark: SparkSession, small: Server, tmp_path: Path) -> None:
     fill(small, "trimmed", numbered(10))
     bare: dict[str, Any] = {"hold": "false"}
