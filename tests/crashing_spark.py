@@ -19,13 +19,17 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from broker.spark.settings import write_settings
+from broker.spark.offsets import Tree
+from broker.spark.settings import read_settings, write_settings
 from broker.spark.sink import StreamWriter
+from broker.spark.stream import StreamReader
 from pyspark_twinwire import DefaultSource
 
 PLAN = "TWINWIRE_CRASH_PLAN"
+BATCH = 20  # records, as live_spark.stream_options has it
 
 
 def crash(at: str, batch: int) -> None:
@@ -35,6 +39,14 @@ def crash(at: str, batch: int) -> None:
     if plan["at"] == at and batch == plan.get("batch", 0):
         os.kill(int((folder / "jvm").read_text()), signal.SIGKILL)
         os._exit(1)  # whoever started this process is gone
+
+
+class CrashingReader(StreamReader):
+    def latestOffset(self, start: Tree, limit: ReadLimit) -> Tree:
+        """Batch n is planned when all before it are committed, Spark's own entries too."""
+        (mark,) = (int(one["seq"]) for topic in start.values() for one in topic.values())
+        crash("between batches", (mark - 1) // BATCH)
+        return super().latestOffset(start, limit)
 
 
 class CrashingWriter(StreamWriter):
@@ -55,6 +67,9 @@ class CrashingWriter(StreamWriter):
 
 
 class CrashingSource(DefaultSource):
+    def streamReader(self, schema: StructType) -> CrashingReader:
+        return CrashingReader(read_settings(self.options, stream=True), schema)
+
     def streamWriter(self, schema: StructType, overwrite: bool) -> CrashingWriter:
         return CrashingWriter(write_settings(self.options, stream=True), schema, overwrite)
 

@@ -175,8 +175,8 @@ cdef class Range:
     cdef object open(self):
         cdef int fd = -1, error
         cdef void *base
-        if self.path is None or self.base != NULL:
-            return
+        if self.path is None or self.base != NULL or not self.size:
+            return              # of an empty file, as a power cut leaves it, nothing can be mapped
         error = vfs_open(self.path, O_RDONLY, &fd)
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self.path))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import StartBroker
 from harness import Server
-from harness.bulk import DAMAGED, BulkClient
+from harness.bulk import DAMAGED, MISSING, BulkClient
 from harness.http import request
 
 from tests.wire.test_bulk_ranges import numbered, publish
@@ -116,6 +116,24 @@ def test_a_file_that_lost_its_end(start_broker: StartBroker, uniq: str) -> None:
         assert [gap[:2] for gap in gaps] == [(behind - 10, behind)]
         bodies = [body for frame in frames for body in frame.bodies]
         assert bodies == numbered(behind - 11, size=100) + numbered(
+            1001 - behind, behind - 1, size=100
+        )
+
+
+def test_a_file_that_is_empty(start_broker: StartBroker, uniq: str) -> None:
+    """As a power cut leaves it: what it had is missing, and what is behind it comes."""
+    server = start_broker(SMALL)
+    fill(server, uniq)
+    server.stop()
+    files = segments(server, uniq)
+    first, behind = (int(path.stem) for path in files[1:3])
+    files[1].write_bytes(b"")
+    server.start()
+    with BulkClient(server.bulk) as door:
+        frames = door.all_of(uniq, 1, 1001)
+        assert [gap for frame in frames for gap in frame.gaps] == [(first, behind, MISSING)]
+        bodies = [body for frame in frames for body in frame.bodies]
+        assert bodies == numbered(first - 1, size=100) + numbered(
             1001 - behind, behind - 1, size=100
         )
 

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archives import archiver, keys, rows
+from click.testing import CliRunner
 from harness import Server
 from live_spark import fill, numbered
+
+from broker.cli.pipeline import pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +26,17 @@ def test_all_records_and_then_only_new_ones(
     found = rows(tmp_path)
     assert [int(row["value"]) for row in found] == list(range(1050))
     assert keys(tmp_path) == [(topic, 0, n) for n in range(1, 1051)]
+
+
+def test_a_format_that_spark_does_not_have(spark: SparkSession, tmp_path: Path) -> None:
+    """One line says so, whoever raises it."""
+    assert spark.getActiveSession() is not None  # it is taken by the command
+    given = ["archive", str(tmp_path), "--servers", "127.0.0.1:1", "--topics", "t"]
+    more = ["--format", "nonsense", "--checkpoint", str(tmp_path / "state")]
+    ended = CliRunner().invoke(pipeline, [*given, *more])
+    assert ended.exit_code == 1
+    last = ended.output.strip().splitlines()[-1]
+    assert last.startswith("Error: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: non")
 
 
 def test_spark_reads_what_was_written(

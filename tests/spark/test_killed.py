@@ -31,7 +31,7 @@ def copy(plan: dict[str, Any]) -> int:
     return code
 
 
-@pytest.mark.slow  # three sessions of Spark; test_tasks.py and test_faults.py are quick
+@pytest.mark.slow  # four sessions of Spark; test_tasks.py and test_faults.py are quick
 @pytest.mark.timeout(900)
 def test_each_record_is_copied_once(lake: Server, topic: str, tmp_path: Path) -> None:
     source, target = f"{topic}-from", f"{topic}-to"
@@ -54,6 +54,9 @@ def test_each_record_is_copied_once(lake: Server, topic: str, tmp_path: Path) ->
     assert copied() == []
     assert copy({**plan, "at": "after commit", "batch": 1}) != 0
     assert copied() == sorted(numbered(40))  # the second batch is to run again
+    assert copy({**plan, "at": "between batches", "batch": 2}) != 0
+    assert copied() == sorted(numbered(40))
+    assert (tmp_path / "state/commits/1").exists()
     assert copy({**plan, "at": "in a task"}) == 0
     assert (tmp_path / "failed").exists()
     assert copied() == sorted(numbered(50))

@@ -15,11 +15,13 @@ from live_spark import SYNCED, fill, make_topic, numbered, save, stream
 pytest.importorskip("pyarrow")
 
 from broker.client.bulk.reading import read_arrow
-from broker.spark.jobs import archive
+from broker.spark.jobs import archive, rollup, spread, triage
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.replay import Replaying
 from broker.spark.jobs.replay import build as build_replay
 from broker.spark.jobs.replay_plan import Wish
+from broker.spark.jobs.rollup import Rolling
+from broker.spark.jobs.triage import Triaging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +114,7 @@ def test_in_a_batch_of_the_archive(
 
 @pytest.mark.parametrize(
     ("request_", "moment"),
-    [slow(STAGE, ANSWERED), slow(COMMIT, ASKED), (COMMIT, SENT), (COMMIT, ANSWERED)],
+    [slow(STAGE, ANSWERED), slow(COMMIT, ASKED), slow(COMMIT, SENT), (COMMIT, ANSWERED)],
 )
 def test_while_the_sink_writes(
     spark: SparkSession, mortal: Server, between: Between, topic: str, die: Callable[[], None],
@@ -144,6 +146,42 @@ def test_while_a_stream_commits(
     assert sorted(published(mortal, f"{topic}-to")) == sorted(numbered(40))
     writer.start().awaitTermination()
     assert sorted(published(mortal, f"{topic}-to")) == sorted(numbered(50))
+
+
+@pytest.mark.slow
+def test_while_windows_are_counted(
+    spark: SparkSession, mortal: Server, between: Between, topic: str, tmp_path: Path,
+    die: Callable[[], None], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(spread, "TASK_RETRY_S", 0.05)
+    fill(mortal, topic, large(300))
+    servers = {"servers": str(between.address), "fetchBytes": "64k", "fetchRetries": "0"}
+    job = Job(servers, {"subscribe": topic})
+    between.upset(RANGE, ANSWERED, die, after=5)
+    roller = rollup.build(spark, job, Rolling(str(tmp_path)), lambda _line: None)
+    roller.run()
+    assert between.acted.is_set()
+    assert sum(row["records"] for row in roller.store.rows("topics")) == 300
+
+
+@pytest.mark.slow
+def test_while_dead_letters_go_back(
+    spark: SparkSession, between: Between, mortal: Server, topic: str, tmp_path: Path,
+    die: Callable[[], None],
+) -> None:  # fmt: skip
+    letter = (
+        f"NATS/1.0\r\nTwinwire-Topic: {topic}\r\nTwinwire-Channel: ch\r\n"
+        "Twinwire-Reason: timeout\r\nTwinwire-Attempts: 1\r\n\r\n"
+    )
+    make_topic(mortal, topic)
+    fill(mortal, f"{topic}.dead", numbered(50), letter.encode())
+    job = Job({"servers": str(between.address), **PATIENT}, {"subscribe": f"{topic}.dead"})
+    triaging = Triaging(str(tmp_path / "triage.html"), requeue=("all",))
+    between.upset(COMMIT, ANSWERED, die)
+    triage.build(spark, job, triaging, lambda _line: None).run()
+    assert between.acted.is_set()
+    assert triage.build(spark, job, triaging, lambda _line: None).run().back == []
+    assert published(mortal, topic) == numbered(50)
 
 
 @pytest.mark.parametrize(

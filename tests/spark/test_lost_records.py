@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 
 from broker.cli.export import export
 from broker.errors_jobs import JobError
+from broker.spark.jobs import archive_table
+from broker.spark.jobs.command import Job
 from broker.spark.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -83,6 +85,28 @@ def test_a_damaged_segment(spark: SparkSession, small: Server, topic: str, tmp_p
     assert sorted(n for table in exported for n in table["offset"].to_pylist()) == found
 
 
+@pytest.mark.slow
+def test_a_table_of_another_format(
+    spark: SparkSession, small: Server, topic: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """`archive --format`: what is lost ends it, or is a row of the table."""
+    monkeypatch.setattr(archive_table, "await_query", lambda query, _name: query.awaitTermination())
+    fill(small, topic, [b"body-%03d." % n * 20 for n in range(30)])
+    damage(small, topic, b"body-011.")
+    subscription = {"subscribe": topic}
+    job = Job({"servers": str(small.bulk)}, subscription, checkpoint=str(tmp_path / "state"))
+    target = str(tmp_path / "table")
+    given = {"on_loss": "error", "starting": "earliest", "batch_records": 10}
+    with pytest.raises(Exception, match="records 12 to 12 are damaged"):
+        archive_table.run(job, target, "orc", (), given)
+    archive_table.run(job, target, "orc", (), {**given, "on_loss": "gap"})
+    found, lost = told(spark.read.orc(target).collect())
+    assert lost == [12]
+    assert found == [n for n in range(1, 31) if n != 12]
+
+
+@pytest.mark.slow  # test_faults.py is quick
 def test_records_that_were_trimmed(spark: SparkSession, small: Server, tmp_path: Path) -> None:
     fill(small, "trimmed", numbered(10))
     bare: dict[str, Any] = {"hold": "false"}

@@ -53,8 +53,10 @@ def run(
     """As the command has it; `more` are KEY=VALUE."""
     if job.checkpoint is None:
         raise JobError(NEEDS_CHECKPOINT)
+    gaps = archiving["on_loss"] == "gap"  # there is no manifest: a row without a value tells them
     reading = {
-        "failOnDataLoss": "false" if archiving["on_loss"] == "gap" else "true",
+        "failOnDataLoss": "false" if gaps else "true",
+        "gapRows": "true" if gaps else "false",
         "startingOffsets": archiving["starting"],
         "maxOffsetsPerTrigger": str(archiving["batch_records"]),
     }

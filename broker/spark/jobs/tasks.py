@@ -59,4 +59,4 @@ def telling_line(trace: str) -> str:
     spark = re.findall(r"^(?:.*?: )??(\[[A-Z][A-Z0-9_.]*\] .*)", trace, re.MULTILINE)
     frames = re.compile(r"at \S+\(|\.\.\. \d+ more")
     java = [s for s in lines if ("Exception" in s or "Error" in s) and not frames.match(s)]
-    return (said[-1:] or spark[:1] or java[-1:] or lines[-1:] or ["?"])[0]
+    return (said[-1:] or spark[:1] or java[-1:] or lines[-1:] or ["?"])[0].lstrip(": ")

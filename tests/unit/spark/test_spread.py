@@ -94,4 +94,5 @@ def test_the_telling_line() -> None:
         "o1.start.\n: a.b.XException: [NOT_FOUND] No source: x.\n\tat a.b.C\nCaused by: DException"
     )
     assert telling_line(trace) == "[NOT_FOUND] No source: x."
+    assert telling_line("An error occurred.\n: a.b.CError: x\n\tat y.Z(W)") == "a.b.CError: x"
     assert telling_line("") == "?"
