@@ -124,6 +124,9 @@ def test_what_is_wrong_is_told_before_spark_starts(
         result = CliRunner().invoke(pipeline, ["archive", str(tmp_path / "a"), *words])
         assert (result.exit_code, result.output.count("\n")) == (1, 1)
         assert "subscribePattern" in result.output or "servers" in result.output
+    words = ["--servers", "x:1", "--topics", "t"]
+    result = CliRunner().invoke(pipeline, ["windows", str(tmp_path / "a"), *words])
+    assert "--checkpoint" in result.output
     assert not list(tmp_path.iterdir())
 
 
