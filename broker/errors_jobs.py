@@ -74,6 +74,10 @@ TWICE: Final = "{path}: offset {offset} is there twice; nothing was changed"
 # --- replay ----------------------------------------------------------------------------------
 
 REPLAY_CHANGED: Final = "replay {id!r} was begun with other options: {options}"
+REPLAY_ELSEWHERE: Final = (
+    "replay {id!r} was begun to another broker than {server}:"
+    " one to this broker needs an id of its own"
+)
 REPLAY_ID: Final = "--replay-id: letters, digits, '-', '_', '.', at most 100"
 BAD_WHERE: Final = "--where: {text}"
 ONE_SERVER: Final = "--servers: a replay goes to one broker"

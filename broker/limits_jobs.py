@@ -34,6 +34,12 @@ MERGE_ROWS: Final = 32_768
 COMPACT_AFTER_S: Final = 3600  # a day that ended so long ago gets no more records, or few
 COMPACT_GROUPS: Final = 16  # days of topics that become one version of the manifest
 
+# --- windows ---------------------------------------------------------------------------------
+
+# Of the state. Each costs a task and a few files in each batch: Spark's 200 take a laptop a
+# minute. A checkpoint keeps the number it began with.
+WINDOWS_PARTITIONS: Final = 8
+
 # --- replay ----------------------------------------------------------------------------------
 
 REPLAY_RECORDS: Final = 1_000_000  # seqs of one epoch; all of an epoch appears at once

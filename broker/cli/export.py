@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NEEDS: Final = "export needs PyArrow: pip install 'twinwire[arrow]'"
 DEFAULT_COLUMNS: Final = "offset,timestamp,subject,value,headers,messageId,notBefore"
 FILE_RECORDS: Final = 1_000_000
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_NO_PLACE: Final = "{value!r} is neither a seq, a time such as 2026-01-31T12:00Z, nor 6h ago as 6h"
 _FILES: Final = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -51,12 +53,12 @@ class _Place(click.ParamType["int | datetime"]):
             return value
         if re.fullmatch(r"[0-9]{1,19}", value):
             return int(value)
+        if (ago := re.fullmatch(r"([0-9]{1,6})([smhd])", value)) is not None:
+            return datetime.now(UTC) - timedelta(seconds=int(ago[1]) * _UNITS_S[ago[2]])
         try:
             at = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(
-                f"{value!r} is neither a seq nor a time such as 2026-01-31T12:00Z", param, ctx
-            )
+            self.fail(_NO_PLACE.format(value=value), param, ctx)
         return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
@@ -72,7 +74,9 @@ class _Place(click.ParamType["int | datetime"]):
     show_default=True,
     help="Bulk door of a broker. May be repeated.",
 )
-@click.option("--from", "start", type=_Place(), help="First record: seq, or time (UTC if no zone).")
+@click.option(
+    "--from", "start", type=_Place(), help="First record: seq, time (UTC if no zone), 6h."
+)
 @click.option("--to", "end", type=_Place(), help="Stop before this seq or time; default: now.")
 @click.option(
     "--format", "kind", type=click.Choice(["parquet", "arrow", "ndjson"]), default="parquet"

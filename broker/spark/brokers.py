@@ -60,7 +60,7 @@ class Brokers:
     def survey(self, wanted: Wanted, *, patient: bool) -> Survey:
         """Ask every broker. One that is down, after the retries, is an error unless `patient`."""
         entries: dict[Place, Entry] = {}
-        owners: dict[int, str] = {}  # ordinal -> broker id
+        owners: dict[int, tuple[str, str]] = {}  # ordinal -> broker id, server
         down: dict[str, Unreachable] = {}
         for number, server in enumerate(self.access.servers):
             try:
@@ -69,13 +69,13 @@ class Brokers:
                 down[server] = error
                 continue
             part = listing.partition
-            if owners.get(part) == listing.broker_id:
+            if part in owners and owners[part][0] == listing.broker_id:
                 continue  # another address of a broker we know
             if part in owners:
                 raise OptionError(
-                    SAME_PARTITION.format(first=owners[part], second=server, partition=part)
+                    SAME_PARTITION.format(first=owners[part][1], second=server, partition=part)
                 )
-            owners[part] = listing.broker_id
+            owners[part] = (listing.broker_id, server)
             for topic in listing.topics:
                 place = Place(topic.name, part)
                 if wanted.has(*place):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from archives import archiver, rows
 from harness import Server
-from live_spark import fill, numbered
+from live_spark import SYNCED, fill, numbered
 
 from broker.client.bulk import read_arrow
 from broker.errors_jobs import JobError
@@ -74,11 +75,30 @@ def test_how_much_is_left(spark: SparkSession, lake: Server, folder: Path, topic
     assert [line.rpartition("lag ")[2] for line in told] == ["60", "20", "0"]
 
 
+def test_another_broker_is_another_replay(
+    spark: SparkSession,
+    lake: Server,
+    broker_for: Callable[[dict[str, Any]], Server],
+    folder: Path,
+    topic: str,
+) -> None:
+    other = broker_for({**SYNCED, "server": {"name": "other"}})
+    wish = Wish("{topic}-there")
+    replayer(spark, lake, folder, f"there-{topic}", wish).run()
+    with pytest.raises(JobError, match=f"begun to another broker than {other.bulk}"):
+        replayer(spark, other, folder, f"there-{topic}", wish).run()
+    again = replayer(spark, lake, folder, f"there-{topic}", wish)
+    again.run()
+    assert (again.records, len(published(lake, topic + "-there"))) == (0, 100)
+
+
 def test_a_condition_that_spark_does_not_understand(
     spark: SparkSession, lake: Server, folder: Path, topic: str
 ) -> None:
     with pytest.raises(JobError, match=r"--where: .*nonsense"):
         replayer(spark, lake, folder, f"bad-{topic}", Wish("x", where="nonsense = 1")).run()
+    with pytest.raises(JobError, match=r"--where: .*PARSE_SYNTAX_ERROR"):
+        replayer(spark, lake, folder, f"bad-{topic}", Wish("x", where="offset = = 1")).run()
 
 
 def test_windows(spark: SparkSession, lake: Server, topic: str, tmp_path: Path) -> None:

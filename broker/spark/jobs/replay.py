@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from broker.client.bulk.connection import Connection
+from broker.client.bulk.errors import Unauthorized
 from broker.errors_jobs import (
     BAD_SUBJECT,
     BAD_WHERE,
@@ -29,6 +30,7 @@ from broker.errors_jobs import (
     NOTHING_TO_REPLAY,
     ONE_SERVER,
     REPLAY_CHANGED,
+    REPLAY_ELSEWHERE,
     REPLAY_ID,
     STOPPED,
     JobError,
@@ -98,6 +100,9 @@ class Replayer:
         done = int(noted["epoch"]) if noted else 0
         began = time.monotonic()
         with Connection(self._server, self._options) as connection:
+            broker = self._broker(connection)
+            if done and broker and noted and noted.get("broker", broker) != broker:
+                raise JobError(REPLAY_ELSEWHERE.format(id=self._args.id, server=self._server))
             all_ = planned.epochs(ranges, self._wish.epoch_records, REPLAY_PART_RECORDS)
             for epoch, parts in enumerate(all_, 1):
                 if epoch > done and self.stop.is_set():
@@ -106,8 +111,15 @@ class Replayer:
                 if epoch <= done:
                     continue
                 state = self._publish(connection, epoch, parts, state)
-                self._manifest.note(self._done, {"epoch": epoch})
+                self._manifest.note(self._done, {"epoch": epoch, "broker": broker})
                 self._pause(began)
+
+    def _broker(self, connection: Connection) -> str:
+        """Its id, wherever it moves; empty if we may only write there."""
+        try:
+            return connection.topics(["-"]).broker_id
+        except Unauthorized:
+            return ""
 
     def _pause(self, began: float) -> None:
         if self._args.rate is not None:
@@ -206,7 +218,9 @@ class Replayer:
                 rows = rows.withColumn("topic", f.lit(one.topic)).where(self._wish.where or "true")
                 rows.select("offset").write.mode("overwrite").parquet(self._chosen(one) or "")
             except PySparkException as error:
-                raise JobError(BAD_WHERE.format(text=str(error).splitlines()[0])) from error
+                raise JobError(
+                    BAD_WHERE.format(text=str(error).strip().partition("\n")[0])
+                ) from error
 
 
 def _task(stage: Stage) -> Staged:

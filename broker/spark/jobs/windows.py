@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from broker.errors_jobs import NEEDS_CHECKPOINT, JobError
+from broker.limits_jobs import WINDOWS_PARTITIONS
 from broker.spark.jobs.command import (
     Duration,
     Job,
@@ -75,6 +76,9 @@ def build(spark: SparkSession, job: Job, args: Windows) -> StreamingQuery:
 @click.option("--rocksdb", is_flag=True, help="Keep the state on the disk, not in Java's memory.")
 def command(job: Job, folder: str, **options: Any) -> None:
     """Count records by subject and window, to Parquet files in DIR."""
+    if job.checkpoint is None:
+        raise JobError(NEEDS_CHECKPOINT)
+    job = job.with_conf("spark.sql.shuffle.partitions", str(WINDOWS_PARTITIONS))
     if options["rocksdb"]:
         job = job.with_conf("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
     args = Windows(folder, options["window"], options["late"], options["subjects"])

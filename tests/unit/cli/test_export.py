@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from click.testing import CliRunner, Result
 from harness.frames import header_block, record
 from toy_bulk import Answer, ToyDoor, ToyLog, told
 
-from broker.cli.export import NEEDS, export
+from broker.cli.export import NEEDS, _Place, export
 from broker.client.bulk.errors import MISSING
 
 ROOT = Path(__file__).parents[3]
@@ -83,6 +84,15 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path: Path) -> None:
 def test_wrong_use(toy: ToyDoor, tmp_path: Path, words: tuple[str, ...]) -> None:
     assert run(toy, tmp_path, *words).exit_code == 2
     assert toy.requests == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("15m", 900), ("6h", 21_600), ("2d", 172_800)]
+)
+def test_a_time_ago(text: str, seconds: int) -> None:
+    found = _Place().convert(text, None, None)
+    assert isinstance(found, datetime)
+    assert abs((datetime.now(UTC) - found).total_seconds() - seconds) < 60
 
 
 class TestFiles:

@@ -17,7 +17,7 @@ from toy_bulk import Answer, ToyDoor, script, told
 from broker.client.bulk import Connection, Refused, Tls, Unreachable, WrongDoor
 from broker.client.bulk.errors import is_passing
 from broker.client.bulk.losses import is_lasting
-from broker.errors_spark import BrokerDownError, WrongDoorError
+from broker.errors_spark import BrokerDownError, OptionError, WrongDoorError
 from broker.spark.brokers import Brokers
 from broker.spark.options import SHARED, Access, Wanted, Words, access
 
@@ -93,6 +93,17 @@ def test_a_torn_status_line_is_tried_again(line: str) -> None:
 
 def reach(servers: str) -> Access:
     return access(Words({"servers": servers, "fetchRetries": "0"}, SHARED))
+
+
+def test_two_brokers_of_one_number() -> None:
+    other = told({"broker": "b", "broker_id": "other", "partition": 0, "topics": []})
+    with (
+        ToyDoor(script(EMPTY)) as one,
+        ToyDoor(script(other)) as two,
+        Brokers(reach(f"{one.address},{two.address}")) as brokers,
+        pytest.raises(OptionError, match=f"{one.address} and {two.address} both"),
+    ):
+        brokers.survey(Wanted(names=("t",)), patient=True)
 
 
 def test_a_survey_says_why(other_protocol: str) -> None:

@@ -15,7 +15,7 @@ from fakes_spark import FakeSpark
 
 from broker.cli.pipeline import pipeline
 from broker.errors_jobs import JobError
-from broker.spark.jobs import archive, command
+from broker.spark.jobs import archive, command, windows
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.signals import ends_with_signals, until_started
 from broker.spark.jobs.tasks import run_tasks, telling_line
@@ -124,7 +124,27 @@ def test_what_is_wrong_is_told_before_spark_starts(
         result = CliRunner().invoke(pipeline, ["archive", str(tmp_path / "a"), *words])
         assert (result.exit_code, result.output.count("\n")) == (1, 1)
         assert "subscribePattern" in result.output or "servers" in result.output
+    words = ["--servers", "x:1", "--topics", "t"]
+    result = CliRunner().invoke(pipeline, ["windows", str(tmp_path / "a"), *words])
+    assert "--checkpoint" in result.output
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("given", "parts"), [((), "8"), (("--conf",), "200")])
+def test_the_state_of_windows_has_few_parts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: tuple[str, ...], parts: str
+) -> None:
+    asked: list[dict[str, str]] = []
+
+    def session(job: Job, _name: str) -> None:
+        asked.append(command.settings(job, submitted=False))
+        raise JobError("seen")
+
+    monkeypatch.setattr(windows, "session", session)
+    words = [str(tmp_path), "--servers", "x:1", "--topics", "t", "--checkpoint", "c"]
+    words += [*given, *("spark.sql.shuffle.partitions=200" for _ in given)]
+    assert "seen" in CliRunner().invoke(pipeline, ["windows", *words]).output
+    assert asked[0]["spark.sql.shuffle.partitions"] == parts
 
 
 def test_topics_that_nobody_has() -> None:
