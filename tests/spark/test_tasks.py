@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from driven_spark import Query, Row, batch_writer, read_batch, stream_writer, wr
 from pyspark.sql.types import StructType
 
 from broker.client.bulk.connection import Connection
-from broker.client.bulk.errors import Unauthorized
+from broker.client.bulk.errors import Unauthorized, Unreachable
 from broker.errors_spark import DataLossError, OptionError, UncommittedError
 
 ROWS = StructType().add("topic", "string").add("value", "binary")
@@ -140,6 +141,27 @@ def test_several_brokers(lake: Server, second: Server, topic: str) -> None:
     all_ = [{"topic": f"{topic}-{n}", "value": b"%d" % n} for n in range(20)]
     spread.commit([write(spread, all_)])
     found = read_batch(servers=both, subscribePattern=f"{topic}-.*")
+    assert sorted(row["value"] for row in found) == sorted(numbered(20))
+    assert {row["partition"] for row in found} == {0, 1}
+
+
+def test_one_of_several_brokers_is_down_at_the_commit(
+    lake: Server, second: Server, topic: str
+) -> None:
+    """The other has its records then; the batch runs again and each has them once."""
+    options = {"servers": f"{lake.bulk},{second.bulk}", "routing": "topic", "fetchRetries": 0}
+    all_ = [{"topic": f"{topic}-{n}", "value": b"%d" % n} for n in range(20)]
+    query = (str(uuid.uuid4()), 0)
+    writer = stream_writer(ROWS, **options)
+    done = write(writer, all_, 0, query)
+    second.kill()
+    with pytest.raises(Unreachable):
+        writer.commit([done], 0)
+    second.start()
+    writer = stream_writer(ROWS, **options)
+    writer.commit([write(writer, all_[::-1], 0, query)], 0)
+    wanted = {"servers": options["servers"], "subscribePattern": f"{topic}-.*"}
+    found = read_batch(**wanted)
     assert sorted(row["value"] for row in found) == sorted(numbered(20))
     assert {row["partition"] for row in found} == {0, 1}
 
