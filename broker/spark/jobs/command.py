@@ -311,7 +311,7 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
 
 def _is_no_echo(record: logging.LogRecord) -> bool:
     """Py4J logs with a trace what it raises as well, on the root logger."""
-    return not str(record.msg).startswith("Exception while sending command")
+    return "while sending command" not in str(record.msg)
 
 
 def _is_java_gone(error: Exception) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import signal
 import threading
@@ -173,3 +174,13 @@ def test_workers_without_arrow_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ImportError, match=r"/.* has no PyArrow: set PYSPARK_PYTHON"):
         source({})
+
+
+@pytest.mark.parametrize("what", ["Exception", "KeyboardInterrupt"])
+def test_what_py4j_raises_is_not_logged_too(what: str) -> None:
+    """As its java_gateway.py has it, on the root logger."""
+    record = logging.LogRecord("root", 40, "x", 1, f"{what} while sending command.", (), None)
+    assert not command._is_no_echo(record)
+    assert command._is_no_echo(logging.LogRecord("root", 40, "x", 1, "else", (), None))
+    gateway = pytest.importorskip("py4j.java_gateway")
+    assert f"{what} while sending command." in Path(gateway.__file__).read_text()
