@@ -28,6 +28,11 @@ def exact(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def of(number: int, one: str) -> str:
+    """`1 topic`, `2 topics`."""
+    return f"{number:,} {one}{'' if number == 1 else 's'}"
+
+
 def size(value: float) -> str:
     """Bytes."""
     return _scaled(value, _SIZES, " ") or f"{value:,.0f} B"

@@ -29,7 +29,8 @@ def triage_page(found: Found, servers: str, made: datetime | None = None) -> str
     groups = sorted(found.groups.items(), key=lambda item: (-item[1].count, item[0]))
     letters = sum(group.count for _, group in groups)
     topics = {key.topic for key, _ in groups}
-    about = f"{letters:,} dead letters in {len(topics):,} topics of {servers or 'no broker'}."
+    counted = f"{numbers.of(letters, 'dead letter')} in {numbers.of(len(topics), 'topic')}"
+    about = f"{counted} of {servers or 'no broker'}."
     body: list[Child] = [_tiles(found, letters)]
     if not groups:
         body.append(tag("p", "There are no dead letters."))

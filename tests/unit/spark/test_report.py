@@ -186,6 +186,10 @@ def test_numbers(show: Any, value: float, text: str) -> None:
     assert show(value) == text
 
 
+def test_one_and_many() -> None:
+    assert [numbers.of(n, "topic") for n in (0, 1, 1234)] == ["0 topics", "1 topic", "1,234 topics"]
+
+
 @pytest.mark.parametrize(
     ("body", "cut", "text"),
     [
