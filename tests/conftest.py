@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
@@ -21,6 +22,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds nothing: `
 from harness import Broker, Originals, Server, ServerError, running_servers
 from harness.golden import UNIQ_LENGTH
 from harness.servers import TARGET_ORIGINAL, Config
+
+# A machine that does something else as well is no reason for a test to fail.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 
 LOG_SHOWN_CHARS = 8_000
 SPARK = "tests/spark/"

@@ -70,7 +70,7 @@ def test_all_of_it_in_order_and_only_once(
     note = Manifest.note
 
     def die(self: Manifest, name: str, value: Any) -> None:
-        if value == {"epoch": 2}:
+        if name.endswith(".done.json") and value["epoch"] == 2:
             raise Killed
         note(self, name, value)
 

@@ -88,7 +88,7 @@ class AckMachine(RuleBasedStateMachine):
 
 
 TestAcks = AckMachine.TestCase
-TestAcks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAcks.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_memory_stays_what_the_spread_needs() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzz.frames import check, check_same
 from harness.frames import frame, header_block, record, resealed
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 
@@ -49,7 +49,6 @@ def frames(draw: st.DrawFn) -> bytes:
     return resealed(bytes(data))
 
 
-@settings(deadline=None)  # another process may have the processor
 @given(frames(), st.data())
 def test_both_decoders_say_the_same(data: bytes, more: st.DataObject) -> None:
     pattern = more.draw(st.sampled_from([None, b">", b"*", b"a.*", b"*.>", b"t"]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness.blocks import frame_of_blocks
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
@@ -43,7 +43,6 @@ ROWS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)  # another process may have the processor
 @given(st.lists(ROWS, max_size=12), st.integers(0, 3), st.integers(1, 200))
 def test_rows_come_back(rows: list[dict[str, Any]], skipped: int, max_bytes: int) -> None:
     schema = pa.schema([SCHEMA.field(name) for name in WRITTEN])

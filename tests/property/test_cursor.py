@@ -365,7 +365,6 @@ SETTINGS = settings(
     max_examples=100,
     report_multiple_bugs=False,
     stateful_step_count=60,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 

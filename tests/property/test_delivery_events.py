@@ -6,7 +6,7 @@ import struct
 
 import pytest
 from harness.delivery_events import HEAD, KINDS, REASONS, ROW, read_events
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
@@ -15,7 +15,6 @@ from broker.client.bulk import arrow_events  # noqa: E402
 from broker.client.bulk.events import decode  # noqa: E402
 
 # Making them takes most of the time, with sanitizers even more.
-SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 Row = tuple[int, int, int, int, int, int, int]
 NAME = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBER = st.integers(0, 2**63 - 1)
@@ -68,7 +67,6 @@ def rows_of(batch: pa.RecordBatch) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in plain.to_pylist()]
 
 
-@SLOWLY
 @given(st.lists(records(), max_size=6), st.lists(st.binary(max_size=80), max_size=3))
 def test_as_a_plain_reader_says(bodies: list[bytes], foreign: list[bytes]) -> None:
     told = arrow_events.events_of(pa.array([*foreign, *bodies], pa.binary()))
@@ -77,7 +75,6 @@ def test_as_a_plain_reader_says(bodies: list[bytes], foreign: list[bytes]) -> No
     assert told.batch.schema == arrow_events.SCHEMA
 
 
-@SLOWLY
 @given(st.lists(records(), min_size=3, max_size=6))
 def test_a_slice_of_a_column_with_nulls(bodies: list[bytes]) -> None:
     array = pa.array([bodies[0], None, *bodies[1:]], pa.binary())
@@ -86,7 +83,6 @@ def test_a_slice_of_a_column_with_nulls(bodies: list[bytes]) -> None:
     assert rows_of(arrow_events.events_of(large).batch) == expected(bodies)
 
 
-@SLOWLY
 @given(records(), st.data())
 def test_bytes_that_were_changed(body: bytes, data: st.DataObject) -> None:
     """Whatever they are: the record counts as a whole or not at all, and nobody reads beyond it."""

@@ -61,4 +61,4 @@ class HeapMachine(RuleBasedStateMachine):
 
 
 TestHeap = HeapMachine.TestCase
-TestHeap.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestHeap.settings = settings(max_examples=80, stateful_step_count=40)

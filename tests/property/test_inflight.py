@@ -82,7 +82,7 @@ class InflightMachine(RuleBasedStateMachine):
 
 
 TestInflight = InflightMachine.TestCase
-TestInflight.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestInflight.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def test_a_million_records_pass_through_one_slab() -> None:

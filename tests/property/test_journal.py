@@ -42,9 +42,7 @@ def block_of(ops: list[Op]) -> bytes:
 
 
 BLOCKS = st.lists(st.lists(operations(), min_size=1, max_size=5), max_size=6)
-SETTINGS = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+SETTINGS = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture

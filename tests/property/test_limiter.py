@@ -182,7 +182,6 @@ def test_limits_of_a_list(machine: type[LimiterMachine]) -> None:
     case.settings = settings(
         max_examples=40,
         stateful_step_count=25,
-        deadline=None,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )

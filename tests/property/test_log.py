@@ -182,7 +182,6 @@ def test_log_is_a_list(machine: type[LogMachine]) -> None:
     case.settings = settings(
         max_examples=40,
         stateful_step_count=30,
-        deadline=None,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )

@@ -48,7 +48,7 @@ def frame_of(log: Any, start: int, end: int, bytes_max: int) -> Frame:
     return frame
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     wanted=RECORDS,
     segment=st.sampled_from([256, 1000, 1 << 16]),
@@ -92,7 +92,7 @@ def test_frames_are_what_was_published(
         shutil.rmtree(folder)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     sizes=st.lists(st.integers(0, 200), min_size=1, max_size=40),
     places=st.lists(st.integers(0, 1 << 20), min_size=1, max_size=4),

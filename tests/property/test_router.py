@@ -113,7 +113,7 @@ class BigCacheMachine(RouterMachine):
     cache = (8192, 1 << 20)  # nothing is thrown out: stale answers would show
 
 
-RouterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+RouterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
 BigCacheMachine.TestCase.settings = RouterMachine.TestCase.settings
 TestSmallCache = RouterMachine.TestCase
 TestBigCache = BigCacheMachine.TestCase

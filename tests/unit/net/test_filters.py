@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 import snappy
 from harness.certificates import Authority
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.net.filters import Filter, FilterError, filter_of, pack, unpack
@@ -25,7 +25,6 @@ def make(kind: Kind) -> Filter:
 
 
 @pytest.mark.parametrize("kind", ["deflate", "snappy"])
-@settings(deadline=None)
 @given(
     parts=st.lists(
         st.binary(max_size=300) | st.integers(1, 200_000).map(lambda n: b"ab" * n), max_size=5

@@ -16,7 +16,7 @@ from harness.websocket import (
     frame,
     inflated,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker import errors, limits
@@ -28,7 +28,6 @@ def test_key_of_the_standard() -> None:
     assert accept_key("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 
 
-@settings(deadline=None)
 @given(
     messages=st.lists(
         st.tuples(
@@ -64,7 +63,6 @@ def test_any_fragments_make_one_stream(
     assert not filter_.ended
 
 
-@settings(deadline=None)
 @given(body=st.binary(max_size=200) | st.integers(1, 30_000).map(lambda n: b"abc" * n))
 def test_what_we_send_comes_back(body: bytes) -> None:
     for options in ({}, {"compression": True}, {"compression": True, "frame_max": 100}):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.spark.admission import admit_bytes, admit_records, share
@@ -29,7 +29,6 @@ BACKLOGS = st.dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(BACKLOGS, st.integers(1, 10**12))
 def test_the_sum_is_the_limit(backlog: dict[Place, int], limit: int) -> None:
     parts = share(backlog, limit)

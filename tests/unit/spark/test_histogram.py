@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
@@ -20,7 +20,6 @@ def counted(values: list[int]) -> dict[int, int]:
     return found
 
 
-@settings(deadline=None)  # the first one loads parts of PyArrow
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=100), st.floats(0.01, 1.0))
 def test_quantiles_are_near(values: list[int], part: float) -> None:
     exact = sorted(values)[max(1, math.ceil(part * len(values))) - 1]
@@ -28,7 +27,6 @@ def test_quantiles_are_near(values: list[int], part: float) -> None:
     assert abs(found - exact) <= 0.022 * exact
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**40), max_size=30), st.lists(st.integers(0, 2**40), max_size=30))
 def test_sums_are_exact(first: list[int], second: list[int]) -> None:
     total = counted(first)

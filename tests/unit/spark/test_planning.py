@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.limits_spark import PARTITION_BYTES
@@ -62,7 +62,6 @@ RANGES = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(RANGES, st.integers(1, 700), st.integers(1, 40))
 def test_every_seq_once(ranges: list[tuple[int, int, int, float]], most: int, least: int) -> None:
     pieces = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from toy_reports import HOSTILE, channel_row, shown, topic_row
 
@@ -131,7 +131,6 @@ def test_holes_between_windows() -> None:
     assert found == [("a", 21, 26, 5), ("a", 26, 36, 2), ("a", 36, 40, 4)]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(0, 1e15), max_size=900),
     st.lists(st.none() | st.floats(0, 1e12), max_size=900),

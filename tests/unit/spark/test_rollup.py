@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
@@ -54,7 +54,6 @@ RECORDS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(RECORDS, RECORDS)
 def test_records_are_counted(first: list[Record], second: list[Record]) -> None:
     parts = [Counted(), Counted()]
