@@ -65,8 +65,8 @@ ROWS = [
     Row("128 B, 1,000 in flight", 5.0),
     Row("1 KiB, 1,000 in flight", 5.0, size=1024),
     Row("128 B, 64 publishers with one in flight", 5.0, pubs=64, window=1),
-    Row("128 B, one publisher with one in flight", 0.0, window=1),
-    Row("128 B to deliver to ack 1:1, 1,000 in flight", 5.0, subs=1),
+    Row("128 B, one publisher with one in flight", 1.0, window=1),
+    Row("128 B to deliver to ack 1:1, 1,000 in flight", 3.0, subs=1),
 ]
 
 
