@@ -289,7 +289,9 @@ async def test_nobody_there(caplog: pytest.LogCaptureFixture) -> None:
         port = above.port
     async with leaf_of(above, url=f"nats-leaf://127.0.0.1:{port}"):
         await until(lambda: "(attempt 1)" in caplog.text)
-        assert f'as leafnode to remote server "127.0.0.1:{port}" (attempt 1)' in caplog.text
+        assert f'as leafnode to remote server "127.0.0.1:{port}" (attempt 1)' in "\n".join(
+            caplog.messages
+        )
         await asyncio.sleep(0.5)
         assert "(attempt 3)" not in caplog.text
 
