@@ -122,7 +122,7 @@ cdef int check_record(const char *p, size_t left, const char *name, size_t name_
         return 6
     p += subject_len
     if headers_len and (
-            headers_len < head_len + END_BYTES or memcmp(p, head, head_len)
+            headers_len < head_len + END_BYTES or (head_len and memcmp(p, head, head_len))
             or memcmp(p + headers_len - END_BYTES, b'\r\n\r\n', END_BYTES)):
         return 7
     return 0
