@@ -25,7 +25,10 @@ from harness.servers import TARGET_ORIGINAL, Config
 
 # A machine that does something else as well is no reason for a test to fail.
 hypothesis.settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "patient",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("patient")
 
