@@ -9,7 +9,12 @@ TEST_JOBS ?= 2
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
 FUZZ_SECONDS_IN_TEST ?= 15
+STATES ?= 100000
+SEED ?=
+REPLAY ?=
 FUZZ_ARGS ?= --keep --seed $(shell date +%s)
+MINUTES ?= 300
+CAMPAIGN_ARGS ?=
 
 # Whatever the environment says: hundreds of servers that are started by tests would all compile the
 # broker's Python anew, which is a third of what a start costs.
@@ -24,8 +29,15 @@ COVERAGE := build/asan/coverage.so
 ASAN_TESTS := $(wildcard tests/unit tests/property tests/wire tests/fuzz)
 FAST := not slow and not browser
 
+# The original servers and their tools, pinned by tests/originals/*/go.mod. nats-server is there
+# twice: tests compare with the version whose behaviour is matched, benchmarks with the newest.
+ORIGINALS := .originals
+GO ?= $(shell go version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' && echo go || \
+	echo $(CURDIR)/$(BIN)/go)
+
 .DEFAULT_GOAL := help
-.PHONY: help run test spark lint types build debug proto asan-tree asan fuzz bench clean
+.PHONY: help run test bare originals spark lint types build debug proto asan-tree asan fuzz fuzz-targets \
+	campaign powercut bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,11 +67,27 @@ test: $(VENV)/.built  ## the test suite without slow and browser ones; Spark's a
 	    >build/asan.log 2>&1 & )$(PY) -m pytest -q -m '$(FAST)' \
 	    -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS); \
 	    code=$$?; wait; exit $$code
-	$(if $(filter tests,$(TESTS)),$(MAKE) --no-print-directory fuzz \
+	$(if $(filter tests,$(TESTS)),$(MAKE) --no-print-directory fuzz-targets \
 	    FUZZ_SECONDS=$(FUZZ_SECONDS_IN_TEST) FUZZ_ARGS=)
 
 spark: $(VENV)/.installed  ## install PySpark (half a gigabyte) for the pipeline; Java 17 is up to you
 	$(PY) -m pip install --quiet --group spark
+
+originals: $(patsubst tests/originals/%/go.mod,$(ORIGINALS)/%.made, \
+	    $(wildcard tests/originals/*/go.mod))  ## build the original servers for tests and benchmarks
+
+$(ORIGINALS)/%.made: tests/originals/%/go.mod tests/originals/%/go.sum | $(VENV)/.installed
+	$(if $(filter go,$(GO)),,test -x $(GO) || $(PY) -m pip install --quiet --group go)
+	mkdir -p $(ORIGINALS)
+	cd tests/originals/$* && GOFLAGS=-mod=readonly GOTOOLCHAIN=local \
+	    GOBIN=$(CURDIR)/$(ORIGINALS)/$(if $(findstring newest,$*),newest,bin) \
+	    $(GO) install -trimpath -buildvcs=false -ldflags '-s -w' tool
+	touch $@
+
+# What a machine with nothing but Python, a C compiler and make shows: see tests/bare.py.
+bare: $(VENV)/.built  ## the test suite without Go, Node, Java and the original servers
+	$(PY) tests/bare.py $(MAKE) --no-print-directory test TEST_JOBS=$(TEST_JOBS) \
+	    FUZZ_SECONDS_IN_TEST=$(FUZZ_SECONDS_IN_TEST)
 
 lint: $(VENV)/.installed  ## ruff, cython-lint, codespell
 	$(BIN)/ruff check .
@@ -109,14 +137,27 @@ asan: asan-tree  ## unit, property, wire and fuzz tests on a build with the addr
 	cd $(ASAN_TREE) && $(ASAN_ENV) $(CURDIR)/$(PY) -m pytest -q -m '$(FAST)' -o timeout=300 \
 	    $(PYTEST_ARGS) $(ASAN_TESTS)
 
-fuzz: asan-tree  ## fuzz the parsers and the recovery for FUZZ_SECONDS (default 600)
+fuzz: fuzz-targets  ## fuzz parsers and recovery for FUZZ_SECONDS (default 600); fresh property tests
+	HYPOTHESIS=fresh $(PY) -m pytest -q -n $(TEST_JOBS) $(PYTEST_ARGS) tests/property
+
+# What the sanitizer's build is given; `make test` gives it the same each time.
+fuzz-targets: asan-tree
 	cd $(ASAN_TREE) && $(ASAN_ENV) $(CURDIR)/$(PY) tests/fuzz --seconds $(FUZZ_SECONDS) \
 	    --out $(CURDIR)/build/fuzz $(FUZZ_ARGS)
 
-bench: $(VENV)/.built  ## compare with the original servers found on PATH
+campaign: $(VENV)/.built  ## hours of faults: MINUTES=300 SEED=n PARTS=kill,bytes,... (docs/reliability.md)
+	$(PY) tests/campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(PARTS),--parts $(PARTS)) $(if $(ERA),--era $(ERA)) $(CAMPAIGN_ARGS)
+
+powercut: $(VENV)/.built  ## STATES (default 100000) of disks after power cuts, by SEED; or REPLAY one
+	$(PY) tests/powercut --jobs $(TEST_JOBS) $(if $(REPLAY),--replay $(REPLAY), \
+	    --states $(STATES) $(if $(SEED),--seed $(SEED)))
+
+bench: $(VENV)/.built originals  ## compare with the original servers
 	$(PY) benchmarks/compare.py
 
 clean:  ## remove everything that was made, the data folder excepted
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV)
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV) \
+	    $(ORIGINALS)
 	find broker -name '*.so' -delete
 	find $(wildcard broker tests benchmarks) -name __pycache__ -prune -exec rm -rf {} +

@@ -32,6 +32,7 @@ ROUNDS = 5
 SECONDS = 2.0
 QUICK_ROUNDS = 2
 QUICK_SECONDS = 0.5
+AS_BEFORE = 0.97  # of what an earlier build does
 # Before each measured run, on the same connections' subjects: page faults, heap growth, caches.
 WARM_SECONDS = 0.2
 REQUEST_WARM_SECONDS = 0.1
@@ -97,6 +98,15 @@ class Sample:
     generator_busy: float
 
 
+def as_before(row: Row) -> Row:
+    """The goals for a build beside an earlier one."""
+    goals = {
+        name: (AS_BEFORE if more_is_better else 1 / AS_BEFORE, more_is_better)
+        for name, (_, more_is_better) in row.goals.items()
+    }
+    return replace(row, goals=goals)
+
+
 def drive(plan: Plan) -> Result:
     if isinstance(plan, NatsFlowPlan):
         return run_nats_flow(plan)
@@ -118,16 +128,15 @@ def sample(row: Row, command: str, seconds: float, root: str | None) -> Sample:
     return Sample({f"{name} us": value for name, value in result.latency_us.items()}, busy)
 
 
-def measure(
-    row: Row, ours: str, rounds: int, seconds: float, root: str | None
-) -> tuple[list[Sample], list[Sample]]:
-    """Samples of ours and of the original, pairwise by round."""
+def measure(row: Row, other: str, options: argparse.Namespace) -> tuple[list[Sample], list[Sample]]:
+    """Samples of ours and of the other one, pairwise by round."""
     ours_found: list[Sample] = []
     theirs_found: list[Sample] = []
+    rounds: int = options.rounds
     for turn in range(rounds):
-        pair = [(ours_found, ours), (theirs_found, row.original)]
+        pair = [(ours_found, options.ours_cmd), (theirs_found, other)]
         for samples, command in pair if turn % 2 == 0 else reversed(pair):
-            samples.append(sample(row, command, seconds, root))
+            samples.append(sample(row, command, options.seconds, options.data_root))
         print(f"{row.name}: round {turn + 1} of {rounds}", file=sys.stderr)
     return ours_found, theirs_found
 
@@ -181,19 +190,18 @@ def run(options: argparse.Namespace) -> tuple[list[list[str]], list[str], list[s
     for row in ROWS:
         if options.rows and options.rows.lower() not in row.name.lower():
             continue
-        if not servers.found(row.original):
-            notes.append(f"skipped: {row.name} ({row.original.split()[0]} is not on PATH)")
+        other = options.against or row.original
+        if not servers.found(other):
+            notes.append(f"skipped: {row.name} ({other.split()[0]} is not on PATH)")
             continue
         commands.append(f"twinwire bench {row.command} --duration {options.seconds:g}")
         try:
-            ours, theirs = measure(
-                row, options.ours_cmd, options.rounds, options.seconds, options.data_root
-            )
+            ours, theirs = measure(row, other, options)
         except (LoadError, servers.ServerError) as error:
             print(error, file=sys.stderr)
             notes.append(f"failed: {row.name}: {str(error).partition(chr(10))[0]}")
             continue
-        table += lines(row, ours, theirs)
+        table += lines(as_before(row) if options.against else row, ours, theirs)
         print(" ".join(table[-1]), file=sys.stderr)
     return table, commands, notes
 
@@ -235,12 +243,20 @@ def arguments() -> argparse.Namespace:
         default=servers.OURS,
         help="command to compare instead; {data} {nats} {nsq} {http} {python} are filled in",
     )
+    parser.add_argument(
+        "--against",
+        default="",
+        metavar="COMMAND",
+        help="compare with this, an earlier build for example, instead of the originals",
+    )
     parser.add_argument("--data-root", help="where data folders are made; default: TMPDIR")
     options = parser.parse_args()
     options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-    if options.write and (options.rounds < ROUNDS or options.rows):
-        parser.error(f"--write takes every row and at least {ROUNDS} rounds")
+    if options.write and (options.rounds < ROUNDS or options.rows or options.against):
+        parser.error(
+            f"--write compares with the originals and takes every row and at least {ROUNDS} rounds"
+        )
     return options
 
 

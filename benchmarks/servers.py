@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import signal
@@ -14,6 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+# What `make originals` has built comes before what the machine has; nats-server is the newest one.
+_BUILT = Path(__file__).resolve().parent.parent / ".originals"
+os.environ["PATH"] = os.pathsep.join(
+    [str(_BUILT / "newest"), str(_BUILT / "bin"), os.environ.get("PATH", os.defpath)]
+)
 
 READY_SECONDS = 15.0
 STOP_SECONDS = 30.0

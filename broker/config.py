@@ -17,6 +17,7 @@ from broker import limits
 from broker.config_bulk import BulkConfig
 from broker.config_check import conflicts, near, syntax_error
 from broker.config_events import EventsConfig
+from broker.config_http import HttpConfig
 from broker.config_lookup import LookupConfig
 from broker.config_parse import Address, SyncPolicy
 from broker.config_sections import (
@@ -31,6 +32,7 @@ from broker.config_sections import (
     TopicConfig,
 )
 from broker.config_stan import StanChannelConfig, StanConfig
+from broker.redact import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +45,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "EventsConfig",
+    "HttpConfig",
     "LogConfig",
     "LookupConfig",
     "MonitorConfig",
@@ -91,7 +94,7 @@ class ConfigError(Exception):
     """The configuration is refused."""
 
     def __init__(self, mistakes: list[Mistake]) -> None:
-        super().__init__("\n".join(map(str, mistakes)))
+        super().__init__(redacted("\n".join(map(str, mistakes))))
         self.mistakes = mistakes
 
 
@@ -228,6 +231,7 @@ class _Reading:
         self, section: type, label: str, found: Mapping[tuple[str, str], tuple[str, object]]
     ) -> Any:
         known = settings(section)
+        hidden = {f.name for f in dataclasses.fields(section) if not f.repr}
         values = {}
         for (owner, key), (place, raw) in found.items():
             if owner != label or (owner, key) in LISTS:
@@ -239,5 +243,8 @@ class _Reading:
             try:
                 values[attribute] = kind.read(raw)
             except ValueError as error:
-                self.wrong(place, f"{label}.{key}", str(error))
+                reason = str(error)
+                if attribute in hidden:  # only what was expected, not what was given
+                    reason = reason.partition(", got")[0]
+                self.wrong(place, f"{label}.{key}", reason)
         return section(**values)

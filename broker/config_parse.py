@@ -139,6 +139,19 @@ def flag() -> Kind[bool]:
     return Kind(read, _maybe_boolean)
 
 
+def flag_or_auto() -> Kind[bool | None]:
+    """true, false or "auto"."""
+
+    def read(value: object) -> bool | None:
+        if value == "auto":
+            return None
+        if not isinstance(value, bool):
+            raise _expected('true, false or "auto"', value)
+        return value
+
+    return Kind(read, _maybe_boolean)
+
+
 def number(low: int, high: int) -> Kind[int]:
     """A whole number in a range."""
 

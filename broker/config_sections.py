@@ -15,6 +15,7 @@ from broker import config_parse as kinds
 from broker import limits
 from broker.config_bulk import BulkConfig
 from broker.config_events import EventsConfig
+from broker.config_http import HttpConfig
 from broker.config_lookup import LookupConfig, peers
 from broker.config_nsq import NsqWatching
 from broker.config_parse import Address, SyncPolicy
@@ -130,6 +131,7 @@ class NsqConfig(NsqWatching):
         limits.NSQ_MAX_DEFLATE_LEVEL, 1, limits.NSQ_DEFLATE_LEVEL_CEILING
     )
     requeue_on_close: bool = _setting(kinds.flag(), True)
+    debug_peers: str = _setting(kinds.choice("local", "all", "none"), "local")
     tls_cert: str = _setting(kinds.text(), "")
     tls_key: str = _setting(kinds.text(), "")
     tls_root_ca_file: str = _setting(kinds.text(), "")
@@ -207,6 +209,9 @@ class BridgeConfig:
     nats_to_nsq: bool = _setting(kinds.flag(), True)
     stan_to_nats: bool = _setting(kinds.flag(), True)
     nats_to_stan: bool = _setting(kinds.flag(), True)
+    # None ("auto"): unless [nsq] has auth servers, see Config.shares_channels
+    stan_to_nsq: bool | None = _setting(kinds.flag_or_auto(), None)
+    nsq_to_stan: bool | None = _setting(kinds.flag_or_auto(), None)
 
 
 @dataclass(frozen=True)
@@ -217,6 +222,7 @@ class Config:
     log: LogConfig = LogConfig()
     nats: NatsConfig = NatsConfig()
     monitor: MonitorConfig = MonitorConfig()
+    http: HttpConfig = HttpConfig()
     nsq: NsqConfig = NsqConfig()
     nsqlookupd: LookupConfig = LookupConfig()
     stan: StanConfig = StanConfig()
@@ -224,3 +230,9 @@ class Config:
     bridge: BridgeConfig = BridgeConfig()
     bulk: BulkConfig = BulkConfig()
     events: EventsConfig = EventsConfig()
+
+    def crosses(self, switch: str) -> bool:
+        """What a switch of [bridge] comes to. Those between NSQ and NATS Streaming are off by
+        themselves where secrets say who may use a topic: clients of NATS Streaming have none."""
+        wanted: bool | None = getattr(self.bridge, switch)
+        return not self.nsq.auth_http_addresses if wanted is None else wanted

@@ -84,6 +84,7 @@ class StanConfig:
     max_bytes: int = _size(limits.STAN_MAX_BYTES)
     max_age_ns: int = _age(0)
     max_inactivity_ns: int = _age(0)
+    adopt_topics: tuple[str, ...] = _setting(kinds.texts(check_channels), ())
     channel: tuple[StanChannelConfig, ...] = ()
 
 

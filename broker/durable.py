@@ -1,8 +1,32 @@
-"""What has been written is on the disk."""
+"""What has been written is on the disk, and is what was written."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import zlib
+from pathlib import Path
+
+_SUM = b"\ncrc32 "
+_SUM_BYTES = len(_SUM) + 8 + 1  # eight hexadecimal digits and the end of the line
+
+
+def sealed(text: bytes) -> bytes:
+    """The content of a small file with its sum, which is a line of its own at the end."""
+    return b"%s%s%08x\n" % (text, _SUM, zlib.crc32(text))
+
+
+def unsealed(data: bytes) -> bytes:
+    """The content without the sum. ValueError: they do not fit.
+
+    A file of a version that wrote no sums is returned as it is.
+    """
+    text, end = data[:-_SUM_BYTES], data[-_SUM_BYTES:]
+    if not end.startswith(_SUM):
+        return data
+    if end != sealed(text)[-_SUM_BYTES:]:
+        raise ValueError("the checksum does not fit")
+    return text
 
 
 def sync_path(path: str | os.PathLike[str]) -> None:
@@ -12,3 +36,23 @@ def sync_path(path: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
+    """Make a folder and those above it that are missing; the name of each is on the disk. OSError.
+
+    The name of a folder that is there already is synced too: whoever made it may have ended before
+    that. A folder above it that was not made here and must not be read is left alone.
+    """
+    folder = Path(path)
+    missing = []
+    above = folder
+    while not above.exists() and above != above.parent:
+        missing.append(above)
+        above = above.parent
+    folder.mkdir(mode, parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_path(made.parent)
+    if not missing:
+        with contextlib.suppress(PermissionError):
+            sync_path(folder.parent)

@@ -341,6 +341,7 @@ NSQ_MESSAGE_FAILED: Final = WireError(
 NSQ_NOT_IN_FLIGHT: Final = "ID not in flight"  # channel.go popInFlightMessage
 NSQ_NOT_OWNER: Final = "client does not own message"  # channel.go popInFlightMessage
 NSQ_EXITING: Final = "exiting"  # topic.go PutMessage
+NSQ_NOT_SHARED: Final = "the channel of NATS Streaming of that name is not shared"  # ours
 
 # nsqlookupd; names stand in single quotes here, and IDENTIFY's body is refused in nsqd's words.
 _V1 = "lookup_protocol_v1.go"

@@ -23,6 +23,7 @@ NSQ_HTTP_METHOD: Final = HttpError(405, "METHOD_NOT_ALLOWED")
 NSQ_HTTP_REQUEST: Final = HttpError(400, "INVALID_REQUEST")
 NSQ_HTTP_INTERNAL: Final = HttpError(500, "INTERNAL_ERROR")
 NSQ_HTTP_EXITING: Final = HttpError(503, "EXITING")
+NSQ_HTTP_QUARANTINED: Final = HttpError(503, "TOPIC_IS_QUARANTINED")
 NSQ_HTTP_BIG: Final = HttpError(413, "MSG_TOO_BIG")
 NSQ_HTTP_BODY_BIG: Final = HttpError(413, "BODY_TOO_BIG")
 NSQ_HTTP_BAD_BODY: Final = HttpError(413, "BAD_BODY")
@@ -35,12 +36,14 @@ NSQ_HTTP_VALUE_SIZE: Final = HttpError(413, "INVALID_VALUE")
 NSQ_HTTP_RATE: Final = HttpError(400, "invalid block rate : {text}")  # plain text
 NSQ_HTTP_SECONDS: Final = HttpError(400, "invalid seconds")  # plain text
 NSQ_HTTP_PROFILING: Final = HttpError(500, "a profile is already being taken")  # plain text
+NSQ_HTTP_DEBUG: Final = HttpError(403, "FORBIDDEN: /debug is for nsq.debug_peers")  # ours
 NSQ_HTTP_NO_TOPIC: Final = HttpError(400, "MISSING_ARG_TOPIC")
 NSQ_HTTP_TOPIC: Final = HttpError(400, "INVALID_TOPIC")
 NSQ_HTTP_ARG_TOPIC: Final = HttpError(400, "INVALID_ARG_TOPIC")
 NSQ_HTTP_NO_CHANNEL: Final = HttpError(400, "MISSING_ARG_CHANNEL")
 NSQ_HTTP_ARG_CHANNEL: Final = HttpError(400, "INVALID_ARG_CHANNEL")
 NSQ_HTTP_UNKNOWN_TOPIC: Final = HttpError(404, "TOPIC_NOT_FOUND")
+NSQ_HTTP_FORBIDDEN: Final = HttpError(403, "FORBIDDEN")  # ours: a switch of [bridge] is off
 NSQ_HTTP_UNKNOWN_CHANNEL: Final = HttpError(404, "CHANNEL_NOT_FOUND")
 
 
@@ -58,10 +61,19 @@ V1_MOMENT: Final = (
     "must be oldest, now, a date and time with its zone (2026-01-31T12:00:00Z) "
     "or seconds since 1970, got {text!r}"
 )
+V1_NOT_QUARANTINED: Final = HttpError(404, "TOPIC_NOT_QUARANTINED")
+V1_STILL_QUARANTINED: Final = HttpError(503, "TOPIC_IS_QUARANTINED: {reason}")
+V1_NOT_PUT_ASIDE: Final = HttpError(503, "CANNOT_BE_PUT_ASIDE: {reason}")
 V1_GONE: Final = "the channel was deleted meanwhile"
 V1_SETTINGS_JSON: Final = "the body must be a JSON object: {problem}"
 V1_SETTINGS_KEY: Final = "{key}: {reason}"
 V1_SETTINGS_UNKNOWN: Final = "unknown key{near}"
+
+
+# --- every HTTP listener: requests that a browser sends for a page of another site ---------------
+
+HTTP_HOST: Final = HttpError(421, "MISDIRECTED_REQUEST: Host is none of [http] allowed_hosts")
+HTTP_ORIGIN: Final = HttpError(403, "FORBIDDEN_ORIGIN: asked by a page of another site")
 
 
 def http_error(error: HttpError, **parts: str) -> HttpError:

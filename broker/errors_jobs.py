@@ -64,6 +64,16 @@ WAITS: Final = "{text}; trying for {seconds} s"
 BROKER_DOWN: Final = "{text}; tried for {seconds} s"
 FAILED_TASK: Final = "a task failed: {text}"
 
+NOT_SHARED: Final = (
+    "{folder}: {host} does not see what this machine writes there; driver and executors need one"
+    " folder that all of them share"
+)
+NOT_THERE: Final = (
+    "{path}: an executor says that it wrote this file, and it is not here; nothing was archived."
+    " Driver and executors need one folder that all of them share"
+)
+WRONG_SIZE: Final = "{path}: has {found} bytes, its writer said {said}; nothing was archived"
+
 # --- compact ---------------------------------------------------------------------------------
 
 NOT_SAME: Final = (

@@ -37,6 +37,7 @@ STAN_CASE: Final = (  # the misspelt word is the original's
 # Ours: what the store of the original would say in words of its own.
 STAN_STORE: Final = "stan: cannot be stored: {reason}"
 STAN_TEMPORARY_NAME: Final = "stan: invalid subject: #ephemeral topics cannot be channels"
+STAN_IS_TOPIC: Final = "stan: invalid subject: {name} is an NSQ topic (see adopt_topics)"
 STAN_SEARCHES: Final = "stan: too many subscriptions wait for their start by time"
 STAN_ACCOUNT_GONE: Final = (  # in the log
     "the account {} has been taken away: nobody reaches NATS Streaming until the next start"

@@ -36,6 +36,9 @@ EXIT_BAD_CONFIG: Final = 2
 EXIT_PARTLY: Final = 3  # done, but for what could not be read
 EXIT_SIGNAL_BASE: Final = 128
 
+LOG_TEXT_MAX: Final = 8 * KIB  # characters of one record, traces excepted; what is longer is cut
+LOG_TRACEBACK_MAX: Final = 64 * KIB
+
 # --- configuration: anything -----------------------------------------------------------------
 
 DURATION_MAX: Final = 3650 * DAY  # ten years still fit 63 bits of nanoseconds with room to add
@@ -138,6 +141,7 @@ INLINE_PAUSE_MAX: Final = 30 * SECOND
 SPARE_RATE: Final = 256 * KIB  # bytes a second; busier logs have their next file made beforehand
 APPEND_RETRY: Final = 1 * SECOND  # after a failed write, appends to that log fail for so long
 CURSOR_ENTRIES_MAX: Final = 2**24  # in flight, deferred, to be given again; 64 bytes each
+CURSORS_DEFERRED_MAX: Final = 2**24  # deferred in all cursors together
 CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the newest; a bit each
 ROUTER_CACHE_SUBJECTS: Final = 8192  # answers kept; a power of two
 ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together
@@ -162,6 +166,22 @@ CHUNKS_POOLED_MAX: Final = 16 * MIB  # free chunks kept for reuse, per size
 ACCEPT_BACKLOG: Final = 4096  # connections the kernel keeps while the loop is busy
 FREE_PORT_TRIES: Final = 16  # ports the system picks until one is free in IPv4 and IPv6
 HTTP_LINE_MAX: Final = 64 * KIB  # of a request's first line, and of a header
+HTTP_HEADER_TIMEOUT: Final = 10 * SECOND  # from the first byte of a request to its whole header
+HTTP_IDLE_TIMEOUT: Final = 5 * MINUTE  # between requests of one connection
+HTTP_TLS_TIMEOUT: Final = 10 * SECOND  # of a handshake
+HTTP_BODY_GRACE: Final = 30 * SECOND  # of a body at any rate; then the least one counts
+HTTP_BODY_RATE: Final = 4 * KIB  # bytes in a second, on average
+HTTP_WRITE_TIMEOUT: Final = 60 * SECOND  # for a peer that takes nothing of its answer
+HTTP_LOOK: Final = 1 * SECOND  # between looks at all of these times
+HTTP_FILES_DIVISOR: Final = 8  # of the files that may be open, the share of one HTTP listener
+HTTP_CONNECTIONS_MIN: Final = 16  # of one listener, however few files there are
+HTTP_CONNECTIONS_MAX: Final = 65_536
+HTTP_ROOM_LOOKS: Final = 16  # connections looked at for one that can make room
+# Of the files that may be open, those that TCP listeners leave to the log and to everything else.
+OPEN_FILES_KEPT_DIVISOR: Final = 16
+OPEN_FILES_KEPT_MIN: Final = 32
+OPEN_FILES_KEPT_MAX: Final = 1024
+UMASK: Final = 0o027  # of what a server makes
 OPEN_FILES_LOOK: Final = 1 * SECOND  # so often it is seen whether more can be opened
 OPEN_FILES_FEW: Final = 90  # percent of what the system allows: a warning
 CLOSE_GRACE: Final = 5 * SECOND  # what a closing door gives peers to take their last bytes
@@ -311,6 +331,7 @@ IMPORT_CIPHER_SAMPLE: Final = 32  # messages that are looked at for encryption, 
 # --- NSQ ----------------------------------------------------------------------------------------
 
 NSQ_VERSION: Final = "1.3.0"  # the nsqd whose behaviour this is; clients and tools look at it
+NSQ_GREETING: Final = 10 * SECOND  # from accept to "  V2", or to IDENTIFY at nsqlookupd
 NSQ_HEARTBEAT_INTERVAL: Final = 30 * SECOND  # half of nsqd's client timeout
 NSQ_OUTPUT_BUFFER_SIZE: Final = 16 * KIB  # what IDENTIFY tells unless the client asked
 NSQ_LATENCY_WINDOW: Final = 10 * MINUTE  # publish to FIN is looked back on for so long
@@ -324,6 +345,7 @@ STATSD_PACKET_MAX: Final = 65_507  # the largest datagram there is
 STATSD_DIAL: Final = 1 * SECOND  # to find the receiver's address
 STATSD_QUIET: Final = 1 * SECOND  # of an interval, in which nothing is sent
 NSQ_TOPOLOGY: Final = "topology-aware-consumption"  # the name of an experiment
+DEBUG_HEAP_OBJECTS: Final = 1_000_000  # counted by /debug/pprof/heap; it stops the loop meanwhile
 DEBUG_HEAP_TYPES: Final = 100  # of Python objects, listed by /debug/pprof/heap
 DEBUG_PROFILE: Final = 30 * SECOND  # taken by /debug/pprof/profile unless it says how long
 DEBUG_PROFILE_MAX: Final = 300  # seconds
@@ -362,12 +384,15 @@ NSQ_LOOKUP_CACHE_BYTES: Final = 128 * MIB  # encoded answers to /lookup, all tog
 NSQ_LOOKUP_HEAD_MAX: Final = 16 * KIB  # of a request answered without the general HTTP server
 NSQ_LOOKUP_IO: Final = 1 * SECOND  # to connect, to write, to wait for a reply
 NSQ_LOOKUP_PING: Final = 15 * SECOND
+# A peer is silent for twice the time that a producer may be, but for so long at any rate.
+NSQ_LOOKUP_SILENCE_MIN: Final = 1 * MINUTE
 NSQ_LOOKUP_RETRY: Final = 1 * SECOND  # after a failure, doubled each time up to NSQ_LOOKUP_PING
 NSQ_LOOKUP_BATCH: Final = 64  # commands sent before their replies are waited for
 NSQ_LOOKUP_HTTP_CONNECT: Final = 2 * SECOND  # of the question which channels a new topic has
 NSQ_LOOKUP_HTTP_REQUEST: Final = 5 * SECOND
 NSQ_LOOKUP_CHANNELS_BYTES: Final = 4 * MIB  # of the answer to it
 
+assert NSQ_LOOKUP_PING < NSQ_LOOKUP_SILENCE_MIN
 assert NSQ_LOOKUP_RETRY <= NSQ_LOOKUP_PING < NSQ_LOOKUP_INACTIVE
 assert NSQ_PROMISES_MAX * NSQ_ANSWER_BYTES <= NSQ_OUTPUT_SLACK
 assert NSQ_MSG_TIMEOUT_MIN <= NSQ_MSG_TIMEOUT

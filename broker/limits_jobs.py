@@ -32,6 +32,7 @@ SNAPSHOT_EVERY: Final = 50  # versions of a manifest; a reader reads that many s
 DAY_FILE_BYTES: Final = 256 * MIB
 MERGE_ROWS: Final = 32_768
 COMPACT_AFTER_S: Final = 3600  # a day that ended so long ago gets no more records, or few
+COMPACT_GRACE_S: Final = 24 * 3600  # for queries that were planned before files were replaced
 COMPACT_GROUPS: Final = 16  # days of topics that become one version of the manifest
 
 # --- windows ---------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from typing import TYPE_CHECKING
+
+from broker.durable import make_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +25,9 @@ class DataLock:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK_NAME
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, 0o750)
         # Never unlinked: a second process could then lock a file that nobody else can see.
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -32,13 +35,15 @@ class DataLock:
             os.close(self._fd)
             by = f"process {holder}" if holder else "another process"
             raise DataLockedError(f"data folder {folder} is in use by {by}") from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # for people; a full disk is no reason not to start
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let others have the folder; twice does no harm."""
         if self._fd >= 0:
-            os.ftruncate(self._fd, 0)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
 

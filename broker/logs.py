@@ -3,7 +3,9 @@
     log.info("ready", extra=fields(nats="127.0.0.1:4222"))
 
 writes `2026-01-31T12:00:00.000+00:00 INFO server: ready nats=127.0.0.1:4222`. A line is one record
-whatever a client put into its name: control characters are escaped in both formats.
+whatever a client put into its name: control characters are escaped in both formats. Secrets that
+stand in what was passed, in URLs for example, are not written. What is longer than a log needs is
+cut, and ends with an ellipsis.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import orjson
 
+from broker import limits
+from broker.redact import HIDDEN, redacted
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -23,6 +28,7 @@ TRACE = 5  # a level below debug: what goes over the connections
 
 _ATTRIBUTE = "twinwire_fields"
 _ROOT = "broker."
+_ELLIPSIS = "\u2026"
 
 
 def fields(**values: object) -> dict[str, Any]:
@@ -54,13 +60,39 @@ def _value(value: object) -> str:
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
+def _told(text: str, most: int) -> str:
+    """Without secrets, and not longer than that. Only what may be shown is looked at; a bit more,
+    so that the cut goes through no secret that could then not be told from other words."""
+    if len(text) <= most:
+        return redacted(text)
+    return redacted(text[: 2 * most])[:most] + _ELLIPSIS
+
+
+def _field(key: str, value: object) -> object:
+    """The value of a field: without secrets, which its name may say that it is."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_field(key, each) for each in value]
+    told = _told(str(value), limits.LOG_TEXT_MAX)
+    named = f"{key}={told}"
+    return told if redacted(named) == named else HIDDEN
+
+
+def _message_max(record: logging.LogRecord) -> int:
+    # How much of a message is traced has a setting of its own.
+    return sys.maxsize if record.levelno <= TRACE else limits.LOG_TEXT_MAX
+
+
 def message_of(record: logging.LogRecord) -> str:
     """The message and its fields in one line, and a traceback below it when there is one."""
     parts = [one_line(record.getMessage())]
-    parts += [f"{key}={_value(value)}" for key, value in _fields_of(record).items()]
+    parts += [f"{key}={_value(_field(key, value))}" for key, value in _fields_of(record).items()]
+    line = _told(" ".join(parts), _message_max(record))
     if record.exc_info:
-        parts[-1] += "\n" + logging.Formatter().formatException(record.exc_info)
-    return " ".join(parts)
+        traceback = logging.Formatter().formatException(record.exc_info)
+        line += "\n" + _told(traceback, limits.LOG_TRACEBACK_MAX)
+    return line
 
 
 class TextFormatter(logging.Formatter):
@@ -89,16 +121,18 @@ class JsonFormatter(logging.Formatter):
             "time": _time(record, utc=self.utc),
             "level": record.levelname.lower(),
             "logger": record.name.removeprefix(_ROOT),
-            "message": record.getMessage(),
+            "message": _told(record.getMessage(), _message_max(record)),
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        line = dict(_fields_of(record)) | line
+            traceback = self.formatException(record.exc_info)
+            line["exception"] = _told(traceback, limits.LOG_TRACEBACK_MAX)
+        # Before they are encoded: what is taken out of JSON may take its quotes and braces along.
+        line = {key: _field(key, value) for key, value in _fields_of(record).items()} | line
         # Names from the network may hold lone surrogates, which orjson refuses.
         try:
-            return orjson.dumps(line, default=str).decode()
+            return orjson.dumps(line).decode()
         except orjson.JSONEncodeError:
-            return json.dumps(line, default=str)
+            return json.dumps(line)
 
 
 def setup(level: str, style: str, *, utc: bool, stream: TextIO | None = None) -> None:

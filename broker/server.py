@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker import limits, stats
+from broker.access import APART
 from broker.admin.metrics import metrics_page
+from broker.bulk.readers import Readers
 from broker.bulk.writes import Writes
 from broker.core.engine import Engine
 from broker.core.router import Router
 from broker.core.shared import SYNC_BUCKETS
 from broker.lockfile import DataLock
+from broker.net.http_guard import HttpSettings
 from broker.net.listener import Runtime
+from broker.net.listening import ListenError
 from broker.net.pages import Pages
 from broker.openssl import TlsError
 from broker.protocols.nats.server import NatsServer
@@ -28,11 +33,14 @@ from broker.protocols.nsq.lookup_peers import LookupPeers
 from broker.protocols.nsq.lookup_server import LookupServer
 from broker.protocols.nsq.statsd import Statsd, full_prefix
 from broker.protocols.stan.monitor import StreamingPages
+from broker.protocols.stan.store import StateVersionError
 from broker.protocols.stan.streaming import Streaming
-from broker.server_bulk import Bulk
+from broker.server_bulk import BULK_FOLDER, IDENTITY_PROBLEM, READERS_FOLDER, Bulk
+from broker.server_channels import name_channels
 from broker.server_engine import (
     LOGS_FOLDER,
     STAN_FOLDER,
+    access_of,
     broken_log,
     delivery_events,
     engine_limits,
@@ -60,6 +68,7 @@ class Server:
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        self.access = access_of(config)
         self.ports: dict[str, tuple[str, int]] = {}
         self.doors: dict[str, Door] = {}
         self._pages: dict[str, Pages] = {}
@@ -107,7 +116,7 @@ class Server:
         await self._open_logs(self._writes, runtime.loop)
         self._events = delivery_events(self._engine, config)
         if config.nsqlookupd.enabled:
-            self._lookup = LookupServer(config.nsqlookupd)
+            self._lookup = LookupServer(config.nsqlookupd, http=http_settings(config))
             await self._lookup.start()
             for door, bound in self._lookup.ports.items():
                 self.ports["nsqlookupd" if door == "tcp" else f"nsqlookupd_{door}"] = bound
@@ -116,19 +125,16 @@ class Server:
         streaming = StreamingPages()
         metrics = metrics_page(self, self.nats.pages, streaming)
         self.nats.monitor.more = {"/metrics": metrics}
+        self.nats.monitor.http = http_settings(config)
         if config.stan.enabled:
-            settings = stan_settings(config)
-            self.streaming = Streaming(settings, self._engine, self.nats, data / STAN_FOLDER)
-            await self.streaming.start()
-            streaming.found = self.streaming
-            self.nats.monitor.more |= streaming.handlers()
+            await self._open_streaming(self.nats, streaming)
         if config.nats.listen is not None:
             await self.nats.open_doors()
             assert self.nats.door is not None
             self.doors["nats"] = self.nats.door
             self.ports |= self.nats.ports
         if config.nsq.listen is not None:
-            nsq = NsqDoor(config.nsq, runtime, self._engine)
+            nsq = NsqDoor(config.nsq, runtime, self._engine, self.access)
             nsq.dead_letters.begin(config.storage.for_topic)
             await self._open("nsq", nsq)
             api = NsqApi(nsq, self.health, nsq_facts(config))
@@ -143,20 +149,50 @@ class Server:
             api.options.on_lookupd_addresses = self.lookup_peers.set_addresses
             tcp, http = (self.ports.get(name, ("", 0))[1] for name in ("nsq", "nsq_http"))
             self.lookup_peers.start(tcp, http, config.nsq.nsqlookupd_tcp_addresses)
-        if self.bulk is not None:
-            self.ports["bulk"] = await self.bulk.open()
+        if self.bulk is not None and not self.bulk.closed:
+            await self._open_bulk(self.bulk)
         await self.nats.open_pages()  # the last one: whoever asks /healthz finds all doors open
         self.ports |= self.nats.ports
 
+    async def _open_streaming(self, nats: NatsServer, pages: StreamingPages) -> None:
+        settings, folder = stan_settings(self.config), Path(self.config.server.data) / STAN_FOLDER
+        try:
+            self.streaming = Streaming(settings, self.engine, nats, folder, self.access)
+        except (OSError, StateVersionError) as problem:  # the rest can be served
+            self.engine.shared.health.add("stan", settings.cluster_id, str(problem))
+            log.error("NATS Streaming is not served: %s", problem)
+            return
+        await self.streaming.start()
+        pages.found = self.streaming
+        nats.monitor.more = {**(nats.monitor.more or {}), **pages.handlers()}
+
+    async def _open_bulk(self, bulk: Bulk) -> None:
+        try:
+            self.ports["bulk"] = await bulk.open()
+        except ListenError:
+            raise
+        except OSError as problem:  # the disk failed; the rest can be served
+            self.engine.shared.health.add(IDENTITY_PROBLEM, "disk", str(problem))
+            log.error("the bulk API is not served: %s", problem)
+
     async def _open_logs(self, writes: Writes, loop: asyncio.AbstractEventLoop) -> None:
         writes.look()
+        if self.config.stan.enabled:
+            data = Path(self.config.server.data)
+            name_channels(data / LOGS_FOLDER, data / STAN_FOLDER, self.access)
         self.engine.open(loop)
         for problem in self.engine.problems:
             log.warning("recovered: %s", problem)
+        # first of all, before the housekeeping looks what can go: what readers hold
         if self.config.bulk.listen is not None:
-            # first of all, before the housekeeping looks what can go: what readers hold
             self.bulk = Bulk(self.config, self.engine)
             self.bulk.door.readers.share(writes.keeping)
+        else:
+            # Without a listener nobody can be heard of, so nobody is forgotten either.
+            folder = Path(self.config.server.data) / BULK_FOLDER / READERS_FOLDER
+            holds = Readers(self.engine, folder, asyncio.to_thread)
+            holds.share(writes.keeping)
+            holds.load()
         await writes.start(self.engine)  # without a door too: what has begun is finished
         if self.bulk is not None:
             self.bulk.take(writes)
@@ -187,7 +223,8 @@ class Server:
         app: web.Application,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        pages = self._pages[name] = Pages(app, context)
+        names = (self.config.nsq.broadcast_address,)
+        pages = self._pages[name] = Pages(app, context, http_settings(self.config), names=names)
         await pages.open(listen)
         self.ports[name] = pages.address
 
@@ -215,6 +252,8 @@ class Server:
             await self.lookup_peers.stop()
         for door in self.doors.values():
             await door.close()
+        if self.bulk is not None:
+            await self.bulk.stop()  # before the threads and files that its requests need
         if self._writes is not None:
             await self._writes.stop()
         if self._engine is not None:
@@ -264,13 +303,13 @@ class Server:
 
     def _policy_for(self, name: str) -> str | float:
         """When appends to a log are synced, in the engine's words."""
-        sync = self.config.storage.for_topic(name).sync
+        sync = self.config.storage.for_topic(name.removeprefix(APART)).sync
         assert sync is not None
         return sync_words(sync)
 
     def _retention_for(self, name: str) -> tuple[int, int, int, int, int] | None:
         """What a log keeps, in the engine's words; None = until every reader is done."""
-        topic = self.config.storage.for_topic(name)
+        topic = self.config.storage.for_topic(name.removeprefix(APART))
         kept = (topic.max_age_ns, topic.max_bytes, topic.max_msgs, topic.keep_ns, topic.keep_bytes)
         return kept if any(kept) else self.config.events.kept(name)
 
@@ -292,6 +331,8 @@ class Server:
                 ),
                 log_bytes_written=shared.bytes_written,
                 write_errors=shared.write_errors + shared.sync_errors,
+                quarantined_logs=len(self.engine.quarantined),
+                problems=len(shared.health.problems()),
                 quarantined_ranges=shared.quarantined_ranges,
                 torn_bytes_cut=shared.torn_bytes,
                 delivery_events=self._events.written if self._events is not None else 0,
@@ -300,6 +341,11 @@ class Server:
             subscriptions=self._router.size if self._router is not None else 0,
             bulk=self.bulk.stats() if self.bulk is not None else None,
         )
+
+
+def http_settings(config: Config) -> HttpSettings:
+    """What holds for every HTTP listener."""
+    return HttpSettings(**dataclasses.asdict(config.http))
 
 
 def nsq_facts(config: Config) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from broker.bulk.access import Access, TokenFileError
 from broker.bulk.door import BulkDoor
-from broker.bulk.identity import identity
+from broker.bulk.identity import Identity, IdentityError, identity
 from broker.core.vfs import sync_file_system
+from broker.net.http_guard import HttpSettings
 from broker.net.pages import Pages
 from broker.net.tls import Certificates, TlsFiles
 from broker.openssl import TlsError
@@ -26,18 +28,26 @@ log = logging.getLogger("broker.bulk")
 
 BULK_FOLDER: Final = "bulk"
 READERS_FOLDER: Final = "readers"
+IDENTITY_PROBLEM: Final = "bulk API"  # a kind of problem on /healthz
 
 
 class Bulk:
     """The door with its listener and what it reads from files."""
 
     def __init__(self, config: Config, engine: Engine) -> None:
-        """OSError, TokenFileError, TlsError and IdentityError say what cannot be used."""
+        """OSError, TokenFileError and TlsError say what cannot be used."""
         bulk = config.bulk
         self.config = bulk
+        self.http = HttpSettings(**dataclasses.asdict(config.http))
         partition = bulk.partition if bulk.partition >= 0 else None
         folder = Path(config.server.data) / BULK_FOLDER
-        who = identity(folder, config.server.name, partition)
+        self.closed = False  # nobody is served: places would be taken for another broker's
+        try:
+            who = identity(folder, config.server.name, partition)
+        except IdentityError as problem:
+            log.error("the bulk API stays closed: %s", problem)
+            engine.shared.health.add(IDENTITY_PROBLEM, config.server.name, str(problem))
+            self.closed, who = True, Identity(config.server.name, "", 0)
         self.access = Access(Path(bulk.token_file) if bulk.token_file else None)
         self.certificates: Certificates | None = None
         if bulk.tls_cert:
@@ -59,7 +69,7 @@ class Bulk:
         await self._settle()
         self.door.readers.begin()
         context = self.certificates.context if self.certificates is not None else None
-        self._pages = Pages(self.door.app(), context)
+        self._pages = Pages(self.door.app(), context, self.http)
         await self._pages.open(self.config.listen)
         return self._pages.address
 
@@ -114,9 +124,14 @@ class Bulk:
             self._writes.count(found)
         return found
 
-    async def close(self) -> None:
-        """Stop listening, end what is under way, give the threads back."""
+    async def stop(self) -> None:
+        """Stop listening, refuse what is asked from now on, let requests under way end."""
+        self.door.stopping = True
         if self._pages is not None:
             await self._pages.close()
             self._pages = None
+
+    async def close(self) -> None:
+        """End what is under way, give the threads back."""
+        await self.stop()
         await self.door.close()

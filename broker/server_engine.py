@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import limits, limits_events
+from broker.access import Access
 from broker.core.events import EventLog
 from broker.logs import fields
 
@@ -18,6 +19,7 @@ log = logging.getLogger("broker.server")
 
 LOGS_FOLDER: Final = "logs"
 STAN_FOLDER: Final = "stan"
+UNCLAIMED: Final = "its metadata were lost: it drops nothing until POST /v1/topic/claim"
 
 
 def engine_limits(config: Config) -> dict[str, Any]:
@@ -41,11 +43,27 @@ def engine_limits(config: Config) -> dict[str, Any]:
         "inline_pause_max_ns": limits.INLINE_PAUSE_MAX,
         "retry_ns": limits.APPEND_RETRY,
         "entries_max": limits.CURSOR_ENTRIES_MAX,
+        "deferred_max": limits.CURSORS_DEFERRED_MAX,
         "window_max": limits.CURSOR_WINDOW_MAX,
         "settle_poll": limits.SETTLE_POLL / limits.SECOND,
         "to_live": config.bridge.nsq_to_nats,
         "from_live": config.bridge.nats_to_nsq,
+        # answers and requests between clients and services: no log of such a name hears them
+        "private_subjects": (b"_INBOX.", b"_STAN.", f"{config.stan.discover_prefix}.".encode()),
     }
+
+
+def access_of(config: Config) -> Access:
+    """What the switches of [bridge] say."""
+    bridge = config.bridge
+    return Access(
+        nsq_to_nats=bridge.nsq_to_nats,
+        nats_to_nsq=bridge.nats_to_nsq,
+        stan_to_nats=bridge.stan_to_nats,
+        nats_to_stan=bridge.nats_to_stan,
+        stan_to_nsq=config.crosses("stan_to_nsq"),
+        nsq_to_stan=config.crosses("nsq_to_stan"),
+    )
 
 
 def delivery_events(engine: Engine, config: Config) -> EventLog | None:
@@ -65,8 +83,14 @@ def report(level: str, text: str, **details: object) -> None:
 
 
 def broken_log(engine: Engine) -> str | None:
-    """What is wrong with the first log that cannot be written; None when all is well."""
+    """What is wrong with the data folder, or with the first log that cannot be written; None when
+    all is well."""
+    lasting = engine.shared.health.first()
+    if lasting is not None:
+        return lasting
     for entry in engine.logs.values():
         if entry.last_error:
             return f"log {entry.name}: {os.strerror(entry.last_error)}"
+        if entry.unclaimed:
+            return f"log {entry.name}: {UNCLAIMED}"
     return None

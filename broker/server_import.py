@@ -22,7 +22,7 @@ from broker.core.engine import Engine
 from broker.core.files import MetaError, escape, load_meta
 from broker.core.importing import append_at, pass_over, set_attempts
 from broker.core.router import Router
-from broker.durable import sync_path
+from broker.durable import make_folder, sync_path
 from broker.lockfile import DataLock, DataLockedError
 from broker.net.listener import Runtime
 from broker.protocols.nsq.diskqueue import (
@@ -153,7 +153,7 @@ class Import:
             self.outcome.changed = progress.own["signature"] != signature(self.source)
             return self.outcome
         staging = self.data / STAGING
-        (self.data / LOGS_FOLDER).mkdir(exist_ok=True)
+        make_folder(self.data / LOGS_FOLDER)
         self._finish_move(progress, staging)
         for name, topic in sorted(self.topics.items()):
             if name in progress.own["topics"]:

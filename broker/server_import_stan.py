@@ -16,15 +16,15 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from broker import limits
+from broker.access import FACE
 from broker.core.engine import Engine
 from broker.core.files import MetaError, escape, load_meta
 from broker.core.importing import append_at, stand
 from broker.core.peek import peek_log
 from broker.core.router import Router
-from broker.durable import sync_path
+from broker.durable import make_folder, sync_path
 from broker.lockfile import DataLock, DataLockedError
 from broker.net.listener import Runtime
-from broker.protocols.stan.channels import FACE
 from broker.protocols.stan.filestore import (
     Info,
     Stored,
@@ -222,7 +222,7 @@ class Import:
 
     async def _run(self, progress: Progress, store: Store) -> None:
         staging = self.data / STAGING
-        (self.data / LOGS_FOLDER).mkdir(exist_ok=True)
+        make_folder(self.data / LOGS_FOLDER)
         self._finish_move(progress, store)
         shutil.rmtree(staging, ignore_errors=True)
         known = self._take_clients(progress, store)

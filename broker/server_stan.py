@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from broker import limits
+from broker.access import Access
 from broker.admin.metrics import metrics_page
 from broker.config import Config
 from broker.core.engine import Engine
@@ -66,8 +67,7 @@ def stan_settings(config: Config) -> StanSettings:
             )
             for entry in stan.channel
         ),
-        from_live=config.bridge.nats_to_stan,
-        to_live=config.bridge.stan_to_nats,
+        adopt_topics=stan.adopt_topics,
     )
 
 
@@ -89,6 +89,7 @@ class StreamingServer(NatsServer):
             lambda _name: stan.sync,
             report,
         )
+        self.access = Access(stan_to_nats=False, nats_to_stan=False)
         self.service: Streaming | None = None
         self.streaming_pages = StreamingPages()
         self.pages.broken = lambda: broken_log(self.engine)
@@ -106,7 +107,7 @@ class StreamingServer(NatsServer):
         for problem in self.engine.problems:
             log.warning("recovered: %s", problem)
         known = None if self.folder is None else self.folder / STAN_FOLDER
-        service = Streaming(self.stan, self.engine, self, known)
+        service = Streaming(self.stan, self.engine, self, known, self.access)
         service.server_id = self.stan_id
         await service.start()
         self.service = self.streaming_pages.found = service

@@ -66,6 +66,8 @@ class EngineStats:
     sync_seconds: Histogram = field(default_factory=Histogram)  # one observation per fdatasync
     log_bytes_written: int = 0  # since start
     write_errors: int = 0  # failed writes and syncs, since start
+    quarantined_logs: int = 0  # that could not be opened, now
+    problems: int = 0  # lasting ones of the data folder, those logs among them, now
     quarantined_ranges: int = 0  # stretches of records passed over because they do not read
     torn_bytes_cut: int = 0  # bytes cut from the ends of logs by recovery, since start
     delivery_events: int = 0  # written to their log, since start

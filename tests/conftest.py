@@ -19,18 +19,26 @@ from xdist.scheduler import LoadFileScheduling
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds nothing: `harness` is here
 
+from harness import originals
+
+originals.join_path()  # before any module of tests looks for a program
+
 from harness import Broker, Originals, Server, ServerError, running_servers
 from harness.golden import UNIQ_LENGTH
 from harness.servers import TARGET_ORIGINAL, Config
 
-# A machine that does something else as well is no reason for a test to fail.
-hypothesis.settings.register_profile(
-    "patient",
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("patient")
+# A machine that does something else as well is no reason for a test to fail. `make test` takes the
+# same examples each time; HYPOTHESIS=fresh takes others in each run.
+PROFILES = ("patient", "fresh")
+for _profile in PROFILES:
+    hypothesis.settings.register_profile(
+        _profile,
+        deadline=None,
+        derandomize=_profile == "patient",
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        print_blob=_profile == "fresh",
+    )
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS", PROFILES[0]))
 
 LOG_SHOWN_CHARS = 8_000
 SPARK = "tests/spark/"
@@ -43,6 +51,15 @@ BrokerFor = Callable[[Config], Server]
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "only_ours: says something the originals do not do")
+    # "Exception ignored in ...": what a compiled function could not raise, and did not handle.
+    config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")
+    # before the processes that share the tests are started: one seed for all
+    os.environ.setdefault("TWINWIRE_POWERCUT_SEED", os.urandom(4).hex())
+
+
+def pytest_report_header() -> str:
+    seed = os.environ["TWINWIRE_POWERCUT_SEED"]
+    return f"power cuts: seed {seed}; again: make powercut STATES=500 SEED={seed}"
 
 
 class _Files(LoadFileScheduling):

@@ -90,6 +90,18 @@ _ENGINE = (
         "quarantined_ranges",
         "Records set aside because they could not be read.",
     ),
+    _Series(
+        _GAUGE,
+        "quarantined_logs",
+        "quarantined_logs",
+        "Logs that could not be opened and that nobody may use.",
+    ),
+    _Series(
+        _GAUGE,
+        "storage_problems",
+        "problems",
+        "What is wrong with the data folder until somebody mends it; /healthz gives the reasons.",
+    ),
     _Series(_COUNTER, "log_torn_bytes", "torn_bytes_cut", "Bytes cut from the ends of logs."),
     _Series(_COUNTER, "delivery_events", "delivery_events", "Delivery events written."),
     _Series(

@@ -36,6 +36,7 @@ class Caller:
     name: str
     rights: frozenset[str] = RIGHTS
     patterns: tuple[str, ...] = ()  # none: every topic
+    owner: str | None = None  # the name of the token; None: no token is asked for
 
     def may(self, right: str, topic: str | None = None) -> bool:
         """Whether this is allowed, for this topic or in general."""
@@ -74,7 +75,7 @@ def read_tokens(path: Path) -> list[tuple[bytes, Caller]]:
                 check_pattern(pattern)
             except ValueError as problem:
                 raise TokenFileError(f"{path}:{number}: {problem}") from None
-        caller = Caller(name, frozenset(rights.split(",")), tuple(patterns))
+        caller = Caller(name, frozenset(rights.split(",")), tuple(patterns), name)
         found.append((digest(token), caller))
     return found
 

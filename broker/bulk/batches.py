@@ -32,6 +32,7 @@ class Attempt:
     size: int = 0
     checked: bool = True  # False: found at start, nobody has looked at it
     sealed: bool = False  # named by a commit
+    doubtful: bool = False  # a sync of it has failed
     gone: bool = False  # dropped while somebody waited for the lock
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from broker import errors_bulk, limits, limits_bulk
 from broker.bulk.answers import RefusedError
-from broker.bulk.feeding import BrokenBlocksError, Feed, folder_of, shown
+from broker.bulk.feeding import BrokenBlocksError, Feed, bring, folder_of, shown
 from broker.bulk.intents import (
     COMMITTED,
     DELETED,
@@ -36,17 +36,15 @@ from broker.bulk.intents import (
     remove_intent,
     save_intent,
     save_state,
-    sync_all,
     writers_before,
 )
 from broker.bulk.staging import disk_refusal
 from broker.bulk.writer import Writer
-from broker.core.files import META
 from broker.core.staged import COMMIT_ID_LEN, remove_file
 from broker.logs import fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Container, Coroutine
     from pathlib import Path
 
     from broker.bulk.batches import Key
@@ -69,21 +67,24 @@ class Commits:
         open_log: Callable[[str], Log],
         find_log: Callable[[str], Log | None],
         keep_from: Callable[[Log, object, int | None], object],
+        quarantined: Container[str] = (),
     ) -> None:
-        """`open_log` finds or makes a log. `keep_from(log, whose, seq)` holds its files back."""
+        """`open_log` finds or makes a log. `keep_from(log, whose, seq)` holds its files back.
+        `quarantined`: names of logs that could not be opened, now."""
         self.staging = staging
         self.root: Path = staging.root  # the folder of everything staged
         self.open_log = open_log
         self.find_log = find_log
         self.keep_from = keep_from
+        self.quarantined = quarantined
         self.writers: dict[str, Writer] = {}
+        self.unknown: dict[str, str] = {}  # writers that cannot commit until the next start: why
         self._used: WeakValueDictionary[str, Writer] = WeakValueDictionary()  # whoever has one
         self.stopping = False
         self.remembered = 0  # writers on the disk, when they were last counted
         self.finished = self.failed = self.records = 0  # since start
         self._places = asyncio.Semaphore(limits_bulk.COMMITS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._durable: set[bytes] = set()  # ids of logs whose folders are on the disk
 
     @property
     def under_way(self) -> int:
@@ -92,18 +93,29 @@ class Commits:
 
     # --- start and end
 
-    def start(self, intents: list[Intent]) -> None:
-        """Finish what was begun before, in the background; `intents` as survey found them."""
+    def start(self, intents: list[Intent], unsure: Container[str] = ()) -> None:
+        """Finish what was begun before, in the background; `intents` and `unsure` as survey found
+        them."""
         for intent in intents:
             writer = self.writers.setdefault(intent.writer, Writer(intent.writer))
             self._take_up(writer, intent)
             for topic, plan in intent.topics.items():
-                entry = self._log_of(topic, plan)
-                if entry is not None:
-                    # a power cut may have taken the end of the log, whose seqs come again
-                    plan.first = min(plan.first, entry.visible)
+                self._look_back(topic, plan)
             writer.unsaved = True
-            self._spawn(self._again(writer, surveyed=True))
+            self._spawn(self._again(writer, surveyed=intent.writer not in unsure))
+
+    def _look_back(self, topic: str, plan: Plan) -> None:
+        entry = self._log_of(topic, plan)
+        if entry is not None:
+            # a power cut may have taken the end of the log, whose seqs come again
+            plan.first = min(plan.first, entry.visible)
+
+    def log_found(self, topic: str) -> None:
+        """A log was made, or was quarantined and is not any more: keep what commits need of it."""
+        for writer in self.writers.values():
+            if writer.intent is not None and topic in writer.intent.topics:
+                self._look_back(topic, writer.intent.topics[topic])
+                self._keep(writer.intent, held=True)
 
     async def stop(self) -> None:
         """Leave everything as it is; what is begun is finished after the next start."""
@@ -130,19 +142,50 @@ class Commits:
 
     async def writer(self, name: str) -> Writer:
         """A writer with what is remembered of it. RefusedError."""
+        if name in self.unknown:
+            raise RefusedError(errors_bulk.BULK_STATE, reason=self.unknown[name])
         writer = self.writers.pop(name, None) or self._used.get(name) or Writer(name)
         self.writers[name] = self._used[name] = writer  # the last one used is the last one
         if not writer.loaded:
             try:
-                done = await self.staging.run(load_state, self.root, name)
+                state = await self.staging.run(load_state, self.root, name)
             except (IntentError, OSError) as problem:
                 raise RefusedError(errors_bulk.BULK_STATE, reason=problem) from problem
             if not writer.loaded:
-                writer.done, writer.loaded = done, True
+                writer.loaded = True
+                if state is not None:
+                    writer.done, writer.owner = state.topics, state.owner
+                    writer.remembered = True
         for old in list(self.writers.values())[: -limits_bulk.WRITERS_KEPT]:
             if not old.lock.locked() and old.intent is None and old is not writer:
                 del self.writers[old.name]
         return writer
+
+    async def claim(self, writer: Writer, owner: str | None) -> None:
+        """Bind a writer to the first token that uses it. RefusedError: it is another's.
+
+        Else whoever may write the topic could commit as this writer with the highest epoch, and
+        all later commits of its owner would be answered as done. The owner is on the disk before
+        anything of the writer is. `owner`: None when no tokens are asked for; nothing is bound.
+        """
+        if owner is None:
+            return
+        if writer.owner is None:
+            async with writer.lock:
+                if writer.owner is None:
+                    await self._save_state(writer, writer.done, owner)
+        self.check_owner(writer, owner)
+
+    @staticmethod
+    def check_owner(writer: Writer, owner: str | None) -> None:
+        """RefusedError: the writer belongs to another token."""
+        if owner is not None and writer.owner not in (None, owner):
+            raise RefusedError(errors_bulk.BULK_OWNER, writer=writer.name, name=owner)
+
+    async def _save_state(self, writer: Writer, done: dict[str, Done], owner: str | None) -> None:
+        await self._disk(save_state, self.root, writer.name, done, owner)
+        self.remembered += not writer.remembered
+        writer.done, writer.owner, writer.remembered = done, owner, True
 
     async def commit(self, name: str, epoch: int, wanted: Wanted) -> Pages:
         """Commit these attempts; what became of each topic. RefusedError.
@@ -177,10 +220,13 @@ class Commits:
     def _is_done(writer: Writer, topic: str, epoch: int) -> bool:
         return topic in writer.done and writer.done[topic].epoch >= epoch
 
-    async def drop(self, name: str, epoch: int, check: Callable[[str], None]) -> None:
+    async def drop(
+        self, name: str, epoch: int, check: Callable[[str], None], owner: str | None = None
+    ) -> None:
         """Forget what is staged for an epoch, and a commit of it that cannot be finished."""
         writer = await self.writer(name)
         async with writer.lock:
+            self.check_owner(writer, owner)
             batch = self.staging.batch(name, epoch)
             for topic in {key[0] for key in batch.attempts} if batch is not None else ():
                 check(topic)
@@ -204,7 +250,8 @@ class Commits:
                 if writer.intent is None:
                     await self.staging.run(forget_writer, self.root, name)
                     self.writers.pop(name, None)
-                    writer.done = {}  # somebody may have it
+                    # whoever has it goes on with a writer of which nothing is known
+                    writer.done, writer.owner, writer.remembered = {}, None, False
                     count -= 1
         self.remembered = count
 
@@ -254,11 +301,8 @@ class Commits:
             named = sorted(one for one in attempts if one[2])
             intent.topics[topic] = Plan(entry.log_id.hex(), entry.visible, named)
             self.keep_from(entry, intent.id, entry.visible)
-            if entry.folder is not None and entry.log_id not in self._durable:
-                # an intent must not name a log that a power cut takes away
-                folder = folder_of(entry)
-                await self._disk(sync_all, [folder / META, folder, folder.parent])
-                self._durable.add(entry.log_id)
+            # an intent must not name a log that a power cut takes away
+            await bring(entry)
 
     async def _save_intent(self, intent: Intent) -> None:
         try:
@@ -345,6 +389,9 @@ class Commits:
             writer.unsaved = False
         if not fresh:
             await self._learn(writer, intent)
+        for topic in intent.topics:
+            if topic in self.quarantined and not self._is_done(writer, topic, intent.epoch):
+                raise RefusedError(errors_bulk.BULK_QUARANTINED, topic=topic)
         feeds: dict[str, Feed] = {}
         try:
             for topic, plan in intent.topics.items():
@@ -360,15 +407,12 @@ class Commits:
         done = dict(writer.done)
         for topic, feed in feeds.items():
             await feed.settle()
-            await self._disk(sync_all, feed.paths())
-            feed.check_disk()
+            await feed.sync()
             state = DELETED if feed.deleted else COMMITTED
             done[topic] = Done(intent.epoch, feed.records, feed.first, feed.last, state)
         await shown(feeds.values())
         if feeds:
-            await self._disk(save_state, self.root, writer.name, done)
-            self.remembered += not writer.done
-            writer.done = done
+            await self._save_state(writer, done, writer.owner)
         await self._disk(remove_intent, self.root, writer.name)
         self.finished += 1
         self.records += sum(feed.records for feed in feeds.values())
@@ -384,6 +428,7 @@ class Commits:
         for topic, plan in intent.topics.items():
             entry = self._log_of(topic, plan)
             if entry is not None and entry.folder is not None:
+                await bring(entry)  # what is counted as there must stay there
                 ends = {segment.first_seq: segment.planned for segment in entry.segments}
                 await self._disk(learn, plan, folder_of(entry), bytes.fromhex(intent.id), ends)
 

@@ -55,6 +55,7 @@ class BulkDoor:
         self.readers = Readers(engine, folder, self.in_thread)
         self.readers.load()
         self.reader_pages = ReaderPages(self, self.readers)
+        self.stopping = False  # requests are refused: the server ends
         self.more_routes: list[BulkRoute] = []  # of others; before `app`
         self._threads = ThreadPoolExecutor(limits_bulk.BULK_THREADS, "bulk", initializer=step_back)
 
@@ -81,6 +82,8 @@ class BulkDoor:
         request: web.Request,
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
+        if self.stopping:
+            raise RefusedError(errors_bulk.BULK_STOPPING)
         authorization = request.headers.get("Authorization")
         request[CALLER] = self.access.caller(authorization, request.remote or "")
         return await handler(request)
@@ -93,8 +96,14 @@ class BulkDoor:
         """The log of that name. RefusedError."""
         found = self.engine.log(name)
         if found is None:
+            self.refuse_quarantined(name)
             raise RefusedError(errors_bulk.BULK_NO_TOPIC, topic=name)
         return found
+
+    def refuse_quarantined(self, name: str) -> None:
+        """A log that could not be opened must not pass for one that is not there. RefusedError."""
+        if name in self.engine.quarantined:
+            raise RefusedError(errors_bulk.BULK_QUARANTINED, topic=name)
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """Do what may wait for a disk, or takes long, on a thread of the door."""

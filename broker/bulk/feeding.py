@@ -17,7 +17,7 @@ from broker.bulk.answers import RefusedError
 from broker.bulk.batches import HEADERS_BEGIN
 from broker.core.publish import settled
 from broker.core.staged import BLOCK_HEAD_BYTES, GOOD, Reel, block_bytes, check_block
-from broker.core.syncing import durable_next, sync_now
+from broker.core.syncing import durable_next, sync_now, synced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,6 +79,17 @@ def log_refusal(log: Log, error: int, reason: str = "") -> RefusedError:
     return RefusedError(kind, topic=log.name, reason=reason or os.strerror(error))
 
 
+async def bring(log: Log) -> None:
+    """Wait until what is in the log is on the disk, whatever its policy. RefusedError.
+
+    The log syncs its files itself: it knows which ones must not be believed any more.
+    """
+    try:
+        await synced(log)
+    except OSError as problem:
+        raise log_refusal(log, problem.errno or errno.EIO) from problem
+
+
 class Blocks:
     """The blocks of some files, one after the other; read on a thread."""
 
@@ -127,7 +138,6 @@ class Feed:
         self.blocks = Blocks(files, topic)
         self.log: Log | None = None
         self.reel: Reel | None = None
-        self.sync_errors = 0
 
     @property
     def deleted(self) -> bool:
@@ -158,7 +168,6 @@ class Feed:
     async def append(self, log: Log, commit_id: bytes) -> None:
         """Append what the log does not have yet. RefusedError, BrokenBlocksError."""
         self.log = log
-        self.sync_errors = log.shared.sync_errors
         self.reel = Reel(log, commit_id, self.plan.have)
         coming = asyncio.ensure_future(self.staging.run(self.blocks.read))
         try:
@@ -187,15 +196,10 @@ class Feed:
             if error:
                 raise log_refusal(self.log, error)
 
-    def check_disk(self) -> None:
-        """After a sync: the log's own syncs went well too, else ours may have heard of nothing."""
-        if (
-            self.log is not None
-            and not self.deleted
-            and self.log.last_error
-            and (self.log.shared.sync_errors != self.sync_errors)
-        ):
-            raise log_refusal(self.log, self.log.last_error)
+    async def sync(self) -> None:
+        """Wait until all of it is on the disk. RefusedError."""
+        if self.log is not None and not self.deleted:
+            await bring(self.log)
 
     @property
     def is_shown(self) -> bool:
@@ -204,19 +208,6 @@ class Feed:
         if log is None or last is None or log.deleted or log.last_error:
             return True
         return durable_next(log) > last
-
-    def paths(self) -> list[str]:
-        """Files and folders that must be on the disk."""
-        log = self.log
-        if log is None or log.deleted or log.folder is None:
-            return []
-        first = self.first
-        found = [
-            os.fsdecode(segment.path)
-            for segment in log.segments
-            if segment.path is not None and first is not None and segment.next_seq > first
-        ]
-        return [*found, log.folder]
 
 
 async def shown(feeds: Iterable[Feed]) -> None:

@@ -6,20 +6,20 @@ import os
 from typing import TYPE_CHECKING
 
 from broker.core.files import NEW_SUFFIX
-from broker.durable import sync_path
+from broker.durable import make_folder, sealed, sync_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def save(path: Path, text: bytes) -> None:
-    """Put a file in place in one step; its folder is made if need be. OSError: as before."""
+    """Put a file in place in one step, with a checksum that `durable.unsealed` takes off again;
+    its folder is made if need be. OSError: as before."""
     if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sync_path(path.parent.parent)
+        make_folder(path.parent)
     fresh = path.with_name(path.name + NEW_SUFFIX)
     with fresh.open("wb") as file:
-        file.write(text)
+        file.write(sealed(text))
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

@@ -12,6 +12,7 @@ import orjson
 
 from broker import limits_bulk
 from broker.bulk.files import save
+from broker.durable import unsealed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,12 +41,14 @@ class IdentityError(ValueError):
 
 def identity(folder: Path, name: str, partition: int | None) -> Identity:
     """As the folder has it, or made now; a `partition` that is given is kept from then on.
-    OSError when it cannot be read, IdentityError."""
+    IdentityError when it cannot be read."""
     path = folder / IDENTITY
     try:
         kept = _read(path)
     except FileNotFoundError:
         kept = None
+    except OSError as problem:
+        raise IdentityError(str(problem)) from problem
     found = dict(kept or {"broker_id": uuid.uuid4().hex, "partition": 0})
     if partition is not None:
         found["partition"] = partition
@@ -59,7 +62,7 @@ def identity(folder: Path, name: str, partition: int | None) -> Identity:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = orjson.loads(path.read_bytes())
+        found = orjson.loads(unsealed(path.read_bytes()))
         if re.fullmatch("[0-9a-f]{32}", found["broker_id"]) and (
             0 <= int(found["partition"]) <= limits_bulk.BULK_PARTITION_MAX
         ):

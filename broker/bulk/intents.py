@@ -4,26 +4,38 @@
     <data>/staged/<writer>/state.json       the last epoch of each topic
 
 A commit begins when its intent is on the disk, and has happened from then on: whoever finds an
-intent finishes it.
+intent finishes it. Both files carry a checksum. One that does not read stops the commits of its
+writer until an operator has looked at it: nobody knows any more what is in the logs.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from broker.core.files import SEGMENT_SUFFIX, MetaError, escape, load_meta, unescape
-from broker.core.segment import check_header
+from broker.core.files import (
+    SEGMENT_SUFFIX,
+    UNREADABLE_SUFFIX,
+    MetaError,
+    escape,
+    load_meta,
+    unescape,
+)
+from broker.core.recovery import take_spare
+from broker.core.segment import FormatError, check_header
 from broker.core.staged import find_staged, remove_file, replace_file, sync_path
+from broker.durable import make_folder, sealed, unsealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+log = logging.getLogger("broker.bulk")
 
 VERSION: Final = 1
 INTENTS: Final = ".intents"
@@ -37,7 +49,11 @@ F = TypeVar("F", "Intent", "Remembered")
 
 
 class IntentError(Exception):
-    """A file is of a version that this build does not know, or does not read."""
+    """What is remembered of a writer cannot be used."""
+
+
+class VersionError(IntentError):
+    """A file is of a version that this build does not know."""
 
 
 class Plan(msgspec.Struct):
@@ -89,6 +105,7 @@ class Remembered(msgspec.Struct):
     version: int
     writer: str
     topics: dict[str, Done]
+    owner: str | None = None  # the name of the token that uses it; None: used without tokens only
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
@@ -108,17 +125,18 @@ def _load(path: Path, kind: type[F]) -> F | None:
     except FileNotFoundError:
         return None
     try:
-        found = msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeError) as problem:
+        found = msgspec.json.decode(unsealed(data), type=kind)
+    except (msgspec.MsgspecError, ValueError) as problem:
         raise IntentError(f"{path}: {problem}") from None
     if found.version != VERSION:
-        raise IntentError(f"{path}: version {found.version}; this build reads {VERSION}")
+        raise VersionError(f"{path}: version {found.version}; this build reads {VERSION}")
     return found
 
 
 def _save(path: Path, what: Intent | Remembered) -> None:
     """OSError."""
-    error = replace_file(os.fsencode(path), msgspec.json.encode(what), os.fsencode(path.parent))
+    data = sealed(msgspec.json.encode(what))
+    error = replace_file(os.fsencode(path), data, os.fsencode(path.parent))
     if error:
         raise OSError(error, os.strerror(error), str(path))
 
@@ -130,10 +148,7 @@ def intent_path(root: Path, writer: str) -> Path:
 
 def save_intent(root: Path, intent: Intent) -> None:
     """The commit begins. OSError: it is not known whether it does."""
-    folder = root / INTENTS
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        _sync(root)
+    make_folder(root / INTENTS)  # another commit may be making it: then too its name is synced
     _save(intent_path(root, intent.writer), intent)
 
 
@@ -144,31 +159,50 @@ def remove_intent(root: Path, writer: str) -> None:
         raise OSError(error, os.strerror(error), str(intent_path(root, writer)))
 
 
-def load_intents(root: Path) -> list[Intent]:
-    """All commits that have begun. IntentError, OSError."""
-    folder = root / INTENTS
+def load_intents(root: Path) -> tuple[list[Intent], dict[str, str]]:
+    """All commits that have begun, and by writer why one cannot be known. OSError: the folder.
+
+    A file that does not read is put aside, and counts for as long as it is there.
+    """
+    folder, found, unknown = root / INTENTS, list[Intent](), dict[str, str]()
     if not folder.exists():
-        return []
-    found = [_load(path, Intent) for path in sorted(folder.iterdir()) if path.suffix == ".json"]
-    return [intent for intent in found if intent is not None]
+        return found, unknown
+    for path in sorted(folder.iterdir()):
+        writer = unescape(path.name.partition(".json")[0])
+        if path.name.endswith(f".json{UNREADABLE_SUFFIX}"):
+            unknown[writer] = f"{path}: the commit under way does not read"
+        elif path.suffix == ".json":
+            try:
+                intent = _load(path, Intent)
+            except VersionError as problem:
+                unknown[writer] = str(problem)
+            except IntentError as problem:
+                unknown[writer] = str(problem)
+                with contextlib.suppress(OSError):  # else it is found again where it is
+                    path.replace(path.with_name(path.name + UNREADABLE_SUFFIX))
+            except OSError as problem:
+                unknown[writer] = str(problem)
+            else:
+                found += [] if intent is None else [intent]
+    return found, unknown
 
 
-def load_state(root: Path, writer: str) -> dict[str, Done]:
-    """The last epochs of a writer. IntentError, OSError."""
-    found = _load(root / escape(writer) / STATE, Remembered)
-    return {} if found is None else found.topics
+def load_state(root: Path, writer: str) -> Remembered | None:
+    """What is known of a writer; None: nothing. IntentError, OSError."""
+    return _load(root / escape(writer) / STATE, Remembered)
 
 
-def save_state(root: Path, writer: str, topics: dict[str, Done]) -> None:
-    """Remember the last epochs. OSError."""
+def save_state(root: Path, writer: str, topics: dict[str, Done], owner: str | None) -> None:
+    """Remember the last epochs and the owner. OSError."""
     folder = root / escape(writer)
     folder.mkdir(parents=True, exist_ok=True)
-    _save(folder / STATE, Remembered(VERSION, writer, topics))
+    _save(folder / STATE, Remembered(VERSION, writer, topics, owner))
     _sync(root)
 
 
 def writers_before(root: Path, time_ns: int) -> tuple[list[str], int]:
-    """The writers whose last commit is older than that, and how many there are in all. OSError."""
+    """The writers whose last commit, or first use without one, is older than that, and how many
+    there are in all. OSError."""
     found, count = [], 0
     for folder in root.iterdir():
         state = folder / STATE
@@ -194,14 +228,6 @@ def _sync(path: Path) -> None:
         raise OSError(error, os.strerror(error), str(path))
 
 
-def sync_all(paths: Iterable[str | Path]) -> None:
-    """What is gone belongs to a topic that was deleted. OSError."""
-    for path in paths:
-        error = sync_path(os.fsencode(path))
-        if error not in (0, errno.ENOENT):
-            raise OSError(error, os.strerror(error), str(path))
-
-
 # --- after an end of the process
 
 
@@ -222,16 +248,14 @@ def learn(
 ) -> None:
     """Find out which records of the commit the files of a log hold. OSError.
 
-    `ends`: of a log that is open, the bytes of each file by its first seq.
+    `ends`: of a log that is open, and has synced them, the bytes of each file by its first seq.
     """
     for first, behind, path in segment_files(folder, plan.first):
         if ends and first > max(ends):
             break  # it was made since they were looked at
         name = os.fsencode(path)
-        # what is counted as there must stay there
-        error = sync_path(name)
-        if error:
-            raise OSError(error, os.strerror(error), str(path))
+        if ends is None:
+            _sync(path)  # what is counted as there must stay there
         size = sys.maxsize if ends is None else ends.get(first, sys.maxsize)
         ranges, low, high = find_staged(
             name, bytes.fromhex(plan.log_id), first, behind, commit_id, size
@@ -240,23 +264,47 @@ def learn(
             plan.learn(ranges, low, high)
 
 
-def survey(root: Path, logs: Path) -> list[Intent]:
+def survey(
+    root: Path, logs: Path, unsure: set[str] | None = None
+) -> tuple[list[Intent], dict[str, str]]:
     """Before the engine opens the logs: all commits that have begun, with what their logs hold.
 
     Before, because opening a log drops segments that its readers are done with. What was found is
-    saved, so that it need not be there another time. IntentError, OSError.
+    saved, so that it need not be there another time. The second part says by writer why commits
+    that have begun cannot be finished now. `unsure` gets the writers whose logs could not be
+    asked: that has to be done again. OSError.
     """
-    intents = load_intents(root)
+    intents, unknown = load_intents(root)
+    unsure = set() if unsure is None else unsure
+    found = []
     for intent in intents:
-        done = load_state(root, intent.writer)
-        for topic, plan in intent.topics.items():
-            folder = logs / escape(topic)
-            if topic in done and done[topic].epoch >= intent.epoch:
-                continue
-            if _log_id(folder) == plan.log_id:
-                learn(plan, folder, bytes.fromhex(intent.id))
-        save_intent(root, intent)
-    return intents
+        try:
+            state = load_state(root, intent.writer)
+            _look_for(intent, {} if state is None else state.topics, logs)
+        except IntentError as problem:
+            unknown[intent.writer] = str(problem)
+            continue
+        except (FormatError, OSError) as problem:
+            log.error("the commit of writer %s: %s", intent.writer, problem)
+            unsure.add(intent.writer)
+        try:
+            save_intent(root, intent)
+        except OSError as problem:  # a full disk: it is saved before the commit goes on
+            log.warning("the commit of writer %s: %s", intent.writer, problem)
+        found.append(intent)
+    return found, unknown
+
+
+def _look_for(intent: Intent, done: Mapping[str, Done], logs: Path) -> None:
+    """Which records of a commit are in the logs. OSError, FormatError."""
+    for topic, plan in intent.topics.items():
+        folder = logs / escape(topic)
+        if topic in done and done[topic].epoch >= intent.epoch:
+            continue
+        if folder.is_dir():
+            take_spare(str(folder))  # its records are found like those of any segment
+        if _log_id(folder) == plan.log_id:
+            learn(plan, folder, bytes.fromhex(intent.id))
 
 
 def _log_id(folder: Path) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -21,8 +22,8 @@ from broker import errors_bulk, limits, limits_bulk
 from broker.bulk.answers import RefusedError, wrong
 from broker.bulk.files import save
 from broker.bulk.keeping import Keeping
-from broker.core.files import NEW_SUFFIX, UNREADABLE_SUFFIX, escape
-from broker.durable import sync_path
+from broker.core.files import NEW_SUFFIX, UNREADABLE_SUFFIX, escape, unescape
+from broker.durable import sync_path, unsealed
 from broker.logs import fields
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.bulk")
 
 SUFFIX = ".json"
+HEALTH = "reader"  # the kind of reason for an unhealthy answer
 OK = "ok"
 GONE = "no_topic"
 OTHER = "other_incarnation"
@@ -85,6 +87,9 @@ class Readers:
         self.expired = 0
         self.keeping = Keeping()
         self._by_topic: defaultdict[str, set[str]] = defaultdict(set)
+        # Readers whose files do not read, until they are heard of or deleted: nobody knows what
+        # they need, so everything is held.
+        self._unknown: set[str] = set()
         self._expiring: asyncio.Task[None] | None = None
 
     def share(self, keeping: Keeping) -> None:
@@ -95,22 +100,44 @@ class Readers:
     # --- files
 
     def load(self) -> None:
-        """Take over what the folder has, and hold. OSError."""
+        """Take over what the folder has, and hold. What does not read holds everything."""
         try:
             paths = sorted(self.folder.iterdir())
         except FileNotFoundError:
-            return
+            paths = []
+        except OSError as problem:
+            self._hold_all(str(self.folder), problem)
+            paths = []
         for path in paths:
             if path.suffix == NEW_SUFFIX:
-                path.unlink()  # not finished
+                with contextlib.suppress(OSError):
+                    path.unlink()  # not finished
             elif path.suffix == SUFFIX:
                 try:
-                    kept = msgspec.json.decode(path.read_bytes(), type=Kept)
-                except (msgspec.MsgspecError, UnicodeError) as problem:
-                    log.error("%s does not read and is put aside: %s", path, problem)
-                    path.replace(path.with_name(path.name + UNREADABLE_SUFFIX))
-                    continue
-                self._adopt(kept)
+                    kept = msgspec.json.decode(unsealed(path.read_bytes()), type=Kept)
+                except (msgspec.MsgspecError, ValueError, OSError) as problem:
+                    # it stays where it is, so that the next start knows of it too
+                    self._hold_all(unescape(path.name.removesuffix(SUFFIX)), problem)
+                else:
+                    self._adopt(kept)
+        self.engine.watch(self._log_changed)
+
+    def _hold_all(self, name: str, problem: Exception) -> None:
+        log.error("reader %s: its file does not read, all topics are held: %s", name, problem)
+        self.engine.shared.health.add(HEALTH, name, f"holds all topics: {problem}")
+        self._unknown.add(name)
+        self._hold(list(self.engine.logs))
+
+    def _known_again(self, name: str) -> None:
+        """It said where it is, or was deleted: nothing more is held than that."""
+        if name in self._unknown:
+            self._unknown.discard(name)
+            self.engine.shared.health.remove(HEALTH, name)
+            self._hold(list(self.engine.logs))
+
+    def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
+        if made and cursor is None:  # it may have been quarantined until now
+            self._hold([name])
 
     def _path(self, name: str) -> Path:
         return self.folder / (escape(name) + SUFFIX)
@@ -150,6 +177,8 @@ class Readers:
         is_new = not reader.kept.renewed_ns
         if is_new or fresh != msgspec.structs.replace(reader.kept, renewed_ns=fresh.renewed_ns):
             try:
+                if kept.name in self._unknown:
+                    await self.in_thread(_put_aside, self._path(kept.name))
                 await self.in_thread(self._write, fresh)
             except OSError as problem:
                 if is_new:
@@ -157,6 +186,7 @@ class Readers:
                 raise _not_kept(problem) from problem
         self._replace(reader, fresh)
         self._renew(reader)
+        self._known_again(kept.name)
 
     def _bound(self, positions: dict[str, Position], said: Container[str]) -> None:
         """Of too many those go that mean nothing any more. RefusedError: it is not enough."""
@@ -172,7 +202,14 @@ class Readers:
         """Forget a reader; False when there is none. RefusedError: it is still there."""
         reader = self.known.get(name)
         if reader is None:
-            return False
+            if name not in self._unknown:
+                return False
+            try:
+                await self.in_thread(_put_aside, self._path(name))
+            except OSError as problem:
+                raise _not_kept(problem) from problem
+            self._known_again(name)
+            return True
         async with reader.changing:
             if self.known.get(name) is not reader:
                 return False
@@ -211,10 +248,10 @@ class Readers:
 
     def _hold(self, topics: Iterable[str]) -> None:
         """Let these logs keep what their readers have not read."""
-        for topic in topics:
-            names = self._by_topic[topic]
+        for topic in list(topics):
+            names = self._by_topic.get(topic, set())
             if not names:
-                del self._by_topic[topic]
+                self._by_topic.pop(topic, None)
             entry = self.engine.log(topic)
             if entry is None or entry.folder is None:
                 continue
@@ -223,6 +260,8 @@ class Readers:
                 for reader in map(self.known.__getitem__, names)
                 if reader.kept.hold and self.state(topic, reader.kept.positions[topic]) != OTHER
             ]
+            if self._unknown:
+                places.append(entry.first_seq)
             self.keeping.keep(entry, self, min(places, default=None))
 
     def state(self, topic: str, position: Position) -> str:
@@ -262,11 +301,21 @@ class Readers:
 
     async def end(self) -> None:
         """No more; holds stay as they are."""
+        self.engine.unwatch(self._log_changed)
         if self._expiring is not None:
             self._expiring.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._expiring
             self._expiring = None
+
+
+def _put_aside(path: Path) -> None:
+    """What does not read is for people to look at. OSError."""
+    aside = path.with_name(path.name + UNREADABLE_SUFFIX)
+    if aside.exists():
+        aside = path.with_name(f"{path.name}.{os.urandom(4).hex()}{UNREADABLE_SUFFIX}")
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(aside)
 
 
 def _not_kept(problem: OSError) -> RefusedError:

@@ -34,6 +34,8 @@ from broker.bulk.batches import (
 )
 from broker.core.files import unescape
 from broker.core.staged import GOOD, check_block, sync_path, write_at
+from broker.durable import make_folder
+from broker.durable import sync_path as sync_durable
 from broker.logs import fields
 
 if TYPE_CHECKING:
@@ -64,6 +66,17 @@ def disk_refusal(error: int) -> RefusedError:
     return RefusedError(kind, reason=os.strerror(error))
 
 
+def renew(path: Path, topic: bytes, size: int) -> None:
+    """Put what a file holds into a new one: a sync of the old one has failed, and another one that
+    succeeds would say nothing. OSError."""
+    if whole_blocks(path, topic) < size:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+    fresh = path.with_suffix(".new")
+    shutil.copyfile(path, fresh)
+    sync_durable(fresh)
+    fresh.replace(path)
+
+
 class Staging:
     """All that is staged."""
 
@@ -73,6 +86,7 @@ class Staging:
         self.bytes = 0
         self.files = 0
         self.pool = ThreadPoolExecutor(limits_bulk.STAGED_THREADS, "twinwire-staged")
+        self.problems: list[tuple[str, str]] = []  # what could not be looked at, and why
         self._by_writer: dict[str, int] = {}
         self._batches: dict[tuple[str, int], Batch] = {}
 
@@ -89,14 +103,36 @@ class Staging:
             self._count(batch.writer, batch.bytes, len(batch.attempts))
 
     def _found(self) -> list[Batch]:
-        self.root.mkdir(exist_ok=True)
-        found = []
-        for entry in self.root.iterdir():
-            if entry.name.startswith(TRASH):
-                shutil.rmtree(entry, ignore_errors=True)
-            elif not entry.name.startswith(".") and entry.is_dir():
-                found += [self._read(path) for path in entry.iterdir() if path.name.isdigit()]
+        found: list[Batch] = []
+        try:
+            make_folder(self.root)
+            entries = list(self.root.iterdir())
+        except OSError as problem:  # nothing can be staged until it works
+            self._tell(self.root, problem)
+            return found
+        for entry in entries:
+            try:
+                if entry.name.startswith(TRASH):
+                    shutil.rmtree(entry, ignore_errors=True)
+                elif not entry.name.startswith(".") and entry.is_dir():
+                    found += self._batches_in(entry)
+            except OSError as problem:
+                self._tell(entry, problem)
         return found
+
+    def _batches_in(self, writer: Path) -> list[Batch]:
+        found = []
+        for path in writer.iterdir():
+            if path.name.isdigit():
+                try:
+                    found.append(self._read(path))
+                except OSError as problem:  # a commit of it is refused: it is not staged
+                    self._tell(path, problem)
+        return found
+
+    def _tell(self, path: Path, problem: OSError) -> None:
+        log.error("%s cannot be looked at: %s", path, problem)
+        self.problems.append((str(path), problem.strerror or str(problem)))
 
     def _read(self, folder: Path) -> Batch:
         batch = Batch(self.root, unescape(folder.parent.name), int(folder.name))
@@ -200,6 +236,7 @@ class Staging:
     def _write(self, batch: Batch, key: Key, offset: int, block: bytearray, staged: int) -> int:
         """On a thread; 0 or an errno."""
         try:
+            self.root.mkdir(exist_ok=True)
             disk = os.statvfs(self.root)
             # the commit takes as much again
             if disk.f_bavail * disk.f_frsize < len(block) + staged + self.bounds.disk_reserve:
@@ -267,11 +304,22 @@ class Staging:
 
     def sync(self, batch: Batch, keys: Iterable[Key]) -> None:
         """Bring attempts and their names onto the disk; on a thread. OSError."""
-        paths = [batch.path(key) for key in keys]
-        for path in [*paths, batch.folder, batch.folder.parent, self.root]:
-            error = sync_path(os.fsencode(path))
-            if error:
-                raise OSError(error, os.strerror(error), str(path))
+        for key in keys:
+            attempt, path = batch.attempts[key], batch.path(key)
+            if attempt.doubtful:
+                attempt.checked = False  # whoever names it next sees how much of it reads
+                renew(path, key[0].encode(), attempt.size)
+            attempt.doubtful = True  # until its sync has succeeded
+            self._sync(path)
+            attempt.doubtful = False
+        for path in (batch.folder, batch.folder.parent, self.root):
+            self._sync(path)
+
+    @staticmethod
+    def _sync(path: Path) -> None:
+        error = sync_path(os.fsencode(path))
+        if error:
+            raise OSError(error, os.strerror(error), str(path))
 
     async def drop(self, batch: Batch, topics: Iterable[str] | None = None) -> None:
         """Remove what is staged for an epoch, of these topics only if any are named."""

@@ -87,11 +87,15 @@ class TopicPages:
         found = []
         logs, pause = self.door.engine.logs, Pauses()
         names, pattern = self._names(request)
+        wanted = pattern is not None or "subscribe" in request.query
         for name in names:
             await pause.perhaps()
             if pattern is not None and not await _is_all_of(name, pattern, pause):
                 continue
             log = logs.get(name)
+            quarantined = log is None and name in self.door.engine.quarantined
+            if quarantined and wanted and caller.may(READ, name):
+                self.door.refuse_quarantined(name)  # who reads on must not take it for deleted
             if log is not None and caller.may(READ, name):
                 found.append(page_of(log))
         return answer({**self.door.identity.page(), "topics": found})
@@ -107,7 +111,8 @@ class TopicPages:
                 limit = limits_bulk.BULK_TOPICS_MAX
                 raise wrong("subscribe", errors_bulk.BULK_TOO_MANY.format(limit=limit))
             return dict.fromkeys(given), None
-        known = sorted(self.door.engine.logs)
+        engine = self.door.engine
+        known = sorted([*engine.logs, *engine.quarantined])
         return known, None if pattern is None else _compiled(pattern)
 
     async def offsets(self, request: web.Request) -> web.StreamResponse:

@@ -17,6 +17,8 @@ class Writer:
         self.name = name
         self.lock = asyncio.Lock()
         self.done: dict[str, Done] = {}
+        self.owner: str | None = None  # the name of the token that alone may use it
+        self.remembered = False  # there is a file that says so
         self.loaded = False
         self.intent: Intent | None = None  # of a commit that is not finished
         self.unsaved = False  # it says more than its file

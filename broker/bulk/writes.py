@@ -23,6 +23,7 @@ from broker.bulk.intents import Intent, survey
 from broker.bulk.keeping import Keeping
 from broker.bulk.staging import Bounds, Staging
 from broker.bulk.writing import WritePages
+from broker.logs import fields
 from broker.protocols.nsq.wire import is_ephemeral
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.bulk")
 
 STAGED_FOLDER: Final = "staged"
+WRITER_PROBLEM: Final = "writer"  # a kind of problem on /healthz
 
 
 class Writes:
@@ -47,6 +49,9 @@ class Writes:
         self.staging = Staging(data / STAGED_FOLDER, bounds)
         self.keeping = Keeping()
         self._intents: list[Intent] = []
+        self.unknown: dict[str, str] = {}  # writers whose commits wait for an operator, and why
+        self._unsure: set[str] = set()
+        self._engine: Engine | None = None
         self._commits: Commits | None = None
         self._open_log: Callable[[str], Log] | None = None
         self._look: asyncio.Task[None] | None = None
@@ -58,16 +63,32 @@ class Writes:
         return self._commits
 
     def look(self) -> None:
-        """See what an earlier process has begun. IntentError, OSError."""
-        self._intents = survey(self.staging.root, self.logs)
+        """See what an earlier process has begun. OSError."""
+        root = self.staging.root
+        self._intents, self.unknown = survey(root, self.logs, self._unsure)
+        for writer, reason in self.unknown.items():
+            log.error("no commits for a writer: %s", reason, extra=fields(writer=writer))
 
     async def start(self, engine: Engine) -> None:
         """Take commits from now on, and finish those that were begun. OSError."""
         self._open_log = lambda name: engine.open_log(name, is_ephemeral(name.encode()))
-        self._commits = Commits(self.staging, self._open_log, engine.log, self.keeping.keep)
+        self._commits = Commits(
+            self.staging, self._open_log, engine.log, self.keeping.keep, engine.quarantined
+        )
+        for writer, reason in self.unknown.items():
+            engine.shared.health.add(WRITER_PROBLEM, writer, reason)
+        self._commits.unknown = self.unknown
         await self.staging.start()
-        self._commits.start(self._intents)
+        for path, reason in self.staging.problems:
+            engine.shared.health.add("staged", path, reason)
+        self._commits.start(self._intents, self._unsure)
+        self._engine = engine
+        engine.watch(self._log_changed)
         self._look = asyncio.create_task(self._keep_house())
+
+    def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
+        if made and cursor is None:
+            self.commits.log_found(name)
 
     def routes(self, door: BulkDoor) -> list[BulkRoute]:
         """What a door has for those who write."""
@@ -94,6 +115,9 @@ class Writes:
 
     async def stop(self) -> None:
         """Take no more; commits that have begun go on after the next start."""
+        if self._engine is not None:
+            self._engine.unwatch(self._log_changed)
+            self._engine = None
         if self._look is not None:
             self._look.cancel()
             await asyncio.gather(self._look, return_exceptions=True)

@@ -21,6 +21,7 @@ from broker.protocols.nsq.wire import is_name
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from broker.bulk.access import Caller
     from broker.bulk.batches import Key
     from broker.bulk.commits import Commits, Wanted
     from broker.bulk.door import BulkDoor
@@ -65,12 +66,13 @@ class WritePages:
         """Add a block to an attempt."""
         writer, epoch = writer_of(request), _number(request, "epoch", EPOCH_MAX)
         topic, part = request.match_info["topic"], _number(request, "part", PART_MAX)
-        self.door.caller(request).need(WRITE, topic)
+        caller = self.door.caller(request)
+        caller.need(WRITE, topic)
         if self.door.engine.log(topic) is None:
             check_topic(topic)
         key: Key = (topic, part, attempt_of(request.match_info["attempt"]))
         offset = number(request, "offset", 0, 0, EPOCH_MAX)
-        done = (await self._writer(writer)).done.get(topic)
+        done = (await self._writer(writer, caller)).done.get(topic)
         async with self._uploads:
             block = await read_block(request)
             if done is not None and done.epoch >= epoch:
@@ -78,24 +80,27 @@ class WritePages:
             have = await self.staging.stage(writer, epoch, key, offset, block)
         return answer({"offset": have, "state": "staged"})
 
-    async def _writer(self, name: str) -> Writer:
-        """What is known of a writer. RefusedError: a new one, and there is no room for it."""
+    async def _writer(self, name: str, caller: Caller) -> Writer:
+        """What is known of a writer. RefusedError: a new one, and there is no room for it, or one
+        that belongs to another token."""
         writer, most = await self.commits.writer(name), limits_bulk.WRITERS_MAX
-        if not writer.done and self.commits.remembered >= most:
+        if not writer.remembered and self.commits.remembered >= most:
             reason = errors_bulk.BULK_WRITERS.format(limit=most)
             raise RefusedError(errors_bulk.BULK_STAGED_FULL, reason=reason)
+        await self.commits.claim(writer, caller.owner)
         return writer
 
     async def commit(self, request: web.Request) -> web.StreamResponse:
         """Publish the attempts that the body names."""
         writer, epoch = writer_of(request), _number(request, "epoch", EPOCH_MAX)
         caller = self.door.caller(request)
+        caller.need(WRITE)  # a body that names no topic binds the writer too
         wanted = await self._wanted(request)
         for topic in wanted:
             caller.need(WRITE, topic)
             if self.door.engine.log(topic) is None:
                 check_topic(topic)
-        await self._writer(writer)
+        await self._writer(writer, caller)
         return answer({"topics": await self.commits.commit(writer, epoch, wanted)})
 
     @staticmethod
@@ -125,6 +130,7 @@ class WritePages:
         caller.need(WRITE)
         name = writer_of(request)
         writer = await self.commits.writer(name)
+        self.commits.check_owner(writer, caller.owner)
         topics = {
             topic: {
                 "epoch": done.epoch,
@@ -156,7 +162,9 @@ class WritePages:
         caller = self.door.caller(request)
         caller.need(WRITE)
         epoch = _number(request, "epoch", EPOCH_MAX)
-        await self.commits.drop(writer_of(request), epoch, lambda topic: caller.need(WRITE, topic))
+        await self.commits.drop(
+            writer_of(request), epoch, lambda topic: caller.need(WRITE, topic), caller.owner
+        )
         return answer({})
 
 

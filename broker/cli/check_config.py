@@ -11,6 +11,7 @@ import click
 from broker import limits
 from broker.config import ConfigError, load
 from broker.protocols.nats.conf_text import ConfErrors
+from broker.redact import redacted
 from broker.server_nats import nats_settings
 
 
@@ -30,6 +31,6 @@ def check_config(file: Path | None) -> None:
     try:
         nats_settings(load(file, os.environ))
     except (ConfigError, ConfErrors) as error:
-        click.echo(str(error), err=True)
+        click.echo(redacted(str(error)), err=True)
         sys.exit(limits.EXIT_BAD_CONFIG)
     click.echo(f"{file or 'environment'}: ok")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import fcntl
 import logging
@@ -20,7 +21,13 @@ import uvloop
 from broker import errors_cli, limits, logs
 from broker.cli import dropin_config as translate
 from broker.cli import goflags, nsqd_flags, open_files
-from broker.cli.serve import lasting_memory, on_signal, raise_open_files_limit, reload_soon
+from broker.cli.serve import (
+    keep_from_others,
+    lasting_memory,
+    on_signal,
+    raise_open_files_limit,
+    reload_soon,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -129,6 +136,7 @@ def read(
 @click.command("nsqd", cls=Passed, add_help_option=False)
 def nsqd(args: tuple[str, ...]) -> None:
     """Take the flags of nsqd; -h lists them."""
+    keep_from_others()
     flags = nsqd_flags.nsqd()
     values, given = read("nsqd", flags, args)
     log_like(values["log-prefix"], values["log-level"])
@@ -180,8 +188,11 @@ def lookup_server(config: Config) -> Callable[[], Startable]:
     def make() -> Startable:
         import importlib
 
+        from broker.net.http_guard import HttpSettings
+
         module = importlib.import_module("broker.protocols.nsq.lookup_server")
-        server: Startable = module.LookupServer(section)
+        http = HttpSettings(**dataclasses.asdict(config.http))
+        server: Startable = module.LookupServer(section, http=http)
         return server
 
     return make

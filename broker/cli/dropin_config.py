@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from broker import errors_cli, limits
 from broker.cli import nsqd_flags
 from broker.cli.goflags import Flag, FlagError
-from broker.config import SECTIONS, Address, Config, SyncPolicy, read_toml, settings
+from broker.cli.http_environment import http_config
+from broker.config import SECTIONS, Address, Config, ConfigError, SyncPolicy, read_toml, settings
 from broker.config_parse import duration_text, parse_address
 from broker.net.listening import ListenError
 
@@ -95,7 +96,10 @@ def check(values: Mapping[str, Any]) -> None:
 
 def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
     """Our configuration for these flags: only the doors of NSQ are open. StartError."""
-    base = Config()
+    try:
+        base = Config(http=http_config())
+    except ConfigError as error:
+        raise StartError(str(error)) from None
     changed: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     changed["nats"]["listen"] = changed["monitor"]["listen"] = None
     changed["nsq"]["listen"] = changed["nsq"]["http"] = changed["bulk"]["listen"] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from broker.cli.nats_flags import PROGRAM
 from broker.gotext import quoted
 from broker.protocols.nats.conf_text import ConfErrors, ConfNote
 from broker.protocols.nats.settings import Settings
+from broker.redact import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +40,7 @@ def main(args: Sequence[str]) -> int:
     try:
         given, words = nats_flags.read(args)
     except FlagError as error:
-        click.echo(str(error), err=True)
+        click.echo(redacted(str(error)), err=True)
         click.echo(nats_flags.usage())
         return limits.EXIT_OK  # as the original, whatever one thinks of it
     try:
@@ -140,7 +142,7 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
     from broker.cli import nats_process
     from broker.cli.nats_log import Log, LogError, stamp_now
     from broker.cli.nats_run import Run
-    from broker.cli.serve import raise_open_files_limit
+    from broker.cli.serve import keep_from_others, raise_open_files_limit
 
     place = Log(PROGRAM)
     try:
@@ -149,6 +151,7 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
         click.echo(f"{stamp_now()} {error}", err=True)
         return limits.EXIT_START_FAILED
     nats_process.take_name()
+    keep_from_others()
     raise_open_files_limit()
 
     def again() -> Settings:
@@ -175,9 +178,12 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
 def make_server(settings: Settings) -> Server:
     """The server; made while the loop runs."""
     from broker.admin.metrics import metrics_page
+    from broker.cli.http_environment import http_config
+    from broker.net.http_guard import HttpSettings
     from broker.net.listener import Runtime
     from broker.protocols.nats.server import NatsServer
 
     server = NatsServer(settings, Runtime())
+    server.monitor.http = HttpSettings(**dataclasses.asdict(http_config()))
     server.monitor.more = {"/metrics": metrics_page(None, server.pages)}
     return server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import platform
@@ -19,6 +20,7 @@ from broker.cli import nats_flags, nats_process
 from broker.cli import nats_streaming_flags as flags
 from broker.cli.dropin import Passed
 from broker.cli.goflags import FlagError
+from broker.cli.http_environment import http_config
 from broker.cli.nats_log import STREAMING, Log, LogError, stamp_now
 from broker.cli.nats_run import Run
 from broker.cli.nats_server import checked, readable
@@ -31,10 +33,12 @@ from broker.cli.nats_streaming_settings import (
     problem_of,
     settings_of,
 )
-from broker.cli.serve import lasting_memory, raise_open_files_limit
+from broker.cli.serve import keep_from_others, lasting_memory, raise_open_files_limit
 from broker.gotext import quoted
+from broker.net.http_guard import HttpSettings
 from broker.protocols.nats.conf_text import ConfErrors
 from broker.protocols.nats.settings import Settings
+from broker.redact import redacted
 from broker.server_stan import StreamingServer
 
 if TYPE_CHECKING:
@@ -70,7 +74,7 @@ def main(args: Sequence[str]) -> int:
     try:
         own, nats, words = flags.read(args)
     except FlagError as error:
-        click.echo(str(error), err=True)
+        click.echo(redacted(str(error)), err=True)
         click.echo(flags.usage())
         return limits.EXIT_OK  # as the original, whatever one thinks of it
     try:
@@ -85,7 +89,7 @@ def main(args: Sequence[str]) -> int:
             raise FlagError(errors_cli.CHECK_WHAT)
         asked = everything(flags.sizes(own), nats)
     except (FlagError, ConfErrors) as error:
-        click.echo(str(error), err=True)
+        click.echo(redacted(str(error)), err=True)
         return limits.EXIT_START_FAILED
     if nats.get("check"):
         click.echo(errors_cli.CHECKED.format(PROGRAM, nats["config"]), err=True)
@@ -155,6 +159,7 @@ def serve(asked: Asked, own: Mapping[str, Any], nats: Mapping[str, Any]) -> int:
     level = logging.DEBUG if asked.debug else logging.INFO
     log.setLevel(logs.TRACE if asked.trace else level)
     nats_process.take_name(PROGRAM)
+    keep_from_others()
     raise_open_files_limit()
 
     def again() -> Settings:
@@ -181,12 +186,17 @@ class StreamingRun(Run):
         super().__init__(
             asked.settings,
             place,
-            lambda settings: StreamingServer(settings, asked.stan, asked.folder),
+            self._make,
             file=asked.file,
             read_again=again,
             program=PROGRAM,
             remarks=asked.remarks,
         )
+
+    def _make(self, settings: Settings) -> StreamingServer:
+        server = StreamingServer(settings, self.asked.stan, self.asked.folder)
+        server.monitor.http = HttpSettings(**dataclasses.asdict(http_config()))
+        return server
 
     def _first_lines(self) -> Iterator[str]:
         cluster = self.asked.stan.cluster_id

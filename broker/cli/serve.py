@@ -20,6 +20,7 @@ import uvloop
 from broker import __version__, limits, logs
 from broker.cli import open_files
 from broker.config import Address, Config, ConfigError, load
+from broker.net import umask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,6 +60,7 @@ def serve(file: Path | None, ports_file: Path | None, **flags: str | None) -> No
         click.echo(str(error), err=True)
         sys.exit(limits.EXIT_BAD_CONFIG)
     logs.setup(config.log.level, config.log.format, utc=config.log.utc)
+    keep_from_others()
     raise_open_files_limit()
     if ports_file is not None:
         ports_file.unlink(missing_ok=True)  # whoever waits for it must not find an old one
@@ -105,7 +107,10 @@ async def run(
 def _announce(server: Server, config: Config, ports_file: Path | None) -> None:
     ports = {name: str(Address(*bound[:2])) for name, bound in server.ports.items()}
     if ports_file is not None:
-        write_ports_file(ports_file, ports)
+        try:
+            write_ports_file(ports_file, ports)
+        except OSError as problem:  # clients can connect all the same
+            log.error("the ports file cannot be written: %s", problem)
     extra = logs.fields(**ports, data=config.server.data, pid=os.getpid())
     log.info("twinwire %s ready", __version__, extra=extra)
 
@@ -134,8 +139,14 @@ def on_signal(number: int, stopping: asyncio.Event) -> None:
 def write_ports_file(path: Path, ports: dict[str, str]) -> None:
     """Write by rename: whoever sees the file sees all of it."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(orjson.dumps(ports, option=orjson.OPT_APPEND_NEWLINE))
-    fresh.replace(path)
+    try:
+        fresh.write_bytes(orjson.dumps(ports, option=orjson.OPT_APPEND_NEWLINE))
+        umask.widen(fresh, umask.FILE)
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager
@@ -155,6 +166,11 @@ def lasting_memory() -> Iterator[None]:
         gc.freeze()
         gc.set_threshold(*limits.GC_THRESHOLD)
         gc.enable()
+
+
+def keep_from_others() -> None:
+    """What is stored from now on is the server's and its group's; see net/umask.py."""
+    umask.narrow()
 
 
 def raise_open_files_limit() -> None:

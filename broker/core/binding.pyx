@@ -4,12 +4,14 @@ from broker.core.log cimport Log
 from broker.core.segment cimport STORED_LIVE
 from broker.core.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, subject_shape)
-from broker.core.types cimport record_t
+from broker.core.types cimport REC_NOT_STORED, record_t
 
 
 cdef class Binding(Sink):
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef Log log = self.log
+        if rec.flags & REC_NOT_STORED:
+            return 0
         if log.append(rec, 0, STORED_LIVE) == 0:
             log.dropped_live += 1
             return 0

@@ -25,14 +25,12 @@ from posix.fcntl cimport O_RDWR
 from broker.core.cursor cimport Cursor
 from broker.core.facts cimport facts_at, facts_t
 from broker.core.log cimport Log
-from broker.core.segment cimport FILE_HEADER_BYTES, Segment, load_window
+from broker.core.mapping cimport read_at
+from broker.core.segment cimport FILE_HEADER_BYTES, Segment, below, load_window
 from broker.core.vfs cimport vfs_open
 
 from broker.core.files import CURSOR_SUFFIX, CURSORS, META, NEW_SUFFIX, escape, meta_of
 from broker.core.segment import crc32c
-
-cdef extern from "<unistd.h>" nogil:
-    ssize_t pread(int fd, void *data, size_t n, int64_t offset)
 
 FILE = '.catalog'       # no log's folder begins with a dot
 VERSION = 1
@@ -53,6 +51,8 @@ def entry_of(Log log):
     cdef list segments = [], cursors = []
     if log.folder is None or log.last_error or log.waiting_bytes or log.next_seq != log.visible:
         return None
+    if log.delays is not None and len(log.delays):
+        return None         # a scan finds them again
     for segment in log.segments:
         if segment.quarantined or segment.zeroed or segment.planned - segment.size > 7:
             return None
@@ -60,13 +60,16 @@ def entry_of(Log log):
             return None
         segments.append((segment.first_seq, segment.next_seq, segment.size, segment.changed_ns))
     segment = log.active
-    if segment is None or not FILE_HEADER_BYTES <= segment.size <= <size_t>SMALL_BYTES or (
-            segment.next_seq != log.visible):
+    if segment is None or segment.bare or segment.next_seq != log.visible or not (
+            FILE_HEADER_BYTES <= segment.size <= <size_t>SMALL_BYTES):
         return None
     for cursor in log.cursors.values():
         if cursor.journal is not None:
             cursors.append((cursor.name, *state_of(cursor)))
-    return [os.path.basename(log.folder), 0, meta_of(log, log.floor), segments, cursors]
+    meta = meta_of(log, log.floor)
+    if log.unsynced:
+        meta['unsynced'] = True     # the policy of then did not ask for it
+    return [os.path.basename(log.folder), 0, meta, segments, cursors]
 
 
 cdef tuple state_of(Cursor cursor):
@@ -216,7 +219,7 @@ cdef bytes segment_name(uint64_t first_seq):
 
 
 cdef char *read_small(int fd, size_t size) noexcept:
-    if size > <size_t>SMALL_BYTES or pread(fd, small, size, 0) != <ssize_t>size:
+    if size > <size_t>SMALL_BYTES or read_at(fd, small, size, 0) != <ssize_t>size:
         return NULL
     return small
 
@@ -234,7 +237,7 @@ cdef int awaken(Segment segment) except -1:
     data = read_small(segment.fd, segment.size)
     if data != NULL:
         load_window(data, segment.size, <int64_t>segment.start(), segment.size, segment.salt,
-                    segment.first_seq, segment.first_seq - 1, &done, &again)
+                    segment.first_seq, below(segment.first_seq), &done, &again)
         if done >= segment.size:
             segment.ready = segment.size
     return 0

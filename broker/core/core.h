@@ -52,29 +52,8 @@ typedef struct {
 } heap_item_t;
 
 #define REC_CRLF 1
-
-/* Hash of a short key, eight bytes at a step. The seed is random per table, so that names a
-   client chooses cannot be aimed at one slot. */
-static inline uint32_t tw_hash(uint64_t seed, const char *data, size_t len)
-{
-    uint64_t h = seed ^ (len * 0x9E3779B97F4A7C15ull);
-    while (len >= 8) {
-        uint64_t w;
-        memcpy(&w, data, 8);
-        h = (h ^ w) * 0xFF51AFD7ED558CCDull;
-        h ^= h >> 32;
-        data += 8;
-        len -= 8;
-    }
-    if (len) {
-        uint64_t w = 0;
-        memcpy(&w, data, len);
-        h = (h ^ w) * 0xFF51AFD7ED558CCDull;
-        h ^= h >> 32;
-    }
-    h *= 0xC4CEB9FE1A85EC53ull;
-    return (uint32_t)(h >> 32);
-}
+#define REC_NOT_STORED 2
+#define REC_AT_HOME 4
 
 #define TW_LOAD(name, type)                                  \
     static inline type tw_load_##name(const void *p)         \
@@ -93,6 +72,96 @@ TW_LOAD(u16, uint16_t)
 TW_LOAD(u32, uint32_t)
 TW_LOAD(u64, uint64_t)
 TW_LOAD(i64, int64_t)
+
+/* A random key of 128 bits; without it nobody can say which texts have hashes in common. */
+typedef struct {
+    uint64_t k0, k1;
+} tw_key_t;
+
+/* The last len bytes (0 to 7) of a text that is `whole` bytes long, as a number. */
+static inline uint64_t tw_tail(const char *data, size_t len, size_t whole)
+{
+    if (whole >= 8) {
+        return len ? tw_load_u64(data + len - 8) >> (64 - 8 * len) : 0;
+    }
+    if (len >= 4) {
+        return tw_load_u32(data) | (uint64_t)tw_load_u32(data + len - 4) << (8 * len - 32);
+    }
+    if (len) {
+        return (uint64_t)(uint8_t)data[0] | (uint64_t)(uint8_t)data[len >> 1] << (8 * (len >> 1)) |
+               (uint64_t)(uint8_t)data[len - 1] << (8 * (len - 1));
+    }
+    return 0;
+}
+
+#define TW_ROTATE(x, n) ((x) << (n) | (x) >> (64 - (n)))
+#define TW_SIP_ROUND                                                                 \
+    do {                                                                             \
+        v0 += v1;                                                                    \
+        v2 += v3;                                                                    \
+        v1 = TW_ROTATE(v1, 13) ^ v0;                                                 \
+        v3 = TW_ROTATE(v3, 16) ^ v2;                                                 \
+        v0 = TW_ROTATE(v0, 32);                                                      \
+        v2 += v1;                                                                    \
+        v0 += v3;                                                                    \
+        v1 = TW_ROTATE(v1, 17) ^ v2;                                                 \
+        v3 = TW_ROTATE(v3, 21) ^ v0;                                                 \
+        v2 = TW_ROTATE(v2, 32);                                                      \
+    } while (0)
+
+/* SipHash-1-3 of the word below[0], if below is not NULL, followed by the text. */
+static inline uint64_t tw_siphash(const tw_key_t *key, const uint64_t *below, const char *data,
+                                  size_t len)
+{
+    uint64_t v0 = key->k0 ^ 0x736f6d6570736575ull, v1 = key->k1 ^ 0x646f72616e646f6dull;
+    uint64_t v2 = key->k0 ^ 0x6c7967656e657261ull, v3 = key->k1 ^ 0x7465646279746573ull;
+    uint64_t w;
+    size_t left = len;
+    if (below != NULL) {
+        v3 ^= *below;
+        TW_SIP_ROUND;
+        v0 ^= *below;
+    }
+    for (; left >= 8; left -= 8, data += 8) {
+        w = tw_load_u64(data);
+        v3 ^= w;
+        TW_SIP_ROUND;
+        v0 ^= w;
+    }
+    w = tw_tail(data, left, len) | (uint64_t)(len + (below != NULL ? 8 : 0)) << 56;
+    v3 ^= w;
+    TW_SIP_ROUND;
+    v0 ^= w;
+    v2 ^= 0xff;
+    TW_SIP_ROUND;
+    TW_SIP_ROUND;
+    TW_SIP_ROUND;
+    return v0 ^ v1 ^ v2 ^ v3;
+}
+
+/* Hash of a short key for tables that probe until they find it: whoever chooses the keys must not
+   be able to choose their places. */
+static inline uint32_t tw_hash(const tw_key_t *key, const char *data, size_t len)
+{
+    return (uint32_t)tw_siphash(key, NULL, data, len);
+}
+
+/* Hash of a short key for a cache, which looks at a few places and no more, whatever the hash: a
+   collision costs an entry. Faster than the above; each step depends on the key, so that the next
+   word cannot be chosen to undo it. */
+static inline uint32_t tw_cache_hash(const tw_key_t *key, const char *data, size_t len)
+{
+    uint64_t h = key->k0 ^ len;
+    size_t left = len;
+    unsigned __int128 product;
+    for (; left >= 8; left -= 8, data += 8) {
+        product = (unsigned __int128)(h ^ tw_load_u64(data)) * (key->k1 | 1);
+        h = (uint64_t)product ^ (uint64_t)(product >> 64);
+    }
+    product = (unsigned __int128)(h ^ tw_tail(data, left, len)) * (key->k1 | 1);
+    h = (uint64_t)product ^ (uint64_t)(product >> 64);
+    return (uint32_t)(h ^ h >> 32);
+}
 
 /* Network byte order, for the wire modules. */
 static inline uint32_t tw_load_be32(const void *p)

@@ -65,6 +65,8 @@ cdef class Cursor(JobOwner):
     cdef uint64_t ahead                 # records at or above next_seq already dealt with
     cdef Segment segment                # where next_seq stands; None = not located
     cdef size_t offset
+    cdef uint64_t faults                # unreadable pages of the process, and of `segment`, that
+    cdef uint64_t segment_faults        # have been seen; see mapping.pyx
     cdef size_t loaded                  # of `segment`: bytes up to it can be read at once
     cdef Segment loading                # a cold read is under way there; None = no
     cdef consumer_t *ring               # whose turn it is; NULL = nobody can take one
@@ -80,6 +82,7 @@ cdef class Cursor(JobOwner):
     cdef readonly AckLatency latency    # None: nobody wants to know
     cdef uint16_t deliver_max           # deliveries until a record goes to `dead`; 0 = any number
     cdef readonly object dead           # its DeadLetters, None = none
+    cdef uint64_t deferred_told         # of its records, counted in shared.deferred
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept
     # give_back: its records return at once
@@ -92,6 +95,7 @@ cdef class Cursor(JobOwner):
     # A record is acked, whoever holds it, also while it waits to be given again.
     cdef bint settle(self, uint64_t seq) noexcept
 
+    cdef uint64_t delayed(self) noexcept
     cdef void defer(self, const stored_t *s, size_t offset) noexcept
     cdef void enter_ring(self, consumer_t *c) noexcept
     cdef void leave_ring(self, consumer_t *c) noexcept
@@ -100,6 +104,8 @@ cdef class Cursor(JobOwner):
     cdef void wake(self) noexcept
     cdef void pump(self) noexcept
     cdef bint fresh(self, stored_t *s) noexcept
+    cdef bint faulted(self) noexcept
+    cdef void copied(self, Segment segment, size_t offset) noexcept
     cdef bint give_fresh(self, consumer_t *c, stored_t *s) noexcept
     cdef bint give_again(self, consumer_t *c) noexcept
     cdef void sent(self, consumer_t *c, entry_t *e, int64_t stored_ns) noexcept
@@ -113,3 +119,4 @@ cdef class Cursor(JobOwner):
     cdef void put_off(self, entry_t *e, int64_t wait_ns) noexcept
     cdef void set_paused(self, bint paused) noexcept
     cdef void skip_range(self, uint64_t first, uint64_t behind) noexcept
+    cdef void count_deferred(self) noexcept

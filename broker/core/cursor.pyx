@@ -24,6 +24,7 @@ from broker.core.acks cimport AckSet
 from broker.core.choice cimport chosen, give_unacked
 from broker.core.deadletter cimport (
     REASON_CLOSE, REASON_REQUEUE, REASON_RETURNED, REASON_TIMEOUT, addressed_to, bury)
+from broker.core.delays cimport Delays
 from broker.core.events cimport EVENT_FIN, acked, told
 from broker.core.heap cimport heap_peek, heap_push, heap_remove, heap_update
 from broker.core.inflight cimport (
@@ -32,10 +33,12 @@ from broker.core.jobs cimport job_t
 from broker.core.journal cimport OP_ENTRY, OP_PAUSE
 from broker.core.latency cimport AckLatency
 from broker.core.log cimport Log
+from broker.core.mapping cimport fault_counter, faults_of, tw_faults_now, tw_touch
 from broker.core.reading cimport load, loaded, locate, move_to, quarantine, read_entry
 from broker.core.rewind cimport stand_at
 from broker.core.seams cimport Sink
-from broker.core.segment cimport STORED_ADDRESSED, in_place, record_get, resync, stored_t
+from broker.core.segment cimport (
+    STORED_ADDRESSED, below, in_place, record_get, resync, stored_t)
 from broker.core.state cimport write_down
 from broker.core.turn cimport PHASE_PUMP
 from broker.core.types cimport heap_item_t
@@ -44,6 +47,20 @@ from broker.core.upkeep cimport trim
 cdef enum:
     AGAIN_DISTANCE = 2500
     ATTEMPTS_MAX = 0xFFFF
+
+cdef const uint64_t *all_faults = fault_counter()
+
+cdef extern from *:
+    """
+    #include <stdio.h>
+    #include <stdlib.h>
+    static void tw_die(void)
+    {
+        fputs("a page of a log stopped reading while a message was copied out of it\\n", stderr);
+        abort();
+    }
+    """
+    void tw_die()
 
 
 cdef class Cursor(JobOwner):
@@ -102,7 +119,11 @@ cdef class Cursor(JobOwner):
         self.consumers -= 1
         self.wake()
         if self.ephemeral and self.consumers == 0 and not self.deleted:
-            self.log.delete_cursor(self.name)
+            try:
+                self.log.delete_cursor(self.name)
+            except OSError as problem:
+                self.shared.report('error', 'cursor cannot be deleted', log=self.log.name,
+                                   cursor=self.name, reason=str(problem))
 
     cdef void set_credit(self, consumer_t *c, uint32_t credit) noexcept:
         c.credit = credit
@@ -191,6 +212,7 @@ cdef class Cursor(JobOwner):
         e.timer.due_ns = self.shared.turn.now_ns + wait_ns
         heap_push(&self.inflight.due, &e.timer)
         self.inflight.deferred += 1
+        self.count_deferred()
         self.rearm()
 
     cdef int touch(self, consumer_t *c, uint64_t seq) noexcept:
@@ -266,15 +288,9 @@ cdef class Cursor(JobOwner):
         self.wake()
 
     cdef void defer(self, const stored_t *s, size_t offset) noexcept:
-        """A record that was just stored must wait: hold it apart before anybody reads so far."""
-        cdef entry_t *e
-        cdef int64_t wait_ns = s.not_before_ns - self.shared.turn.wall_ns
-        if s.rec.seq < self.next_seq or self.inflight.size >= self.shared.entries_max or (
-                not self.acks.fits(s.rec.seq)):
-            return      # it will be found when it is read
-        e = self.inflight.make(s.rec.seq)
-        self.put_off(e, wait_ns)
-        self.ahead += 1
+        """The record that is read next must wait: hold it apart, and pass over it."""
+        cdef entry_t *e = self.inflight.make(s.rec.seq)
+        self.put_off(e, s.not_before_ns - self.shared.turn.wall_ns)
         if self.journal is not None:
             self.journal.op(OP_ENTRY, e.seq, 0, <uint64_t>s.not_before_ns, 3)
         self.wake()
@@ -353,17 +369,22 @@ cdef class Cursor(JobOwner):
             base = self.segment.base
             size = record_get(
                 base + self.offset, self.segment.size - self.offset, self.segment.salt, False, s)
+            tw_touch(base + self.offset, size)
+            if tw_faults_now(all_faults) != self.faults and self.faulted():
+                continue
             if size == 0 or not in_place(s.rec.seq, self.segment.first_seq, self.offset):
+                if self.segment.read_again(self.offset, self.offset):
+                    self.segment.ready = self.loaded = 0
+                    continue
                 hopped = resync(base, self.segment.size, self.offset + 8, self.segment.salt,
-                                self.segment.first_seq, self.next_seq - 1)
-                quarantine(self, self.segment, self.offset, hopped or self.segment.size)
+                                self.segment.first_seq, below(self.next_seq))
+                quarantine(self.log, self.segment, self.offset, hopped or self.segment.size)
                 continue
             if s.rec.seq < self.next_seq:
                 self.offset += size
                 continue
             if s.rec.seq >= self.segment.next_seq:
-                # whole, but not of this place: the file is not what its name says
-                quarantine(self, self.segment, self.offset, self.segment.size)
+                hide_rest(self, s.rec.seq)
                 continue
             if s.rec.seq > self.next_seq:
                 self.missing(min(s.rec.seq, self.log.frontier))
@@ -378,12 +399,44 @@ cdef class Cursor(JobOwner):
                     self.done_with(s.rec.seq)
                     continue
                 if s.not_before_ns > self.shared.turn.wall_ns:     # 0 never is
+                    if self.inflight.deferred >= self.shared.deferred_share():
+                        # the others would have to do with less: on when its time has come
+                        if self.timer.pos == 0 or self.timer.due_ns > (
+                                self.shared.turn.now_ns + self.shared.retry_ns):
+                            self.shared.turn.arm(
+                                self, self.shared.turn.now_ns + self.shared.retry_ns)
+                        return False
                     self.defer(s, self.offset)
-                    self.ahead -= 1
                     self.passed(size)
                     continue
             return True
         return False
+
+    cdef bint faulted(self) noexcept:
+        """Pages could not be read since this was last asked; True when some are of the segment."""
+        cdef uint64_t seen = self.segment_faults
+        self.faults = tw_faults_now(all_faults)
+        if self.segment.path is None:
+            return False
+        self.segment_faults = faults_of(&self.segment.file)
+        if self.segment_faults == seen:
+            return False
+        self.segment.distrust()
+        self.loaded = 0
+        return True
+
+    cdef void copied(self, Segment segment, size_t offset) noexcept:
+        """Pages could not be read since the record at `offset` was looked at; it has been copied.
+
+        It was in memory a moment before, so this takes an eviction and an error of the disk within
+        microseconds. What has been copied cannot be taken back: rather no broker than one that
+        gives out zeros for a message.
+        """
+        cdef stored_t s
+        if segment is not None and segment.path is not None and segment.base != NULL and (
+                not record_get(segment.base + offset, segment.size - offset, segment.salt,
+                               True, &s)):
+            tw_die()
 
     cdef bint give_fresh(self, consumer_t *c, stored_t *s) noexcept:
         cdef entry_t *e
@@ -403,6 +456,8 @@ cdef class Cursor(JobOwner):
             c.blocked = 1
             self.leave_ring(c)
             return False
+        if tw_faults_now(all_faults) != self.faults:
+            self.copied(self.segment, self.offset)
         e = self.inflight.make(s.rec.seq)
         e.segment = self.segment.id
         e.offset = <uint32_t>(self.offset >> 3)
@@ -416,18 +471,20 @@ cdef class Cursor(JobOwner):
         cdef entry_t *e = self.inflight.at(self.inflight.again_first)
         cdef stored_t s
         cdef int found
+        cdef uint64_t faults
         if e.seq < self.log.floor:      # gone for its age or the like: as if it were acked
             self.inflight.pop_again()
             self.inflight.free_entry(e)
             self.done_with(e.seq)
             return False
+        faults = tw_faults_now(all_faults)
         found = read_entry(self, e, &s)
         if found <= 0:
             self.inflight.pop_again()
             if found < 0:
                 self.put_off(e, self.shared.retry_ns)
                 return False
-            # its bytes do not read any more; they stay in the file
+            # its bytes are quarantined, so they stay in the file
             self.shared.report('error', 'a record does not read and is passed over',
                                log=self.log.name, cursor=self.name, seq=e.seq)
             self.done_with(e.seq)
@@ -438,6 +495,8 @@ cdef class Cursor(JobOwner):
             c.blocked = 1
             self.leave_ring(c)
             return False
+        if tw_faults_now(all_faults) != faults:
+            self.copied(self.log.segment_by_id(e.segment), <size_t>e.offset << 3)
         self.inflight.pop_again()
         e.attempts = s.rec.attempts
         self.sent(c, e, s.rec.timestamp_ns)
@@ -485,7 +544,10 @@ cdef class Cursor(JobOwner):
 
     cdef void missing(self, uint64_t seq) noexcept:
         """The next record to be read is `seq`: pass over those before it, and say so."""
-        if self.segment is None or self.segment.quarantined is None:    # else it has been said
+        cdef Segment segment = self.log.segment_of(self.next_seq)
+        if segment is not None and not segment.active and segment.size <= segment.start():
+            pass        # their publishers were told that they are not stored
+        elif self.segment is None or self.segment.quarantined is None:      # else it has been said
             self.shared.report('error', 'records are missing and are passed over',
                                log=self.log.name, first=self.next_seq, count=seq - self.next_seq)
         self.skip_to(seq)
@@ -515,9 +577,15 @@ cdef class Cursor(JobOwner):
         if self.ring != NULL:
             self.wake()     # a segment that could not be read may be readable now
 
+    cdef void count_deferred(self) noexcept:
+        """Let the others know how many are held back here."""
+        self.shared.deferred += <uint64_t>self.inflight.deferred - self.deferred_told
+        self.deferred_told = self.inflight.deferred
+
     cdef void rearm(self) noexcept:
         """Have `expired` called when the earliest deadline comes."""
         cdef heap_item_t *item = heap_peek(&self.inflight.due)
+        self.count_deferred()
         if item != NULL and (self.timer.pos == 0 or item.due_ns < self.timer.due_ns):
             self.shared.turn.arm(self, item.due_ns)
 
@@ -569,14 +637,34 @@ cdef class Cursor(JobOwner):
         move_to(self, None, 0)
         if self.journal is not None and not delete:
             self.flush_journal()
+        self.shared.deferred -= self.deferred_told
+        self.deferred_told = 0
         self.inflight.clear()       # its entries point to consumers that go their own ways now
         if self.journal is not None:
             self.journal.discard() if delete else self.journal.close()
 
+    cdef uint64_t delayed(self) noexcept:
+        """Records that nobody has looked at and whose time has not come."""
+        cdef Delays delays = self.log.delays
+        cdef uint64_t count
+        cdef size_t i
+        if delays is None:
+            return 0
+        count = delays.count(self.next_seq, self.log.frontier, self.shared.turn.wall_ns)
+        if count and self.ahead:        # some of those may have been dealt with
+            for i in range(delays.place(self.next_seq), delays.place(self.log.frontier)):
+                if self.acks.has(delays.items[i].seq) or (
+                        self.inflight.find(delays.items[i].seq) != NULL):
+                    count -= 1
+        return count
+
     @property
     def depth(self):
         """Records that wait to be given, those to be given again included."""
-        return self.log.frontier - self.next_seq - self.ahead + self.inflight.again
+        # a cursor of a paused log may begin behind the frontier
+        cdef int64_t fresh = <int64_t>(
+            self.log.frontier - self.next_seq - self.ahead - self.delayed())
+        return max(<int64_t>0, fresh) + self.inflight.again
 
     @property
     def in_flight_count(self):
@@ -586,7 +674,7 @@ cdef class Cursor(JobOwner):
     @property
     def deferred_count(self):
         """Records whose time has not come."""
-        return self.inflight.deferred
+        return self.inflight.deferred + self.delayed()
 
     @property
     def nearness_counts(self):
@@ -596,4 +684,16 @@ cdef class Cursor(JobOwner):
     @property
     def message_count(self):
         """Records this cursor was given since the process started."""
-        return self.log.frontier - self.counted_from
+        return max(<int64_t>0, <int64_t>(self.log.frontier - self.counted_from))
+
+
+cdef void hide_rest(Cursor cursor, uint64_t seq) noexcept:
+    """The record `seq` stands in a segment that must end before it: what follows is not given."""
+    cdef Segment segment = cursor.segment
+    if seq == segment.next_seq and not segment.active:
+        # the next segment begins there: what follows here was refused, see mishap.withdraw
+        segment.forget_from(cursor.offset)
+        segment.size = segment.planned = cursor.offset
+    else:
+        # whole, but not of this place: the file is not what its name says
+        quarantine(cursor.log, segment, cursor.offset, segment.size)

@@ -95,7 +95,7 @@ cdef class DeadLetters(Session):
         cdef stored_t s
         cdef int found = read_entry(cursor, e, &s)
         if found == 0:
-            # its bytes do not read any more; they stay in the file
+            # its bytes are quarantined, so they stay in the file
             cursor.shared.report('error', 'a record does not read and is passed over',
                                  log=cursor.log.name, cursor=cursor.name, seq=e.seq)
             cursor.done_with(e.seq)

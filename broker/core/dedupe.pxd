@@ -2,7 +2,7 @@
 """The ids of messages that a log got lately. See dedupe.pyx."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from broker.core.types cimport record_t
+from broker.core.types cimport record_t, tw_key_t
 
 cdef struct id_t:
     uint64_t low, high      # a hash of the id with keys of this process
@@ -16,7 +16,7 @@ cdef class Window:
     cdef bytes name             # of the header that has the id
     cdef const char *name_at
     cdef size_t name_len
-    cdef uint64_t keys[2]
+    cdef tw_key_t keys[2]
     cdef id_t *ring             # owned; oldest at `first`
     cdef uint32_t cap           # places, a power of two
     cdef uint32_t first

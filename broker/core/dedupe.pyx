@@ -11,33 +11,16 @@ import os
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp
 
 from broker.core.log cimport Log
 from broker.core.segment cimport Segment, stored_t
+from broker.core.trie cimport key_of
+from broker.core.types cimport tw_siphash
 from broker.core.view cimport View, hint_of, view_of
 
 cdef enum:
     CAP_MIN = 1024
-
-
-cdef uint64_t hash_of(uint64_t key, const char *data, size_t n) noexcept nogil:
-    """64 bits of a short text, eight bytes at a step.
-
-    What a step leaves of a difference must depend on the key: else the next eight bytes can be
-    chosen to undo it, and two ids are the same one for every key.
-    """
-    cdef uint64_t h = key ^ (n * <uint64_t>0x9E3779B97F4A7C15), w
-    while n:
-        w = 0
-        memcpy(&w, data, min(n, <size_t>8))
-        h = (h ^ w) * <uint64_t>0xFF51AFD7ED558CCD
-        h = (h ^ (h >> 32)) * (key | 1)
-        h ^= h >> 29
-        data += min(n, <size_t>8)
-        n -= min(n, <size_t>8)
-    h *= <uint64_t>0xC4CEB9FE1A85EC53
-    return h ^ (h >> 29)
 
 
 cdef bint header_of(const char *p, size_t n, const char *name, size_t name_len,
@@ -69,7 +52,8 @@ cdef class Window:
         self.name_len = <size_t>len(name)
         self.window_ns = window_ns
         self.ids_max = ids_max
-        self.keys[0], self.keys[1] = (int.from_bytes(os.urandom(8), 'little') for _ in range(2))
+        self.keys[0] = key_of(os.urandom(sizeof(self.keys[0])))
+        self.keys[1] = key_of(os.urandom(sizeof(self.keys[1])))
 
     def __dealloc__(self):
         free(self.ring)
@@ -91,8 +75,8 @@ cdef class Window:
         if rec.headers_len == 0 or not header_of(
                 rec.data, rec.headers_len, self.name_at, self.name_len, &value, &n) or n == 0:
             return False
-        id.low = hash_of(self.keys[0], value, n)
-        id.high = hash_of(self.keys[1], value, n)
+        id.low = tw_siphash(&self.keys[0], NULL, value, n)
+        id.high = tw_siphash(&self.keys[1], NULL, value, n)
         return True
 
     cdef bint has(self, const id_t *id) noexcept nogil:

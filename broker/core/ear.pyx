@@ -6,7 +6,7 @@ from libc.string cimport memset
 
 from broker.core.router cimport Router
 from broker.core.seams cimport Sink
-from broker.core.trie cimport match_t, sub_t, subject_shape
+from broker.core.trie cimport match_t, queue_name, sub_t, subject_shape
 from broker.core.types cimport record_t
 
 
@@ -71,7 +71,7 @@ def listeners(Router router, bytes subject):
         sub = m.subs[i]
         queue = b''
         if sub.group:
-            queue = sub.node.queues[sub.group - 1].name[:sub.node.queues[sub.group - 1].name_len]
+            queue = queue_name(sub)
         found.append((queue, <object>sub.sink))
     return found
 

@@ -1,6 +1,7 @@
 # cython: language_level=3
 """The engine: opens a data folder, finds logs by name, keeps house, closes in order."""
 import asyncio
+import errno
 import gc
 import os
 import shutil
@@ -15,12 +16,16 @@ from broker.core.syncing cimport sync
 from broker.core.turn cimport Turn
 from broker.core.upkeep cimport housekeep, relieved
 
-from broker.core import catalog
-from broker.core.files import escape
+from broker.core import catalog, health
+from broker.core.files import QuarantinedError, escape, is_log_folder, put_aside, unescape
 from broker.core.recovery import open_known, open_log
 from broker.core.settings import change, configure, effective
+from broker.durable import make_folder
 
 TRASH = '.deleted'
+
+cdef enum:
+    FOUND_SYNCS = 200       # logs found at a start that are synced in a second, beside live ones
 
 
 cdef class Engine:
@@ -38,17 +43,19 @@ cdef class Engine:
         self.retention_for = retention_for or keep_all
         self.logs = {}
         self.by_bytes = {}
+        self.quarantined = {}
         self.problems = []
 
     def open(self, loop):
-        """Recover what the folder holds, start keeping house; OSError, FormatError, MetaError."""
+        """Recover what the folder holds, start keeping house. OSError: the folder cannot be read.
+
+        A log that cannot be opened is quarantined; all others are opened.
+        """
         self.loop = loop
         for worker in self.shared.workers:
             loop.add_reader(worker.event_fd, worker.reap)
         if self.shared.root is not None:
-            os.makedirs(self.shared.root, exist_ok=True)
-            with os.scandir(self.shared.root) as entries:
-                folders = sorted(entry.name for entry in entries if entry.is_dir())
+            folders = self.folders()
             collecting = gc.isenabled()
             gc.disable()        # very many new objects, and all of them stay
             try:
@@ -56,29 +63,100 @@ cdef class Engine:
             finally:
                 if collecting:
                     gc.enable()
+        self.begin_syncs()
         self.timer = loop.call_later(1.0, self.keep_house)
 
+    def begin_syncs(self):
+        """Sync what was found, of as many logs as the housekeeping would in a second."""
+        cdef Log log
+        cdef int left = FOUND_SYNCS
+        for log in self.logs.values():
+            if log.unsynced and log.sync_policy != SYNC_NONE and left:
+                left -= 1
+                sync(log)
+
+    def folders(self):
+        """The names in the folder of all logs, in order. It is made if need be; on a full disk
+        that may have to wait until the first log is made."""
+        root = self.shared.root
+        try:
+            make_folder(root)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.problems.append(f'{root}: cannot be made: {problem.strerror}')
+            return []
+        return sorted(os.listdir(root))
+
     cdef object open_folders(self, list folders):
+        cdef Log log
+        if not folders:
+            return
         root = self.shared.root
         known = self.known_logs()
-        folder_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for name in folders:
-                path = f'{root}/{name}'
                 if name.startswith(TRASH):
-                    remove_later(path)
-                    continue
-                entry = known.pop(name, None)
-                if entry is not None and catalog.is_still_so(folder_fd, entry):
-                    log = open_known(self.shared, entry, self.policy_for, self.retention_for,
-                                     self.problems)
-                else:
-                    log = open_log(self.shared, path, self.policy_for, self.retention_for,
-                                   self.problems)
-                if log is not None:
-                    self.adopt(log)
+                    remove_later(f'{root}/{name}')
+                elif is_log_folder(name):
+                    log = self.recover(name, root_fd, known.get(name))
+                    if log is not None:
+                        self.adopt(log)
         finally:
-            os.close(folder_fd)
+            os.close(root_fd)
+
+    cdef Log recover(self, str folder, int root_fd, list entry):
+        """The log in a folder, None when there is none in it, or none that can be opened: then it
+        is quarantined. `entry`: what the catalog says of it, or None."""
+        path = f'{self.shared.root}/{folder}'
+        try:
+            if entry is not None and catalog.is_still_so(root_fd, entry):
+                return open_known(self.shared, entry, self.policy_for, self.retention_for,
+                                  self.problems)
+            return open_log(self.shared, path, self.policy_for, self.retention_for,
+                            self.problems)
+        except Exception as problem:
+            self.quarantine(unescape(folder), path, problem)
+        return None
+
+    def quarantine(self, str name, str path, problem):
+        """A log cannot be opened: nobody may use its name, and its files stay as they are."""
+        reason = str(problem) or repr(problem)
+        self.quarantined[name] = path
+        self.shared.health.add(health.LOG, name, f'quarantined: {reason}')
+        self.shared.report('error', 'a log cannot be opened and is quarantined', log=name,
+                           path=path, reason=reason)
+
+    def retry(self, str name):
+        """Open a quarantined log again; None when its folder holds no log any more.
+
+        KeyError: no log of that name is quarantined. QuarantinedError: it still is.
+        """
+        cdef Log log = None
+        path = self.quarantined.pop(name)
+        self.shared.turn.tick()
+        try:
+            if os.path.lexists(path):
+                log = self.recover(os.path.basename(path), -1, None)
+        finally:
+            if name not in self.quarantined:
+                self.shared.health.remove(health.LOG, name)
+        if name in self.quarantined:
+            raise QuarantinedError(path)
+        if log is not None:
+            self.adopt(log)
+        self.shared.report('info', 'a log is not quarantined any more', log=name)
+        return log
+
+    def put_aside(self, str name):
+        """Take the folder of a quarantined log out of the way; its new path. KeyError: none of
+        that name is quarantined. OSError: nothing has changed."""
+        aside = put_aside(self.quarantined[name])
+        del self.quarantined[name]
+        self.shared.health.remove(health.LOG, name)
+        self.shared.report('warning', 'a quarantined log was put aside', log=name, path=aside)
+        return aside
 
     def known_logs(self):
         """What the last stop left of each log, by folder."""
@@ -100,7 +178,7 @@ cdef class Engine:
     def adopt(self, Log log):
         """Make a log known by its name."""
         self.logs[log.name] = log
-        self.by_bytes[log.subject] = log
+        self.by_bytes[log.name.encode()] = log
         log.on_unused = self.delete_log
         log.touch()
         self.shared.changed(log.name, None, True)
@@ -120,9 +198,17 @@ cdef class Engine:
         cdef Log log = self.logs.get(name)
         if log is not None:
             if face is not None and log.face != face:
+                before = log.face
                 log.face = face
-                log.save(True)
+                try:
+                    log.save(True)
+                except OSError:
+                    log.face = before
+                    raise
+                log.restamp()
             return log
+        if name in self.quarantined:
+            raise QuarantinedError(self.quarantined[name])
         folder = None
         if not ephemeral and self.shared.root is not None:
             folder = os.path.join(self.shared.root, escape(name))
@@ -168,7 +254,7 @@ cdef class Engine:
             trash = os.path.join(self.shared.root, f'{TRASH}-{log.log_id.hex()}')
             os.rename(log.folder, trash)
         del self.logs[name]
-        del self.by_bytes[log.subject]
+        del self.by_bytes[log.name.encode()]
         self.shared.touched.discard(log)
         gone = list(log.cursors)
         log.close(True)
@@ -182,6 +268,7 @@ cdef class Engine:
         """Every second: periodic syncs, files to close, space to give back."""
         cdef Log log
         self.shared.turn.tick()
+        self.shared.found_left = FOUND_SYNCS
         for log in list(self.shared.touched):
             housekeep(log)
         self.timer = self.loop.call_later(1.0, self.keep_house)

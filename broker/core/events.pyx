@@ -83,11 +83,14 @@ cdef class EventLog(Session):
         free(self.names)
 
     def begin(self):
-        """Hear of every delivery from now on. OSError: the log cannot be made.
+        """Hear of every delivery from now on; while their log cannot be opened events are lost.
 
         To be called while nothing is in flight.
         """
-        self.use(self.open_log(self.topic))
+        try:
+            self.use(self.open_log(self.topic))
+        except OSError as problem:
+            self.tell(problem)
         self.shared.events = self
 
     def end(self):
@@ -132,7 +135,7 @@ cdef class EventLog(Session):
             return self.last_place
         found = self.places.get(cursor)
         if found is None:
-            log_name = cursor.log.subject
+            log_name = cursor.log.name.encode()
             name = cursor.name.encode()
             size = sizeof(lengths) + <size_t>len(log_name) + <size_t>len(name)
             if self.names_len + size > self.names_max or len(self.places) == PLACES_MAX:
@@ -197,10 +200,7 @@ cdef class EventLog(Session):
             if log is not self.log:
                 self.use(log)
         except Exception as problem:
-            if not self.failing:
-                self.shared.report('error', 'delivery events are lost: their log cannot be opened',
-                                   log=self.topic, reason=str(problem))
-            self.failing = True
+            self.tell(problem)
             return 0
         self.failing = False
         if log.behind():
@@ -209,6 +209,13 @@ cdef class EventLog(Session):
         rec.data = self.data
         rec.total_len = <uint32_t>size
         return log.append(&rec, 0, 0)
+
+    def tell(self, problem):
+        """Say once that the log cannot be opened."""
+        if not self.failing:
+            self.shared.report('error', 'delivery events are lost: their log cannot be opened',
+                               log=self.topic, reason=str(problem))
+        self.failing = True
 
     def use(self, Log log):
         """Write to this log; live subscribers neither hear of it nor write to it."""

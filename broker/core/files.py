@@ -9,6 +9,7 @@ Names are escaped because a topic may be called what no file can be.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from typing import Any
@@ -16,6 +17,7 @@ from urllib.parse import quote, unquote
 
 import orjson
 
+from broker.core.segment import crc32c
 from broker.durable import sync_path
 
 META_VERSION = 1
@@ -27,6 +29,8 @@ CURSOR_SUFFIX = ".cur"
 SEGMENT_SUFFIX = ".seg"
 NEW_SUFFIX = ".new"  # not finished; removed at start
 UNREADABLE_SUFFIX = ".unreadable"  # put aside; kept
+ASIDE = ".unreadable-"  # begins the name of a log's folder that was put aside; kept
+ASIDE_NAME_CHARS = 200  # of the log's name in it: file names have 255 bytes
 SEQ_MAX = 1 << 62
 DROPPED_SUFFIX = ".dropped"  # ends the name of a segment that is about to be removed
 DROPPED = DROPPED_SUFFIX.encode()
@@ -34,6 +38,10 @@ SPARE = "next.spare"  # the file of a segment to come; removed at start
 
 
 _LOG_ID = re.compile("[0-9a-f]{32}")
+_UNSUMMED = {
+    *("version", "name", "log_id", "created_ns", "paused", "frontier"),
+    *("settings", "face", "floor"),
+}
 
 
 class MetaError(Exception):
@@ -42,6 +50,13 @@ class MetaError(Exception):
 
 class GarbledMetaError(MetaError):
     """The metadata of a log does not read."""
+
+
+class QuarantinedError(OSError):
+    """The log is there and could not be opened: its name is taken, nobody may use it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EIO, "the log could not be opened and is quarantined", path)
 
 
 def escape(name: str) -> str:
@@ -53,6 +68,19 @@ def escape(name: str) -> str:
 def unescape(name: str) -> str:
     """The name that `escape` was given."""
     return unquote(name)
+
+
+def is_log_folder(name: str) -> bool:
+    """Whether a file of that name can be a log's folder; others in the same place are not ours."""
+    return escape(unescape(name)) == name
+
+
+def put_aside(folder: str) -> str:
+    """Take the folder of a log out of the way; its new path. OSError: it is where it was."""
+    root, name = os.path.split(folder)
+    aside = os.path.join(root, f"{ASIDE}{name[:ASIDE_NAME_CHARS]}-{os.urandom(4).hex()}")
+    os.rename(folder, aside)
+    return aside
 
 
 def meta_of(log: Any, floor: int) -> dict[str, Any]:
@@ -67,28 +95,46 @@ def meta_of(log: Any, floor: int) -> dict[str, Any]:
         **({"settings": log.settings} if log.settings else {}),
         **({"face": log.face} if log.face else {}),
         **({"floor": floor} if floor > 1 else {}),
+        **({"unclaimed": True} if log.unclaimed else {}),
     }
 
 
 def save_meta(folder: str, meta: dict[str, Any], *, durable: bool = False) -> None:
-    """Put the metadata of a log in place in one step; `durable`: safe against a power cut too."""
+    """Put the metadata of a log in place in one step; `durable`: safe against a power cut too.
+
+    What replaces other metadata is always on the disk first: else a power cut could leave a name
+    with nothing in it. The first metadata of a log are synced with its first records.
+    """
     path = os.path.join(folder, META)
-    with open(path + ".new", "wb") as file:
-        file.write(orjson.dumps({"version": META_VERSION, **meta}, option=orjson.OPT_INDENT_2))
+    page = {"version": META_VERSION, **meta}
+    durable = durable or os.path.exists(path)
+    with open(path + NEW_SUFFIX, "wb") as file:
+        file.write(orjson.dumps({**page, "crc": crc_of(page)}, option=orjson.OPT_INDENT_2))
         if durable:
             file.flush()
             os.fsync(file.fileno())
-    os.replace(path + ".new", path)
+    os.replace(path + NEW_SUFFIX, path)
     if durable:
         sync_path(folder)
 
 
+def crc_of(page: dict[str, Any]) -> str:
+    """The checksum of metadata: of all else in the file, as compact JSON in order of keys."""
+    return f"{crc32c(orjson.dumps(page, option=orjson.OPT_SORT_KEYS)):08x}"
+
+
 def has_meta(folder: str, meta: dict[str, Any]) -> bool:
-    """Whether this is what the metadata of a log say already."""
+    """Whether this is what the metadata of a log say already.
+
+    A frontier that is stored counts for nothing while there are cursors.
+    """
     try:
-        return load_meta(folder) == {"version": META_VERSION, **meta}
+        found = load_meta(folder)
     except (MetaError, OSError):
         return False
+    if found is not None and meta["frontier"] is None:
+        found["frontier"] = None
+    return found == {"version": META_VERSION, **meta}
 
 
 def load_meta(folder: str) -> dict[str, Any] | None:
@@ -107,10 +153,15 @@ def load_meta(folder: str) -> dict[str, Any] | None:
         raise GarbledMetaError(f"{path}: {problem}") from None
     finally:
         os.close(descriptor)
-    version = meta.get("version") if isinstance(meta, dict) else None
-    if isinstance(version, int) and version != META_VERSION:
+    if not isinstance(meta, dict):
+        raise GarbledMetaError(f"{path}: this is no metadata")
+    stated = meta.pop("crc", None)
+    # before there was a checksum, files had certain keys only
+    whole = meta.keys() <= _UNSUMMED if stated is None else stated == crc_of(meta)
+    version = meta.get("version")
+    if whole and stated and isinstance(version, int) and version != META_VERSION:
         raise MetaError(f"{path}: metadata version {version}; this build reads {META_VERSION}")
-    if not isinstance(meta, dict) or version != META_VERSION or not _complete(meta):
+    if not whole or version != META_VERSION or not _complete(meta):
         raise GarbledMetaError(f"{path}: this is no metadata")
     return meta
 
@@ -125,6 +176,7 @@ def _complete(meta: dict[str, Any]) -> bool:
         and isinstance(meta.get("created_ns"), int)
         and isinstance(meta.get("paused"), bool)
         and (face is None or isinstance(face, str))
+        and isinstance(meta.get("unclaimed", False), bool)
         and isinstance(floor, int)
         and 0 <= floor < SEQ_MAX
         and (frontier is None or (isinstance(frontier, int) and 0 < frontier < SEQ_MAX))

@@ -19,6 +19,6 @@ def release(Log log):
     log.held = False
     if log.deleted or log.paused or not log.cursors:
         return
-    log.frontier = log.visible
+    log.advance()
     log.touch()
     log.wake_cursors()

@@ -19,10 +19,14 @@ cdef enum JobKind:
     JOB_UNLINK      # unlink path
     JOB_CLOSE       # close fd
     JOB_LOAD        # verify the records from offset until `tag` in len mapped bytes at data
+    # Copy len bytes of fd, the file `path`, to a new file path2, sync it and rename it to path;
+    # close fd. What does not read becomes zeros; then the file stays as path.unreadable.
+    JOB_COPY
     JOB_STOP
 
 cdef enum:
     WRITE_RECORDS = 1
+    MAY_BE_GONE = 1     # tag of JOB_SYNC_PATH: what is not there any more needs no sync
 
 cdef struct job_t:
     job_t *next
@@ -35,7 +39,9 @@ cdef struct job_t:
     uint64_t seq            # for the owner
     uint64_t tag            # for the owner
     int64_t took_ns         # run time
-    size_t done             # LOAD: bytes found good
+    # LOAD: bytes found good; WRITE: 1 = it failed and could not be cut; COPY: bytes that do not
+    # read
+    size_t done
     size_t resync           # LOAD: where good records go on behind a bad one; 0 = nowhere
     uint64_t first_seq      # LOAD: of the segment
     uint32_t salt           # of the segment's checksums

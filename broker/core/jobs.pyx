@@ -4,6 +4,7 @@ import os
 import threading
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport ENOENT
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
@@ -13,6 +14,7 @@ from posix.unistd cimport read, write
 from broker.core.segment cimport load_window, sum_records
 from broker.core.vfs cimport (
     vfs_close,
+    vfs_copy,
     vfs_rename,
     vfs_sync,
     vfs_sync_path,
@@ -209,19 +211,25 @@ cdef void run_job(job_t *job) noexcept nogil:
             sum_records(job.data, job.len, job.salt)
         job.error = vfs_write(job.fd, job.data, job.len, job.offset)
         if job.error:
-            vfs_truncate(job.fd, job.offset)    # what got in must not look like a record later
+            # what got in must not look like a record later
+            job.done = vfs_truncate(job.fd, job.offset) != 0
     elif job.kind == <int>JOB_SYNC:
         job.error = vfs_sync(job.fd)
         if job.len and not job.error:
             posix_fadvise(job.fd, job.offset, <int64_t>job.len, POSIX_FADV_DONTNEED)
     elif job.kind == <int>JOB_SYNC_PATH:
         job.error = vfs_sync_path(job.path)
+        if job.error == ENOENT and job.tag == MAY_BE_GONE:
+            job.error = 0
     elif job.kind == <int>JOB_REPLACE:
         job.error = vfs_write(job.fd, job.data, job.len, 0)
         if not job.error and job.tag:
             job.error = vfs_sync(job.fd)
         if not job.error:
             job.error = vfs_rename(job.path, job.path2)
+    elif job.kind == <int>JOB_COPY:
+        job.error = vfs_copy(job.fd, job.path, job.len, job.path2, &job.done)
+        vfs_close(job.fd)
     elif job.kind == <int>JOB_RENAME:
         job.error = vfs_rename(job.path, job.path2)
     elif job.kind == <int>JOB_UNLINK:

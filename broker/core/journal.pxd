@@ -31,7 +31,10 @@ cdef class Journal(JobOwner):
     cdef uint64_t run_first             # acks not yet in the block: a run of seqs
     cdef uint64_t run_count
     cdef readonly bint unsynced
+    cdef int syncs                      # under way
     cdef bint adopted                   # the file is there and good up to file_bytes
+    cdef bint named                     # its name is on the disk
+    cdef uint64_t files                 # how many have had that name
     cdef bint closed
     cdef readonly int last_error
     cdef readonly uint64_t handed       # writes begun
@@ -56,5 +59,7 @@ cdef class Journal(JobOwner):
     # Close the file until there is something to write; `anyway`: it is never synced.
     cdef void rest(self, bint anyway) noexcept
     cdef void sync(self) noexcept
+    cdef bint is_synced(self) noexcept      # all that was written is on the disk, and its name too
+    cdef void renamed(self) noexcept
     cdef object rewrite(self)           # begin a new file; the caller then writes its snapshot
     cdef void end_rewrite(self) noexcept

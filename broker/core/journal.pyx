@@ -6,7 +6,7 @@ the disk allows, because everything it should hold is in memory anyway.
 """
 import os
 
-from libc.errno cimport ENOENT
+from libc.errno cimport ENOENT, ENOMEM
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
@@ -16,7 +16,9 @@ from broker.core.jobs cimport (
     JOB_CLOSE,
     JOB_REPLACE,
     JOB_SYNC,
+    JOB_SYNC_PATH,
     JOB_WRITE,
+    MAY_BE_GONE,
     JobKind,
     copy_path,
     job_t,
@@ -99,7 +101,11 @@ cdef class Journal(JobOwner):
             return      # a snapshot will say it
         if self.run_count:
             self.end_run()
-        self.room(OP_BYTES_MAX)
+        try:
+            self.room(OP_BYTES_MAX)
+        except MemoryError:
+            self.last_error = ENOMEM    # a snapshot will say it
+            return
         self.data[self.len] = <char>kind
         self.len += 1
         self.put_varint(a)
@@ -169,6 +175,8 @@ cdef class Journal(JobOwner):
         if self.fd < 0 and not self.reopen():
             return
         self.end_run()
+        if self.last_error:
+            return
         if self.shared.may_inline(self.len):
             self.seal_block()
             self.handed += 1
@@ -186,6 +194,7 @@ cdef class Journal(JobOwner):
     def adopt(self, size_t file_bytes):
         """The file exists and is good up to file_bytes: go on behind that."""
         self.adopted = True
+        self.named = True       # the log sees to the names of what it has found
         self.file_bytes = file_bytes
 
     cdef bint reopen(self) noexcept:
@@ -227,7 +236,15 @@ cdef class Journal(JobOwner):
         cdef job_t *job
         cdef size_t head = <size_t>len(MAGIC)
         self.end_run()
-        self.room(head)
+        try:
+            self.room(head)
+        except MemoryError:
+            self.last_error = ENOMEM
+        if self.last_error:
+            vfs_close(self.fd)      # what is there goes on being the journal
+            self.fd = self.old_fd
+            self.old_fd = -1
+            return
         self.seal_block()
         memmove(self.data + head, self.data, self.len)
         memcpy(self.data, <const char *>MAGIC, head)
@@ -256,10 +273,16 @@ cdef class Journal(JobOwner):
             self.fd = -1
         else:
             self.last_error = 0
+            self.renamed()
         self.wrote(error)
 
     cdef void finished(self, job_t *job) noexcept:
+        if job.kind == <int>JOB_SYNC_PATH:
+            if not job.error and job.seq == self.files:
+                self.named = True
+            return
         if job.kind == <int>JOB_SYNC:
+            self.syncs -= 1
             if job.error:
                 self.last_error = job.error
             return
@@ -268,6 +291,8 @@ cdef class Journal(JobOwner):
         self.wrote(job.error)
         if job.kind == <int>JOB_REPLACE:
             self.replacing = False
+            if not job.error:
+                self.renamed()
             if self.old_fd >= 0:
                 self.close_later(self.old_fd)
                 self.old_fd = -1
@@ -297,7 +322,7 @@ cdef class Journal(JobOwner):
         self.shared.syncer.submit(job)
 
     cdef void rest(self, bint anyway) noexcept:
-        if self.fd >= 0 and (anyway or not self.unsynced) and not (
+        if self.fd >= 0 and (anyway or (self.named and not self.unsynced)) and not (
                 self.pending() or self.under_way or self.replacing
                 or self.last_error or self.closed):
             self.release()
@@ -306,12 +331,30 @@ cdef class Journal(JobOwner):
     cdef void sync(self) noexcept:
         """Bring what was written onto the disk, some time soon."""
         cdef job_t *job
-        if self.fd < 0 or self.closed or not self.unsynced:
+        if self.fd < 0 or self.closed or self.last_error:
             return
-        self.unsynced = False
-        job = self.shared.syncer.job(JOB_SYNC, self)
-        job.fd = self.fd
-        self.shared.syncer.submit(job)
+        if self.unsynced:
+            self.unsynced = False
+            job = self.shared.syncer.job(JOB_SYNC, self)
+            job.fd = self.fd
+            self.syncs += 1
+            self.shared.syncer.submit(job)
+        if not self.named and not self.replacing:
+            # else a power cut may bring an older file back, with acks that came since missing
+            job = self.shared.syncer.job(JOB_SYNC_PATH, self)
+            job.path = copy_path(os.fsencode(os.path.dirname(self.path)))
+            job.tag = MAY_BE_GONE
+            job.seq = self.files
+            self.shared.syncer.submit(job)
+
+    cdef bint is_synced(self) noexcept:
+        return self.closed or self.fd < 0 or (self.named and not self.unsynced and not self.syncs
+                               and not self.last_error and not self.replacing)
+
+    cdef void renamed(self) noexcept:
+        """Another file has the journal's name."""
+        self.named = False
+        self.files += 1
 
     def close(self):
         """Write what is pending and close the file once that is done."""

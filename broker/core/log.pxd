@@ -23,8 +23,9 @@ cdef enum SyncPolicy:
 
 cdef class Log(JobOwner):
     cdef readonly Shared shared
+    # SPACE/NAME is a name apart from all those without a space; the subject is NAME.
     cdef readonly str name
-    cdef bytes subject          # the name, encoded
+    cdef bytes subject          # encoded
     cdef readonly object folder         # str; None = in memory
     cdef readonly bint ephemeral        # in memory, gone with its last cursor
     cdef readonly bint paused
@@ -56,7 +57,14 @@ cdef class Log(JobOwner):
     cdef list failures                  # (first, last, errno) of failed tickets; None = none yet
     cdef readonly int syncs             # under way, at most two
     cdef JobOwner first_round, second_round     # its Rounds, made when they are needed first
+    cdef uint64_t rounds                # begun until now
     cdef uint64_t durable               # records below it are on the disk; see durable_next
+    cdef uint64_t answered              # records below it have been answered for
+    cdef public bint durable_only       # with SYNC_ALWAYS cursors get nothing above `durable`
+    cdef readonly uint64_t failed_syncs
+    cdef list journals                  # of new cursors, whose names are not on the disk yet
+    cdef bint cursors_known             # the name of their folder is
+    cdef readonly bint unclaimed        # its metadata were made again: nothing of it is dropped
     cdef readonly bint unsynced         # bytes were written since the last sync began
     cdef int64_t refused_until_ns       # monotonic; appends are refused until then, 0 = taken
     cdef readonly int last_error        # errno of the last failed write or sync, 0 = fine
@@ -70,7 +78,8 @@ cdef class Log(JobOwner):
     cdef uint64_t trim_at               # a segment can go when every cursor has passed it
     cdef uint64_t idle_mark             # next_seq at the last housekeeping; 0 = touched since
     cdef bint noticed                   # in shared.touched
-    cdef bint known_to_root             # metadata and folder entry are on the disk, or asked for
+    cdef bint known_to_root             # the metadata, their name and the log's are on the disk
+    cdef uint64_t metadata              # how often they were written, and 1
     cdef public object retention        # (max age ns, max bytes, max records), 0 = any; None = none
     cdef public int64_t keep_ns         # acked records of files stay so long,
     cdef public uint64_t keep_bytes     # at most so many bytes; 0 and 0 = they go at once
@@ -80,6 +89,7 @@ cdef class Log(JobOwner):
     cdef public str face
     cdef public object limiter          # its Limiter; None = no limits of single records
     cdef uint64_t floor                 # no record below it is there any more; 0 = see segments
+    cdef readonly object delays             # Delays of records that are to wait; None = none do
     cdef readonly uint64_t held_from    # kept from here on for readers of files; max = none
     cdef readonly bint to_live          # live subscribers hear of what is stored
     cdef public object on_unused        # called with the name of an in-memory log without cursors
@@ -102,11 +112,13 @@ cdef class Log(JobOwner):
     cdef int outcome_among_failures(self, uint64_t ticket) noexcept
     cdef Batch open_batch(self, size_t size)
     cdef Segment new_segment(self, uint64_t first_seq, size_t record_bytes)
+    cdef void delay(self, uint64_t seq, int64_t due_wall_ns) noexcept
     cdef void submit(self) noexcept
     cdef void completed(self, Batch batch, int error) noexcept
     cdef void written(self, Batch batch) noexcept
     cdef void store_in_memory(self, Batch batch) noexcept
     cdef void touch(self) noexcept
+    cdef void advance(self) noexcept
     cdef void settle(self) noexcept
     cdef void abandon(self) noexcept
     cdef void unstall(self) noexcept

@@ -18,6 +18,7 @@ from broker.core.batch cimport Batch
 from broker.core.binding cimport Binding, bind
 from broker.core.catalog cimport awaken
 from broker.core.cursor cimport Cursor
+from broker.core.delays cimport Delays
 from broker.core.jobs cimport (
     JOB_WRITE,
     WRITE_RECORDS,
@@ -25,7 +26,7 @@ from broker.core.jobs cimport (
 )
 from broker.core.journal cimport Journal
 from broker.core.limiter cimport Limiter
-from broker.core.mishap cimport note_failure, refuse, write_failed
+from broker.core.mishap cimport begin_behind, note_failure, refuse, withdraw, write_failed
 from broker.core.seams cimport Session
 from broker.core.segment cimport (
     FILE_HEADER_BYTES,
@@ -42,12 +43,14 @@ from broker.core.shared cimport Shared
 from broker.core.sharing cimport share
 from broker.core.spare cimport begin_file, cut_tail, drop_spare
 from broker.core.staged cimport STORED_STAGED
-from broker.core.syncing cimport sync
+from broker.core.syncing cimport is_doubtful, sync
 from broker.core.turn cimport PHASE_PUMP, PHASE_STORE
 from broker.core.types cimport record_t
 from broker.core.upkeep cimport relieved, seal, trim
+from broker.core.vfs cimport vfs_unlink, vfs_write
 
 from broker.core.files import CURSOR_SUFFIX, CURSORS, escape, has_meta, meta_of, save_meta
+from broker.core.health import RECORDS
 from broker.core.publish import publish
 from broker.core.segment import file_header
 
@@ -60,7 +63,7 @@ cdef class Log(JobOwner):
         """`policy`: 'always', 'none' or a period in seconds. Who opens it adds the segments."""
         self.shared = shared
         self.name = name
-        self.subject = name.encode()
+        self.subject = name.rpartition('/')[2].encode()
         self.folder = folder
         self.ephemeral = ephemeral
         self.log_id = log_id
@@ -72,14 +75,16 @@ cdef class Log(JobOwner):
         self.full_batches = []
         self.waiters = []
         self.stalled = []
-        self.next_seq = self.visible = self.frontier = 1
+        self.next_seq = self.visible = self.frontier = self.durable = self.metadata = 1
+        self.answered = 1
         self.trim_at = self.held_from = <uint64_t>-1
         self.set_policy(policy)
-        self.to_live = shared.to_live and shared.router is not None
-        self.binding = bind(self) if shared.from_live else None
+        self.connect(shared.to_live, shared.from_live)
 
     def set_policy(self, policy):
         """Change when appends are synced: 'always', 'none' or a period in seconds."""
+        if self.sync_policy != SYNC_ALWAYS:
+            self.answered = self.visible
         if policy == 'always':
             self.sync_policy = SYNC_ALWAYS
         elif policy == 'none':
@@ -160,19 +165,25 @@ cdef class Log(JobOwner):
     cdef Batch open_batch(self, size_t size):
         """A batch whose segment has room for `size` more bytes; None when the log is full."""
         cdef Batch batch
-        cdef Segment segment = self.active
+        cdef Segment segment
+        if self.active is not None and self.active.doubtful and not begin_behind(self):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.name)
+        segment = self.active
         # One that drops its oldest records is bounded by that; the others refuse what is new.
         if self.folder is None and self.limiter is None and (
                 self.memory_bytes() + size > self.shared.memory_bytes_max):
             self.last_error = errno.ENOBUFS
             return None
         if segment is None or segment.planned + size > segment.cap:
-            if segment is not None and segment.planned == segment.start():
+            if segment is not None and segment.planned == segment.start() and (
+                    segment.path is None or segment.first_seq == self.next_seq):
                 segment.widen(segment.planned + size)   # empty: a new one would have its name
             else:
                 segment = self.new_segment(self.next_seq, size)
         if segment.fd < 0 and segment.path is not None:
             awaken(segment)
+        if segment.bare:
+            write_header(self, segment)
         if self.batch is not None:
             self.full_batches.append(self.batch)
         batch = self.spare
@@ -200,8 +211,12 @@ cdef class Log(JobOwner):
             segment.path = os.fsencode(os.path.join(self.folder, f'{first_seq:020d}.seg'))
             segment.cap = max(self.shared.segment_bytes, FILE_HEADER_BYTES + record_bytes)
             segment.size = segment.planned = segment.ready = FILE_HEADER_BYTES
-            head = file_header(self.log_id, first_seq, self.shared.turn.wall_ns)
+            head = self.header(first_seq)
             error = begin_file(self, segment, head, FILE_HEADER_BYTES)
+            if error and segment.bare and record_bytes:
+                vfs_unlink(segment.path)
+            elif segment.bare:
+                error = 0       # there is the file; the next append sees whether there is room
             if error:
                 raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
         self.segments.append(segment)
@@ -236,6 +251,7 @@ cdef class Log(JobOwner):
         """Hand the oldest batch to the writer, if none is under way."""
         cdef Batch batch
         cdef job_t *job
+        cdef int error
         if self.writing is not None:
             return
         if self.full_batches:
@@ -250,8 +266,9 @@ cdef class Log(JobOwner):
             return
         if self.shared.may_inline(batch.len):
             sum_records(batch.data, batch.len, self.salt)
-            self.completed(batch, self.shared.write_inline(
-                batch.segment.fd, batch.data, batch.len, <int64_t>batch.offset))
+            error = self.shared.write_inline(
+                batch.segment.fd, batch.data, batch.len, <int64_t>batch.offset)
+            self.completed(batch, error)
             return
         self.writing = batch
         job = self.shared.writer.job(JOB_WRITE, self)
@@ -264,7 +281,13 @@ cdef class Log(JobOwner):
         self.shared.writer.submit(job)
 
     cdef void store_in_memory(self, Batch batch) noexcept:
-        memcpy(<char *>batch.segment.map() + batch.offset, batch.data, batch.len)
+        cdef char *base
+        try:
+            base = <char *>batch.segment.map()
+        except MemoryError:
+            write_failed(self, errno.ENOMEM)
+            return
+        memcpy(base + batch.offset, batch.data, batch.len)
         self.last_error = 0
         self.written(batch)
         self.synced_ticket = self.written_ticket
@@ -280,17 +303,22 @@ cdef class Log(JobOwner):
             self.waiting_bytes = 0
             self.abandon()
             return
+        self.shared.uncut = job.done != 0
         self.completed(batch, job.error)
 
     cdef void completed(self, Batch batch, int error) noexcept:
         """The batch has been written, or that failed."""
+        if batch.segment.doubtful:      # a sync of its file failed meanwhile
+            self.shared.uncut = False
+            write_failed(self, self.last_error or errno.EIO)
+            withdraw(self)
+            return
         if error:
             write_failed(self, error)
             return
         self.shared.bytes_written += batch.len
-        self.last_error = 0
-        if not self.unsynced and not self.syncs:
-            self.durable = batch.first_seq
+        if self.last_error and not is_doubtful(self):
+            self.last_error = 0
         self.written(batch)
         self.unsynced = True
         if self.sync_policy == SYNC_ALWAYS:
@@ -318,8 +346,7 @@ cdef class Log(JobOwner):
         self.visible = batch.next_seq
         self.message_count += count
         self.message_bytes += batch.payload
-        if self.cursors and not self.paused and not self.held:
-            self.frontier = self.visible
+        self.advance()
         if batch.delayed or (batch.unrouted and self.to_live):
             share(self, batch)
         if self.limiter is not None:
@@ -328,6 +355,12 @@ cdef class Log(JobOwner):
         batch.segment = None
         if self.spare is None and batch.cap <= BATCH_BYTES_KEPT:
             self.spare = batch
+
+    cdef void delay(self, uint64_t seq, int64_t due_wall_ns) noexcept:
+        """A record is not to be given before that time: remember it, once for all cursors."""
+        if self.delays is None:
+            self.delays = Delays(self.shared.deferred_max)
+        (<Delays>self.delays).add(seq, due_wall_ns, self.shared.turn.wall_ns)
 
     cdef int outcome_among_failures(self, uint64_t ticket) noexcept:
         for first, last, _ in self.failures:
@@ -355,6 +388,23 @@ cdef class Log(JobOwner):
             self.waiters = []
             for session in waiters:
                 session.settled()
+
+    cdef void advance(self) noexcept:
+        """Let the cursors have what there is for them."""
+        if not self.cursors or self.paused or self.held:
+            return
+        if self.durable_only and self.sync_policy == SYNC_ALWAYS and self.folder is not None:
+            self.frontier = max(self.frontier, self.durable)
+        else:
+            self.frontier = self.visible
+
+    def deliver_durable(self):
+        """From now on cursors get only what is on the disk, with the policy 'always': for readers
+        that keep the seqs of what they were given."""
+        self.durable_only = True
+        if self.sync_policy == SYNC_ALWAYS and self.folder is not None and (
+                self.cursors and not self.paused and not self.held):
+            self.frontier = max(<uint64_t>self.first_seq, min(self.frontier, self.durable))
 
     cdef void touch(self) noexcept:
         """Something changed: the housekeeping has to look."""
@@ -411,7 +461,48 @@ cdef class Log(JobOwner):
 
     def header(self, first_seq):
         """The file header of a segment of this log."""
-        return file_header(self.log_id, first_seq, self.shared.turn.wall_ns)
+        return file_header(self.log_id, first_seq, self.shared.turn.wall_ns, self.face,
+                           bool(self.settings))
+
+    def restamp(self):
+        """The face or the settings have changed: say so in the header of the active segment too,
+        from which metadata that are lost are made again. OSError."""
+        cdef bytes head
+        cdef int error
+        if self.folder is None or self.active is None:
+            return
+        if self.active.fd < 0:
+            awaken(self.active)
+        head = self.header(self.active.first_seq)
+        error = vfs_write(self.active.fd, head, FILE_HEADER_BYTES, 0)
+        if error:
+            raise OSError(error, os.strerror(error), os.fsdecode(self.active.path))
+        self.active.dirty = True
+        self.begin_sync()
+
+    def begin_sync(self):
+        """Something that is no record is to reach the disk, when the policy says so."""
+        self.unsynced = True
+        if self.sync_policy == SYNC_ALWAYS:
+            sync(self)
+        elif self.sync_policy == SYNC_PERIOD and self.timer.pos == 0:
+            self.shared.turn.arm(self, self.shared.turn.now_ns + self.sync_period_ns)
+
+    def claim(self):
+        """An operator says that what the log is now is right: it may be trimmed and limited again.
+        OSError: nothing has changed."""
+        if not self.unclaimed:
+            return
+        self.unclaimed = False
+        try:
+            self.save(True)
+        except OSError:
+            self.unclaimed = True
+            raise
+        self.touch()
+        if self.limiter is not None:
+            (<Limiter>self.limiter).enforce()
+        trim(self)
 
     def skip_to(self, uint64_t seq):
         """Let the next record be `seq`: those before it are lost."""
@@ -437,11 +528,19 @@ cdef class Log(JobOwner):
         cursor = Cursor(self, name, start or self.backlog_seq, self.journal_for(name, ephemeral))
         cursor.ephemeral = ephemeral    # without a journal it may still outlive its consumers
         self.cursors[name] = cursor
-        if not self.paused and not self.held:
-            self.frontier = self.visible
+        self.advance()
         cursor.flush_journal()
-        if len(self.cursors) == 1:
-            self.save()
+        if cursor.journal is not None:
+            if cursor.journal.last_error:
+                error = cursor.journal.last_error
+                del self.cursors[name]
+                cursor.close(True)
+                raise OSError(error, os.strerror(error), cursor.journal.path)
+            # what is published from here on is not answered before a power cut cannot take it
+            if self.journals is None:
+                self.journals = []
+            self.journals.append(cursor.journal)
+            self.begin_sync()
         if self.shared.new_cursor is not None:
             self.shared.new_cursor(cursor)
         self.shared.changed(self.name, name, True)
@@ -464,10 +563,13 @@ cdef class Log(JobOwner):
         self.shared.changed(self.name, name, False)
         trim(self)
         if not self.cursors:
-            try:
-                self.save()     # the backlog belongs to the log again from here on
-            except OSError as problem:
-                refuse(self, problem)
+            # The backlog belongs to the log again from here on. In one that is some protocol's own
+            # every cursor says itself where it begins.
+            if cursor.journal is not None and self.face is None:
+                try:
+                    self.save()
+                except OSError as problem:
+                    refuse(self, problem)
             if self.ephemeral and self.on_unused is not None:
                 self.on_unused(self.name)
 
@@ -479,8 +581,7 @@ cdef class Log(JobOwner):
     def unpause(self):
         """Give what has gathered to the cursors."""
         self.paused = False
-        if self.cursors and not self.held:
-            self.frontier = self.visible
+        self.advance()
         self.save(True)
         self.wake_cursors()
 
@@ -502,6 +603,7 @@ cdef class Log(JobOwner):
         if again or not has_meta(self.folder, meta):
             save_meta(self.folder, meta, durable=durable and self.sync_policy != SYNC_NONE)
             self.known_to_root = False
+            self.metadata += 1
 
     def close(self, bint delete=False):
         """Stop. With `delete` the cursors go, and the engine removes the folder."""
@@ -523,6 +625,7 @@ cdef class Log(JobOwner):
         for cursor in list(self.cursors.values()):
             cursor.close(delete)
         if delete:
+            self.shared.health.remove(RECORDS, self.name)
             self.cursors.clear()
             if self.writing is None:
                 self.abandon()
@@ -549,12 +652,19 @@ cdef class Log(JobOwner):
 
     def connect(self, bint to_live, bint from_live):
         """Whether live subscribers hear of what is stored, and what they publish is stored."""
+        if self.subject.startswith(self.shared.private_subjects):
+            to_live = from_live = False
         self.to_live = to_live and self.shared.router is not None
         if from_live and self.binding is None:
             self.binding = bind(self)
         elif not from_live and self.binding is not None:
             (<Binding>self.binding).cut()
             self.binding = None
+
+    @property
+    def hears_live(self):
+        """Whether what live subscribers publish to its name is stored."""
+        return self.binding is not None
 
     @property
     def backlog_seq(self):
@@ -588,3 +698,13 @@ cdef class Log(JobOwner):
     def disk_bytes(self):
         """Bytes in segments."""
         return sum(s.size for s in self.segments)
+
+
+cdef int write_header(Log log, Segment segment) except -1:
+    """Write the header that there was no room for when the file was made. OSError."""
+    cdef bytes head = file_header(log.log_id, segment.first_seq, log.shared.turn.wall_ns)
+    cdef int error = vfs_write(segment.fd, head, FILE_HEADER_BYTES, 0)
+    if error:
+        raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
+    segment.bare = False
+    return 0

@@ -9,6 +9,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memmove, memset
 
 from broker.core.cursor cimport Cursor, consumer_t
+from broker.core.delays cimport Delays
 from broker.core.inflight cimport (
     ENTRY_AGAIN,
     ENTRY_DEFERRED,
@@ -94,12 +95,19 @@ cdef class Peek:
 def peek_cursor(Cursor cursor, states, uint64_t from_seq, uint32_t limit):
     """The first `limit` records from from_seq on that are in one of these states, by seq."""
     cdef uint64_t seq, end
+    cdef int64_t due_ns
     cdef list found = []
     cdef object next_seq = None
     if WAITING in states:
-        found, seq, end = fresh(cursor, from_seq, limit)
+        found, seq, end = fresh(cursor, DEFERRED in states, from_seq, limit)
         if seq < end:
             next_seq = seq
+    elif DEFERRED in states and cursor.log.delays is not None:
+        found = [
+            [seq, DEFERRED, 0, due_ns, 0, None]
+            for seq, due_ns in cursor.log.delays.listed(
+                max(from_seq, cursor.next_seq), cursor.log.frontier, cursor.shared.turn.wall_ns,
+                limit + 1)]
     found += entries(cursor, states, from_seq, limit)
     found.sort(key=seq_of)
     if next_seq is not None:
@@ -112,8 +120,8 @@ def peek_cursor(Cursor cursor, states, uint64_t from_seq, uint32_t limit):
 
 def peek_log(Log log, uint64_t from_seq, uint32_t limit):
     """The first `limit` records from from_seq on that are kept, whoever has read them."""
-    cdef uint64_t first = max(from_seq, <uint64_t>log.first_seq)
-    cdef uint64_t behind = min(max(first, log.visible), first + limit)
+    cdef uint64_t first = min(max(from_seq, <uint64_t>log.first_seq), log.visible)
+    cdef uint64_t behind = min(log.visible, first + limit)
     found = [[seq, None, 0, 0, 0, None] for seq in range(first, behind)]
     return Peek(log, found, behind if behind < log.visible else None)
 
@@ -123,16 +131,22 @@ def seq_of(row):
     return row[0]
 
 
-cdef tuple fresh(Cursor cursor, uint64_t from_seq, uint32_t limit):
+cdef tuple fresh(Cursor cursor, bint deferred, uint64_t from_seq, uint32_t limit):
     """Records nobody has been given: (rows, where the search ended, end of the records)."""
-    cdef uint64_t seq = max(from_seq, cursor.next_seq)
     cdef uint64_t end = cursor.log.frontier
+    cdef uint64_t seq = max(min(from_seq, end), cursor.next_seq)
     cdef uint64_t stop = min(end, seq + SCAN_MAX)
     cdef list found = []
+    cdef Delays delays = cursor.log.delays
+    cdef int64_t due_ns
     while seq < stop and <uint32_t>len(found) < limit:
         if not cursor.ahead or not (
                 cursor.acks.has(seq) or cursor.inflight.find(seq) != NULL):
-            found.append([seq, WAITING, 0, 0, 0, None])
+            due_ns = 0 if delays is None else delays.due(seq, cursor.shared.turn.wall_ns)
+            if not due_ns:
+                found.append([seq, WAITING, 0, 0, 0, None])
+            elif deferred:
+                found.append([seq, DEFERRED, 0, due_ns, 0, None])
         seq += 1
     return found, seq, end
 

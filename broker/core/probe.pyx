@@ -10,6 +10,7 @@ from posix.fcntl cimport O_CREAT, O_RDWR, O_TRUNC
 
 from broker.core.jobs cimport JOB_CLOSE, JOB_REPLACE, JOB_UNLINK, copy_path, job_t
 from broker.core.log cimport Log
+from broker.core.segment cimport Segment
 from broker.core.vfs cimport vfs_open
 
 from broker.core.files import DROPPED
@@ -20,9 +21,13 @@ cdef enum:
 
 cdef void probe(Log log) noexcept:
     cdef Probe asking
+    cdef Segment segment
     cdef job_t *job
     if log.probe is not None or log.deleted or log.waiting_bytes or log.syncs:
         return
+    for segment in log.segments:
+        if segment.doubtful:
+            return      # all is not well before it is in another file
     if log.folder is None:
         if log.memory_bytes() + log.shared.memory_segment_bytes <= log.shared.memory_bytes_max:
             well(log)

@@ -2,6 +2,7 @@
 """A range of records as one frame for readers far away: see ranges.pyx and docs/bulk-api.md."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from broker.core.mapping cimport mapping_t
 from broker.core.segment cimport Segment
 
 cdef enum:
@@ -35,6 +36,7 @@ cdef class Range:
     cdef readonly str log
     cdef readonly bytes log_id
     cdef bytes path                 # None for a copy of records in memory
+    cdef mapping_t file             # of a file
     cdef char *base                 # mapping, or the copy; NULL = not open
     cdef size_t size                # bytes of it that may be read
     cdef size_t at                  # an offset at or before the first record
@@ -45,5 +47,6 @@ cdef class Range:
     cdef found_t found
 
     cdef object copy(self, Segment segment)
-    cdef object open(self)
+    cdef object open(self, bint again)
+    cdef void walk(self) noexcept
     cdef bytes head(self)

@@ -13,17 +13,19 @@ import os
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.errno cimport EFAULT, EINVAL, EIO, ENOENT, ENOMEM, errno
+from libc.errno cimport EFAULT, EINVAL, ENOENT, ENOMEM, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 from posix.fcntl cimport O_RDONLY
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 
 from broker.core.log cimport Log
+from broker.core.mapping cimport map_again, map_file, unmap_file
+from broker.core.reading cimport tell_damage
 from broker.core.segment cimport (
     RECORD_HEADER_BYTES,
     Segment,
+    below,
     in_place,
     record_get,
     resync,
@@ -32,7 +34,7 @@ from broker.core.segment cimport (
 )
 from broker.core.syncing import durable_next
 from broker.core.vfs cimport vfs_close, vfs_open
-from broker.core.view cimport hint_of
+from broker.core.view cimport hint_of, is_another
 
 cdef extern from "core.h" nogil:
     uint32_t tw_load_u32(const void *p)
@@ -99,7 +101,7 @@ cdef class Range:
             if self.path is None:
                 free(self.base)
             else:
-                munmap(self.base, self.size)
+                unmap_file(&self.file)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         """The records, as they stand in the file."""
@@ -159,36 +161,50 @@ cdef class Range:
         the segment has been dropped, else the disk does not read."""
         cdef found_t *found = &self.found
         if self.bound > self.first:
-            self.open()
+            self.open(False)
             if self.path is None:
                 with nogil:
                     sum_records(self.base, self.size, self.salt)
-            with nogil:
-                walk(self.base, self.size, self.at, self.salt, self.file_seq, self.first,
-                     self.bound, self.bytes_max, self.path is not None, found)
+            self.walk()
+            if found.hurts_size and self.path is not None:
+                self.open(True)     # memory may be at fault: who reads this goes on behind it
+                self.walk()
             if found.error == ENOMEM:
                 raise MemoryError
             if found.error:
                 raise OSError(found.error, os.strerror(found.error), self.log)
         return self.head()
 
-    cdef object open(self):
+    cdef object open(self, bint again):
+        """Map the file; `again`: have the disk be asked for all of it, whatever memory has."""
         cdef int fd = -1, error
-        cdef void *base
-        if self.path is None or self.base != NULL or not self.size:
+        if self.path is None or (self.base != NULL and not again) or not self.size:
             return              # of an empty file, as a power cut leaves it, nothing can be mapped
         error = vfs_open(self.path, O_RDONLY, &fd)
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self.path))
-        if <size_t>os.fstat(fd).st_size < self.size:
-            vfs_close(fd)       # a log made anew has a file of that name; ours is gone
-            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), os.fsdecode(self.path))
-        base = mmap(NULL, self.size, PROT_READ, MAP_SHARED, fd, 0)
-        error = errno
-        vfs_close(fd)
-        if base == MAP_FAILED:
+        try:
+            if is_another(fd, self.size, self.salt):
+                raise FileNotFoundError(ENOENT, os.strerror(ENOENT), os.fsdecode(self.path))
+            if again:
+                error = map_again(&self.file, fd, 0, self.size)
+            else:
+                error = map_file(fd, self.size, &self.file)
+        finally:
+            vfs_close(fd)
+        if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self.path))
-        self.base = <char *>base
+        self.base = self.file.base
+
+    cdef void walk(self) noexcept:
+        """Find the records from the beginning."""
+        cdef found_t *found = &self.found
+        found.count = found.gaps_size = found.places_size = found.hurts_size = 0
+        found.next_seq = self.first
+        found.error = 0
+        with nogil:
+            walk(self.base, self.size, self.at, self.salt, self.file_seq, self.first,
+                 self.bound, self.bytes_max, self.path is not None, found)
 
     cdef bytes head(self):
         cdef found_t *found = &self.found
@@ -271,7 +287,7 @@ cdef void walk(const char *base, size_t size, size_t at, uint32_t salt, uint64_t
         step = record_get(base + here, size - here, salt, True, &s)
         if step == 0 or s.rec.seq < expected or (
                 is_file and not in_place(s.rec.seq, file_seq, here)):
-            again = resync(base, size, here + 8, salt, file_seq, expected - (expected > 0))
+            again = resync(base, size, here + 8, salt, file_seq, below(expected))
             hurt = True
             again = again or size
             if not put_hurt(found, here, again):
@@ -310,8 +326,8 @@ cdef void walk(const char *base, size_t size, size_t at, uint32_t salt, uint64_t
 
 cdef bint populate(const char *base, size_t size, size_t at, size_t *populated,
                    found_t *found) noexcept nogil:
-    """Bring in the pages of the record at this place and some behind it, so that a disk that does
-    not read is an error here and not a signal."""
+    """Bring in the pages of the record at this place and some behind it, so that the disk is asked
+    for many at once."""
     cdef size_t need = at + RECORD_HEADER_BYTES, begin, end
     while True:
         need = min(need, size)
@@ -319,8 +335,8 @@ cdef bint populate(const char *base, size_t size, size_t at, size_t *populated,
             begin = min(at, populated[0]) & ~<size_t>(PAGE_BYTES - 1)
             end = min(size, max(need, populated[0] + POPULATE_BYTES))
             if madvise(<void *>(base + begin), end - begin, MADV_POPULATE_READ) != 0 and (
-                    errno != EINVAL):
-                found.error = EIO if errno == EFAULT else errno
+                    errno != EINVAL and errno != EFAULT):
+                found.error = errno     # EFAULT: it does not read, and counts as zeros when touched
                 return False
             populated[0] = end
             continue
@@ -390,13 +406,6 @@ cdef bint put_hurt(found_t *found, size_t start, size_t end) noexcept nogil:
     found.hurts[found.hurts_size + 1] = end
     found.hurts_size += 2
     return True
-
-
-cdef object tell_damage(Log log, Segment segment, size_t start, size_t end):
-    log.shared.quarantined_ranges += 1
-    log.shared.quarantined_bytes += end - start
-    log.shared.report('error', 'records do not read and are passed over', log=log.name,
-                      segment=segment.first_seq, offset=start, bytes=end - start)
 
 
 def moment_in_memory(Log log, int64_t time_ns):

@@ -1,8 +1,11 @@
 # cython: language_level=3
 """Where a cursor stands in the segments of its log, and getting there without a wait for a disk."""
+from libc.stdint cimport uint64_t
+
 from broker.core.cursor cimport Cursor
 from broker.core.inflight cimport entry_t
 from broker.core.jobs cimport job_t
+from broker.core.log cimport Log
 from broker.core.segment cimport Segment, stored_t
 
 # The record of an entry: 1 = it is there, 0 = it is lost, -1 = its file cannot be opened now.
@@ -13,4 +16,7 @@ cdef void move_to(Cursor cursor, Segment segment, size_t offset) noexcept
 cdef void load(Cursor cursor, size_t start) noexcept        # in the background
 cdef void loaded(Cursor cursor, job_t *job) noexcept        # ... that is done
 # Pass over a range of bytes from now on, and say so.
-cdef void quarantine(Cursor cursor, Segment segment, size_t start, size_t end) noexcept
+cdef void quarantine(Log log, Segment segment, size_t start, size_t end) noexcept
+cdef void tell_damage(Log log, Segment segment, size_t start, size_t end) noexcept
+# As segment.locate; damage found on the way is told.
+cdef size_t find_in(Log log, Segment segment, uint64_t seq) except? 0

@@ -9,7 +9,13 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from broker.core.cursor cimport Cursor
 from broker.core.inflight cimport entry_t
 from broker.core.jobs cimport JOB_LOAD, job_t
-from broker.core.segment cimport Segment, record_get, stored_t
+from broker.core.log cimport Log
+from broker.core.segment cimport Segment, below, record_get, resync, stored_t
+
+from broker.core.health import RECORDS
+
+cdef enum:
+    GIVE_UP_BYTES_MAX = 1 << 20     # looked through for the next record; readers go on from there
 
 
 cdef int read_entry(Cursor cursor, entry_t *e, stored_t *s) noexcept:
@@ -26,12 +32,16 @@ cdef int read_entry(Cursor cursor, entry_t *e, stored_t *s) noexcept:
             segment = cursor.log.segment_of(e.seq)
             if segment is None:
                 return 0
-            offset = find_in(cursor, segment, e.seq)
+            offset = find_in(cursor.log, segment, e.seq)
             e.segment = segment.id
             e.offset = <uint32_t>(offset >> 3)
-        if offset >= segment.size or not record_get(
-                segment.map() + offset, segment.size - offset, segment.salt,
-                segment.path is not None, s):
+        if offset >= segment.size:
+            return 0
+        if not record_get(segment.map() + offset, segment.size - offset, segment.salt,
+                          segment.path is not None, s) and not (
+                segment.read_again(offset, offset) and record_get(
+                    segment.base + offset, segment.size - offset, segment.salt, True, s)):
+            give_up(cursor.log, segment, offset, e.seq)
             return 0
     except OSError as problem:
         cannot_read(cursor, problem)
@@ -59,7 +69,7 @@ cdef bint locate(Cursor cursor) noexcept:
                 cursor.missing(min(segment.next_seq, cursor.log.frontier))
                 return cursor.next_seq < cursor.log.frontier
         else:
-            offset = find_in(cursor, segment, cursor.next_seq)
+            offset = find_in(cursor.log, segment, cursor.next_seq)
     except OSError as problem:
         cannot_read(cursor, problem)
         return False
@@ -67,13 +77,13 @@ cdef bint locate(Cursor cursor) noexcept:
     return True
 
 
-cdef size_t find_in(Cursor cursor, Segment segment, uint64_t seq) except? 0:
+cdef size_t find_in(Log log, Segment segment, uint64_t seq) except? 0:
     """As segment.locate; damage found on the way is told."""
     cdef object known = segment.quarantined and list(segment.quarantined) or []
     cdef size_t offset = segment.locate(seq)
     for found in segment.quarantined or ():
         if found not in known:
-            tell_damage(cursor, segment, found[0], found[1])
+            tell_damage(log, segment, found[0], found[1])
     return offset
 
 
@@ -97,6 +107,7 @@ cdef void move_to(Cursor cursor, Segment segment, size_t offset) noexcept:
             segment.users += 1
         cursor.loaded = 0
         cursor.segment = segment
+        cursor.faults = cursor.segment_faults = 0
     cursor.offset = offset
 
 
@@ -113,7 +124,7 @@ cdef void load(Cursor cursor, size_t start) noexcept:
     job.tag = min(segment.size, start + cursor.shared.load_bytes)
     job.salt = segment.salt
     job.first_seq = segment.first_seq
-    job.seq = cursor.next_seq - 1
+    job.seq = below(cursor.next_seq)
     cursor.loading = segment
     segment.users += 1
     cursor.shared.loader.submit(job)
@@ -126,7 +137,10 @@ cdef void loaded(Cursor cursor, job_t *job) noexcept:
     segment.users -= 1
     if job.done < job.tag and job.done < segment.size:
         end = job.resync if job.resync else segment.size
-        quarantine(cursor, segment, job.done, end)
+        if segment.read_again(job.done, end):
+            cursor.wake()       # memory may have been at fault: the disk is asked once more
+            return
+        quarantine(cursor.log, segment, job.done, end)
     if segment is cursor.segment:
         # it may have been put elsewhere meanwhile: then this says nothing of where it is
         if <size_t>job.offset <= max(cursor.offset, cursor.loaded):
@@ -137,15 +151,23 @@ cdef void loaded(Cursor cursor, job_t *job) noexcept:
     cursor.wake()
 
 
-cdef void quarantine(Cursor cursor, Segment segment, size_t start, size_t end) noexcept:
+cdef void give_up(Log log, Segment segment, size_t start, uint64_t seq) noexcept:
+    """The record of that seq, which was read here before, does not read any more."""
+    cdef size_t end = min(segment.size, start + GIVE_UP_BYTES_MAX)
+    quarantine(log, segment, start, resync(
+        segment.base, end, start + 8, segment.salt, segment.first_seq, seq) or end)
+
+
+cdef void quarantine(Log log, Segment segment, size_t start, size_t end) noexcept:
     """Pass over a range of bytes from now on, and say so."""
     if segment.quarantine(start, end):
-        tell_damage(cursor, segment, start, end)
+        tell_damage(log, segment, start, end)
 
 
-cdef void tell_damage(Cursor cursor, Segment segment, size_t start, size_t end) noexcept:
+cdef void tell_damage(Log log, Segment segment, size_t start, size_t end) noexcept:
     """A range of bytes turned out not to read."""
-    cursor.shared.quarantined_ranges += 1
-    cursor.shared.quarantined_bytes += end - start
-    cursor.shared.report('error', 'records do not read and are passed over', log=cursor.log.name,
-                         segment=segment.first_seq, offset=start, bytes=end - start)
+    log.shared.health.add(RECORDS, log.name, 'some do not read and are passed over')
+    log.shared.quarantined_ranges += 1
+    log.shared.quarantined_bytes += end - start
+    log.shared.report('error', 'records do not read and are passed over', log=log.name,
+                      segment=segment.first_seq, offset=start, bytes=end - start)

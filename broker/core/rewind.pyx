@@ -23,6 +23,7 @@ from broker.core.view cimport View, hint_of, view_of
 cdef void stand_at(Cursor cursor, uint64_t seq) noexcept:
     cdef consumer_t *c = cursor.all
     cursor.inflight.clear()
+    cursor.count_deferred()
     cursor.acks.reset(seq)
     cursor.next_seq = cursor.journalled_next = seq
     cursor.ahead = 0

@@ -4,15 +4,23 @@
 All of it is plain C memory owned by the Router. A sub_t belongs to the Sink that made it and
 must be removed before that Sink goes away.
 """
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from broker.core.seams cimport Sink
 from broker.core.trie cimport match_t, node_t, sub_t
-from broker.core.types cimport record_t
+from broker.core.types cimport record_t, tw_key_t
 
 cdef enum:
     CACHE_WAYS = 4      # places that an answer may have in the cache
     ROUTE_DEPTH = 16    # messages that lead to messages of the same Router, inside each other
+    CHANGES = 16        # of wildcards, that are remembered
+    CHANGE_SIZE = 63    # bytes of a subject that is
+
+
+# A wildcard subscription that came or went.
+cdef struct change_t:
+    uint8_t len             # of the subject; 0 = any, as far as we know
+    char subject[CHANGE_SIZE]
 
 
 cdef class Router:
@@ -20,7 +28,7 @@ cdef class Router:
     cdef node_t **table         # literal children of every node, open addressing
     cdef uint32_t table_mask
     cdef uint32_t table_used
-    cdef uint64_t seed
+    cdef tw_key_t key
     cdef uint64_t random
     cdef match_t *cache         # sets of CACHE_WAYS slots
     cdef uint32_t cache_mask    # number of sets - 1
@@ -28,6 +36,7 @@ cdef class Router:
     cdef size_t cached_refs     # sub pointers in the cache
     cdef size_t cached_refs_max
     cdef uint64_t version       # raised when a wildcard comes or goes
+    cdef change_t recent[CHANGES]       # by version, how it came to that
     cdef readonly uint64_t changes      # raised when any match_t may have died
     cdef readonly uint64_t size         # subscriptions held
     cdef readonly uint64_t inserts, removes, matches, cache_hits
@@ -60,6 +69,8 @@ cdef class Router:
     cdef void drop_child(self, node_t *node) noexcept
     cdef int grow_table(self) except -1
     cdef void changed(self, const char *subject, size_t n, int shape) noexcept
+    cdef void remember(self, const char *subject, size_t n) noexcept
+    cdef bint still_true(self, match_t *m) noexcept
     cdef void unlink(self, sub_t *sub) noexcept
     cdef void forget(self, const char *subject, size_t n) noexcept
     cdef void clear_cache(self) noexcept

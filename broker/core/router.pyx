@@ -2,26 +2,25 @@
 """Subject router: the trie of subscriptions, and a bounded cache of answers.
 
 A literal SUB or UNSUB drops one cached subject; a wildcard one raises `version`, and each cached
-answer is worked out again when it is next asked for.
+answer is looked at when it is next asked for: it is worked out again if one of the changes since
+then could alter it, or if they were too many to remember.
 
 A sink may route a further message while it is given one, of this Router too: what the outer call
 stands on stays as it is, the inner one gets answers of its own.
 """
 import os
 
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from broker.core.seams cimport Sink
 from broker.core.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, child_hash, clear_match, collect,
-    drop_queue, find_child, free_branches, free_node, gather_t, is_wildcard_node, join_plain,
-    join_queue, match_t, node_t, queue_name, queue_t, spell, sub_t, subject_shape, walk)
-from broker.core.types cimport record_t
-
-cdef extern from "core.h" nogil:
-    uint32_t tw_hash(uint64_t seed, const char *data, size_t len)
+    find_child, free_branches, free_node, gather_t, is_wildcard_node, join_plain, join_queue,
+    key_of, leave_queue, match_t, may_match, node_t, queue_name, queue_of, queue_t, spell, sub_t,
+    subject_shape, walk)
+from broker.core.types cimport record_t, tw_cache_hash
 
 cdef enum:
     TABLE_MIN = 64
@@ -33,8 +32,8 @@ cdef class Router:
         """`cache_subjects` (a power of two) and `cached_refs_max` bound the cache of answers."""
         if cache_subjects < CACHE_WAYS or cache_subjects & (cache_subjects - 1):
             raise ValueError('cache_subjects is not a power of two')
-        self.seed = int.from_bytes(os.urandom(8), 'little')
-        self.random = self.seed | 1
+        self.key = key_of(os.urandom(sizeof(self.key)))
+        self.random = int.from_bytes(os.urandom(8), 'little') | 1
         self.root = <node_t *>calloc(1, sizeof(node_t))
         self.table = <node_t **>calloc(TABLE_MIN, sizeof(void *))
         self.table_mask = TABLE_MIN - 1
@@ -94,7 +93,8 @@ cdef class Router:
         sub.node = node
         sub.sid_len = <uint16_t>sid_len
         memcpy(sub.sid, sid, sid_len)
-        if (join_queue(node, sub, queue, queue_len) if queue_len else join_plain(node, sub)) < 0:
+        if (join_queue(node, sub, &self.key, queue, queue_len) if queue_len
+                else join_plain(node, sub)) < 0:
             free(sub)
             raise MemoryError
         self.size += 1
@@ -109,8 +109,31 @@ cdef class Router:
         self.changes += 1
         if shape & SUBJECT_WILDCARD:
             self.version += 1
+            self.remember(subject, n)
         else:
             self.forget(subject, n)
+
+    cdef void remember(self, const char *subject, size_t n) noexcept:
+        """The change to this version is about these subjects; too long ones may be about any."""
+        cdef change_t *change = &self.recent[self.version % <uint64_t>CHANGES]
+        change.len = 0
+        if n <= sizeof(change.subject):
+            memcpy(change.subject, subject, n)
+            change.len = <uint8_t>n
+
+    cdef bint still_true(self, match_t *m) noexcept:
+        """Has no wildcard come or gone that the answer depends on? Then it is of this version."""
+        cdef uint64_t version
+        cdef change_t *change
+        if m.version == 0 or self.version - m.version > <uint64_t>CHANGES:
+            return False
+        for version in range(m.version + 1, self.version + 1):
+            change = &self.recent[version % <uint64_t>CHANGES]
+            if change.len == 0 or may_match(
+                    change.subject, change.len, m.subject, m.subject_len):
+                return False
+        m.version = self.version
+        return True
 
     cdef void remove(self, sub_t *sub) noexcept:
         """Unsubscribe and free. Not inside `deliver`: there, set `retired` and remove it later."""
@@ -166,7 +189,6 @@ cdef class Router:
 
     cdef void unlink(self, sub_t *sub) noexcept:
         cdef node_t *node = sub.node
-        cdef queue_t *q
         cdef sub_t *last
         if sub.group == 0:
             node.subs_size -= 1
@@ -178,17 +200,11 @@ cdef class Router:
                 node.subs = NULL
                 node.subs_cap = 0
             return
-        q = &node.queues[sub.group - 1]
-        q.size -= 1
-        last = q.members[q.size]
-        q.members[sub.place] = last
-        last.place = sub.place
-        if q.size == 0:
-            drop_queue(node, sub.group - 1)
+        leave_queue(node, sub)
 
     cdef const match_t *match(self, const char *subject, size_t n) except NULL:
         """Who gets this subject; the answer is valid until `changes` moves."""
-        cdef uint32_t h = tw_hash(self.seed, subject, n)
+        cdef uint32_t h = tw_cache_hash(&self.key, subject, n)
         cdef match_t *ways = self.cache + (h & self.cache_mask) * CACHE_WAYS
         cdef match_t *m
         cdef int i
@@ -197,7 +213,7 @@ cdef class Router:
             m = ways + i
             if m.subject_hash == h and m.subject_len == n and n and (
                     memcmp(m.subject, subject, n) == 0):
-                if m.version == self.version:
+                if m.version == self.version or self.still_true(m):
                     self.cache_hits += 1
                     return m
                 break
@@ -242,7 +258,7 @@ cdef class Router:
         m.subject_len = <uint32_t>n
         m.version = self.version
         if n and not subject_shape(subject, n) & SUBJECT_EMPTY_TOKEN:
-            walk(self.table, self.table_mask, self.seed, &g, self.root, subject, n)
+            walk(self.table, self.table_mask, &self.key, &g, self.root, subject, n)
         if g.failed or collect(m, &g) < 0:
             free(g.nodes)
             clear_match(m)
@@ -358,7 +374,7 @@ cdef class Router:
         elif n == 1 and token[0] == c'>':
             node = parent.tail
         else:
-            node = find_child(self.table, self.table_mask, self.seed, parent, token, n)
+            node = find_child(self.table, self.table_mask, &self.key, parent, token, n)
         if node != NULL or not make:
             return node
         node = <node_t *>calloc(1, sizeof(node_t) + n)
@@ -379,7 +395,7 @@ cdef class Router:
                 except MemoryError:
                     free(node)
                     raise
-            node.hash = child_hash(self.seed, parent, token, n)
+            node.hash = child_hash(&self.key, parent, token, n)
             i = node.hash & self.table_mask
             while self.table[i] != NULL:
                 i = (i + 1) & self.table_mask
@@ -423,7 +439,7 @@ cdef class Router:
         self.table_used -= 1
 
     cdef void forget(self, const char *subject, size_t n) noexcept:
-        cdef uint32_t h = tw_hash(self.seed, subject, n)
+        cdef uint32_t h = tw_cache_hash(&self.key, subject, n)
         cdef match_t *ways = self.cache + (h & self.cache_mask) * CACHE_WAYS
         cdef match_t *m
         cdef int i
@@ -464,7 +480,7 @@ cdef class Router:
 
 cdef bint is_listed(sub_t *member, const char *names, size_t n) noexcept nogil:
     """Is the name of its group in the list?"""
-    cdef queue_t *q = &member.node.queues[member.group - 1]
+    cdef queue_t *q = queue_of(member)
     cdef size_t i, start = 0
     for i in range(n + 1):
         if i == n or names[i] == c' ' or c'\t' <= names[i] <= c'\r':

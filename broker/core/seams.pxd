@@ -21,7 +21,14 @@ cdef class Sink(Task):
     cdef void routed(self, const record_t *rec) noexcept
 
 
+cdef enum Right:
+    RIGHT_READ = 1
+    RIGHT_WRITE = 2
+
+
 cdef class Session(Sink):
+    # Who the peer has proved to be, in its protocol's words; '' = nobody was asked.
+    cdef readonly str owner
     # Bytes of input this session needs before the operation at the tail is complete;
     # 0 = unknown. The connection makes room for that many.
     cdef Py_ssize_t need
@@ -42,3 +49,7 @@ cdef class Session(Sink):
     # The peer sends no more. True: the session still has something to say and closes later.
     cdef bint ended(self) noexcept
     cdef void closed(self) noexcept                     # the connection is gone
+    # Whether the peer's credentials give it this right to a subject of `space`, the Router of a
+    # subject space; False in a space that is not its own.
+    cdef bint lives_in(self, void *space) noexcept
+    cdef bint may(self, void *space, int right, const char *subject, size_t n) except -1

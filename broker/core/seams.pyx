@@ -26,6 +26,9 @@ cdef class Sink(Task):
 
 
 cdef class Session(Sink):
+    def __cinit__(self):
+        self.owner = ''
+
     cdef Py_ssize_t feed(self, const char *data, Py_ssize_t n) except -1:
         return n
 
@@ -52,3 +55,9 @@ cdef class Session(Sink):
 
     cdef void closed(self) noexcept:
         pass
+
+    cdef bint lives_in(self, void *space) noexcept:
+        return True
+
+    cdef bint may(self, void *space, int right, const char *subject, size_t n) except -1:
+        return True

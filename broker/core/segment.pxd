@@ -14,6 +14,7 @@
 """
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from broker.core.mapping cimport mapping_t
 from broker.core.types cimport record_t
 
 cdef enum:
@@ -50,6 +51,10 @@ cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint chec
 cdef inline bint in_place(uint64_t seq, uint64_t first_seq, size_t at) noexcept nogil:
     return seq - first_seq <= at // RECORD_HEADER_BYTES
 
+# The seq before this one; before 0, which a file may be named after, there is none.
+cdef inline uint64_t below(uint64_t seq) noexcept nogil:
+    return seq - 1 if seq else 0
+
 # Offset of the next good record at or behind `start` with a seq above `above`; 0 = none.
 cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
                    uint64_t first_seq, uint64_t above) noexcept nogil
@@ -68,18 +73,24 @@ cdef class Segment:
     cdef readonly size_t size           # bytes readers may read
     cdef readonly size_t planned        # bytes including those not yet written
     cdef size_t cap                     # most bytes it may get; lowered when it may get no more
-    cdef size_t mapped                  # bytes of the mapping
+    cdef mapping_t file                 # its mapping, unless it is in memory
+    cdef set read_twice                 # offsets at which the disk was asked once more; None = none
     cdef int fd                         # -1 when not open for writing
     cdef int second_fd                  # the same file opened once more, for syncing; -1 = not
+    cdef uint64_t second_since          # the log's last round when that was opened
     cdef char *base                     # mapping or memory; NULL when not mapped
     cdef uint32_t salt
     cdef size_t ready                   # [0, ready) can be read without waiting for a disk
     cdef int users                      # cursors that stand or load here
     cdef readonly bint active           # still written to
+    cdef bint delayed                   # the scan found records that have a time to wait for
     cdef bint dirty                     # written to since its last sync began
+    cdef readonly bint doubtful         # a write or sync of it failed: see mishap.pyx
+    cdef object mending                 # a Copy of it is under way; None = no
     cdef bint zeroed                    # zeros stand in the file behind its records
+    cdef bint bare                      # its header is not in the file: the disk was full
     cdef int64_t changed_ns             # wall clock of the last write
-    cdef bint known_to_folder           # the folder was synced since the file was made
+    cdef bint known_to_folder           # its name is on the disk
     cdef readonly list quarantined      # (from, to) byte ranges that do not read; None = none
     cdef uint64_t *index_seq            # sparse: the first record at or behind each step
     cdef size_t *index_offset
@@ -96,4 +107,8 @@ cdef class Segment:
     cdef size_t start(self) noexcept
     cdef size_t hop(self, size_t offset) noexcept
     cdef bint quarantine(self, size_t start, size_t end)
+    # Have the disk be asked for these bytes, once more than memory was; False: it was already.
+    cdef bint read_again(self, size_t start, size_t end) noexcept
+    # A page of it could not be read: verify everything anew, and append no more to it.
+    cdef void distrust(self) noexcept
     cdef object scan(self)

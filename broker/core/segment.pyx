@@ -2,13 +2,12 @@
 """Segments: the record codec, scanning, and the mapping that readers read from."""
 import os
 
-from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 from posix.fcntl cimport O_RDONLY
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 
+from broker.core.mapping cimport faults_of, map_again, map_file, unmap_file
 from broker.core.staged cimport STORED_STAGED
 from broker.core.types cimport record_t
 from broker.core.vfs cimport vfs_close, vfs_open
@@ -29,6 +28,12 @@ cdef extern from "crc32c.h" nogil:
 
 cdef enum:
     INDEX_STEP_BYTES = 32768
+    AGAIN_BYTES_MIN = 1 << 16       # read again at a time,
+    AGAIN_BYTES_MAX = 1 << 22
+    READ_TWICE_MAX = 64             # places of a segment that are read again at all
+    FACTS_BYTES = 16        # at the end of a file header: FACTS_*, then the face
+    FACTS_KNOWN = 1
+    FACTS_OWN = 2
 
 MAGIC = b'TWINLOG\0'
 
@@ -51,8 +56,11 @@ def crc32c(data, uint32_t crc=0):
     return tw_crc32c(crc, &view[0], <size_t>view.shape[0])
 
 
-def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns):
-    """The 64 bytes a segment file begins with."""
+def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns, face=None, bint own=False):
+    """The 64 bytes a segment file begins with.
+
+    `face`: the protocol whose own the log is; `own`: it has settings of its own.
+    """
     cdef bytearray head = bytearray(FILE_HEADER_BYTES)
     cdef char *p = head
     head[0:8] = MAGIC
@@ -61,6 +69,10 @@ def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns):
     head[16:16 + LOG_ID_BYTES] = log_id
     tw_store_u64(p + 32, first_seq)
     tw_store_i64(p + 40, created_ns)
+    name = (face or '').encode()
+    if len(name) < FACTS_BYTES:
+        p[48] = <char>(FACTS_KNOWN | (FACTS_OWN if own else 0))
+        head[49:49 + len(name)] = name
     tw_store_u32(p + 12, tw_crc32c(0, p + 16, FILE_HEADER_BYTES - 16))
     return bytes(head)
 
@@ -77,6 +89,15 @@ def check_header(bytes head, path):
         raise FormatError(
             f'{os.fsdecode(path)}: log format version {version}; this build reads {FORMAT_VERSION}')
     return head[16:16 + LOG_ID_BYTES], tw_load_u64(p + 32)
+
+
+def header_facts(bytes head):
+    """(face, whether the log has settings of its own) of a good file header; None: it is of a
+    build that did not write them."""
+    cdef int known = head[48]
+    if not known & FACTS_KNOWN:
+        return None
+    return head[49:48 + FACTS_BYTES].rstrip(b'\0').decode() or None, bool(known & FACTS_OWN)
 
 
 cdef void record_put(char *p, const record_t *rec, int64_t not_before_ns,
@@ -226,7 +247,6 @@ cdef class Segment:
     cdef const char *map(self) except NULL:
         """Where byte 0 of the file is to be read; stays until unmap."""
         cdef int fd = self.fd, error
-        cdef void *base
         if self.base != NULL:
             return self.base
         if self.path is None:
@@ -238,14 +258,12 @@ cdef class Segment:
             error = vfs_open(self.path, O_RDONLY, &fd)
             if error:
                 raise OSError(error, os.strerror(error), os.fsdecode(self.path))
-        self.mapped = self.cap
-        base = mmap(NULL, self.mapped, PROT_READ, MAP_SHARED, fd, 0)
-        error = errno
+        error = map_file(fd, self.cap, &self.file)
         if fd != self.fd:
             vfs_close(fd)
-        if base == MAP_FAILED:
+        if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self.path))
-        self.base = <char *>base
+        self.base = self.file.base
         return self.base
 
     cdef void unmap(self) noexcept:
@@ -254,7 +272,7 @@ cdef class Segment:
         if self.path is None:
             free(self.base)
         else:
-            munmap(self.base, self.mapped)
+            unmap_file(&self.file)
         self.base = NULL
 
     cdef int widen(self, size_t cap) except -1:
@@ -281,7 +299,7 @@ cdef class Segment:
         at = self.index_offset[low - 1] if low else self.start()
         # what stands at `at` is looked for itself if it does not read
         last = self.index_seq[low - 1] if low else self.first_seq
-        last -= last > 0
+        last = below(last)
         while True:
             at = self.hop(at)
             if at >= self.size:
@@ -289,6 +307,8 @@ cdef class Segment:
             # what a disk may have changed is verified: a wrong length leads astray
             step = record_get(base + at, self.size - at, self.salt, at >= self.ready, &s)
             if step == 0 or not in_place(s.rec.seq, self.first_seq, at):
+                if self.read_again(at, at):
+                    continue
                 self.quarantine(at, resync(
                     base, self.size, at + 8, self.salt, self.first_seq, last) or self.size)
                 continue
@@ -313,32 +333,63 @@ cdef class Segment:
         """Never read these bytes again; they stay in the file. True when that is news."""
         if self.quarantined is None:
             self.quarantined = []
+        end = (end + 7) & ~<size_t>7        # where the next record can begin
         if (start, end) in self.quarantined:
             return False
         self.quarantined.append((start, end))
         self.quarantined.sort()
         return True
 
+    cdef bint read_again(self, size_t start, size_t end) noexcept:
+        cdef int fd = self.fd, error
+        if self.path is None or self.base == NULL or self.base != self.file.base:
+            return False
+        if self.read_twice is None:
+            self.read_twice = set()
+        # each place once, whoever else fails at another one meanwhile
+        if start in self.read_twice or len(self.read_twice) >= READ_TWICE_MAX:
+            return False
+        self.read_twice.add(start)
+        end = min(max(end, start + AGAIN_BYTES_MIN), start + AGAIN_BYTES_MAX)
+        if fd < 0 and vfs_open(self.path, O_RDONLY, &fd):
+            return False
+        error = map_again(&self.file, fd, start, min(end, self.size))
+        if fd != self.fd:
+            vfs_close(fd)
+        return not error
+
+    cdef void distrust(self) noexcept:
+        self.ready = 0
+        if self.active:
+            self.cap = self.planned
+
     cdef object scan(self):
         """Verify every record and build the index.
 
         Sets size and next_seq to what is good and returns (cut, quarantined) byte counts:
-        `cut` bytes behind the last good record are to be cut by the caller.
+        `cut` bytes behind the last good record are to be cut by the caller. A tail of which the
+        disk does not give everything is not cut but quarantined, and seqs that may be in it are
+        left out.
         """
         cdef const char *base = self.map()
         cdef size_t at = self.start(), size = self.size, step, again, bad = 0
-        cdef uint64_t expected = self.first_seq
+        cdef uint64_t expected = self.first_seq, faults
         cdef stored_t s
         while at < size:
+            faults = faults_of(&self.file)
             step = record_get(base + at, size - at, self.salt, True, &s)
             if step and s.rec.seq >= expected and in_place(s.rec.seq, self.first_seq, at):
                 self.note(s.rec.seq, at)
+                self.delayed |= s.not_before_ns != 0
                 expected = s.rec.seq + 1
                 at += step
                 continue
-            again = resync(base, size, at + 8, self.salt, self.first_seq, expected - 1)
+            again = resync(base, size, at + 8, self.salt, self.first_seq, below(expected))
             if again == 0:
-                break
+                if faults == faults_of(&self.file):
+                    break
+                again = size
+                expected += (size - at) // RECORD_HEADER_BYTES + 1
             self.quarantine(at, again)
             bad += again - at
             at = again

@@ -42,6 +42,11 @@ def change(Log log, dict settings, policy_for, retention_for):
         log.settings = before
         raise
     configure(log, policy_for, retention_for)
+    try:
+        log.restamp()
+    except OSError as problem:
+        log.shared.report('warning', 'a segment cannot be told of the settings', log=log.name,
+                          reason=str(problem))
     log.touch()
     log.settle()    # who waited for a sync that is not asked for any more
     if log.sync_policy == SYNC_PERIOD and log.unsynced and log.timer.pos == 0:

@@ -13,6 +13,7 @@ cdef class Shared:
     cdef readonly Worker syncer         # fdatasync, and closing what may be under sync
     cdef readonly Worker second_syncer  # the same, for a second sync of a log at the same time
     cdef readonly Worker loader         # cold reads
+    cdef readonly Worker mender         # copies of doubtful segments
     cdef readonly Router router         # live subscribers
     cdef readonly object root           # str: folder of all logs; None = everything in memory
     cdef public object report           # report(level, text, **fields): the engine's log lines
@@ -32,15 +33,21 @@ cdef class Shared:
     cdef public int64_t inline_pause_max_ns
     cdef int64_t inline_pause           # the pause in force
     cdef int64_t inline_after_ns        # monotonic; not before
+    cdef bint uncut                     # the last inline write failed and could not be taken back
+    cdef int found_left                 # logs found at start that may still be synced this second
     cdef readonly uint64_t inline_writes, inline_stalls
     cdef public int64_t retry_ns            # after a failed write, appends are refused for so long
     cdef public uint32_t entries_max        # per cursor: in flight, deferred and to be given again
+    cdef public uint64_t deferred_max       # of all cursors together
+    cdef public uint64_t deferred           # ... that they do hold
     cdef public uint64_t window_max         # per cursor: records between ack floor and last ack
     cdef public int64_t ack_latency_ns      # window of each cursor's latencies; 0 = not kept
     cdef public double settle_poll      # seconds between looks while a stopping engine settles
     cdef public bint to_live, from_live     # the two crossings between logs and live subscribers
+    cdef public tuple private_subjects      # prefixes (bytes) of names that never cross
     cdef public object new_cursor       # called with each cursor that is made; None = nobody
     cdef object events                  # an EventLog, told of each delivery; None = nobody
+    cdef readonly object health         # a Health: what is wrong with the data folder, for long
     cdef readonly list watchers         # called with (log, cursor or None, made): see Engine
     cdef readonly set touched           # logs that the housekeeping must look at
     # counters for monitoring
@@ -50,6 +57,7 @@ cdef class Shared:
     cdef public double sync_seconds
     cdef readonly list sync_buckets     # counts by SYNC_BUCKETS
 
+    cdef uint64_t deferred_share(self) noexcept     # what one cursor may hold back now
     cdef bint may_inline(self, size_t n) noexcept
     cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept
     cdef void changed(self, str log, cursor, bint made)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from broker.core.cursor import Cursor
+from broker.core.health import Health
 from broker.core.jobs import Worker
 from broker.core.log import Log
 from broker.core.router import Router
@@ -37,13 +38,17 @@ class Shared:
     inline_stalls: int
     retry_ns: int
     entries_max: int
+    deferred_max: int
+    deferred: int
     window_max: int
     ack_latency_ns: int
     settle_poll: float
     to_live: bool
     from_live: bool
+    health: Health
     watchers: list[Callable[[str, str | None, bool], object]]
     touched: set[Log]
+    private_subjects: tuple[bytes, ...]
     new_cursor: Callable[[Cursor], object] | None
     bytes_written: int
     write_errors: int

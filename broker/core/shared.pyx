@@ -7,6 +7,11 @@ from broker.core.router cimport Router
 from broker.core.turn cimport Turn
 from broker.core.vfs cimport vfs_truncate, vfs_write
 
+from broker.core.health import Health
+
+cdef enum:
+    DEFERRED_MIN = 1024     # one cursor may hold back, however many there are
+
 # Upper bounds of the sync latency histogram, in seconds.
 SYNC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -17,16 +22,22 @@ cdef class Shared:
         self.turn = turn
         self.router = router
         self.root = root
+        self.private_subjects = ()
         self.report = report
         for name, value in limits.items():
             setattr(self, name, value)
         self.touched = set()
+        self.health = Health()
         self.watchers = []
         self.writer = Worker('log-writer')
         self.syncer = Worker('log-syncer')
         self.second_syncer = Worker('log-syncer-2')
         self.loader = Worker('log-loader')
+        self.mender = Worker('log-mender')
         self.sync_buckets = [0] * (len(SYNC_BUCKETS) + 1)
+
+    cdef uint64_t deferred_share(self) noexcept:
+        return <uint64_t>-1 if self.deferred < self.deferred_max else <uint64_t>DEFERRED_MIN
 
     cdef bint may_inline(self, size_t n) noexcept:
         """A short write may be done here and now: the writer is idle and writes have been quick."""
@@ -42,8 +53,10 @@ cdef class Shared:
         """
         cdef int64_t before = monotonic_ns(), took
         cdef int error = vfs_write(fd, data, n, offset)
+        self.uncut = False
         if error:
-            vfs_truncate(fd, offset)    # what got in must not look like a record later
+            # what got in must not look like a record later
+            self.uncut = vfs_truncate(fd, offset) != 0
         took = monotonic_ns() - before
         self.inline_writes += 1
         if took > self.inline_stall_ns:
@@ -77,4 +90,4 @@ cdef class Shared:
     @property
     def workers(self):
         """All of them; the loop calls `reap` of each when its event_fd is readable."""
-        return (self.writer, self.syncer, self.second_syncer, self.loader)
+        return (self.writer, self.syncer, self.second_syncer, self.loader, self.mender)

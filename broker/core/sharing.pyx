@@ -4,11 +4,11 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint16_t, uint64_t
 
 from broker.core.batch cimport Batch
-from broker.core.cursor cimport Cursor
 from broker.core.deadletter cimport skip_others
 from broker.core.log cimport Log
 from broker.core.segment cimport STORED_ADDRESSED, STORED_LIVE, record_get, stored_t
 from broker.core.trie cimport match_t
+from broker.core.types cimport REC_NOT_STORED
 
 cdef enum:
     WORD_MAX = 4096     # of a subject that live clients can be expected to take
@@ -19,14 +19,12 @@ cdef void share(Log log, Batch batch) noexcept:
     cdef uint64_t changes = 0
     cdef size_t at = 0
     cdef stored_t s
-    cdef Cursor cursor
     cdef const char *own = <const char *>log.subject
     cdef bint live = batch.unrouted and log.to_live and is_word(own, <size_t>len(log.subject))
     while at < batch.len:
         at += record_get(batch.data + at, batch.len - at, log.salt, False, &s)
-        if s.not_before_ns and s.rec.seq < log.frontier:
-            for cursor in log.cursors.values():
-                cursor.defer(&s, 0)
+        if s.not_before_ns > log.shared.turn.wall_ns:
+            log.delay(s.rec.seq, s.not_before_ns)
         if s.flags & STORED_ADDRESSED and s.rec.seq < log.frontier:
             skip_others(log, &s)
         if not live or s.flags & STORED_LIVE:
@@ -44,6 +42,7 @@ cdef void share(Log log, Batch batch) noexcept:
             if m.size == (1 if log.binding is not None else 0) and (
                     not batch.delayed and not batch.foreign):
                 return      # nobody but this log itself wants the subject
+        s.rec.flags |= REC_NOT_STORED
         log.shared.router.route(m, &s.rec, <void *>log.binding)
 
 

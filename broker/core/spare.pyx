@@ -117,8 +117,7 @@ cdef int begin_file(Log log, Segment segment, const char *head, size_t head_len)
         error = vfs_open(segment.path, O_RDWR | O_CREAT | O_EXCL, &segment.fd)
     if not error:
         error = vfs_write(segment.fd, head, head_len, 0)
-        if error:
-            vfs_unlink(segment.path)
+        segment.bare = error != 0
     return error
 
 

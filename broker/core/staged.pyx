@@ -21,13 +21,14 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 
 from broker.core.dedupe cimport Window, id_t
 from broker.core.log cimport Log
+from broker.core.mapping cimport faults_of, map_file, mapping_t, unmap_file
 from broker.core.segment cimport (
     FILE_HEADER_BYTES,
     HEADERS_LEN_MAX,
+    below,
     in_place,
     record_get,
     resync,
@@ -409,7 +410,7 @@ cdef void search(const char *base, size_t size, uint32_t salt, uint64_t first_se
     while at < size:
         step = record_get(base + at, size - at, salt, True, &s)
         if step == 0 or s.rec.seq < expected or not in_place(s.rec.seq, first_seq, at):
-            at = resync(base, size, at + 8, salt, first_seq, expected - 1)
+            at = resync(base, size, at + 8, salt, first_seq, below(expected))
             if at == 0:
                 break
             continue
@@ -428,11 +429,11 @@ def find_staged(bytes path, bytes log_id, uint64_t first_seq, uint64_t next_seq,
     seq). `next_seq`: where the next segment begins. OSError.
 
     size_max: all that may be looked at. Zeros behind the records of a log that is open are cut off
-    at any moment, and who looks at memory that is no file any more ends the process.
+    at any moment, and memory that is no file any more does not read.
     """
     cdef int fd = -1
     cdef int error = vfs_open(path, O_RDONLY, &fd)
-    cdef void *base
+    cdef mapping_t m
     cdef size_t size
     cdef found_t f
     cdef uint32_t salt = salt_of(log_id)
@@ -440,21 +441,23 @@ def find_staged(bytes path, bytes log_id, uint64_t first_seq, uint64_t next_seq,
     if error:
         raise OSError(error, os.strerror(error), os.fsdecode(path))
     size = min(<size_t>os.fstat(fd).st_size, size_max)
-    base = mmap(NULL, max(size, <size_t>1), PROT_READ, MAP_SHARED, fd, 0)
-    error = errno
+    memset(&m, 0, sizeof(m))
+    error = map_file(fd, max(size, <size_t>1), &m)
     vfs_close(fd)
-    if base == MAP_FAILED:
+    if error:
         raise OSError(error, os.strerror(error), os.fsdecode(path))
     memset(&f, 0, sizeof(f))
     f.low = <uint64_t>-1
     with nogil:
         # a disk that does not read is an error here, and not a signal
-        if size and madvise(base, size, MADV_POPULATE_READ) and errno != EINVAL:
+        if size and madvise(m.base, size, MADV_POPULATE_READ) and errno != EINVAL:
             error = EIO if errno == EFAULT else errno
         else:
             error = 0
-            search(<const char *>base, size, salt, first_seq, next_seq, id, &f)
-        munmap(base, max(size, <size_t>1))
+            search(m.base, size, salt, first_seq, next_seq, id, &f)
+            if size and faults_of(&m):
+                error = EIO
+        unmap_file(&m)
     if error:
         raise OSError(error, os.strerror(error), os.fsdecode(path))
     try:

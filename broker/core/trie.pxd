@@ -2,16 +2,18 @@
 """The trie below the router: plain C memory, owned by the Router that it belongs to."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
+from broker.core.types cimport tw_key_t
+
 cdef struct sub_t:
     void *sink              # the Sink it delivers to; borrowed
     node_t *node            # where it hangs
     uint64_t delivered      # messages so far; kept by the sink
     uint64_t max            # the sink retires it after that many; 0 = no limit
     uint32_t place          # index in the array it stands in
-    uint32_t group          # index of its queue group at the node + 1; 0 = plain
+    uint32_t group          # number of its queue group at the node + 1 (queue_of); 0 = plain
     uint32_t hash           # of sid, for its owner's table
     uint16_t sid_len
-    uint16_t far            # its weight when it stands for members on another server; 0 = here
+    uint16_t far            # its weight if it stands for members of another server; 0; set_far
     uint8_t retired         # takes no more messages; its sink removes it when no route runs
     char sid[1]             # its owner's name for it: sid_len bytes in line
 
@@ -21,14 +23,17 @@ cdef struct queue_t:
     uint32_t name_len
     uint32_t size
     uint32_t cap
+    uint32_t hash           # of the name
     sub_t **members         # owned array of borrowed subs
+    uint32_t number         # what its members know it by: stays while rows move
+    uint32_t far            # members on other servers
 
 cdef struct node_t:
     node_t *parent
     node_t *star            # the child for `*`
     node_t *tail            # the child for `>`
     sub_t **subs            # plain ones
-    queue_t *queues
+    queue_t *queues         # queues_size of them, in no order; owned, and with a head in front
     uint32_t subs_size
     uint32_t subs_cap
     uint32_t queues_size
@@ -66,18 +71,27 @@ cdef struct gather_t:
     bint failed
 
 cdef bint is_wildcard_node(node_t *node) noexcept nogil
-cdef uint32_t child_hash(uint64_t seed, node_t *parent, const char *token, size_t n) noexcept nogil
-cdef node_t *find_child(node_t **table, uint32_t mask, uint64_t seed, node_t *parent,
+cdef uint32_t child_hash(const tw_key_t *key, node_t *parent, const char *token,
+                         size_t n) noexcept nogil
+cdef node_t *find_child(node_t **table, uint32_t mask, const tw_key_t *key, node_t *parent,
                         const char *token, size_t n) noexcept nogil
-cdef void walk(node_t **table, uint32_t mask, uint64_t seed, gather_t *g, node_t *node,
+cdef void walk(node_t **table, uint32_t mask, const tw_key_t *key, gather_t *g, node_t *node,
                const char *rest, size_t n) noexcept nogil
-cdef int collect(match_t *m, gather_t *g) noexcept nogil
+# Could a subscription to the pattern get messages of the subject? No is certain.
+cdef bint may_match(const char *pattern, size_t pattern_len, const char *subject,
+                    size_t n) noexcept nogil
+cdef int collect(match_t *m, gather_t *g) noexcept nogil    # -1 = no memory
 cdef int join_plain(node_t *node, sub_t *sub) noexcept nogil
-cdef int join_queue(node_t *node, sub_t *sub, const char *name, size_t n) noexcept nogil
-cdef void drop_queue(node_t *node, uint32_t i) noexcept nogil
+cdef int join_queue(node_t *node, sub_t *sub, const tw_key_t *key, const char *name,
+                    size_t n) noexcept nogil
+cdef void leave_queue(node_t *node, sub_t *sub) noexcept nogil
+cdef queue_t *queue_of(sub_t *sub) noexcept nogil       # its group has to be one
+cdef void set_far(sub_t *sub, uint16_t weight) noexcept nogil
 cdef void clear_match(match_t *m) noexcept nogil
 cdef void free_node(node_t *node) noexcept nogil
 cdef void free_branches(node_t *node) noexcept nogil
+
+cdef tw_key_t key_of(bytes key) except *    # ValueError when it is not 16 bytes long
 
 # The subject of a node; the queue group of a subscription, or nothing.
 cdef bytes spell(node_t *node)

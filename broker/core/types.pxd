@@ -10,6 +10,17 @@ cdef extern from "core.h" nogil:
         const char *ptr   # first byte; valid until the next feed unless its owner says otherwise
         uint32_t len      # bytes
 
+    # Of a hash; 16 random bytes.
+    ctypedef struct tw_key_t:
+        uint64_t k0
+        uint64_t k1
+
+    # SipHash-1-3 of a word, if there is one, and a text; tw_hash is its lower half.
+    uint64_t tw_siphash(const tw_key_t *key, const uint64_t *below, const char *data, size_t len)
+    uint32_t tw_hash(const tw_key_t *key, const char *data, size_t len)
+    # For caches that look at a few places only: quicker, and no more than hard to predict.
+    uint32_t tw_cache_hash(const tw_key_t *key, const char *data, size_t len)
+
     # One message on its way through the broker. All pointers are valid for the call only.
     ctypedef struct record_t:
         const char *subject     # subject_len bytes
@@ -38,3 +49,5 @@ cdef extern from "core.h" nogil:
     # record_t.flags
     enum:
         REC_CRLF      # data is followed by CR LF in memory, so both can be copied at once
+        REC_NOT_STORED      # it comes from a log: no log stores it, see Binding
+        REC_AT_HOME   # to other servers it goes only if its subject is an inbox

@@ -9,7 +9,8 @@ cdef enum FileCall:
     CALL_TRUNCATE = 3
     CALL_RENAME = 4
     CALL_UNLINK = 5
-    CALLS = 6
+    CALL_SYNC_PATH = 6      # those of CALL_SYNC that are given a path
+    CALLS = 7
 
 cdef int vfs_open(const char *path, int flags, int *fd) noexcept nogil
 cdef int vfs_write(int fd, const char *data, size_t n, int64_t offset) noexcept nogil   # all of it
@@ -18,4 +19,9 @@ cdef int vfs_sync_path(const char *path) noexcept nogil
 cdef int vfs_truncate(int fd, int64_t size) noexcept nogil
 cdef int vfs_rename(const char *old, const char *new) noexcept nogil
 cdef int vfs_unlink(const char *path) noexcept nogil
+# A new file `fresh` with the first n bytes of `source`, synced and put into the place of `path`,
+# its name. ENOENT: the name is another file's by now. Pages that do not read become zeros and are
+# counted in bytes; the file stays then, as `path`.unreadable.
+cdef int vfs_copy(int source, const char *path, size_t n, const char *fresh,
+                  size_t *unreadable) noexcept nogil
 cdef void vfs_close(int fd) noexcept nogil

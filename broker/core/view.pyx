@@ -7,15 +7,25 @@ it is gone.
 """
 import os
 
-from libc.errno cimport errno
+from libc.errno cimport ENOENT
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 from posix.fcntl cimport O_RDONLY
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 
-from broker.core.segment cimport Segment, record_get, resync, stored_t
+from broker.core.mapping cimport map_file, read_at, unmap_file
+from broker.core.segment cimport (
+    FILE_HEADER_BYTES,
+    Segment,
+    below,
+    record_get,
+    resync,
+    salt_of,
+    stored_t,
+)
 from broker.core.vfs cimport vfs_close, vfs_open
+
+from broker.core.segment import check_header
 
 
 cdef View view_of(Segment segment):
@@ -46,6 +56,18 @@ cdef size_t hint_of(Segment segment, uint64_t seq) noexcept:
     return segment.index_offset[low - 1] if low else segment.start()
 
 
+cdef bint is_another(int fd, size_t size, uint32_t salt) except -1:
+    """Whether a file is not the one that was meant: it is shorter, or says that it belongs to
+    another log, which was made in the place of the one that is gone."""
+    cdef char head[FILE_HEADER_BYTES]
+    if <size_t>os.fstat(fd).st_size < size:
+        return True
+    if read_at(fd, head, FILE_HEADER_BYTES, 0) != <ssize_t>FILE_HEADER_BYTES:
+        return False        # it does not read: who walks over it will see what does
+    header = check_header(head[:FILE_HEADER_BYTES], 'segment')
+    return header is not None and salt_of(<const char *><bytes>header[0]) != salt
+
+
 cdef class View:
     def __dealloc__(self):
         if self.base == NULL:
@@ -53,26 +75,24 @@ cdef class View:
         if self.path is None:
             free(self.base)
         else:
-            munmap(self.base, self.size)
+            unmap_file(&self.file)
 
     cdef object open(self):
         """Map the file; FileNotFoundError when it has been dropped."""
         cdef int fd = -1, error
-        cdef void *base
         if self.base != NULL or self.size == 0 or self.path is None:
             return
         error = vfs_open(self.path, O_RDONLY, &fd)
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self.path))
-        if <size_t>os.fstat(fd).st_size < self.size:
-            vfs_close(fd)       # a log made anew has a file of that name; ours is gone
-            raise FileNotFoundError(os.fsdecode(self.path))
-        base = mmap(NULL, self.size, PROT_READ, MAP_SHARED, fd, 0)
-        error = errno
+        if is_another(fd, self.size, self.salt):
+            vfs_close(fd)
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), os.fsdecode(self.path))
+        error = map_file(fd, self.size, &self.file)
         vfs_close(fd)
-        if base == MAP_FAILED:
+        if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self.path))
-        self.base = <char *>base
+        self.base = self.file.base
 
     cdef bint find(self, uint64_t seq, int64_t time_ns, stored_t *s) noexcept:
         cdef bint check = self.path is not None
@@ -91,7 +111,7 @@ cdef size_t walk(const char *base, size_t size, size_t start, uint32_t salt, uin
     while at < size:
         step = record_get(base + at, size - at, salt, check, s)
         if step == 0:
-            at = resync(base, size, at + 8, salt, first_seq, first_seq - (first_seq > 0))
+            at = resync(base, size, at + 8, salt, first_seq, below(first_seq))
             if at == 0:
                 break
             continue

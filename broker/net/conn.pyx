@@ -29,6 +29,11 @@ from broker.openssl import cipher_name, shown_behind, version_name
 
 LOG = logging.getLogger('broker.net')
 
+# Whose the output of a connection is that has ended: nothing of it is ever written. A connection
+# that stayed its owner would be in a cycle, and the garbage collector comes rarely.
+cdef Task NOBODY = Task()
+NOBODY.queued = True
+
 
 cdef class Conn(Task):
     def __init__(self, door, Session session, InBuf shared, turn, pool, size_t out_limit):
@@ -65,6 +70,7 @@ cdef class Conn(Task):
         self.tail = None
         self.session.closed()
         self.door.left(self)
+        self.out.owner = NOBODY
 
     def eof_received(self):
         # Answers that are still due keep the connection; once it is closing nothing does.

@@ -15,7 +15,7 @@ class _Owner(Protocol):
 @final
 class Knock(Session):
     link: Conn
-    owner: _Owner
+    owner: _Owner  # type: ignore[assignment]  # whose knock it is; nobody has logged in yet
     head: bytearray
     def __init__(self, owner: _Owner) -> None: ...
     def wait(self, ns: int) -> None: ...

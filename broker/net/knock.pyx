@@ -30,6 +30,8 @@ cdef class Knock(Session):
         return n
 
     cdef void secured(self, str cause) noexcept:
+        if self.link is None:
+            return
         try:
             self.owner.secured(self, cause)
         except Exception as problem:
@@ -42,10 +44,14 @@ cdef class Knock(Session):
     cdef void closed(self) noexcept:
         self.wait(0)
         self.owner.left(self)
+        self.link = None    # else both would be in a cycle, and the garbage collector comes rarely
 
     def wait(self, int64_t ns):
         """The owner is told `late` then, unless it says something else before; 0 = never."""
-        cdef OutBuf out = self.link.out
+        cdef OutBuf out
+        if self.link is None:
+            return
+        out = self.link.out
         out.turn.disarm(self)
         if ns:
             out.turn.arm(self, out.turn.now_ns + ns)

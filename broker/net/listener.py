@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
+import resource
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -16,6 +18,7 @@ from broker import limits
 from broker.core.inbuf import InBuf
 from broker.core.outbuf import ChunkPool
 from broker.core.turn import Turn
+from broker.net import umask
 from broker.net.conn import Conn
 from broker.net.handshakes import Handshakes
 from broker.net.listening import opening
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from broker.core.seams import Session
 
 _NS_PER_MS = 1_000_000
+
+log = logging.getLogger("broker.net")
 
 
 def is_answered(path: str) -> bool:
@@ -42,6 +47,21 @@ def remove_socket(path: str) -> None:
         Path(path).unlink()
 
 
+def files_are_short() -> bool:
+    """Whether only those files can still be opened that the log needs. A new one gets the lowest
+    number that is free, so its number is about how many there are."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most == resource.RLIM_INFINITY:
+        return False
+    kept = max(limits.OPEN_FILES_KEPT_MIN, most // limits.OPEN_FILES_KEPT_DIVISOR)
+    try:
+        number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return error.errno in {errno.EMFILE, errno.ENFILE}
+    os.close(number)
+    return number >= most - min(kept, limits.OPEN_FILES_KEPT_MAX)
+
+
 class Runtime:
     """The parts that every door on one loop uses together; made while that loop runs."""
 
@@ -52,6 +72,27 @@ class Runtime:
         self.shared = InBuf(limits.RECEIVE_BUFFER)
         self.plain = InBuf(limits.RECEIVE_BUFFER)  # what filters decode
         self.handshakes = Handshakes(self.loop.call_soon)
+        self._crowded = False
+
+    def crowded(self) -> bool:
+        """Whether a new connection has to be closed, so that the log can open its files."""
+        crowded = files_are_short()
+        if crowded and not self._crowded:
+            self._crowded = True
+            log.error("too many open files: new connections are closed at once")
+            self._look_later()
+        return crowded
+
+    def _look_later(self) -> None:
+        self.loop.call_later(limits.OPEN_FILES_LOOK / limits.SECOND, self._look_again)
+
+    def _look_again(self) -> None:
+        # Once a second, not for each connection: a flood must not fill the server's own log.
+        if files_are_short():
+            self._look_later()
+            return
+        self._crowded = False
+        log.info("files can be opened again")
 
     def _call_at_ns(self, due_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         # the loop counts whole milliseconds: rounded up, so that it does not ring too early
@@ -119,6 +160,7 @@ class Door(ABC):
                 self._accept, path, backlog=limits.ACCEPT_BACKLOG
             )
         )
+        umask.widen(Path(path), umask.SOCKET)
         self._address = (path, limits.UNIX_SOCKET_PORT)
 
     def _accept(self) -> Conn:
@@ -130,6 +172,8 @@ class Door(ABC):
         self.total_connections += 1
         self.conns.add(conn)
         self._emptied.clear()
+        if self.runtime.crowded():
+            self.runtime.loop.call_soon(conn.abort)
 
     def left(self, conn: Conn) -> None:
         """It is gone."""

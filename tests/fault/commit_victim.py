@@ -55,6 +55,11 @@ def cut_into(what: list[list[bytes]], pieces: int) -> list[list[bytes]]:
     return [every[piece::pieces] for piece in range(pieces)]
 
 
+def sizes_of(folder: Path) -> dict[Path, int]:
+    """Of a log's segments, and of the folder that it is in."""
+    return {path: path.stat().st_size for path in [folder.parent, *folder.glob("*.seg")]}
+
+
 class Victim:
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
@@ -66,6 +71,7 @@ class Victim:
             for name in ("replace_file", "remove_file", "sync_path", "write_at", "breathe"):
                 if hasattr(module, name):
                     self.watch(module, name)
+        self.watch_logs()
 
     def tell(self, **what: object) -> None:
         os.write(self.told, json.dumps(what).encode() + b"\n")
@@ -74,6 +80,21 @@ class Victim:
         if self.steps == self.order["kill"]:
             os.kill(os.getpid(), signal.SIGKILL)
         self.steps += 1
+
+    def watch_logs(self) -> None:
+        """Logs sync their files themselves."""
+        call = feeding.bring
+
+        async def brought(log: Any) -> None:
+            self.step()
+            sizes = sizes_of(Path(log.folder))
+            await call(log)
+            self.step()
+            for path, size in sizes.items():
+                self.tell(synced=str(path), size=size)
+
+        for module in (commits, feeding):
+            module.bring = brought  # type: ignore[attr-defined]
 
     def watch(self, module: Any, name: str) -> None:
         """Each call is a step."""

@@ -127,10 +127,10 @@ def test_a_subscription_that_cannot_be_remembered_leaves_nothing(
 ) -> None:
     with StanClient(live) as stan:
         stan.fill("c", 1)
-        blocked = tmp_path / "data" / "logs" / "c" / "meta.json.new"
-        blocked.mkdir()
-        assert "Is a directory" in stan.subscribe("c").error
-        blocked.rmdir()
+        blocked = tmp_path / "data" / "logs" / "c" / "cursors"
+        blocked.touch()
+        assert "File exists" in stan.subscribe("c").error
+        blocked.unlink()
         assert live.ask(lambda: list(live.server.engine.logs["c"].cursors)) == []
         assert stan.subscribe("c").error == ""
 

@@ -14,9 +14,8 @@ from unittest import mock
 from fuzz.engine import Target
 from harness.engine import Rig, numbered, scratch, segment_files
 
-from broker.core.files import MetaError
 from broker.core.publish import append
-from broker.core.segment import FormatError, crc32c, locate_record, scan_records
+from broker.core.segment import crc32c, locate_record, scan_records
 from broker.core.taker import Taker
 
 FILE_HEADER = 64
@@ -117,10 +116,11 @@ def open_files(root: Path, files: Files) -> Rig | None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    try:
-        return Rig(root, **LIMITS)
-    except (FormatError, MetaError):
+    rig = Rig(root, **LIMITS)
+    if "t" in rig.engine.quarantined:
+        rig.abandon()
         return None
+    return rig
 
 
 def check(template: Template, files: Files) -> None:

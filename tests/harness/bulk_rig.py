@@ -42,6 +42,12 @@ class BulkRig:
         await self.writes.staging.stage("w", epoch, (topic, part, "a"), 0, data)
         return part, "a", len(data)
 
+    async def stage_for(self, writer: str, epoch: int, topic: str, rows: list[bytes]) -> Any:
+        """A part of another writer."""
+        data = bytearray(block(rows))
+        await self.writes.staging.stage(writer, epoch, (topic, 0, "a"), 0, data)
+        return 0, "a", len(data)
+
     async def commit(self, epoch: int, topics: Named) -> Any:
         return await self.writes.commits.commit("w", epoch, topics)
 
@@ -54,9 +60,12 @@ class BulkRig:
         """What the log's files hold."""
         log = self.engine.log(topic)
         found = []
-        for path in sorted((self.folder / "logs" / topic).glob("*.seg")):
+        paths = sorted((self.folder / "logs" / topic).glob("*.seg"))
+        ends = [int(path.stem) for path in paths[1:]] + [log.visible]
+        for path, end in zip(paths, ends, strict=False):
             records, _, _ = scan_records(path.read_bytes()[64:], log.log_id, int(path.stem))
-            found += [record[4] for record in records]
+            # what is not below the next file's first seq has been refused
+            found += [record[4] for record in records if record[0] < end]
         return found
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import select
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from broker.core.taker import Taker
 WAIT_MS = 20_000
 SECOND = 10**9
 
-OPEN, WRITE, SYNC, TRUNCATE, RENAME, UNLINK = range(6)  # vfs.pxd FileCall
+OPEN, WRITE, SYNC, TRUNCATE, RENAME, UNLINK, SYNC_PATH = range(7)  # vfs.pxd FileCall
 CALLS = {"open": OPEN, "write": WRITE, "sync": SYNC, "rename": RENAME, "truncate": TRUNCATE}
 
 LIMITS: dict[str, Any] = {
@@ -43,6 +44,7 @@ LIMITS: dict[str, Any] = {
     "inline_pause_max_ns": SECOND,
     "retry_ns": SECOND,
     "entries_max": 1 << 24,
+    "deferred_max": 1 << 24,
     "window_max": 1 << 28,
     "to_live": True,
     "from_live": True,
@@ -133,6 +135,14 @@ class Rig:
             assert self.progress() != before or not self.engine.behind, "a worker does not answer"
         self.loop.run()
 
+    def until(self, reached: Callable[[], bool]) -> None:
+        """End turns until this is so."""
+        deadline = time.monotonic() + WAIT_MS / 1000
+        while not reached():
+            assert time.monotonic() < deadline, "it does not come to that"
+            self.loop.serve(1)
+            self.loop.run()
+
     def progress(self) -> int:
         return sum(worker.reaped for worker in self.engine.shared.workers)
 
@@ -188,6 +198,17 @@ class Rig:
     def __exit__(self, *_: object) -> None:
         vfs.heal()
         self.abandon()
+
+
+def kept(rig: Rig, log: Any) -> list[bytes]:
+    """What a new reader finds."""
+    cursor = log.open_cursor("new", ephemeral=True, start=log.first_seq)
+    taker = Taker(cursor, 1 << 30)
+    rig.settle()
+    rig.until(lambda: not cursor.depth)  # older files are read in the background
+    found = bodies_of(taker)
+    taker.leave()
+    return found
 
 
 def bodies_of(taker: Any) -> list[bytes]:

@@ -1,14 +1,22 @@
-"""The original servers that tests compare with, where they are on this machine."""
+"""The original servers that tests compare with: those of `make originals`, else of this machine."""
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+FOLDER = Path(__file__).resolve().parents[2] / ".originals" / "bin"
 NATS_SERVER_LEAST = (2, 10)  # earlier ones behave differently
+
+
+def join_path(folder: Path = FOLDER) -> None:
+    """Let programs of `make originals` be found by name, before those of the machine."""
+    if folder.is_dir() and "TWINWIRE_BARE" not in os.environ:
+        os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 @functools.cache

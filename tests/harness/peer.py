@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from harness.servers import Address
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 READ_BYTES = 1 << 18
 NSQ_MAGIC = b"  V2"
 NATS_PING = b"PING\r\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from harness.nats_file import FileServer
 
-BUILD_S = 120.0
-RUN_S = 40.0
+BUILD_S = 300.0
+RUN_S = 120.0
 SOURCES = Path(__file__).parent
 GoProgram = Callable[..., "subprocess.CompletedProcess[bytes]"]
 

@@ -327,13 +327,13 @@ def test_lookups_on_one_connection(start_lookup: StartLookup) -> None:
     client = LookupClient(lookup.tcp)
     client.identify()
     assert client.say(b"REGISTER t") == b"OK"
-    ask = b"GET /lookup?topic=t HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
-    info = b"GET /info HTTP/1.1\r\nHost: x\r\n\r\n"
+    ask = b"GET /lookup?topic=t HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n"
+    info = b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n"
     [plain, *rest] = _raw(lookup, ask, ask, ask + ask, ask, info, ask[:20], ask[20:], ask)
     assert b'"tcp_port":4150' in plain
     assert rest == [plain] * 4 + [b'{"version":"1.3.0"}', plain, plain]
     [plain_again] = _raw(lookup, ask[:20] + ask[20:])
     assert plain_again == plain
-    spelled = b"GET /lookup?a=b&topic=%74 HTTP/1.1\r\nHost: x\r\n\r\n"
+    spelled = b"GET /lookup?a=b&topic=%74 HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert _raw(lookup, spelled, ask) == [plain, plain]
     client.close()

@@ -28,7 +28,8 @@ def test_bodies_are_stored_as_they_were_sent(broker: Server, uniq: str, coding: 
     packed = gzip.compress(b"hello" * 10)
     for sent in (packed, b"not packed at all"):
         with socket.create_connection(broker.nsq_http, 10) as connection:
-            head = f"POST /pub?topic={uniq} HTTP/1.1\r\nHost: h\r\nContent-Encoding: {coding}\r\n"
+            head = f"POST /pub?topic={uniq} HTTP/1.1\r\nHost: localhost\r\n"
+            head += f"Content-Encoding: {coding}\r\n"
             connection.sendall(f"{head}Content-Length: {len(sent)}\r\n\r\n".encode() + sent)
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
     with Wire(broker.nsq) as wire:
@@ -39,7 +40,7 @@ def test_bodies_are_stored_as_they_were_sent(broker: Server, uniq: str, coding: 
 
 def test_proxies_name_the_whole_address(broker: Server, uniq: str) -> None:
     with socket.create_connection(broker.nsq_http, 10) as connection:
-        line = f"POST http://elsewhere/pub?topic={uniq} HTTP/1.1\r\nHost: elsewhere\r\n"
+        line = f"POST http://localhost/pub?topic={uniq} HTTP/1.1\r\nHost: localhost\r\n"
         connection.sendall(f"{line}Content-Length: 1\r\n\r\nx".encode())
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")
     answer = request(broker.nsq_http, "POST", "/pub", b"x", topic=uniq, defer="9" * 5000)
@@ -52,7 +53,7 @@ def test_a_request_that_hangs_does_not_hold_up_the_end(
     server = start_broker()
     with socket.create_connection(server.nsq_http, 10) as connection:
         connection.sendall(
-            b"POST /pub?topic=t HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nabc"
+            b"POST /pub?topic=t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc"
         )
         with Wire(server.nsq) as wire:
             assert wire.ask(body(b"PUB t", b"x")) == OK  # the broker has seen both

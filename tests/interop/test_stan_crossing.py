@@ -88,7 +88,10 @@ def test_a_durable_reads_what_the_others_publish(broker: Server, uniq: str) -> N
         assert not any(m["redelivered"] for m in messages)
 
 
-def test_a_topic_becomes_a_channel_with_what_is_left_of_it(broker: Server, uniq: str) -> None:
+def test_a_topic_becomes_a_channel_with_what_is_left_of_it(
+    broker_for: BrokerFor, uniq: str
+) -> None:
+    broker = broker_for({"stan": {"enabled": True, "adopt_topics": [">"]}})
     nsq_publish(broker, uniq, b"before")
     with client(broker) as stan:
         assert stan.subscribe(uniq, start=FIRST).next()["data"] == b"before"
@@ -112,8 +115,9 @@ def test_the_first_nsq_channel_gets_what_is_kept(broker: Server, uniq: str) -> N
 
 
 def test_nsq_does_not_take_messages_from_the_channel(broker: Server, uniq: str) -> None:
+    with client(broker) as stan:
+        assert stan.publish(uniq, b"kept") == ""
     with client(broker) as stan, consumer(broker, uniq) as nsq:
-        stan.publish(uniq, b"kept")
         nsq.command(f"FIN {nsq.read_frame().message_id.decode()}")
         assert nsq_channel(broker.nsq_http, uniq, "ch")["message_count"] == 1
         assert stan.subscribe(uniq, start=FIRST).next()["data"] == b"kept"

@@ -11,6 +11,7 @@ import pytest
 from broker import limits
 from broker.config import Config, ConfigError, StanChannelConfig, StanConfig, load, settings
 from broker.protocols.stan.options import ChannelLimits, StanSettings
+from broker.server_engine import access_of
 from broker.server_stan import stan_settings
 
 COMMENTED = Path(__file__).resolve().parents[2] / "conf" / "twinwire.toml"
@@ -57,7 +58,7 @@ def test_defaults_are_those_of_the_service() -> None:
         assert getattr(made, name) == getattr(plain, name), name
     for name in ("hb_interval_ns", "hb_timeout_ns", "hb_fail_count"):
         assert getattr(made, name) == getattr(plain, name), name
-    assert (made.store, made.from_live, made.to_live) == ("file", True, True)
+    assert made.store == "file"
 
 
 def test_what_is_left_out_of_an_entry_is_inherited(write) -> None:
@@ -74,9 +75,23 @@ def test_what_is_left_out_of_an_entry_is_inherited(write) -> None:
 
 def test_the_bridge_says_what_crosses(write) -> None:
     config = load(write("[bridge]\nstan_to_nats = false\n"))
-    assert (stan_settings(config).to_live, stan_settings(config).from_live) == (False, True)
+    assert (access_of(config).stan_to_nats, access_of(config).nats_to_stan) == (False, True)
+
+
+def test_nsq_and_streaming_share_unless_nsq_asks_for_secrets(write) -> None:
+    auth = '[nsq]\nauth_http_addresses = ["127.0.0.1:1"]\n'
+    bridge = "[bridge]\nstan_to_nsq = true\n"
+    for text, expected in (
+        ("", (True, True)),
+        (auth, (False, False)),
+        (auth + bridge, (True, False)),
+        ("[bridge]\nnsq_to_stan = false\n", (True, False)),
+        (auth + '[bridge]\nnsq_to_stan = "auto"\n', (False, False)),
+    ):
+        access = access_of(load(write(text)))
+        assert (access.stan_to_nsq, access.nsq_to_stan) == expected, text
     config = load(write("[bridge]\nnats_to_stan = false\n"))
-    assert (stan_settings(config).to_live, stan_settings(config).from_live) == (True, False)
+    assert (access_of(config).stan_to_nats, access_of(config).nats_to_stan) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from broker import logs
+from broker import limits, logs
 
 log = logging.getLogger("broker.server")
 
@@ -68,6 +68,59 @@ def test_a_client_cannot_forge_a_line(lines, style: str) -> None:
 def test_level(lines) -> None:
     calls = (lambda: log.info("quiet"), lambda: log.error("loud"))
     assert [line.split(" ")[-1] for line in lines("text", *calls, level="error")] == ["loud"]
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_long_text_is_cut(lines, style: str) -> None:
+    name = "token-" * limits.LOG_TEXT_MAX
+    (line,) = lines(style, lambda: log.error("authentication error - User %s", name))
+    assert limits.LOG_TEXT_MAX < len(line) < limits.LOG_TEXT_MAX + 200
+    assert line.rstrip('"}').endswith("\u2026")
+
+
+def test_no_secret_is_shown_because_of_the_cut(lines) -> None:
+    text = "x" * (limits.LOG_TEXT_MAX - 20) + " http://user:s3cr3t-Hunter2@host/"
+    (line,) = lines("text", lambda: log.error(text))
+    assert "s3c" not in line
+    assert line.endswith("\u2026")
+
+
+def test_traces_have_a_limit_of_their_own(lines) -> None:
+    text = "x" * 2 * limits.LOG_TEXT_MAX
+    (line,) = lines("text", lambda: log.log(logs.TRACE, text), level="notset")
+    assert line.endswith(text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["authorization=", "authorization: ", 'token="', "a://b", "secret=x\\", "Bearer 123456789012"],
+)
+@pytest.mark.parametrize("behind", ["", '"', "}", "\\", '\\"}', "@"])
+def test_json_stays_json_without_its_secrets(lines, name: str, behind: str) -> None:
+    text = name + behind
+    extra = logs.fields(user=text, other="fine", token="s3cr3t-Hunter2", names=[text], n=3)
+    (line,) = lines("json", lambda: log.error('User "%s"', text, extra=extra))
+    found = json.loads(line)
+    assert len(found["names"]) == 1
+    assert (found["level"], found["other"], found["n"]) == ("error", "fine", 3)
+    assert found["token"] == "***"
+    assert set(found) == {
+        "time",
+        "level",
+        "logger",
+        "message",
+        "user",
+        "other",
+        "token",
+        "names",
+        "n",
+    }
+
+
+def test_a_secret_of_two_words(lines) -> None:
+    extra = logs.fields(token="s3cr3t Hunter2", n=3)
+    (line,) = lines("text", lambda: log.info("asked", extra=extra))
+    assert line.endswith("asked token=*** n=3")
 
 
 @pytest.mark.parametrize("style", ["text", "json"])

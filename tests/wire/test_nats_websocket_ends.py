@@ -143,7 +143,7 @@ def test_time_to_log_in(start: Start, door: str, more: str) -> None:
         assert peer.info()["auth_required"] is True
         assert peer.read_close() == (1008, "Authentication Timeout")
         assert peer.stream == b"-ERR 'Authentication Timeout'\r\n"
-    assert 0.4 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.4
 
 
 def test_too_many_connections(start: Start) -> None:

@@ -15,6 +15,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcpy, memset
 
 from broker.client.bulk.records cimport line_end, piece_t, same
+from broker.core.types cimport tw_hash, tw_key_t
 
 import os
 
@@ -26,7 +27,6 @@ cdef extern from "core.h" nogil:
     void tw_store_u32(void *p, uint32_t v)
     void tw_store_u64(void *p, uint64_t v)
     void tw_store_i64(void *p, int64_t v)
-    uint32_t tw_hash(uint64_t seed, const char *data, size_t n)
 
 cdef extern from "crc32c.h" nogil:
     void tw_crc_init()
@@ -312,7 +312,8 @@ cdef class Packer:
         cdef size_t i, slots = 16
         cdef uint32_t *groups
         cdef size_t *table
-        cdef uint64_t seed = int.from_bytes(os.urandom(8), 'little')
+        cdef bytes random = os.urandom(sizeof(tw_key_t))
+        cdef tw_key_t key
         cdef Fault fault
         if self.one_topic is not None:
             for i in range(self.rows):
@@ -322,6 +323,7 @@ cdef class Packer:
             return FINE
         if self.topic is None:
             return NO_TOPIC if self.rows else FINE
+        memcpy(&key, <const char *>random, sizeof(key))
         while slots < 2 * self.rows:
             slots *= 2
         groups = <uint32_t *>malloc((self.rows or 1) * sizeof(uint32_t))
@@ -330,7 +332,7 @@ cdef class Packer:
             if groups == NULL or table == NULL:
                 raise MemoryError
             with nogil:
-                fault = self.number_topics(groups, table, slots - 1, seed, bad_row)
+                fault = self.number_topics(groups, table, slots - 1, &key, bad_row)
                 if fault == FINE:
                     self.by_group(groups)
         finally:
@@ -338,8 +340,8 @@ cdef class Packer:
             free(table)
         return fault
 
-    cdef Fault number_topics(self, uint32_t *groups, size_t *table, size_t mask, uint64_t seed,
-                             size_t *bad_row) noexcept nogil:
+    cdef Fault number_topics(self, uint32_t *groups, size_t *table, size_t mask,
+                             const tw_key_t *key, size_t *bad_row) noexcept nogil:
         """The topic of each row as a number. The table holds 1 + the first row of a topic."""
         cdef piece_t name, other
         cdef size_t i, slot
@@ -353,7 +355,7 @@ cdef class Packer:
                 if same(&name, &other):
                     groups[i] = groups[i - 1]
                     continue
-            slot = tw_hash(seed, name.ptr, name.n) & mask
+            slot = tw_hash(key, name.ptr, name.n) & mask
             while table[slot]:
                 self.topic.get(table[slot] - 1, &other)
                 if same(&name, &other):

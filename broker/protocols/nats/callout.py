@@ -9,6 +9,7 @@ the token of the user as it shall be let in. With an xkey both are sealed.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import ssl
 import time
 from collections.abc import Callable
@@ -137,6 +138,7 @@ class Caller:
             expires_ns=expiry_ns(user, left, now),
             issuer_key=user.claims.iss if user.body.issuer_account else account.name,
             key=f"callout:{user.claims.sub}",
+            owner=_owner(account.name, user.claims.name, name),
             basis=basis,
         )
 
@@ -167,7 +169,7 @@ class Caller:
             "nkey": options.nkey,
             "sig": options.signature,
             "auth_token": options.token,
-            "user": options.user if options.nkey or options.token else name,
+            "user": self._user_said(login, name),
             "pass": options.password,
             "name": options.name,
             "lang": options.lang,
@@ -189,6 +191,13 @@ class Caller:
         }
         return tokens.encode(host.key, head, body, "authorization_request")
 
+    @staticmethod
+    def _user_said(login: Login, name: str) -> str:
+        """`user` of CONNECT; what the client goes by, if that says nothing."""
+        options = login.options
+        by_token = bool(options.user and (options.jwt or login.cookie_jwt))
+        return options.user if options.nkey or options.token or by_token else name
+
     def _tls(self, login: Login) -> dict[str, Any]:
         assert login.tls is not None
         known: dict[str, Any] = {"version": login.tls.version, "cipher": login.tls.cipher}
@@ -200,6 +209,14 @@ class Caller:
             else:
                 known["certs"] = [text]
         return known
+
+
+def _owner(account: str, signed: str, said: str) -> str:
+    """Whose things a login may go on with. The token names a key made for this login alone, so it
+    is the name that the service signed; else the one that it let in, which may be a secret."""
+    if signed:
+        return f"callout:{account}:{signed}"
+    return f"callout-as:{account}:{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()}"
 
 
 def without_requests(permissions: settings.Permissions | None) -> settings.Permissions:

@@ -1,4 +1,8 @@
-"""Authenticators that ask a service on the bus, but for the service's own logins."""
+"""Authenticators that ask a service on the bus, but for the service's own logins.
+
+Whether the service is asked is decided by who the client has proved to be (password, signature,
+certificate), never by the name it gives: names and public keys are no secrets.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.protocols.nats import settings, tokens
 from broker.protocols.nats.callout import Caller, Host, Service, without_requests
+from broker.protocols.nats.local_auth import proved_name
 from broker.protocols.nats.login import Identity, Login, Refused
 from broker.protocols.nats.operator_mode import Basis, OperatorAuth, account_of, scoped_rights
 
@@ -40,23 +45,28 @@ class LocalCallout:
         name = self._local.name_of(login)
         if name not in self._own:
             return self._ask(login, name)
-        return self._quiet(self._local.check(login))
+        return self._decide(self._local.check(login), login)
 
     def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
         basis = identity.basis
         if not isinstance(basis, Basis):
-            return self._quiet(self._local.check_again(identity, login))
+            return self._decide(self._local.check_again(identity, login), login)
         if basis.token.claims.iss == self._service.issuer and identity.account in self._accounts:
             return identity
         return self._ask(login, self._local.name_of(login))
 
-    def _quiet(self, found: Identity | Awaitable[Identity]) -> Identity | Awaitable[Identity]:
-        if isinstance(found, Identity):
-            return self._without_requests(found)
-        return self._quiet_later(found)
+    def _decide(
+        self, found: Identity | Awaitable[Identity], login: Login
+    ) -> Identity | Awaitable[Identity]:
+        if not isinstance(found, Identity):
+            return self._decide_later(found, login)
+        if proved_name(found) not in self._own:
+            return self._ask(login, self._local.name_of(login))
+        return self._without_requests(found)
 
-    async def _quiet_later(self, found: Awaitable[Identity]) -> Identity:
-        return self._without_requests(await found)
+    async def _decide_later(self, found: Awaitable[Identity], login: Login) -> Identity:
+        decided = self._decide(await found, login)
+        return decided if isinstance(decided, Identity) else await decided
 
     def _without_requests(self, identity: Identity) -> Identity:
         if identity.account != self._service.account:
@@ -108,12 +118,18 @@ class OperatorCallout:
 
     def _decide(self, found: Identity, login: Login) -> Identity | Awaitable[Identity]:
         account = self.operator.accounts.get(found.account)
-        body: tokens.AccountBody | None = None if account is None else account.token.body
-        if account is None or body is None or not body.authorization.auth_users:
+        if account is None:
+            raise Refused("the account has expired")
+        body: tokens.AccountBody = account.token.body
+        if not body.authorization.auth_users:
             return found
-        if found.user in body.authorization.auth_users:
+        basis = found.basis
+        assert isinstance(basis, Basis)
+        user = basis.token.claims.sub
+        # A bearer's token proves nothing: whoever has seen it could pass for the service.
+        if user in body.authorization.auth_users and not basis.rights.bearer_token:
             return dataclasses.replace(found, permissions=without_requests(found.permissions))
-        return self._ask(account.token, login, found.user)
+        return self._ask(account.token, login, user)
 
     async def _ask(self, asked: Token, login: Login, name: str) -> Identity:
         outside = asked.body.authorization

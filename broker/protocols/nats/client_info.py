@@ -5,6 +5,7 @@ Source: nats-server events.go ClientInfo (the order of the fields too), client.g
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 HEADER: Final = b"Nats-Request-Info"
+_VERSION: Final = b"NATS/1.0"
+_FIRST_LINE: Final = re.compile(_VERSION + rb"[^\r\n]*")
+# The name with any blanks or unprintable bytes around it, up to the end of its last folded line.
+_TAKEN_FOR_IT: Final = re.compile(
+    rb"(?i)(?<=[\r\n])[\x00-\x09\x0b\x0c\x0e-\x20\x7f-\xff]*"
+    + HEADER
+    + rb"[\x00-\x09\x0b\x0c\x0e-\x20\x7f-\xff]*:[^\r\n]*(?:\r\n?|\n|\Z)"
+    rb"(?:[ \t][^\r\n]*(?:\r\n?|\n|\Z))*"
+)
 _ORDER: Final = (
     "start", "host", "id", "acc", "svc", "user", "name", "lang", "ver", "rtt", "server", "cluster",
     "alts", "stop", "jwt", "issuer_key", "name_tag", "tags", "kind", "client_type", "client_id",
@@ -94,20 +104,29 @@ def ordered(info: Mapping[str, Any]) -> dict[str, Any]:
     return {name: info[name] for name in _ORDER if info.get(name)}
 
 
-def passed_on(
-    block: bytes, service: str, server: Mapping[str, str] | None
-) -> dict[str, Any] | None:
-    """What a message says about its client that one account hands on to the next, for the latter;
-    `server`: to be added. None when it says nothing that can be read."""
-    at = block.find(b"\r\n" + HEADER + b":")
-    if at < 0:
-        return None
-    value = block[at + len(HEADER) + 3 :].partition(b"\r\n")[0]
-    try:
-        info = orjson.loads(value)
-    except ValueError:
-        return None
-    if not isinstance(info, dict):
-        return None
+def passed_on(value: bytes, service: str, server: Mapping[str, str] | None) -> dict[str, Any]:
+    """What one account is told about a client, for the next that the request is handed on to;
+    `server`: to be added. `value` is what the server itself has put into the request."""
+    info = orjson.loads(value)
     info["svc"] = service
     return ordered({**info, **(server or {})})
+
+
+def without_header(block: bytes) -> bytes | None:
+    """A block of headers without any line that somebody could take for Nats-Request-Info.
+
+    Clients differ in how they read such a block: some end lines at a lone CR or LF, ignore the
+    case of names, strip blanks around them, or join lines that begin with a blank to the one
+    before. None when there is no such line.
+    """
+    text, count = _TAKEN_FOR_IT.subn(b"", block)
+    return text if count else None
+
+
+def with_header(block: bytes, info: bytes) -> bytes:
+    """A block of headers whose first and only Nats-Request-Info is this one."""
+    line = b"%b: %b\r\n" % (HEADER, info)
+    version, newline, rest = (without_header(block) or block).partition(b"\r\n")
+    if not newline or not _FIRST_LINE.fullmatch(version):
+        version = _VERSION
+    return b"%b\r\n%b%b" % (version, line, rest or b"\r\n")

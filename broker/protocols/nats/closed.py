@@ -25,7 +25,7 @@ def raw_user(connection: Connection) -> str:
     """How a client named itself, or how the server knows it; a token is a secret."""
     options, identity = connection.options, connection.identity
     known = identity.user if identity is not None else ""
-    if options is None:
+    if options is None or (identity is not None and identity.key.startswith("jwt:")):
         return known
     if options.nkey or options.user:
         return options.nkey or options.user

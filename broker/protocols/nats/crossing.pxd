@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.core.seams cimport Task
 from broker.core.turn cimport Turn
-from broker.core.types cimport record_t
+from broker.core.types cimport record_t, tw_key_t
 from broker.protocols.nats.account cimport Account, Desk
 
 cdef enum:
@@ -26,8 +26,11 @@ cdef class Crossing(Task):
     cdef char *scratch                  # owned: two times SUBJECT_MAX; good until the next call
     cdef void *chain[CHAIN_MAX]         # the ServiceExports that the message at hand came through
     cdef bint shares[CHAIN_MAX]         # ... by imports that share the client's data
+    cdef const char *packed[CHAIN_MAX]  # ... the message made there that says who asks, or NULL
+    cdef list said                      # ... and what it says: the value of Nats-Request-Info
     cdef uint32_t depth                 # how many; 0 = the message was not imported
-    cdef uint64_t seed, random
+    cdef tw_key_t key
+    cdef uint64_t random
     cdef list events                    # (Account, subject, data) to publish when the turn ends
     cdef void *memo_speaker             # the last simple answer of `info` was for this session
     cdef uint64_t memo_id               # ... with this number
@@ -38,10 +41,12 @@ cdef class Crossing(Task):
     cdef void leave(self) noexcept
     cdef void *muted(self) noexcept     # the session that must not hear itself, or NULL
     cdef object speaker(self)           # the session that publishes, or None
-    # The value of Nats-Request-Info for a request that enters an account, or None.
+    # The value of Nats-Request-Info for a request that enters an account, or None. What the client
+    # or another server wrote under that name is not looked at.
     cdef bytes info(self, Account importer, bint share, bint system, const record_t *rec)
+    # `told`: it is a request: no Nats-Request-Info goes along but `info`.
     cdef int pack(self, parcel_t *parcel, const record_t *rec, const char *subject, size_t n,
-                  bytes reply, bytes info) except -1
+                  bytes reply, bytes info, bint told) except -1
     cdef uint32_t send(self, parcel_t *parcel, Account account) except? 0xFFFFFFFF
     cdef size_t map(self, Account account, const char *subject, size_t n, char *out) except? 0
     cdef int tell(self, Account account, bytes subject, bytes data) except -1

@@ -18,6 +18,7 @@ from libc.string cimport memcpy
 
 from broker import limits
 from broker.core.router cimport Router
+from broker.core.trie cimport key_of
 from broker.core.turn cimport PHASE_STORE, Turn
 from broker.core.types cimport REC_CRLF, record_t
 from broker.protocols.nats.account cimport Account, Desk
@@ -26,7 +27,7 @@ from broker.protocols.nats.session cimport NatsSession
 from broker.protocols.nats.transform cimport SUBJECT_MAX
 
 from broker.protocols.nats.client_info import (
-    HEADER, client_info, go_json, passed_on, server_of)
+    client_info, go_json, passed_on, server_of, with_header, without_header)
 
 LOG = logging.getLogger('broker.nats')
 
@@ -34,7 +35,6 @@ cdef enum:
     HASH_LEN = 8
 
 cdef str LETTERS = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
-cdef bytes VERSION = b'NATS/1.0\r\n'
 
 assert limits.NATS_IMPORT_CHAIN == CHAIN_MAX
 
@@ -47,9 +47,10 @@ cdef class Crossing(Task):
         self.desk = desk
         self.server = {'server': server_name, 'cluster': cluster}
         self.mark = ('.' + ''.join(LETTERS[b % 62] for b in digest[:HASH_LEN]) + '.T').encode()
-        self.seed = int.from_bytes(os.urandom(8), 'little')
+        self.key = key_of(os.urandom(sizeof(self.key)))
         self.random = int.from_bytes(os.urandom(8), 'little')
         self.events = []
+        self.said = [None] * CHAIN_MAX
         self.scratch = <char *>malloc(2 * <size_t>SUBJECT_MAX)
         if self.scratch == NULL:
             raise MemoryError
@@ -67,11 +68,13 @@ cdef class Crossing(Task):
             return False
         self.chain[self.depth] = export
         self.shares[self.depth] = share
+        self.packed[self.depth] = NULL
         self.depth += 1
         return True
 
     cdef void leave(self) noexcept:
         self.depth -= 1
+        self.said[self.depth] = None
 
     cdef void *muted(self) noexcept:
         cdef void *speaker = self.desk.speaker
@@ -89,16 +92,16 @@ cdef class Crossing(Task):
         cdef object speaker = self.speaker()
         cdef bint own = share
         cdef NatsSession client
-        cdef bytes headers
         if speaker is None:
             return None
         if self.depth > 1:
             share = self.shares[self.depth - 2]
-        if self.depth > 1 and rec.headers_len:
-            headers = rec.data[:rec.headers_len]
+        # What this very message says because we wrote it there; what else it says is a client's.
+        if self.depth > 1 and rec.data == self.packed[self.depth - 2]:
             fields = passed_on(
-                headers, importer.name, self.server if not share and (own or system) else None)
-            return go_json(fields) if fields is not None else None
+                self.said[self.depth - 2], importer.name,
+                self.server if not share and (own or system) else None)
+            return go_json(fields)
         if isinstance(speaker, NatsSession):
             client = <NatsSession>speaker
             if not share and not system:
@@ -109,10 +112,6 @@ cdef class Crossing(Task):
                     self.memo_id = client.client_id
                     self.memo_rtt = client.rtt_ns
                 return self.memo
-        elif rec.headers_len and b'\r\n' + HEADER + b':' in rec.data[:rec.headers_len]:
-            if not (own or system):
-                return None     # another server has said it
-            share = own
         fields = client_info(speaker, self.server if share else None)
         if system and not share:
             fields |= {
@@ -120,14 +119,17 @@ cdef class Crossing(Task):
         return go_json(fields)
 
     cdef int pack(self, parcel_t *parcel, const record_t *rec, const char *subject, size_t n,
-                  bytes reply, bytes info) except -1:
+                  bytes reply, bytes info, bint told) except -1:
         """Make the message for the other account; `send` frees it."""
         cdef size_t reply_len = <size_t>len(reply), body = rec.total_len - rec.headers_len
         cdef size_t room = n + reply_len
-        cdef bytes head = b''
+        cdef bytes head = None
         cdef char *p
         if info is not None:
             head = with_header(rec.data[:rec.headers_len], info)
+        elif told and rec.headers_len:
+            head = without_header(rec.data[:rec.headers_len])
+        if head is not None:
             room += <size_t>len(head) + body + 2
         p = <char *>malloc(max(room, <size_t>1))
         if p == NULL:
@@ -143,7 +145,7 @@ cdef class Crossing(Task):
         parcel.rec.reply = p
         parcel.rec.reply_len = <uint16_t>reply_len
         p += reply_len
-        if info is not None:
+        if head is not None:
             parcel.rec.data = p
             memcpy(p, <const char *>head, <size_t>len(head))
             p += len(head)
@@ -154,6 +156,9 @@ cdef class Crossing(Task):
             parcel.rec.size_text = NULL
             parcel.rec.size_text_len = 0
             parcel.rec.flags |= REC_CRLF
+        if info is not None:
+            self.said[self.depth - 1] = info
+            self.packed[self.depth - 1] = parcel.rec.data
         return 0
 
     cdef uint32_t send(self, parcel_t *parcel, Account account) except? 0xFFFFFFFF:
@@ -192,18 +197,3 @@ cdef class Crossing(Task):
                 account.publish(subject, data)
             except Exception:
                 LOG.exception('event on %r', subject)
-
-
-cdef bytes with_header(bytes block, bytes info):
-    """A block of headers with Nats-Request-Info last, in place of one that is there already."""
-    cdef Py_ssize_t at, end
-    if not block:
-        block = VERSION + b'\r\n'
-    block = block[:len(block) - 2]
-    at = block.find(HEADER)
-    if at > 0 and block[at - 1:at] == b'\n' and (
-            block[at + len(HEADER):at + len(HEADER) + 1] == b':'):
-        end = block.find(b'\r\n', at)
-        if end >= 0:
-            block = block[:at] + block[end + 2:]
-    return b''.join((block, HEADER, b': ', info, b'\r\n\r\n'))

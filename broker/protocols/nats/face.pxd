@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from broker.core.turn cimport Turn
+from broker.core.types cimport tw_key_t
 
 # What becomes of a subscriber whose queue is full.
 cdef enum:
@@ -19,7 +20,7 @@ cdef class NatsFace:
     cdef bint headers                   # supported
     cdef readonly set sessions          # open ones
     cdef public bytes info_head         # INFO up to the fields of one client
-    cdef uint64_t seed                  # of the sid tables
+    cdef tw_key_t key                   # of the sid tables
     cdef uint64_t stamp                 # marks the sessions met while a match is looked through
     cdef char *mapped                   # owned scratch for one subject that was mapped
     cdef void *stalled                  # a Session with much to send, met while delivering

@@ -6,6 +6,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
 from broker import limits
+from broker.core.trie cimport key_of
 from broker.core.turn cimport Turn
 from broker.protocols.nats.transform cimport SUBJECT_MAX
 
@@ -25,7 +26,7 @@ cdef class NatsFace:
         """`config` has the attributes of settings.Settings."""
         self.turn = turn
         self.sessions = set()
-        self.seed = int.from_bytes(os.urandom(8), 'little')
+        self.key = key_of(os.urandom(sizeof(self.key)))
         self.run_max = limits.NATS_RUN_MAX
         self.run_bytes = limits.NATS_RUN_BYTES
         self.teardown_max = limits.NATS_TEARDOWN

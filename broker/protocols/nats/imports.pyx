@@ -20,9 +20,9 @@ from libc.string cimport memcmp, memcpy
 from broker import limits
 from broker.core.router cimport Router
 from broker.core.seams cimport Session, Sink, Task
-from broker.core.trie cimport node_t, queue_name, spell, sub_t
+from broker.core.trie cimport node_t, queue_name, set_far, spell, sub_t
 from broker.core.turn cimport PHASE_STORE
-from broker.core.types cimport record_t
+from broker.core.types cimport record_t, tw_hash
 from broker.protocols.nats.account cimport Account
 from broker.protocols.nats.crossing cimport Crossing, parcel_t
 from broker.protocols.nats.leaf_session cimport LeafSession
@@ -35,9 +35,6 @@ from broker.protocols.nats import latency
 from broker.protocols.nats.patterns import has_wildcard
 
 LOG = logging.getLogger('broker.nats')
-
-cdef extern from "core.h" nogil:
-    uint32_t tw_hash(uint64_t seed, const char *data, size_t len)
 
 cdef enum:
     STATUS_DONE = 0         # nothing is told
@@ -161,7 +158,7 @@ cdef class ServiceImport(Sink):
             n = x.map(account, subject, n, x.scratch) if n else 0
             if n:
                 x.pack(&parcel, rec, x.scratch, n, reply, x.info(
-                    self.importer.account, self.share, self.system, rec))
+                    self.importer.account, self.share, self.system, rec), True)
                 if x.send(&parcel, account):
                     return 0
             if own is not None:
@@ -356,7 +353,7 @@ cdef class Imports(Sink):
         shadow.sub = what.exporter.account.router.add(
             shadow, subject, <size_t>len(subject), queue, <size_t>len(queue),
             sub.sid, sub.sid_len)
-        shadow.sub.far = sub.far
+        set_far(shadow.sub, sub.far)
         self.shadows.setdefault(<uintptr_t>sub, []).append(shadow)
         return 0
 
@@ -378,7 +375,7 @@ cdef class Imports(Sink):
         if has_wildcard(subject.decode('latin-1')):
             self.unchecked = self.by_reply.mask + 1
         elif links_first(&self.by_reply, tw_hash(
-                self.crossing.seed, subject, <size_t>len(subject))) != NULL:
+                &self.crossing.key, subject, <size_t>len(subject))) != NULL:
             self.unwanted.append(subject)
         else:
             return
@@ -402,12 +399,12 @@ cdef class Imports(Sink):
             raise MemoryError
         while True:
             put_token(r.token, draw(&x.random))
-            r.by_token.hash = tw_hash(x.seed, r.token, TOKEN_LEN)
+            r.by_token.hash = tw_hash(&x.key, r.token, TOKEN_LEN)
             if links_first(&self.by_token, r.by_token.hash) == NULL:
                 break
         memcpy(r.reply, rec.reply, rec.reply_len)
         r.reply_len = rec.reply_len
-        r.by_reply.hash = tw_hash(x.seed, r.reply, r.reply_len)
+        r.by_reply.hash = tw_hash(&x.key, r.reply, r.reply_len)
         r.by_token.item = r.by_reply.item = r
         r.holder = <void *>self
         r.asker = <void *>asker
@@ -436,7 +433,7 @@ cdef class Imports(Sink):
         if n < PREFIX_LEN + TOKEN_LEN:
             return NULL
         rest = n - PREFIX_LEN - TOKEN_LEN
-        link = links_first(&self.by_token, tw_hash(self.crossing.seed, token, TOKEN_LEN))
+        link = links_first(&self.by_token, tw_hash(&self.crossing.key, token, TOKEN_LEN))
         while link != NULL:
             r = <response_t *>link.item
             if memcmp(r.token, token, TOKEN_LEN) == 0 and rest == (
@@ -509,7 +506,7 @@ cdef class Imports(Sink):
                 back = asker.reply_to(asker.expect(export, self, rec, r.share, None))
             n = x.map(asker.account, reply, <size_t>len(reply), x.scratch)
             if n:
-                x.pack(&parcel, rec, x.scratch, n, back, None)
+                x.pack(&parcel, rec, x.scratch, n, back, None, False)
                 taken = x.send(&parcel, asker.account)
             r = self.find(own, <size_t>len(own))
             if r == NULL:
@@ -550,8 +547,10 @@ cdef class Imports(Sink):
 
     cdef int check_reply(self, bytes reply) except -1:
         """End what is answered there if nobody listens."""
+        if self.account.router.match(reply, <size_t>len(reply)).size:
+            return 0
         cdef link_t *link = links_first(
-            &self.by_reply, tw_hash(self.crossing.seed, reply, <size_t>len(reply)))
+            &self.by_reply, tw_hash(&self.crossing.key, reply, <size_t>len(reply)))
         if link != NULL:
             self.check_slot(link.hash & self.by_reply.mask)
         return 0

@@ -94,8 +94,13 @@ class Acceptor:
         )
 
     async def _check_later(self, session: LeafSession, answer: Awaitable[Identity]) -> None:
+        gate = self.nodes.server.gate
+        asked = gate.authenticator
         try:
             identity = await answer
+            if gate.authenticator is not asked:  # there was a reload meanwhile
+                again = gate.authenticator.check_again(identity, self.login(session))
+                identity = again if isinstance(again, Identity) else await again
         except Refused as refusal:
             if session.link is not None:
                 self._refuse(session, refusal)
@@ -173,6 +178,7 @@ class Acceptor:
             if want.allow is None:
                 want = Rules((), want.deny)
         session.identity = identity
+        session.belongs_to(f"leaf:{identity.user}")
         session.peer_name, session.peer_cluster = hello.name, hello.cluster
         session.peer_account = hello.remote_account
         session.spoke = hello.hub

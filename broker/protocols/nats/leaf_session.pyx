@@ -17,8 +17,8 @@ from libc.string cimport memcmp, memcpy
 from broker import errors, limits
 from broker.core.outbuf cimport out_commit, out_put, out_reserve
 from broker.core.router cimport Router
-from broker.core.seams cimport Session
-from broker.core.trie cimport sub_t
+from broker.core.seams cimport RIGHT_WRITE, Session
+from broker.core.trie cimport queue_of, sub_t
 from broker.core.turn cimport PHASE_STORE
 from broker.core.types cimport record_t
 from broker.protocols.nats.account cimport Account
@@ -288,6 +288,20 @@ cdef class LeafSession(Session):
             return False
         return self.send_deny is None or not self.send_deny.has(subject, n)
 
+    cdef bint lives_in(self, void *space) noexcept:
+        return space == <void *>self.router
+
+    cdef bint may(self, void *space, int right, const char *subject, size_t n) except -1:
+        if space != <void *>self.router:
+            return False
+        if right == RIGHT_WRITE:
+            return self.spoke or self.may_come(subject[:n])
+        return self.may_send(subject, n)
+
+    def belongs_to(self, str owner):
+        """Who the peer has proved to be."""
+        self.owner = owner
+
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         return self.take(<sub_t *>ctx, rec, rec.subject, rec.subject_len, self.router)
 
@@ -310,8 +324,7 @@ cdef class LeafSession(Session):
             w.rec = rec
             self.depth += 1
             router.wait(self)
-        if sub.group and not put_name(w, sub.node.queues[sub.group - 1].name,
-                                      sub.node.queues[sub.group - 1].name_len):
+        if sub.group and not put_name(w, queue_of(sub).name, queue_of(sub).name_len):
             return 0
         sub.delivered += 1
         return 1
@@ -453,7 +466,7 @@ cdef class LeafSession(Session):
     def weight(self, bytes key):
         """What the peer announced under `subject[ queue]`: a weight, 0 = nothing."""
         cdef sub_t *sub = subs_find(
-            &self.subs, sid_hash(self.face.seed, key, <size_t>len(key)), key, <size_t>len(key))
+            &self.subs, sid_hash(&self.face.key, key, <size_t>len(key)), key, <size_t>len(key))
         return 0 if sub == NULL else sub.far
 
     # --- time

@@ -5,8 +5,8 @@ from libc.string cimport memcmp
 
 from broker import errors
 from broker.core.trie cimport (
-    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, queue_name, spell, sub_t,
-    subject_shape)
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, queue_name, set_far, spell,
+    sub_t, subject_shape)
 from broker.protocols.nats.imports cimport Imports
 from broker.protocols.nats.leaf_session cimport LeafSession
 from broker.protocols.nats.subs cimport sid_hash, subs_drop, subs_find, subs_put
@@ -22,7 +22,7 @@ cdef int subscribe(LeafSession s, op_t *op) except -1:
     cdef bytes subject = op.subject[:op.subject_len]
     cdef bytes queue = op.reply[:op.reply_len] if op.code else b''
     cdef bytes key = subject + b' ' + queue if queue else subject
-    cdef uint32_t hash = sid_hash(s.face.seed, key, <size_t>len(key))
+    cdef uint32_t hash = sid_hash(&s.face.key, key, <size_t>len(key))
     cdef int shape = subject_shape(op.subject, op.subject_len)
     cdef int weight = <int>min(op.count, <uint32_t>WEIGHT_MAX) if op.code else 1
     cdef sub_t *sub
@@ -41,7 +41,7 @@ cdef int subscribe(LeafSession s, op_t *op) except -1:
             s.interest.leaf_changed(s, subject, queue, weight - <int>sub.far)
             if s.account.imports is not None:
                 (<Imports>s.account.imports).unsubscribed(s, sub)
-            sub.far = <uint16_t>weight
+            set_far(sub, <uint16_t>weight)
             if s.account.imports is not None:
                 (<Imports>s.account.imports).subscribed(s, sub)
         return 0
@@ -54,7 +54,7 @@ cdef int subscribe(LeafSession s, op_t *op) except -1:
     sub = s.router.add(s, op.subject, op.subject_len, op.reply,
                        op.reply_len if op.code else 0, key, <size_t>len(key))
     sub.hash = hash
-    sub.far = <uint16_t>weight
+    set_far(sub, <uint16_t>weight)
     try:
         subs_put(&s.subs, sub)
     except MemoryError:
@@ -70,7 +70,7 @@ cdef int unsubscribe(LeafSession s, op_t *op) except -1:
     cdef bytes subject = op.subject[:op.subject_len]
     cdef bytes key = subject + b' ' + op.reply[:op.reply_len] if op.code else subject
     cdef sub_t *sub = subs_find(
-        &s.subs, sid_hash(s.face.seed, key, <size_t>len(key)), key, <size_t>len(key))
+        &s.subs, sid_hash(&s.face.key, key, <size_t>len(key)), key, <size_t>len(key))
     s.active_ns = s.face.turn.now_ns
     if sub != NULL:
         drop(s, sub)

@@ -11,9 +11,9 @@ Letters, blanks and line ends are as free as between clients and servers; argume
 too. A list of queues means: plain subscriptions, and one member of each of these and no others.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset
 
-from broker.core.types cimport record_t
+from broker.core.types cimport REC_AT_HOME, record_t
 from broker.protocols.nats.wire cimport (
     OP_CONNECT, OP_ERROR, OP_HPUB, OP_INFO, OP_OK, OP_PEER_ERROR, OP_PING, OP_PONG, OP_PUB, OP_SUB,
     OP_UNSUB, OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_SILENT, SCAN_UNKNOWN, SIZES_MAX, fail,
@@ -290,6 +290,9 @@ cdef char *put_leaf_head(char *p, const record_t *rec, const char *groups, size_
 
 
 cdef bint can_travel(const char *subject, size_t n, const record_t *rec) noexcept nogil:
+    if rec.flags & REC_AT_HOME and not (
+            n > 6 and (memcmp(subject, b'_INBOX', 6) == 0 or memcmp(subject, b'_STAN.', 6) == 0)):
+        return False    # there a log may have that name, whose consumers send it back to us
     return not (has_line_end(subject, n)
                 or (rec.reply_len and has_line_end(rec.reply, rec.reply_len)))
 

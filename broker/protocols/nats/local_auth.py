@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 REDACTED: Final = "[REDACTED]"
 LEAF_KINDS: Final = frozenset({"LEAFNODE", "LEAFNODE_WS"})
+_PROVED: Final = frozenset({"user", "nkey", "leaf"})  # what such keys begin with
 _SIGNED: Final = "signed"  # the proof of an nkey
 
 
@@ -33,6 +34,7 @@ class _Known:
     user: User
     account: str
     permissions: Permissions | None
+    owner: str = ""  # see Identity
 
     def may_come(self, kind: str) -> bool:
         return not self.user.connection_types or kind in self.user.connection_types
@@ -46,6 +48,7 @@ class _Known:
             key=f"{'nkey' if self.user.nkey else 'user'}:{name}",
             proof=_SIGNED if self.user.nkey else self.user.password,
             rate=self.user.rate,
+            owner=self.owner,
         )
 
 
@@ -102,7 +105,8 @@ class LocalAuth:
         """Those who say nothing are somebody whom nobody can name; INFO still asks for a login."""
         name, password = (base64.b32encode(os.urandom(5)).decode().lower() for _ in range(2))
         user = User(name=f"nats-{name}", password=password)
-        self._add((user,), GLOBAL_ACCOUNT, None)
+        # The name is another one after each start and reload.
+        self._users[user.name] = _Known(user, GLOBAL_ACCOUNT, None, owner="anybody")
         self._no_auth_user = user.name
         self._asks = self.required = True
 
@@ -235,7 +239,7 @@ class LocalAuth:
         if login.kind in LEAF_KINDS:
             leafnodes = self._settings.leafnodes
             account = leafnodes.account if leafnodes is not None else ""
-            return Identity(account=account or GLOBAL_ACCOUNT, user=options.user, key="leaf")
+            return Identity(account=account or GLOBAL_ACCOUNT, user=options.user)
         if own.token:
             identity = Identity(user=REDACTED, key="token", proof=own.token)
             return self._compare(own.token, options.token, identity, proof)
@@ -303,6 +307,11 @@ class LocalAuth:
         except Busy:
             raise Refused("too many passwords are being checked") from None
         return identity
+
+
+def proved_name(identity: Identity) -> str:
+    """The user that a login has proved to be; nothing of one who was let in unchecked."""
+    return identity.user if identity.key.partition(":")[0] in _PROVED else ""
 
 
 def _maps(tls: Tls | None) -> bool:

@@ -47,11 +47,12 @@ class Identity:
     rate: RateLimit | None = None  # of this connection
     expires_ns: int = 0  # since 1970; 0 = never
     expired: WireError = errors.NATS_USER_EXPIRED  # what is said then
-    jwt: str = field(default="", repr=False)
+    jwt: str = field(default="", repr=False)  # shown to others: never a bearer's
     issuer_key: str = ""  # who signed it
     name_tag: str = ""
     tags: tuple[str, ...] = ()
     key: str = ""  # how a reload finds it again: user:NAME, nkey:U..., token; "": nobody asked
+    owner: str = ""  # the same with each login of one user; "": the key is
     # What the password was compared with: while that stays, it need not be compared again.
     proof: str = field(default="", repr=False, compare=False)
     basis: object = field(default=None, repr=False, compare=False)  # of the authenticator's own

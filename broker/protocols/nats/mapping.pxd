@@ -2,6 +2,8 @@
 """Where messages go that are published to a mapped subject."""
 from libc.stdint cimport uint32_t, uint64_t
 
+from broker.core.types cimport tw_key_t
+
 cdef enum:
     MAP_SAME = 0        # no mapping is meant
     MAP_TO = 1          # `out` holds another subject
@@ -29,7 +31,8 @@ cdef class Mapper:
     cdef choice_t *choices          # owned
     cdef uint32_t *table            # owned: literal rules by hash, index + 1; open addressing
     cdef uint32_t rules_size, literals, table_mask
-    cdef uint64_t seed, random
+    cdef tw_key_t key
+    cdef uint64_t random
 
     # MAP_*; `out` has room for transform.SUBJECT_MAX bytes and *out_len is set when it is MAP_TO.
     # Messages are mapped once: never ask for a subject that came out of here.

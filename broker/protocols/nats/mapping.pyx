@@ -11,19 +11,18 @@ selectMappedSubject.
 cimport cython
 import os
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp
 
+from broker.core.trie cimport key_of
+from broker.core.types cimport tw_hash
 from broker.protocols.nats.transform cimport Transform, within
 
 from broker import errors
 from broker.errors import go_quote
 from broker.protocols.nats.patterns import has_wildcard, is_subject, numbered, raw
 from broker.protocols.nats.placeholders import MappingError, check_destination
-
-cdef extern from "core.h" nogil:
-    uint32_t tw_hash(uint64_t seed, const char *data, size_t len)
 
 
 def ways(mapping, str cluster=''):
@@ -62,7 +61,7 @@ cdef class Mapper:
         """`mappings` are settings.Mapping; raises MappingError. `cluster`: the server's own."""
         cdef dict rules = {}
         cdef uint32_t choices = 0
-        self.seed = int.from_bytes(os.urandom(8), 'little')
+        self.key = key_of(os.urandom(sizeof(self.key)))
         self.random = int.from_bytes(os.urandom(8), 'little') | 1
         self.kept = []
         for mapping in mappings:    # one of the same source takes the place of the earlier one
@@ -103,7 +102,7 @@ cdef class Mapper:
             self.choices[at].below = below
             at += 1
         if self.rules_size < self.literals:
-            i = tw_hash(self.seed, rule.source, rule.source_len) & self.table_mask
+            i = tw_hash(&self.key, rule.source, rule.source_len) & self.table_mask
             while self.table[i]:
                 i = (i + 1) & self.table_mask
             self.table[i] = self.rules_size + 1
@@ -114,7 +113,7 @@ cdef class Mapper:
         cdef uint32_t i
         cdef rule_t *rule
         if self.literals:
-            i = tw_hash(self.seed, subject, n) & self.table_mask
+            i = tw_hash(&self.key, subject, n) & self.table_mask
             while self.table[i]:
                 rule = self.rules + self.table[i] - 1
                 if rule.source_len == n and memcmp(rule.source, subject, n) == 0:

@@ -164,7 +164,7 @@ class MonitorHttp:
     async def _connz(self, request: web.Request) -> web.StreamResponse:
         asked = options.ConnzOptions.from_query(Query(request.query))
         self.pages.requests["/connz"] += 1
-        return await _long(request, self.pages.connz(asked))
+        return await _long(request, self.pages.connz(asked), private=asked.auth)
 
     async def _subsz(self, request: web.Request) -> web.StreamResponse:
         self.pages.requests["/subsz"] += 1
@@ -205,8 +205,14 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _dressed(request: web.Request) -> tuple[bytes, bytes, dict[str, str]]:
-    """What stands before and behind a page, and its headers."""
+def _dressed(request: web.Request, private: bool) -> tuple[bytes, bytes, dict[str, str]]:
+    """What stands before and behind a page, and its headers; `private`: not for other sites."""
+    if private:
+        return (
+            b"",
+            b"",
+            {"Content-Type": "application/json", "Cache-Control": "no-store"} | _NO_SNIFF,
+        )
     callback = request.query.get("callback", "")
     # A name only: whatever else stands here would run in the page that asks.
     if _CALLBACK.fullmatch(callback):
@@ -216,13 +222,15 @@ def _dressed(request: web.Request) -> tuple[bytes, bytes, dict[str, str]]:
 
 def json_answer(request: web.Request, body: bytes, status: int = 200) -> web.Response:
     """A page that is made already, as JSON, or as JSONP when a callback is named."""
-    before, behind, headers = _dressed(request)
+    before, behind, headers = _dressed(request, private=False)
     return web.Response(status=status, body=before + body + behind, headers=headers)
 
 
-async def _long(request: web.Request, page: LongPage) -> web.StreamResponse:
+async def _long(
+    request: web.Request, page: LongPage, *, private: bool = False
+) -> web.StreamResponse:
     """In one piece if it is not that long after all, else piece by piece as it is read."""
-    before, behind, headers = _dressed(request)
+    before, behind, headers = _dressed(request, private)
     ready = bytearray(before)
     answer: web.StreamResponse | None = None
     async for part in page.parts():

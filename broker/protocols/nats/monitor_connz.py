@@ -116,8 +116,9 @@ class _Entries:
         if self.options.auth:
             yield from (("authorized_user", row.user), ("account", _shown(row.account)))
         yield from self._subs(row, row.account, row.subs[: self.subs_left], with_account=True)
-        yield from (("jwt", row.jwt), ("issuer_key", row.issuer_key))
-        yield from (("name_tag", row.name_tag), ("tags", list(row.tags)))
+        if self.options.auth:  # nats-server shows these to everybody
+            yield from (("jwt", row.jwt), ("issuer_key", row.issuer_key))
+            yield from (("name_tag", row.name_tag), ("tags", list(row.tags)))
 
     def _subs(
         self, row: Row, account: str, subs: list[Subscription], *, with_account: bool = False

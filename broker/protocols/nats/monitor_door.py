@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
+    from broker.net.http_guard import HttpSettings
     from broker.protocols.nats.monitor import Handler
     from broker.protocols.nats.monitor_pages import MonitorPages
     from broker.protocols.nats.settings import Settings
@@ -23,6 +24,7 @@ class MonitorDoor:
         """`more`: further paths."""
         self.pages = pages
         self.more = more
+        self.http: HttpSettings | None = None  # set before `open`; None: the defaults
         self.ports: dict[str, tuple[str, int]] = {}  # monitor; monitor_https if both are open
         self._plain: Pages | None = None
         self._secure: Pages | None = None
@@ -36,14 +38,20 @@ class MonitorDoor:
         if settings.monitor_user or settings.monitor_password:
             login = (settings.monitor_user, settings.monitor_password)
         handlers = MonitorHttp(self.pages, self.more, base=settings.http_base_path, login=login)
+        # Without a login pages are for everybody, those of other sites too, as nats-server has it.
+        public = login is None
+
+        def pages(context: ssl.SSLContext | None) -> Pages:
+            return Pages(handlers.app(), context, self.http, public=public)
+
         try:
             if settings.http is not None:
-                self._plain = Pages(handlers.app())
+                self._plain = pages(None)
                 await self._plain.open(settings.http)
                 self.ports["monitor"] = self._plain.address
             if settings.https is not None:
                 assert context is not None
-                self._secure = Pages(handlers.app(), context)
+                self._secure = pages(context)
                 await self._secure.open(settings.https)
                 name = "monitor" if settings.http is None else "monitor_https"
                 self.ports[name] = self._secure.address

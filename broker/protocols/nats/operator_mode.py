@@ -108,12 +108,12 @@ class OperatorAuth:
         own = claims.permissions(rights.pub, rights.sub, rights.resp)
         return Identity(
             account=account.token.claims.sub,
-            user=login.options.nkey or login.options.user or user.claims.sub,
+            user=user.claims.sub,  # never what CONNECT says besides: nobody has checked that
             permissions=account.config.default_permissions if own is None else own,
             subscriptions_max=rights.subs,
             payload_max=rights.payload,
             expires_ns=expiry_ns(user, left, now),
-            jwt=user.text,
+            jwt="" if rights.bearer_token else user.text,  # shown; a bearer's text is a secret
             issuer_key=user.claims.iss if body.issuer_account else account.token.claims.sub,
             name_tag=user.claims.name,
             tags=tuple(body.tags),

@@ -8,6 +8,7 @@ cdef enum:
 # One place in one of the tables.
 ctypedef struct link_t:
     link_t *next            # in the same slot
+    link_t **back           # what points to it: many may wait on one reply
     void *item              # the response_t it is in
     uint32_t hash
 

@@ -11,14 +11,20 @@ cdef enum:
 
 
 cdef int links_put(links_t *t, link_t *link) except -1:
-    cdef link_t **slot
     if t.slots == NULL or t.size > t.mask:
         grow(t)
-    slot = t.slots + (link.hash & t.mask)
-    link.next = slot[0]
-    slot[0] = link
+    chain(t.slots + (link.hash & t.mask), link)
     t.size += 1
     return 0
+
+
+cdef void chain(link_t **slot, link_t *link) noexcept nogil:
+    """Put it at the front."""
+    link.next = slot[0]
+    link.back = slot
+    if link.next != NULL:
+        link.next.back = &link.next
+    slot[0] = link
 
 
 cdef int grow(links_t *t) except -1:
@@ -33,8 +39,7 @@ cdef int grow(links_t *t) except -1:
             link = t.slots[i]
             while link != NULL:
                 next = link.next
-                link.next = slots[link.hash & (count - 1)]
-                slots[link.hash & (count - 1)] = link
+                chain(slots + (link.hash & (count - 1)), link)
                 link = next
         free(t.slots)
     t.slots = slots
@@ -43,10 +48,9 @@ cdef int grow(links_t *t) except -1:
 
 
 cdef void links_drop(links_t *t, link_t *link) noexcept nogil:
-    cdef link_t **at = t.slots + (link.hash & t.mask)
-    while at[0] != link:
-        at = &at[0].next
-    at[0] = link.next
+    link.back[0] = link.next
+    if link.next != NULL:
+        link.next.back = link.back
     t.size -= 1
 
 

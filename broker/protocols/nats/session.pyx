@@ -14,7 +14,7 @@ from libc.string cimport memcpy
 
 from broker import errors
 from broker.core.outbuf cimport out_commit, out_put, out_reserve
-from broker.core.seams cimport Session
+from broker.core.seams cimport RIGHT_WRITE, Session
 from broker.core.trie cimport sub_t
 from broker.core.turn cimport PHASE_STORE
 from broker.core.types cimport REC_CRLF, record_t
@@ -22,7 +22,7 @@ from broker.protocols.nats.account cimport Account
 from broker.protocols.nats.face cimport SLOW_DROP, SLOW_PAUSE, NatsFace
 from broker.protocols.nats.imports cimport Imports
 from broker.protocols.nats.options import parse_object
-from broker.protocols.nats.permit cimport Permit
+from broker.protocols.nats.permit cimport PERMIT_YES, Permit
 from broker.protocols.nats.publishing cimport pay, publish
 from broker.protocols.nats.replies cimport Replies
 from broker.protocols.nats.subs cimport subs_any, subs_drop, subs_free, subs_retire, subs_unretire
@@ -129,6 +129,7 @@ cdef class NatsSession(Session):
         self.account = account
         self.router = account.router
         self.identity = identity
+        self.owner = identity.owner or identity.key or identity.user
         self.permit = permit
         self.filter = None
         self.replies = None
@@ -136,6 +137,18 @@ cdef class NatsSession(Session):
         self.unknown = False
         self.login_due_ns = 0
         self.limit(identity)
+
+    cdef bint lives_in(self, void *space) noexcept:
+        return space == <void *>self.router
+
+    cdef bint may(self, void *space, int right, const char *subject, size_t n) except -1:
+        if space != <void *>self.router:
+            return False
+        if self.permit is None:
+            return True
+        if right == RIGHT_WRITE:
+            return self.permit.may_publish(subject, n)
+        return self.permit.may_subscribe(subject, n, NULL, 0) == PERMIT_YES
 
     def pace(self, tuple buckets):
         """These say how fast it may publish."""

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from broker.core.trie cimport sub_t
+from broker.core.types cimport tw_key_t
 
 ctypedef struct subs_t:
     sub_t **slots       # owned array of borrowed subs, mask + 1 long; NULL while empty
@@ -12,7 +13,7 @@ ctypedef struct subs_t:
     uint32_t retired_size
     uint32_t retired_cap
 
-cdef uint32_t sid_hash(uint64_t seed, const char *sid, size_t n) noexcept nogil
+cdef uint32_t sid_hash(const tw_key_t *key, const char *sid, size_t n) noexcept nogil
 cdef sub_t *subs_find(subs_t *t, uint32_t hash, const char *sid, size_t n) noexcept nogil
 cdef int subs_put(subs_t *t, sub_t *sub) except -1          # sub.hash is set, its sid is not there
 cdef void subs_drop(subs_t *t, sub_t *sub) noexcept nogil   # it is there

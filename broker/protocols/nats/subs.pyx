@@ -5,17 +5,14 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp
 
 from broker.core.trie cimport sub_t
-from broker.core.types cimport tw_assert
-
-cdef extern from "core.h" nogil:
-    uint32_t tw_hash(uint64_t seed, const char *data, size_t len)
+from broker.core.types cimport tw_assert, tw_hash, tw_key_t
 
 cdef enum:
     SLOTS_MIN = 4
 
 
-cdef uint32_t sid_hash(uint64_t seed, const char *sid, size_t n) noexcept nogil:
-    return tw_hash(seed, sid, n)
+cdef uint32_t sid_hash(const tw_key_t *key, const char *sid, size_t n) noexcept nogil:
+    return tw_hash(key, sid, n)
 
 
 cdef sub_t *subs_find(subs_t *t, uint32_t hash, const char *sid, size_t n) noexcept nogil:

@@ -22,7 +22,7 @@ cdef enum:
 
 cdef int subscribe(NatsSession s, op_t *op) except -1:
     cdef NatsFace face = s.face
-    cdef uint32_t hash = sid_hash(face.seed, op.text, op.text_len)
+    cdef uint32_t hash = sid_hash(&face.key, op.text, op.text_len)
     cdef uint64_t held = s.subs.size - s.subs.retired_size
     cdef int permitted = PERMIT_YES
     cdef sub_t *sub
@@ -84,7 +84,7 @@ cdef int deny(NatsSession s, op_t *op) except -1:
 
 cdef void unsubscribe(NatsSession s, op_t *op) noexcept:
     cdef sub_t *sub = subs_find(
-        &s.subs, sid_hash(s.face.seed, op.text, op.text_len), op.text, op.text_len)
+        &s.subs, sid_hash(&s.face.key, op.text, op.text_len), op.text, op.text_len)
     s.active_ns = s.face.turn.now_ns
     if sub != NULL and not sub.retired:
         if op.count > sub.delivered:
@@ -128,7 +128,7 @@ cdef int prune(NatsSession s) except -1:
         if permitted != PERMIT_NO:
             continue
         name = sid
-        sub = subs_find(&s.subs, sid_hash(s.face.seed, name, <size_t>len(sid)), name,
+        sub = subs_find(&s.subs, sid_hash(&s.face.key, name, <size_t>len(sid)), name,
                         <size_t>len(sid))
         s.remove_sub(sub)
         s.tell(errors.NATS_SUBSCRIPTION_ENDED, subject=subject, sid=sid)

@@ -16,6 +16,7 @@ from broker.protocols.nats.options import ClientOptions
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
 
 if TYPE_CHECKING:
+    from broker.protocols.nats.login import Identity
     from broker.protocols.nats.system_view import (
         AccountView,
         Backlog,
@@ -37,7 +38,7 @@ def raw_user(session: SessionView) -> str:
     """How the client named itself, or how the server knows it; a token is a secret."""
     options, identity = session.options, session.identity
     known = identity.user if identity is not None else ""
-    if options is None:
+    if options is None or (identity is not None and identity.key.startswith("jwt:")):
         return known
     if options.nkey or options.user:
         return options.nkey or options.user
@@ -61,7 +62,7 @@ def client_block(session: SessionView, account: str, *, gone_ns: int = 0) -> Jso
         "ver": options.version,
         "rtt": session.rtt_ns if gone_ns else 0,
         "stop": rfc3339(gone_ns) if gone_ns else "",
-        "jwt": options.jwt,
+        "jwt": _shown_jwt(options, identity),
         "issuer_key": identity.issuer_key if identity is not None else "",
         "name_tag": identity.name_tag if identity is not None else "",
         "tags": identity.tags if identity is not None else (),
@@ -69,6 +70,13 @@ def client_block(session: SessionView, account: str, *, gone_ns: int = 0) -> Jso
         "client_type": "" if is_leaf else _CLIENT_TYPES.get(session.kind, "nats"),
     }
     return {name: value for name, value in block.items() if value}
+
+
+def _shown_jwt(options: ClientOptions, identity: Identity | None) -> str:
+    """The token of one who was let in. What a refused client sent may be a bearer's: a secret."""
+    if identity is not None:
+        return identity.jwt
+    return HIDDEN if options.jwt else ""
 
 
 class _Gone(NamedTuple):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import time
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker import errors_http, limits
+from broker.access import READ, WRITE
+from broker.core.files import CURSORS, QuarantinedError
+from broker.durable import sync_path
 from broker.protocols.nsq import debug, stats
 from broker.protocols.nsq.channels import channel_of
 from broker.protocols.nsq.deadletter_api import routes as dead_letter_routes
 from broker.protocols.nsq.http import (
     ApiError,
     Route,
+    find_topic,
     make_app,
     make_refusing_app,
     read_body,
@@ -75,6 +81,7 @@ class NsqApi:
         """`health()` says what is wrong, or None; `facts`: see Options."""
         self.door = door
         self.engine = door.engine
+        self.topics = door.topics
         self.config = door.config
         self.health = health
         self.hostname = socket.gethostname()
@@ -102,7 +109,7 @@ class NsqApi:
             "/channel/empty": {"POST": Route(self.channel_empty)},
             "/channel/pause": {"POST": Route(self.channel_pause)},
             "/channel/unpause": {"POST": Route(self.channel_unpause)},
-            **debug.routes(),
+            **debug.routes(self.config.debug_peers),
         }
         routes |= dead_letter_routes(self.door)
         return make_app({**routes, **self.extra_routes}, self.config.max_body_size + 1)
@@ -148,7 +155,7 @@ class NsqApi:
         memory = stats.memory() if query.flag("include_mem", True) else None
         sessions = self.door.sessions
         topics = stats.topic_pages(
-            self.engine,
+            self.topics,
             sessions if include_clients else None,
             topic,
             channel,
@@ -199,7 +206,7 @@ class NsqApi:
         body = await read_body(request, self.config.max_msg_size, errors_http.NSQ_HTTP_BIG)
         if not body:
             raise ApiError(errors_http.NSQ_HTTP_EMPTY)
-        log = self._make_topic(query)
+        log = self._writable(query)
         delay_ns = self._delay_ns(query)
         await self._publish(log, [body], time.time_ns() + delay_ns if delay_ns else 0)
         return "OK"
@@ -209,7 +216,7 @@ class NsqApi:
         config = self.config
         if (request.content_length or 0) > config.max_body_size:
             raise ApiError(errors_http.NSQ_HTTP_BODY_BIG, close=True)
-        log = self._make_topic(query)
+        log = self._writable(query)
         body = await read_body(request, config.max_body_size, errors_http.NSQ_HTTP_BODY_BIG)
         if query.get("binary") is not None and query.flag("binary", True):
             parts = _parts(body, config.max_msg_size, config.max_body_size)
@@ -251,13 +258,19 @@ class NsqApi:
         name = self._topic_name(query)
         if not _named(name):
             raise ApiError(errors_http.NSQ_HTTP_TOPIC)
-        return self.engine.open_log(name, ephemeral=is_ephemeral(name.encode()))
+        try:
+            return self.engine.open_log(name, ephemeral=is_ephemeral(name.encode()))
+        except QuarantinedError as problem:
+            raise ApiError(errors_http.NSQ_HTTP_QUARANTINED) from problem
 
-    def _topic(self, query: Query) -> Log:
-        log = self.engine.log(self._topic_name(query))
-        if log is None:
-            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_TOPIC)
+    def _writable(self, query: Query) -> Log:
+        log = self._make_topic(query)
+        if not self.topics.access.may_topic(log, WRITE):
+            raise ApiError(errors_http.NSQ_HTTP_FORBIDDEN)
         return log
+
+    def _topic(self, query: Query, *rights: int) -> Log:
+        return find_topic(self.topics, self._topic_name(query), *rights)
 
     async def topic_create(self, _request: web.Request, query: Query) -> Answer:
         """Make it if need be."""
@@ -266,30 +279,33 @@ class NsqApi:
 
     async def topic_delete(self, _request: web.Request, query: Query) -> Answer:
         """Forget it with its channels; their consumers are cut off."""
-        log = self._topic(query)
+        log = self._topic(query, READ, WRITE)
+        folder = log.folder
         self._cut_off(list(log.cursors.values()), lambda: self.engine.delete_log(log.name))
+        if folder is not None:
+            await _names_on_disk(Path(folder).parent)
         return None
 
     async def topic_empty(self, _request: web.Request, query: Query) -> Answer:
         """Drop what no channel has yet."""
         if not _named(self._topic_name(query)):
             raise ApiError(errors_http.NSQ_HTTP_TOPIC)
-        self._topic(query).empty()
+        self._topic(query, READ, WRITE).empty()
         return None
 
     async def topic_pause(self, _request: web.Request, query: Query) -> Answer:
         """Give nothing to channels until unpause."""
-        self._topic(query).pause()
+        self._topic(query, READ, WRITE).pause()
         return None
 
     async def topic_unpause(self, _request: web.Request, query: Query) -> Answer:
         """Give to channels again."""
-        self._topic(query).unpause()
+        self._topic(query, READ, WRITE).unpause()
         return None
 
     # --- channels
 
-    def _channel_args(self, query: Query) -> tuple[Log, str]:
+    def _channel_args(self, query: Query, *rights: int) -> tuple[Log, str]:
         for name, missing, invalid in (
             ("topic", errors_http.NSQ_HTTP_NO_TOPIC, errors_http.NSQ_HTTP_ARG_TOPIC),
             ("channel", errors_http.NSQ_HTTP_NO_CHANNEL, errors_http.NSQ_HTTP_ARG_CHANNEL),
@@ -297,10 +313,10 @@ class NsqApi:
             value = query.get(name)
             _require(value is not None, missing)
             _require(_named(value or ""), invalid)
-        return self._topic(query), query.get("channel") or ""
+        return self._topic(query, *rights), query.get("channel") or ""
 
-    def _channel(self, query: Query) -> Cursor:
-        log, name = self._channel_args(query)
+    def _channel(self, query: Query, *rights: int) -> Cursor:
+        log, name = self._channel_args(query, *rights)
         cursor = channel_of(log, name)
         if cursor is None:
             raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
@@ -308,29 +324,33 @@ class NsqApi:
 
     async def channel_create(self, _request: web.Request, query: Query) -> Answer:
         """Make it if need be; the topic must be there."""
-        log, name = self._channel_args(query)
+        log, name = self._channel_args(query, READ)
         log.open_cursor(name, ephemeral=is_ephemeral(name.encode()))
         return None
 
     async def channel_delete(self, _request: web.Request, query: Query) -> Answer:
-        """Forget it; its consumers are cut off."""
+        """Forget it; its consumers are cut off. So one of a topic that NSQ may not read any more
+        holds nothing back."""
         cursor = self._channel(query)
-        self._cut_off([cursor], lambda: cursor.log.delete_cursor(cursor.name))
+        log = cursor.log
+        self._cut_off([cursor], lambda: log.delete_cursor(cursor.name))
+        if log.folder is not None:
+            await _names_on_disk(Path(log.folder, CURSORS))
         return None
 
     async def channel_empty(self, _request: web.Request, query: Query) -> Answer:
         """Drop everything: waiting, deferred, in flight."""
-        self._channel(query).empty()
+        self._channel(query, READ).empty()
         return None
 
     async def channel_pause(self, _request: web.Request, query: Query) -> Answer:
         """Give nothing to consumers until unpause."""
-        self._channel(query).pause()
+        self._channel(query, READ).pause()
         return None
 
     async def channel_unpause(self, _request: web.Request, query: Query) -> Answer:
         """Give to consumers again."""
-        self._channel(query).unpause()
+        self._channel(query, READ).unpause()
         return None
 
     def _cut_off(self, cursors: Iterable[Cursor], delete: Callable[[], object]) -> None:
@@ -340,6 +360,16 @@ class NsqApi:
         delete()
         for session in found:
             session.disconnect()
+
+
+async def _names_on_disk(folder: Path) -> None:
+    """What was deleted there does not come back after a power cut; ApiError: it may."""
+    try:
+        await asyncio.to_thread(sync_path, folder)
+    except FileNotFoundError:
+        pass  # the folder is gone itself, or nothing has been stored in it yet
+    except OSError as problem:
+        raise ApiError(errors_http.NSQ_HTTP_INTERNAL) from problem
 
 
 def _require(condition: bool, error: HttpError) -> None:

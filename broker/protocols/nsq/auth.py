@@ -218,8 +218,8 @@ class Authority:
                 return Grant.read(await self._answer(endpoint(address), peer, secret))
             except _FAULTS as problem:
                 # the client is not told: it may be anybody
-                reason = str(problem) or type(problem).__name__
-                log.warning("auth failed", extra=fields(server=address, reason=reason))
+                extra = fields(server=address, reason=_reason(problem))
+                log.warning("auth failed", extra=extra)
         return None
 
     async def _answer(self, url: str, peer: Peer, secret: bytes) -> bytes:
@@ -268,6 +268,17 @@ class Authority:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+def _reason(problem: Exception) -> str:
+    """Why a server gave no answer, without the question, which has the client's secret in it."""
+    name = type(problem).__name__
+    if isinstance(problem, aiohttp.ClientResponseError):
+        return f"{name}: status {problem.status}"
+    known = (aiohttp.ClientOSError, aiohttp.ServerConnectionError)
+    if isinstance(problem, aiohttp.ClientError) and not isinstance(problem, known):
+        return name  # of a redirect, for example: its text is the URL
+    return str(problem) or name
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker import errors_http, limits
+from broker.access import READ
 from broker.protocols.nsq.channels import channel_of, channels_of
 from broker.protocols.nsq.deadletters import Policy, default_target
-from broker.protocols.nsq.http import ApiError, Route
+from broker.protocols.nsq.http import ApiError, Route, find_topic
 from broker.protocols.nsq.requeue import give_back
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
@@ -36,13 +37,13 @@ def routes(door: NsqDoor) -> dict[str, dict[str, Route]]:
 
 class _DeadLetterApi:
     def __init__(self, door: NsqDoor) -> None:
-        self.engine = door.engine
+        self.topics = door.topics
         self.policies = door.dead_letters
 
     async def show(self, _request: web.Request, query: Query) -> Answer:
         """The channels of a topic, or of all."""
         if query.get("topic") is None:
-            logs = list(self.engine.logs.values())
+            logs = list(self.topics.logs.values())
         else:
             logs = [self._topic(query)]
         found = [cursor for log in logs for cursor in channels_of(log)]
@@ -71,7 +72,7 @@ class _DeadLetterApi:
 
     async def requeue(self, _request: web.Request, query: Query) -> Answer:
         """Move the messages of a dead-letter topic back."""
-        log = self._topic(query)
+        log = self._topic(query, READ)
         to = query.get("to") or "channel"
         if to not in {"channel", "topic"}:
             raise ApiError(errors_http.NSQ_DEAD_TO)
@@ -85,7 +86,7 @@ class _DeadLetterApi:
         if cursor.paused:
             raise ApiError(errors_http.NSQ_DEAD_PAUSED)
         most = limits.COUNT_MAX if most is None else most
-        done = await give_back(self.engine, cursor, most, to_topic=to == "topic")
+        done = await give_back(self.topics, cursor, most, to_topic=to == "topic")
         if done.failed and not done.moved:
             raise ApiError(errors_http.NSQ_DEAD_FAILED)
         return {**done._asdict(), "left": cursor.depth}
@@ -110,17 +111,14 @@ class _DeadLetterApi:
             raise ApiError(errors_http.NSQ_DEAD_FAILED) from problem
         return self._page(cursor)
 
-    def _topic(self, query: Query) -> Log:
+    def _topic(self, query: Query, *rights: int) -> Log:
         name = query.get("topic")
         if name is None:
             raise ApiError(errors_http.NSQ_HTTP_NO_TOPIC)
-        log = self.engine.log(name)
-        if log is None:
-            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_TOPIC)
-        return log
+        return find_topic(self.topics, name, *rights)
 
     def _channel(self, query: Query) -> Cursor:
-        log, name = self._topic(query), query.get("channel")
+        log, name = self._topic(query, READ), query.get("channel")
         if name is None:
             raise ApiError(errors_http.NSQ_HTTP_NO_CHANNEL)
         cursor = channel_of(log, name)

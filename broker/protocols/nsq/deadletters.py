@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import orjson
 
 from broker import limits
+from broker.access import WRITE
 from broker.core.deadletter import DeadLetters
 from broker.protocols.nsq.channels import is_channel
 from broker.protocols.nsq.wire import is_ephemeral, is_name
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from broker.core.cursor import Cursor
     from broker.core.engine import Engine
     from broker.core.log import Log
+    from broker.protocols.nsq.topics import Topics
 
 LOG = logging.getLogger("broker.nsq")
 
@@ -111,8 +113,9 @@ def origin_of(headers: bytes) -> Origin | None:
 class Policies:
     """The dead letters of all channels of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, topics: Topics) -> None:
         self.engine = engine
+        self.topics = topics
         self.settings_for: Callable[[str], TopicSettings] | None = None
         self.own: dict[str, dict[str, Policy]] = {}  # topic -> channel -> what was set for it
 
@@ -179,7 +182,7 @@ class Policies:
             DeadLetters(cursor, attempts, topic, self._target, heads).begin()
 
     def _target(self, topic: str) -> Log:
-        return self.engine.open_log(topic, ephemeral=is_ephemeral(topic.encode()))
+        return self.topics.open(topic, WRITE)
 
 
 def _load(log: Log) -> dict[str, Policy]:

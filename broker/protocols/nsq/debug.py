@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import cProfile
 import ctypes
 import gc
 import io
+import ipaddress
+import itertools
 import pstats
 import re
 import sys
@@ -17,34 +20,72 @@ from typing import TYPE_CHECKING
 
 from broker import errors_http, limits
 from broker.protocols.nsq.http import ApiError, Route
+from broker.redact import HIDDEN, redacted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from aiohttp import web
 
-    from broker.protocols.nsq.http import Answer, Query, Routes
+    from broker.protocols.nsq.http import Answer, Handler, Query, Routes
 
 _GO_INT = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_busy: list[None] = []  # what is under way, in this process
 _PAGES = ("block", "cmdline", "goroutine", "heap", "profile", "symbol", "threadcreate")
 
 
-def routes() -> Routes:
-    """Path -> method -> what it does."""
+def routes(peers: str) -> Routes:
+    """Path -> method -> what it does. `peers`: who may ask, "local", "all" or "none".
 
-    def get(handler: object) -> dict[str, Route]:
-        return {"GET": Route(handler, versioned=False)}  # type: ignore[arg-type]
+    What stops the loop for a while is asked by POST, so that no link or image brings it about.
+    """
+
+    def guarded(handler: Handler) -> Route:
+        async def serve(request: web.Request, query: Query) -> Answer:
+            if peers == "none" or (peers == "local" and not _is_local(request)):
+                raise ApiError(errors_http.NSQ_HTTP_DEBUG)
+            return await handler(request, query)
+
+        return Route(serve, versioned=False)
+
+    def get(handler: Handler) -> dict[str, Route]:
+        return {"GET": guarded(handler)}
+
+    def post(handler: Handler) -> dict[str, Route]:
+        return {"POST": guarded(handler)}
 
     return {
         "/debug/pprof/": get(_index),
         "/debug/pprof/cmdline": get(_cmdline),
-        "/debug/pprof/symbol": {**get(_symbol), "POST": Route(_symbol, versioned=False)},
-        "/debug/pprof/profile": get(_profile),
-        "/debug/pprof/heap": get(_heap),
+        "/debug/pprof/symbol": get(_symbol) | post(_symbol),
+        "/debug/pprof/profile": post(_profile),
+        "/debug/pprof/heap": post(_heap),
         "/debug/pprof/goroutine": get(_goroutine),
         "/debug/pprof/block": get(_block),
         "/debug/pprof/threadcreate": get(_threads),
-        "/debug/setblockrate": {"PUT": Route(_set_block_rate, versioned=False)},
-        "/debug/freememory": {"POST": Route(_free_memory, versioned=False)},
+        "/debug/setblockrate": {"PUT": guarded(_set_block_rate)},
+        "/debug/freememory": post(_free_memory),
     }
+
+
+def _is_local(request: web.Request) -> bool:
+    peer = request.transport and request.transport.get_extra_info("peername")
+    if not isinstance(peer, tuple):
+        return True  # of a unix socket, or gone
+    return ipaddress.ip_address(peer[0].partition("%")[0]).is_loopback
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """One of those that cost something at a time."""
+    if _busy:
+        error = errors_http.NSQ_HTTP_PROFILING
+        raise ApiError(error, text=error.code)
+    _busy.append(None)
+    try:
+        yield
+    finally:
+        _busy.pop()
 
 
 async def _index(_request: web.Request, _query: Query) -> Answer:
@@ -52,7 +93,15 @@ async def _index(_request: web.Request, _query: Query) -> Answer:
 
 
 async def _cmdline(_request: web.Request, _query: Query) -> Answer:
-    return "\0".join(sys.orig_argv)
+    return "\0".join(map(redacted, _without_secrets(sys.orig_argv)))
+
+
+def _without_secrets(words: list[str]) -> Iterator[str]:
+    """`--password x` in two words is no text that `redacted` could know."""
+    hide = False
+    for word in words:
+        yield HIDDEN if hide else word
+        hide = redacted(f"{word.lstrip('-')}=x").endswith(HIDDEN) and "=" not in word
 
 
 async def _symbol(_request: web.Request, _query: Query) -> Answer:
@@ -78,8 +127,11 @@ async def _goroutine(_request: web.Request, _query: Query) -> Answer:
 
 async def _heap(_request: web.Request, _query: Query) -> Answer:
     """How many objects of each type the garbage collector knows."""
-    counts = Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
-    lines = [f"{count:>10} {name}" for name, count in counts.most_common(limits.DEBUG_HEAP_TYPES)]
+    with _alone():
+        known = itertools.islice(gc.get_objects(), limits.DEBUG_HEAP_OBJECTS)
+        counts = Counter(map(type, known))
+    most = counts.most_common(limits.DEBUG_HEAP_TYPES)
+    lines = [f"{count:>10} {kind.__module__}.{kind.__qualname__}" for kind, count in most]
     head = f"allocated blocks: {sys.getallocatedblocks()}\nfrozen objects: {gc.get_freeze_count()}"
     return "\n".join([head, "", *lines, ""])
 
@@ -98,15 +150,16 @@ async def _profile(_request: web.Request, query: Query) -> Answer:
     if not _GO_INT.fullmatch(text) or not 0 < int(text) <= limits.DEBUG_PROFILE_MAX:
         raise ApiError(errors_http.NSQ_HTTP_SECONDS, text=errors_http.NSQ_HTTP_SECONDS.code)
     profile = cProfile.Profile()
-    try:
-        profile.enable()
-    except ValueError:
-        error = errors_http.NSQ_HTTP_PROFILING
-        raise ApiError(error, text=error.code) from None
-    try:
-        await asyncio.sleep(int(text))
-    finally:
-        profile.disable()
+    with _alone():
+        try:
+            profile.enable()
+        except ValueError:  # somebody else has one
+            error = errors_http.NSQ_HTTP_PROFILING
+            raise ApiError(error, text=error.code) from None
+        try:
+            await asyncio.sleep(int(text))
+        finally:
+            profile.disable()
     page = io.StringIO()
     pstats.Stats(profile, stream=page).sort_stats("tottime").print_stats()
     return page.getvalue()
@@ -124,8 +177,9 @@ async def _set_block_rate(_request: web.Request, query: Query) -> Answer:
 
 async def _free_memory(_request: web.Request, _query: Query) -> Answer:
     """Collect garbage and give free pages back to the system."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    with _alone():
+        gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            await asyncio.to_thread(trim, 0)
     return None

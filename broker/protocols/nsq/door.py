@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol, cast
 
 from broker import limits
+from broker.access import Access
 from broker.net.listener import Door
 from broker.net.tls import Certificates, TlsFiles
 from broker.protocols.nsq.auth import Authority, AuthSettings
@@ -15,6 +16,7 @@ from broker.protocols.nsq.face import NsqFace
 from broker.protocols.nsq.identify import IdentifySettings
 from broker.protocols.nsq.session import NsqSession
 from broker.protocols.nsq.statsd import StatsdSettings
+from broker.protocols.nsq.topics import Topics
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -43,6 +45,8 @@ class NsqSettings(IdentifySettings, AuthSettings, StatsdSettings, Protocol):
     def max_channel_consumers(self) -> int: ...
     @property
     def e2e_processing_latency_percentiles(self) -> tuple[float, ...]: ...
+    @property
+    def debug_peers(self) -> str: ...
     @property
     def requeue_on_close(self) -> bool: ...
     @property
@@ -83,7 +87,10 @@ def certificates_of(config: NsqSettings) -> Certificates | None:
 class NsqDoor(Door):
     """Accepts NSQ clients for one engine."""
 
-    def __init__(self, config: NsqSettings, runtime: Runtime, engine: Engine) -> None:
+    def __init__(
+        self, config: NsqSettings, runtime: Runtime, engine: Engine, access: Access | None = None
+    ) -> None:
+        """`access` None: all bridges are open."""
         if config.listen is None:
             raise ValueError("the NSQ door is switched off")
         # The largest message must fit twice: one on its way out, one being put.
@@ -93,8 +100,10 @@ class NsqDoor(Door):
         self.engine = engine
         self.certificates = certificates_of(config)
         self.authority = Authority(config) if config.auth_http_addresses else None
-        self.dead_letters = Policies(engine)
-        self.face = NsqFace(engine, runtime.turn, config, self.certificates, self.authority)
+        access = access or Access()
+        self.topics = Topics(engine, access)
+        self.dead_letters = Policies(engine, self.topics)
+        self.face = NsqFace(engine, runtime.turn, config, self.certificates, self.authority, access)
 
     def new_session(self) -> NsqSession:
         return NsqSession(self.face)

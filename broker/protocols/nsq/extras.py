@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from broker import errors_http, limits
+from broker.access import READ, WRITE
+from broker.core.files import QuarantinedError
+from broker.core.health import LOG
 from broker.core.peek import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
 from broker.core.rewind import Approach, TimeSearch, rewind, saved
 from broker.errors_http import http_error
 from broker.protocols.nsq.channels import channel_of
-from broker.protocols.nsq.http import ApiError, Route, read_body
+from broker.protocols.nsq.http import ApiError, Route, find_topic, read_body
 from broker.protocols.nsq.messages import fill, rows_of
 
 if TYPE_CHECKING:
@@ -105,6 +108,7 @@ class Extras:
 
     def __init__(self, door: NsqDoor, settings: Settings) -> None:
         self.engine = door.engine
+        self.topics = door.topics
         self.settings = settings
 
     def routes(self) -> Routes:
@@ -115,30 +119,74 @@ class Extras:
                 "PUT": Route(self.settings_put, versioned=False),
                 "DELETE": Route(self.settings_delete, versioned=False),
             },
+            "/v1/topic/claim": {"POST": Route(self.topic_claim, versioned=False)},
             "/v1/channel/messages": {"GET": Route(self.channel_messages, versioned=False)},
             "/v1/topic/messages": {"GET": Route(self.topic_messages, versioned=False)},
+            "/v1/health": {"GET": Route(self.health_show, versioned=False)},
+            "/v1/topic/retry": {"POST": Route(self.topic_retry, versioned=False)},
+            "/v1/topic/put_aside": {"POST": Route(self.topic_put_aside, versioned=False)},
             "/v1/channel/rewind": {"POST": Route(self.channel_rewind, versioned=False)},
         }
 
-    def log(self, query: Query) -> Log:
-        """The topic that the request names."""
+    def log(self, query: Query, *rights: int) -> Log:
+        """The topic that the request names, if NSQ has these rights to it."""
         name = query.get("topic")
         if not name:
             raise ApiError(errors_http.NSQ_HTTP_NO_TOPIC)
-        log = self.engine.log(name)
-        if log is None:
-            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_TOPIC)
-        return log
+        return find_topic(self.topics, name, *rights)
 
     def cursor(self, query: Query) -> Cursor:
-        """The channel that the request names."""
-        log, name = self.log(query), query.get("channel")
+        """The channel that the request names, if NSQ may read its topic."""
+        log, name = self.log(query, READ), query.get("channel")
         if not name:
             raise ApiError(errors_http.NSQ_HTTP_NO_CHANNEL)
         cursor = channel_of(log, name)
         if cursor is None:
             raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor
+
+    # --- what could not be opened
+
+    async def health_show(self, _request: web.Request, _query: Query) -> Answer:
+        """Everything that is wrong with the data folder, and where quarantined logs are."""
+        problems = self.engine.shared.health.problems()
+        return {
+            "problems": [
+                {"kind": problem.kind, "name": problem.name, "reason": problem.reason}
+                for problem in problems
+            ],
+            "quarantined": dict(sorted(self.engine.quarantined.items())),
+        }
+
+    async def topic_retry(self, _request: web.Request, query: Query) -> Answer:
+        """Open a quarantined log again."""
+        name = self.quarantined(query)
+        try:
+            log = self.engine.retry(name)
+        except QuarantinedError as problem:
+            reasons = self.engine.shared.health.problems()
+            reason = next((p.reason for p in reasons if (p.kind, p.name) == (LOG, name)), "")
+            error = http_error(errors_http.V1_STILL_QUARANTINED, reason=reason)
+            raise ApiError(error) from problem
+        return {"opened": log is not None}
+
+    async def topic_put_aside(self, _request: web.Request, query: Query) -> Answer:
+        """Rename the folder of a quarantined log, so that its name is free again."""
+        name = self.quarantined(query)
+        try:
+            return {"path": self.engine.put_aside(name)}
+        except OSError as problem:
+            reason = problem.strerror or str(problem)
+            raise ApiError(http_error(errors_http.V1_NOT_PUT_ASIDE, reason=reason)) from problem
+
+    def quarantined(self, query: Query) -> str:
+        """The name of the quarantined log that the request names."""
+        name = query.get("topic")
+        if not name:
+            raise ApiError(errors_http.NSQ_HTTP_NO_TOPIC)
+        if name not in self.engine.quarantined:
+            raise ApiError(errors_http.V1_NOT_QUARANTINED)
+        return name
 
     # --- settings
 
@@ -148,18 +196,18 @@ class Extras:
 
     async def settings_put(self, request: web.Request, query: Query) -> Answer:
         """Set what the body says, at once and for good; what it leaves out is as configured."""
-        self.log(query)
+        self.log(query, READ, WRITE)
         body = await read_body(request, limits.V1_SETTINGS_BYTES_MAX, errors_http.NSQ_HTTP_BODY_BIG)
         try:
             given = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
             reason = errors_http.V1_SETTINGS_JSON.format(problem=problem)
             raise ApiError(http_error(errors_http.V1_SETTINGS, reason=reason)) from None
-        return self._replace(self.log(query), given)
+        return self._replace(self.log(query, READ, WRITE), given)
 
     async def settings_delete(self, _request: web.Request, query: Query) -> Answer:
         """Let the topic follow the configuration again."""
-        return self._replace(self.log(query), {})
+        return self._replace(self.log(query, READ, WRITE), {})
 
     def _replace(self, log: Log, given: dict[str, Any]) -> Answer:
         try:
@@ -171,6 +219,17 @@ class Extras:
             reason = problem.strerror or str(problem)
             raise ApiError(http_error(errors_http.V1_NOT_SAVED, reason=reason)) from problem
         return self.settings.show(log)
+
+    async def topic_claim(self, _request: web.Request, query: Query) -> Answer:
+        """Let a topic whose metadata were lost be trimmed and limited again."""
+        log = self.log(query, READ, WRITE)
+        was = log.unclaimed
+        try:
+            log.claim()
+        except OSError as problem:
+            reason = problem.strerror or str(problem)
+            raise ApiError(http_error(errors_http.V1_NOT_SAVED, reason=reason)) from problem
+        return {"topic": log.name, "claimed": was}
 
     # --- messages
 
@@ -191,7 +250,7 @@ class Extras:
 
     async def topic_messages(self, _request: web.Request, query: Query) -> Answer:
         """What a topic has that no channel was given yet, or all that it keeps."""
-        log = self.log(query)
+        log = self.log(query, READ)
         which = choice(query, "state", "backlog", "all")
         form, first, limit = _paging(query)
         page = peek_log(log, first if which == "all" else max(first, log.frontier), limit)

@@ -2,6 +2,7 @@
 """What all connections of one NSQ door share."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from broker.access cimport Access
 from broker.core.cursor cimport Cursor
 from broker.core.engine cimport Engine
 from broker.core.log cimport Log
@@ -22,6 +23,7 @@ cdef class NsqFace:
     cdef uint32_t promises_resume       # so few, and it is read again
     cdef readonly object certificates   # net.tls.Certificates, or None: no TLS
     cdef readonly object authority      # auth.Authority, or None: everybody may do everything
+    cdef readonly Access access
     cdef bint tls_required
     cdef bint give_back                 # what a gone client held is delivered again at once
     cdef readonly uint64_t total_connections, slow_consumers

@@ -2,6 +2,7 @@
 
 from typing import final
 
+from broker.access import Access
 from broker.core.engine import Engine
 from broker.core.turn import Turn
 from broker.protocols.nsq.auth import Authority
@@ -20,6 +21,7 @@ class NsqFace:
     config: object
     certificates: object | None
     authority: Authority | None
+    access: Access
     def __init__(
         self,
         engine: Engine,
@@ -27,5 +29,6 @@ class NsqFace:
         config: object,
         certificates: object | None = None,
         authority: Authority | None = None,
+        access: Access | None = None,
     ) -> None: ...
     def count_in(self, messages: int, nbytes: int) -> None: ...

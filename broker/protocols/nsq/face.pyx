@@ -4,14 +4,17 @@ import logging
 
 from libc.stdint cimport uint32_t, uint64_t
 
+from broker.access cimport Access
 from broker.core.cursor cimport Cursor
 from broker.core.engine cimport Engine
 from broker.core.log cimport Log
+from broker.core.seams cimport RIGHT_READ, RIGHT_WRITE
 from broker.core.segment cimport record_size
 from broker.core.turn cimport Turn
 from broker.protocols.nsq.wire cimport name_is_ephemeral, op_t, tw_load_be32
 
 from broker import errors, limits
+from broker.core.files import QuarantinedError
 from broker.protocols.nsq.identify import Refused
 from broker.protocols.nsq.wire import is_ephemeral
 
@@ -19,8 +22,10 @@ LOG = logging.getLogger('broker.nsq')
 
 
 cdef class NsqFace:
-    def __init__(self, Engine engine, Turn turn, config, certificates=None, authority=None):
-        """`config` has the attributes of config.NsqConfig."""
+    def __init__(self, Engine engine, Turn turn, config, certificates=None, authority=None,
+                 Access access=None):
+        """`config` has the attributes of config.NsqConfig; `access` None: all bridges are open."""
+        self.access = access or Access()
         self.certificates = certificates
         self.authority = authority
         self.tls_required = certificates is not None and (
@@ -49,10 +54,12 @@ cdef class NsqFace:
     cdef Log topic(self, const char *name, size_t n):
         cdef Log log = self.engine.find(name, n)
         if log is not None:
-            return log
+            return log if self.access.may_use_topic(log, RIGHT_WRITE) else None
         text = name[:n].decode('ascii')
         try:
             return self.engine.open_log(text, ephemeral=name_is_ephemeral(name, n))
+        except QuarantinedError:
+            return None     # said at the start; /healthz says so
         except OSError as problem:
             LOG.error('topic %s cannot be made: %s', text, problem)
             return None
@@ -62,6 +69,8 @@ cdef class NsqFace:
         cdef Log log
         try:
             log = self.engine.open_log(topic, ephemeral=is_ephemeral(topic.encode()))
+            if not self.access.may_use_topic(log, RIGHT_READ):
+                raise Refused(errors.NSQ_SUB_FAILED, cause=errors.NSQ_NOT_SHARED)
             cursor = log.open_cursor(channel, ephemeral=is_ephemeral(channel.encode()))
         except OSError as problem:
             LOG.error('channel %s of %s cannot be made: %s', channel, topic, problem)

@@ -16,13 +16,17 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from html import escape
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 from aiohttp import web
 
 from broker import errors_http
 from broker.errors_http import HttpError
+
+if TYPE_CHECKING:
+    from broker.core.log import Log
+    from broker.protocols.nsq.topics import Topics
 
 LOG = logging.getLogger("broker.nsq.http")
 
@@ -42,6 +46,16 @@ class ApiError(Exception):
         self.error = error
         self.close = close
         self.text = text
+
+
+def find_topic(topics: Topics, name: str, *rights: int) -> Log:
+    """The topic of that name, for a request that needs these rights to it; ApiError."""
+    log = topics.log(name)
+    if log is None:
+        raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_TOPIC)
+    if not all(topics.access.may_topic(log, right) for right in rights):
+        raise ApiError(errors_http.NSQ_HTTP_FORBIDDEN)
+    return log
 
 
 class Query:

@@ -11,7 +11,7 @@ import asyncio
 import email.utils
 import re
 import time
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from broker import errors_http, limits
 from broker.protocols.nsq.http import CONTENT_TYPE, CONTENT_TYPE_VALUE, ApiError, Route, make_app
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 # Its end is looked for first, so this does not search.
 _PLAIN: Final = re.compile(
     rb"GET /lookup\?topic=([.a-zA-Z0-9_-]{1,64}) HTTP/1\.1\r\n"
-    rb"(?:(?!(?i:content-length|transfer-encoding|expect|upgrade|connection:(?! ?keep-alive\r)))"
+    rb"(?:(?!(?i:content-length|transfer-encoding|expect|upgrade|origin|sec-fetch-"
+    rb"|connection:(?! ?keep-alive\r)))"
     rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+\r\n"
 )
-_HOST: Final = re.compile(rb"\r\n(?i:host):[ \t]*[^ \t\r]")
+_HOST: Final = re.compile(rb"\r\n(?i:host):[ \t]*([^ \t\r]+)")
 _END: Final = b"\r\n\r\n"
 _HEAD: Final = (
     f"Content-Type: application/json; charset=utf-8\r\n{CONTENT_TYPE}: {CONTENT_TYPE_VALUE}\r\n"
@@ -205,18 +206,27 @@ class DateLine:
         return self._line
 
 
+class Guard(Protocol):
+    """What is asked of broker.net.http_guard."""
+
+    def is_host(self, host: str) -> bool: ...
+
+
 class LookupConnection(asyncio.Protocol):
     """One HTTP connection: plain lookups are answered here, all else by the general server."""
 
-    def __init__(self, server: LookupServer, general: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, server: LookupServer, general: Callable[[], asyncio.Protocol], guard: Guard
+    ) -> None:
         self.server = server
+        self.answered: Callable[[], None] | None = None  # called after each answer from here
+        self._guard = guard
         self._general = general
         self._inner: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-        self.server.http_connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         if self._inner is None:
@@ -231,13 +241,18 @@ class LookupConnection(asyncio.Protocol):
         if not data.endswith(_END) or len(data) > limits.NSQ_LOOKUP_HEAD_MAX:
             return False
         request = _PLAIN.fullmatch(data)
-        if request is None or _HOST.search(data) is None:
+        if request is None:
+            return False
+        hosts = _HOST.findall(data)
+        if len(hosts) != 1 or not self._guard.is_host(hosts[0].decode("latin-1")):
             return False
         body = self.server.registry.lookup(request[1].decode(), self.server.now_ns())
         if body is None or self._transport is None:
             return False
         head = b"%b%d\r\n\r\n" % (self.server.date_line.get(), len(body))
         self._transport.writelines((head, body))
+        if self.answered is not None:
+            self.answered()
         return True
 
     def eof_received(self) -> bool | None:
@@ -256,11 +271,5 @@ class LookupConnection(asyncio.Protocol):
             self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.server.http_connections.discard(self)
         if self._inner is not None:
             self._inner.connection_lost(error)
-
-    def close(self) -> None:
-        """End it; the general server ends its own."""
-        if self._transport is not None and self._inner is None:
-            self._transport.close()

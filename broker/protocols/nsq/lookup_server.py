@@ -6,12 +6,13 @@ import asyncio
 import logging
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aiohttp import web
-
 from broker import limits
+from broker.net.listener import files_are_short
 from broker.net.listening import opening
+from broker.net.pages import Pages
 from broker.net.sockets import bound
 from broker.protocols.nsq.lookup_db import Registry
 from broker.protocols.nsq.lookup_http import DateLine, LookupApi, LookupConnection
@@ -19,6 +20,8 @@ from broker.protocols.nsq.lookup_tcp import LOG, LookupPeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from broker.net.http_guard import HttpSettings
 
 
 class LookupSettings(Protocol):
@@ -40,23 +43,35 @@ class LookupServer:
     """Needs a running loop and nothing else of the broker."""
 
     def __init__(
-        self, config: LookupSettings, now_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        config: LookupSettings,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        http: HttpSettings | None = None,
     ) -> None:
         """`now_ns`: the clock that inactivity and tombstones go by."""
         self.config = config
         self.now_ns = now_ns
         self.log: logging.Logger = LOG
+        self.silence_max_ns = max(
+            2 * config.inactive_producer_timeout_ns, limits.NSQ_LOOKUP_SILENCE_MIN
+        )
         self.registry = Registry(config.inactive_producer_timeout_ns, config.tombstone_lifetime_ns)
         self.peers: set[LookupPeer] = set()
-        self.http_connections: set[LookupConnection] = set()
+        self.http_settings = http
         self.date_line = DateLine()
         self.ports: dict[str, tuple[str, int]] = {}  # "tcp", "http": where it really listens
         self.hostname = socket.gethostname()
-        self._servers: dict[str, list[asyncio.Server]] = {}
-        self._runner: web.AppRunner | None = None
+        self._servers: list[asyncio.Server] = []  # of "tcp"
+        self._open = False
+        self._pages: Pages | None = None
+
+    def is_crowded(self) -> bool:
+        """Whether a new peer has to be closed: logs of the process need its last files."""
+        return files_are_short()
 
     async def start(self) -> None:
         """Open both doors; OSError if one cannot be."""
+        self._open = True
         try:
             await self._start()
         except BaseException:
@@ -66,48 +81,43 @@ class LookupServer:
     async def _start(self) -> None:
         config = self.config
         if config.listen is not None:
-            await self._open("tcp", config.listen, lambda: LookupPeer(self))
+            await self._open_tcp(config.listen)
         if config.http is not None:
-            runner = self._runner = web.AppRunner(
+            pages = self._pages = Pages(
                 LookupApi(self).app(),
-                access_log=None,
-                shutdown_timeout=limits.CLOSE_GRACE / limits.SECOND,
+                settings=self.http_settings,
+                names=(config.broadcast_address,),
             )
-            await runner.setup()
-            general = runner.server
-            assert general is not None
-            await self._open("http", config.http, lambda: LookupConnection(self, general))
+            pages.front = partial(LookupConnection, self)
+            await pages.open(config.http)
+            self.ports["http"] = pages.address
         for name, (host, port) in self.ports.items():
             LOG.info("%s: listening on %s", name.upper(), _shown(host, port))
 
-    async def _open(
-        self, name: str, listen: tuple[str, int], factory: Callable[[], asyncio.Protocol]
-    ) -> None:
+    async def _open_tcp(self, listen: tuple[str, int]) -> None:
         with opening(listen):
             sockets = bound(*listen)
-        self.ports[name] = (listen[0], sockets[0].getsockname()[1])
-        servers = self._servers[name] = []
+        self.ports["tcp"] = (listen[0], sockets[0].getsockname()[1])
         for one in sockets:
-            servers.append(
+            self._servers.append(
                 await asyncio.get_running_loop().create_server(
-                    factory, sock=one, backlog=limits.ACCEPT_BACKLOG
+                    lambda: LookupPeer(self), sock=one, backlog=limits.ACCEPT_BACKLOG
                 )
             )
 
     async def stop(self) -> None:
         """Close both doors and every connection."""
-        for name, servers in self._servers.items():
-            LOG.info("%s: closing %s", name.upper(), _shown(*self.ports[name]))
-            for server in servers:
-                server.close()
-        self._servers.clear()
+        if self._open:
+            self._open = False
+            for name, address in self.ports.items():
+                LOG.info("%s: closing %s", name.upper(), _shown(*address))
+        while self._servers:
+            self._servers.pop().close()
         for peer in list(self.peers):
             peer.close()
-        for connection in list(self.http_connections):
-            connection.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._pages is not None:
+            await self._pages.close()
+            self._pages = None
 
     def identity(self) -> dict[str, Any]:
         """What a peer is told of us."""

@@ -3,7 +3,8 @@
     client: "  V1", then lines; IDENTIFY's is followed by int32 size and JSON
     server: int32 size, data; no type. Every error ends the connection.
 
-A peer holds at most one unfinished line or body here; it is not read while it does not read.
+A peer that does not say who it is, or is silent for far too long, is cut off. It holds at most one
+unfinished line or body here; it is not read while it does not read.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ _FIELDS: Final[dict[str, int | type]] = {
 _REQUIRED: Final = ("broadcast_address", "tcp_port", "http_port", "version")
 
 
+def _nothing() -> bool:
+    """The step of a connection that has ended."""
+    return False
+
+
 class LookupPeer(asyncio.Protocol):
     """One connection."""
 
@@ -59,6 +65,8 @@ class LookupPeer(asyncio.Protocol):
         self._later = False  # it has had its turn
         self._made = 0  # names it was the first to register
         self._closing = False
+        self._timer: asyncio.TimerHandle | None = None  # until IDENTIFY, then until the next PING
+        self._heard_ns = 0  # the last command
 
     # --- asyncio
 
@@ -66,7 +74,14 @@ class LookupPeer(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         host, port = self._transport.get_extra_info("peername")[:2]
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if self.server.is_crowded():
+            self._closing = True
+            self._transport.abort()
+            return
         self.server.peers.add(self)
+        self._timer = asyncio.get_running_loop().call_later(
+            limits.NSQ_GREETING / limits.SECOND, self._transport.abort
+        )
         LOG.info("TCP: new client(%s)", self.name)
 
     def data_received(self, data: bytes) -> None:
@@ -92,11 +107,33 @@ class LookupPeer(asyncio.Protocol):
             self._work()
 
     def connection_lost(self, _error: Exception | None) -> None:
+        self._stop_timer()
         self._closing = True
         self.server.peers.discard(self)
         LOG.info("PROTOCOL(V1): [%s] exiting ioloop", self.name)
         if self.producer is not None:
             self._note("UNREGISTER", self.registry.leave(self.producer))
+        # else it would be in cycles, and the garbage collector comes rarely
+        self._transport, self._step = None, _nothing
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _listen_for(self, ns: int) -> None:
+        """Look again after this time whether it still says something."""
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(ns / limits.SECOND, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        left_ns = self._heard_ns + self.server.silence_max_ns - self.server.now_ns()
+        if left_ns > 0:
+            self._listen_for(left_ns)
+        elif self._transport is not None:
+            LOG.info("CLIENT(%s): silent for too long", self.name)
+            self._transport.abort()
 
     def close(self) -> None:
         """End the connection behind what it was told."""
@@ -191,6 +228,7 @@ class LookupPeer(asyncio.Protocol):
     # --- commands
 
     def _execute(self, words: list[str]) -> None:
+        self._heard_ns = self.server.now_ns()
         command, parameters = words[0], words[1:]
         if command == "PING":
             self._ping()
@@ -230,6 +268,7 @@ class LookupPeer(asyncio.Protocol):
             *(self.name, fields["broadcast_address"], fields["tcp_port"], fields["http_port"]),
             fields["version"],
         )
+        self._listen_for(self.server.silence_max_ns)
         self.registry.join(self.producer)
         self._note("REGISTER", [self.registry.clients])
         self._answer(orjson.dumps(self.server.identity()))

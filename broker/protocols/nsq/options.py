@@ -9,6 +9,7 @@ import orjson
 
 from broker import errors_http
 from broker.protocols.nsq.http import ApiError
+from broker.redact import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 LOOKUPD_ADDRESSES: Final = "nsqlookupd_tcp_addresses"
 LOG_LEVEL: Final = "log_level"
+AUTH: Final = "auth_http_addresses"
 
 # Every key nsqd shows, with what is said of it when nothing here has that name.
 _KEYS: Final[dict[str, Answer]] = {
@@ -31,7 +33,7 @@ _KEYS: Final[dict[str, Answer]] = {
     "broadcast_tcp_port": 0,
     "broadcast_http_port": 0,
     LOOKUPD_ADDRESSES: [],
-    "auth_http_addresses": [],
+    AUTH: [],
     "auth_http_request_method": "get",
     "http_client_connect_timeout": 0,
     "http_client_request_timeout": 0,
@@ -118,7 +120,11 @@ class Options:
             value = getattr(self._config, f"{key}_ns", None)
         if isinstance(value, str) and key in _WORDS:
             return _WORDS[key].get(value, 0)
-        return _plain(value, _KEYS[key])
+        plain = _plain(value, _KEYS[key])
+        # URLs of auth servers may have a password or token of ours in them.
+        if key == AUTH and isinstance(plain, list):
+            return [redacted(str(url)) for url in plain]
+        return plain
 
     def put(self, key: str, body: bytes) -> None:
         """Change one; INVALID_OPTION, INVALID_VALUE."""

@@ -7,18 +7,18 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker import limits
+from broker.access import WRITE
 from broker.core.deadletter import ADDRESSED
 from broker.core.publish import append, outcome, settled
 from broker.core.taker import Taker
 from broker.protocols.nsq.channels import channel_of
 from broker.protocols.nsq.deadletters import origin_of
-from broker.protocols.nsq.wire import is_ephemeral
 
 if TYPE_CHECKING:
     from broker.core.cursor import Cursor
-    from broker.core.engine import Engine
     from broker.core.log import Log
     from broker.protocols.nsq.deadletters import Origin
+    from broker.protocols.nsq.topics import Topics
 
 
 class Returned(NamedTuple):
@@ -29,7 +29,7 @@ class Returned(NamedTuple):
     failed: str  # why the rest was not tried; empty = all was
 
 
-async def give_back(engine: Engine, cursor: Cursor, most: int, *, to_topic: bool) -> Returned:
+async def give_back(topics: Topics, cursor: Cursor, most: int, *, to_topic: bool) -> Returned:
     """Move up to `most` of what waits in a channel back to where it came from.
 
     Each is appended to its topic, for its channel alone unless `to_topic`, and finished when the
@@ -53,7 +53,7 @@ async def give_back(engine: Engine, cursor: Cursor, most: int, *, to_topic: bool
             sent: list[tuple[Log, int, int]] = []
             for (seq, _, _, body), (_, _, headers) in zip(records, heads, strict=True):
                 origin = origin_of(headers)
-                log = None if origin is None else _home(engine, origin, to_topic=to_topic)
+                log = None if origin is None else _home(topics, origin, to_topic=to_topic)
                 if log is None or origin is None:
                     kept += 1
                     continue
@@ -81,11 +81,13 @@ async def _some(taker: Taker, arrived: asyncio.Event) -> None:
             await asyncio.wait_for(arrived.wait(), limits.REQUEUE_SILENCE / limits.SECOND)
 
 
-def _home(engine: Engine, origin: Origin, *, to_topic: bool) -> Log | None:
-    """The log a dead letter goes back to; None when there is nobody for it."""
-    log = engine.log(origin.topic)
+def _home(topics: Topics, origin: Origin, *, to_topic: bool) -> Log | None:
+    """The log a dead letter goes back to; None when there is nobody for it. OSError."""
+    log = topics.log(origin.topic)
+    if log is not None and not topics.access.may_topic(log, WRITE):
+        return None
     if to_topic:
-        return log or engine.open_log(origin.topic, ephemeral=is_ephemeral(origin.topic.encode()))
+        return log or topics.open(origin.topic, WRITE)
     return log if log is not None and channel_of(log, origin.channel) else None
 
 

@@ -72,6 +72,7 @@ cdef class NsqSession(Session):
         self.face.sessions.add(self)
         peer = link.peer
         self.identity = Identity.before(peer[0] if isinstance(peer, tuple) else str(peer))
+        self.face.turn.arm(self, self.face.turn.now_ns + <int64_t>limits.NSQ_GREETING)
 
     cdef void closed(self) noexcept:
         self.face.turn.disarm(self)
@@ -279,6 +280,8 @@ cdef class NsqSession(Session):
             self.hold_for(HOLD_ORDER)
             return False
         cause = errors.NSQ_EXITING if log is None else log.refusal
+        if log is None and self.face.engine.find(op.name, op.name_len) is not None:
+            cause = errors.NSQ_NOT_SHARED
         self.fatal(nsq_text(
             errors.NSQ_PUBLISH_FAILED, command=command_of(op.kind), cause=cause))
         return False
@@ -555,6 +558,9 @@ cdef class NsqSession(Session):
         if self.link is None:
             return
         try:
+            if not self.greeted:
+                self.link.abort()       # nothing was said to it: heartbeats begin with the magic
+                return
             if (self.out.blocked and self.silence_ns
                     and now_ns - self.out.blocked_ns >= self.silence_ns
                     and not self.still_takes(now_ns)):

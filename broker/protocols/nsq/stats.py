@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from broker.core.log import Log
     from broker.protocols.nsq.permit import Warrant
     from broker.protocols.nsq.session import NsqSession
+    from broker.protocols.nsq.topics import Topics
 
     Page = dict[str, Any]
 
@@ -165,7 +166,7 @@ def _by_age(sessions: Iterable[NsqSession]) -> list[NsqSession]:
 
 
 def topic_pages(
-    engine: Engine,
+    engine: Engine | Topics,
     sessions: Iterable[NsqSession] | None,
     topic: str,
     channel: str,
@@ -175,15 +176,16 @@ def topic_pages(
 
     Without `sessions` the clients are left out.
     """
-    if topic and topic not in engine.logs:
+    logs = engine.logs
+    if topic and topic not in logs:
         return None
     clients: dict[Cursor, list[Page]] = {}
     for session in _by_age(sessions or ()):
         if session.cursor is not None:
             clients.setdefault(session.cursor, []).append(client_page(session, topic))
     pages = []
-    for name in [topic] if topic else sorted(engine.logs):
-        log = engine.logs[name]
+    for name in [topic] if topic else sorted(logs):
+        log = logs[name]
         only = channel_of(log, channel)
         if channel and only is None:
             continue

@@ -189,7 +189,7 @@ class Statsd:
 
     def _topics(self) -> list[stats.Page]:
         percentiles = self.config.e2e_processing_latency_percentiles
-        return stats.topic_pages(self.door.engine, None, "", "", percentiles) or []
+        return stats.topic_pages(self.door.topics, None, "", "", percentiles) or []
 
     def _memory(self) -> dict[str, int] | None:
         return stats.memory() if self.config.statsd_mem_stats else None

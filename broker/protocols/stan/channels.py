@@ -7,6 +7,8 @@ import os
 from typing import TYPE_CHECKING
 
 from broker import errors_stan as errors
+from broker.access import APART, FACE
+from broker.protocols.stan.options import covers
 from broker.protocols.stan.service import Channel, RefusedError
 
 if TYPE_CHECKING:
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from broker.protocols.stan.service import Service
 
 log = logging.getLogger("broker.stan")
-
-FACE = "stan"  # what Log.face says of a channel
 
 
 class Channels:
@@ -36,8 +36,9 @@ class Channels:
     def restore(self) -> None:
         """Those that the engine has found on the disk."""
         for entry in self.engine.logs.values():
-            if entry.face == FACE:
-                self._adopt(entry)
+            subject = entry.name.removeprefix(APART)
+            if entry.face == FACE and entry.name == self.service.access.log_name(subject):
+                self.adopt(entry)
 
     def get(self, name: str) -> Channel | None:
         """The channel of that name, if there is one."""
@@ -58,29 +59,45 @@ class Channels:
             raise RefusedError(errors.STAN_TOO_MANY_CHANNELS)
         if name.endswith("#ephemeral"):
             raise RefusedError(errors.STAN_TEMPORARY_NAME)
+        self._need_free(name)
         in_memory = self.settings.store == "memory"
-        return self._adopt(self.engine.open_log(name, ephemeral=in_memory, face=FACE))
+        log_name = self.service.access.log_name(name)
+        return self.adopt(self.engine.open_log(log_name, ephemeral=in_memory, face=FACE))
 
-    def _adopt(self, entry: Log) -> Channel:
+    def _need_free(self, name: str) -> None:
+        """RefusedError when the name is that of an NSQ topic which must stay one: its messages
+        are kept until its channels have finished them, those of a channel are not."""
+        entry = self.engine.log(self.service.access.log_name(name))
+        if entry is None or entry.face == FACE or not (entry.cursors or entry.next_seq > 1):
+            return
+        if not any(covers(pattern, name) for pattern in self.settings.adopt_topics):
+            raise RefusedError(errors.STAN_IS_TOPIC.format(name=name))
+        log.info("the topic %s becomes a channel", name)
+
+    def adopt(self, entry: Log) -> Channel:
+        """Make a channel of a log that is one."""
         channel = Channel(self.service, entry)
         entry.on_unused = None  # a channel in memory outlives its last subscription
         if "sync" not in entry.settings:
             entry.set_policy(self.settings.sync)
-        shared = entry.shared
-        entry.connect(
-            shared.to_live and self.settings.to_live, shared.from_live and self.settings.from_live
-        )
-        limits = self.settings.limits_for(channel.name)
-        channel.limits = limits
-        channel.limit(limits.max_msgs, limits.max_bytes, limits.max_age_ns)
+        entry.deliver_durable()  # subscribers keep the seqs of what they were given
+        entry.connect(*self.service.access.crossings(entry))
+        limits = channel.limits = self.settings.limits_for(channel.name)
+        self.limit(channel)
         self._by_folded[channel.name.casefold()] = channel.name
         if limits.max_inactivity_ns:
             self.limited[channel.name] = channel
         return channel
 
+    def limit(self, channel: Channel) -> None:
+        """Keep to its limits. What other cursors than subscriptions have not acked stays, so this
+        comes again when it is known which these are."""
+        limits = channel.limits
+        channel.limit(limits.max_msgs, limits.max_bytes, limits.max_age_ns)
+
     def delete(self, channel: Channel) -> None:
         """It has been inactive for too long. OSError: nothing has changed."""
-        self.engine.delete_log(channel.name)
+        self.engine.delete_log(channel.log.name)
         self.forget(channel)
 
     def forget(self, channel: Channel) -> None:

@@ -76,7 +76,8 @@ class Clients:
         if old is None:
             answer(self._enter(record))
             return
-        if old.probed:
+        if old.probed or old.owner not in (None, record.owner):
+            # another user's client is not closed for this one, even if it does not answer
             answer(errors.STAN_CLIENT_REGISTERED)
             return
 
@@ -112,6 +113,7 @@ class Clients:
             record.protocol,
             record.ping_interval,
             record.ping_max,
+            record.owner,
         )
         self.service.register(client)
         self._beat_later(client, share)

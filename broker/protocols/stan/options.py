@@ -60,8 +60,7 @@ class StanSettings:
     max_channels: int = limits.STAN_MAX_CHANNELS  # 0 = no limit
     limits: ChannelLimits = ChannelLimits()
     channels: tuple[tuple[str, ChannelOverride], ...] = ()  # pattern -> what differs
-    from_live: bool = False  # publishes to the NATS subject of a channel's name land in it
-    to_live: bool = False  # what is stored in a channel reaches NATS subscriptions to its name
+    adopt_topics: tuple[str, ...] = ()  # patterns of topics that become channels by being named
 
     def limits_for(self, channel: str) -> ChannelLimits:
         """What holds for this channel, whether it exists or not."""

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from broker import errors_stan as errors
 from broker import limits
+from broker.access import READ
 from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.channels import reason_of
 from broker.protocols.stan.options import is_valid_channel
@@ -21,9 +22,10 @@ from broker.protocols.stan.subscriptions import TimeWantedError, Wish, check
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from broker.core.seams import Session
     from broker.protocols.stan.channels import Channels
     from broker.protocols.stan.clients import Clients
-    from broker.protocols.stan.service import Service, Subscription
+    from broker.protocols.stan.service import Request, Service, Subscription
     from broker.protocols.stan.store import Done
     from broker.protocols.stan.subscriptions import Subscriptions
 
@@ -63,7 +65,8 @@ class Requests:
         self.channels = channels
         self.subscriptions = subscriptions
         self.tasks: set[asyncio.Task[None]] = set()  # searches under way
-        self._handlers: dict[str, Callable[[bytes, bytes], None]] = {
+        self._own_subjects = tuple(f"{each}." for each in vars(subjects).values())
+        self._handlers: dict[str, Callable[[Request], None]] = {
             "connect": self._connect,
             "ping": self._ping,
             "subscribe": self._subscribe,
@@ -72,15 +75,50 @@ class Requests:
             "close": self._close,
         }
 
-    def handle(self, kind: str, subject: bytes, reply: bytes, data: bytes) -> None:
+    def handle(self, request: Request) -> None:
         """One request of this turn."""
         try:
-            if kind == "reply":
-                self.clients.heard(subject)
+            if request.kind == "reply":
+                self.clients.heard(request.subject)
             else:
-                self._handlers[kind](reply, data)
+                self._handlers[request.kind](request)
         except Exception:
-            log.exception("a request on %r", subject)
+            log.exception("a request on %r", request.subject)
+
+    # --- rights
+
+    def _may_use_inbox(self, session: Session | None, inbox: str) -> bool:
+        """Whether messages may be sent to this subject in the name of who asks for them."""
+        service = self.service
+        if session is None or f"{inbox}.".startswith(self._own_subjects):
+            return False
+        entry = service.engine.log(inbox)
+        if self.channels.get(inbox) is not None or (entry is not None and entry.hears_live):
+            return False  # it is no client that hears them
+        return service.access.may_use_inbox(session, service.router, inbox)
+
+    def _is_own(self, session: Session | None, client: Client) -> bool:
+        """Whether who asks is the user whose client this is."""
+        return session is not None and self.service.access.is_own(session, client.owner)
+
+    def _own(self, session: Session | None, client_id: str) -> Client:
+        """The client of that id, if it belongs to who asks. RefusedError."""
+        client = self.clients.known(client_id)
+        if not self._is_own(session, client):
+            raise RefusedError(errors.STAN_UNKNOWN_CLIENT_ID)
+        return client
+
+    def _check_subscription(self, asked: Request, request: pb.SubscriptionRequest) -> None:
+        """RefusedError unless who asks has the rights for it."""
+        service, session = self.service, asked.session
+        self._own(session, request.clientID)
+        if not self._may_use_inbox(session, request.inbox):
+            raise RefusedError(errors.STAN_INVALID_SUBSCRIBE)
+        assert session is not None
+        channel = self.channels.get(request.subject)
+        entry = None if channel is None else channel.log
+        if not service.access.may_use(session, service.router, READ, entry, request.subject):
+            raise RefusedError(errors.STAN_INVALID_SUBJECT)
 
     def _say(self, reply: bytes, message: Message | None = None) -> None:
         """The answer; nothing at all in it is good news."""
@@ -89,9 +127,10 @@ class Requests:
 
     # --- clients
 
-    def _connect(self, reply: bytes, data: bytes) -> None:
-        request = _decoded(pb.ConnectRequest, data)
-        if request is None:
+    def _connect(self, asked: Request) -> None:
+        reply, session = asked.reply, asked.session
+        request = _decoded(pb.ConnectRequest, asked.data)
+        if request is None or not self._may_use_inbox(session, request.heartbeatInbox):
             self._say(reply, pb.ConnectResponse(error=errors.STAN_INVALID_CONNECT))
             return
         record = ClientRecord(
@@ -101,6 +140,7 @@ class Requests:
             request.protocol,
             request.pingInterval,
             request.pingMaxOut,
+            None if session is None else session.owner,
         )
         self.clients.connect(record, lambda result: self._connected(reply, result))
 
@@ -123,19 +163,20 @@ class Requests:
             answer.pingMaxOut = result.ping_max
         self._say(reply, answer)
 
-    def _ping(self, reply: bytes, data: bytes) -> None:
-        request = _decoded(pb.Ping, data)
-        if data and request is not None:  # what is no ping is not answered
+    def _ping(self, asked: Request) -> None:
+        request = _decoded(pb.Ping, asked.data)
+        if asked.data and request is not None:  # what is no ping is not answered
             error = self.clients.ping(request.connID)
-            self._say(reply, pb.PingResponse(error=error))
+            self._say(asked.reply, pb.PingResponse(error=error))
 
-    def _close(self, reply: bytes, data: bytes) -> None:
-        request = _decoded(pb.CloseRequest, data)
+    def _close(self, asked: Request) -> None:
+        reply = asked.reply
+        request = _decoded(pb.CloseRequest, asked.data)
         if request is None:
             self._say(reply, pb.CloseResponse(error=errors.STAN_INVALID_CLOSE))
             return
         client = self.service.clients.get(request.clientID.encode())
-        if client is None:
+        if client is None or not self._is_own(asked.session, client):
             self._say(reply, pb.CloseResponse(error=errors.STAN_UNKNOWN_CLIENT_ID))
             return
         self.clients.close(client)
@@ -143,13 +184,15 @@ class Requests:
 
     # --- subscriptions
 
-    def _subscribe(self, reply: bytes, data: bytes) -> None:
-        request = _decoded(pb.SubscriptionRequest, data)
+    def _subscribe(self, asked: Request) -> None:
+        reply = asked.reply
+        request = _decoded(pb.SubscriptionRequest, asked.data)
         if request is None:
             self._refuse(reply, errors.STAN_INVALID_SUBSCRIBE)
             return
         try:
             check(request, is_valid_channel)
+            self._check_subscription(asked, request)
             self._open(reply, request)
         except TimeWantedError:
             if len(self.tasks) >= limits.STAN_SEARCHES_MAX:
@@ -207,8 +250,9 @@ class Requests:
     def _refuse(self, reply: bytes, error: str) -> None:
         self._say(reply, pb.SubscriptionResponse(error=error))
 
-    def _leave(self, reply: bytes, data: bytes, *, erase: bool) -> None:
-        request = _decoded(pb.UnsubscribeRequest, data)
+    def _leave(self, asked: Request, *, erase: bool) -> None:
+        reply = asked.reply
+        request = _decoded(pb.UnsubscribeRequest, asked.data)
         try:
             if request is None:
                 raise RefusedError(errors.STAN_INVALID_UNSUBSCRIBE)
@@ -216,7 +260,10 @@ class Requests:
             if channel is None:
                 raise RefusedError(errors.STAN_UNKNOWN_CHANNEL)
             subscription = self.subscriptions.find(channel, request.inbox)
-            if subscription.record.client_id != request.clientID:
+            client = subscription.client
+            if subscription.record.client_id != request.clientID or (
+                client is not None and not self._is_own(asked.session, client)
+            ):
                 raise RefusedError(errors.STAN_UNKNOWN_CLIENT_ID)
             self.subscriptions.leave(subscription, erase=erase)
         except RefusedError as problem:

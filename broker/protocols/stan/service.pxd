@@ -3,6 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
+from broker.access cimport Access
 from broker.core.cursor cimport Cursor, consumer_t
 from broker.core.engine cimport Engine
 from broker.core.log cimport Log
@@ -26,14 +27,15 @@ cdef struct route_t:
 cdef class Service(Sink):
     cdef readonly Account account
     cdef readonly Engine engine
-    cdef Router router
+    cdef readonly Access access
+    cdef readonly Router router
     cdef Turn turn
     cdef readonly dict clients          # id (bytes) -> Client
     cdef readonly dict connections      # connID (bytes) -> Client
     cdef readonly dict channels         # name (bytes) -> Channel
     cdef public object make_channel     # make_channel(name) -> Channel; Refused, OSError
-    cdef public object handle           # handle(kind, subject, reply, data) of each cold request
-    cdef list requests                  # (kind, subject, reply, data) of this turn
+    cdef public object handle           # handle(Request) of each cold request
+    cdef list requests                  # those of this turn
     cdef list subs                      # addresses of sub_t, index = kind
     cdef sub_t *pub_sub
     cdef bytes pub_prefix
@@ -47,9 +49,14 @@ cdef class Service(Sink):
     # Publishes and messages, in their encoded form.
     cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
 
+    cdef bint may_answer(self, const char *reply, size_t n) noexcept
     cdef void take(self, const record_t *rec) noexcept
     cdef Client client_of(self, const pub_msg_t *msg)
+    cdef Channel known_channel(self, const char *name, size_t n)
     cdef Channel channel_of(self, const char *name, size_t n)
+    cdef bint may_publish(self, Client client, const record_t *rec, const pub_msg_t *msg) except -1
+    cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
+                      size_t reply_len, const char *data, size_t n, const match_t *m) noexcept
     cdef char *room(self, size_t n) except NULL
     cdef void send(self, route_t *to, const char *data, size_t n) noexcept
     cdef void answer(self, const char *reply, size_t reply_len, const char *guid, size_t guid_len,
@@ -62,6 +69,7 @@ cdef class Client:
     cdef readonly str hb_inbox
     cdef readonly bytes conn_id
     cdef readonly int protocol, ping_interval, ping_max
+    cdef readonly str owner             # Session.owner of who connected it; None = not known
     cdef readonly set subscriptions     # its Subscriptions
     cdef public int failures            # heartbeats in a row that were not answered
     cdef public object timer            # of the next heartbeat
@@ -95,4 +103,5 @@ cdef class Subscription(Sink):
     cdef route_t inbox
     cdef readonly uint64_t last_sent
 
+    cdef bint may_ack(self) noexcept
     cdef bint is_deaf(self) noexcept

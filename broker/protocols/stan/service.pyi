@@ -1,11 +1,13 @@
 """The hot half of NATS Streaming."""
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
+from broker.access import Access
 from broker.core.cursor import Cursor
 from broker.core.engine import Engine
 from broker.core.log import Log
+from broker.core.router import Router
 from broker.core.seams import Session, Sink
 from broker.protocols.nats.account import Account
 from broker.protocols.stan.options import ChannelLimits
@@ -15,10 +17,19 @@ KINDS: tuple[str, ...]
 
 class RefusedError(Exception): ...
 
+class Request(NamedTuple):
+    kind: str
+    subject: bytes
+    reply: bytes
+    data: bytes
+    session: Session | None
+
 @final
 class Service(Sink):
     account: Account
     engine: Engine
+    access: Access
+    router: Router
     clients: dict[bytes, Client]
     connections: dict[bytes, Client]
     channels: dict[bytes, Channel]
@@ -30,7 +41,8 @@ class Service(Sink):
         self,
         account: Account,
         engine: Engine,
-        handle: Callable[[str, bytes, bytes, bytes], object],
+        access: Access,
+        handle: Callable[[Request], object],
         make_channel: Callable[[str], Channel],
     ) -> None: ...
     def listen(self, pub_prefix: bytes, subjects: list[bytes]) -> None: ...
@@ -49,6 +61,7 @@ class Client:
     protocol: int
     ping_interval: int
     ping_max: int
+    owner: str | None
     subscriptions: set[Subscription]
     failures: int
     timer: Any
@@ -62,6 +75,7 @@ class Client:
         protocol: int = 0,
         ping_interval: int = 0,
         ping_max: int = 0,
+        owner: str | None = None,
     ) -> None: ...
     def healthy(self, well: bool) -> None: ...
 

@@ -14,17 +14,20 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
+from collections import namedtuple
+
 from broker import errors_stan as errors
 from broker import limits
+from broker.access cimport Access
 from broker.core.cursor cimport CHOICE_LEAST, Cursor
 from broker.core.engine cimport Engine
 from broker.core.limiter cimport Limiter
 from broker.core.log cimport Log
 from broker.core.router cimport Router
-from broker.core.seams cimport Session, Sink
-from broker.core.trie cimport sub_t
+from broker.core.seams cimport RIGHT_WRITE, Session, Sink
+from broker.core.trie cimport match_t, sub_t
 from broker.core.turn cimport PHASE_FLUSH, PHASE_STORE
-from broker.core.types cimport record_t, span_t
+from broker.core.types cimport REC_AT_HOME, REC_NOT_STORED, record_t, span_t
 from broker.protocols.nats.account cimport Account
 from broker.protocols.stan.options import is_valid_channel
 from broker.protocols.stan.wire cimport (
@@ -32,6 +35,10 @@ from broker.protocols.stan.wire cimport (
 
 # What a request is about; also its place among the subjects given to Service.listen.
 KINDS = ('connect', 'ping', 'subscribe', 'unsubscribe', 'close_subscription', 'close', 'reply')
+
+# What waits for the end of the turn; `session` is that of the NATS client who asks, None if the
+# server itself does.
+Request = namedtuple('Request', 'kind subject reply data session')
 
 cdef enum:
     SCRATCH_KEPT = 1 << 20      # a larger one is given back
@@ -51,10 +58,11 @@ class RefusedError(Exception):
 
 
 cdef class Service(Sink):
-    def __init__(self, Account account, Engine engine, handle, make_channel):
-        """In one account. `handle(kind, subject, reply, data)` does what is not hot;
-        `make_channel(name)` makes a channel: RefusedError, OSError."""
+    def __init__(self, Account account, Engine engine, Access access, handle, make_channel):
+        """In one account. `handle(Request)` does what is not hot; `make_channel(name)` makes a
+        channel: RefusedError, OSError."""
         self.account = account
+        self.access = access
         self.engine = engine
         self.router = account.router
         self.turn = account.turn
@@ -93,23 +101,44 @@ cdef class Service(Sink):
         self.turn.disarm(self)
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef void *speaker = self.account.desk.speaker
+        cdef record_t unanswered
+        if rec.reply_len and not self.may_answer(rec.reply, rec.reply_len):
+            unanswered = rec[0]
+            unanswered.reply_len = 0
+            rec = &unanswered
         if ctx == self.pub_sub:
             self.take(rec)
             return 1
         if len(self.requests) >= limits.STAN_REQUESTS_MAX:
             return 0
-        self.requests.append((
-            <Py_ssize_t>self.subs.index(<uintptr_t>ctx), rec.subject[:rec.subject_len],
+        self.requests.append(Request(
+            KINDS[<Py_ssize_t>self.subs.index(<uintptr_t>ctx)], rec.subject[:rec.subject_len],
             rec.reply[:rec.reply_len] if rec.reply_len else b'',
-            rec.data[rec.headers_len:rec.total_len]))
+            rec.data[rec.headers_len:rec.total_len],
+            <object>speaker if speaker != NULL else None))
         self.turn.add(PHASE_STORE, self)
         return 1
+
+    cdef bint may_answer(self, const char *reply, size_t n) noexcept:
+        """Whether an answer may be sent there in the name of who asks: the service may publish
+        anywhere, and what is in an answer is partly theirs. Where clients expect answers it may:
+        they need no right to publish there themselves."""
+        cdef void *speaker = self.account.desk.speaker
+        if speaker == NULL or not (<Session>speaker).lives_in(<void *>self.router):
+            return True
+        if begins(reply, n, b'_INBOX.', 7) or begins(reply, n, b'_STAN.acks.', 11):
+            return True
+        try:
+            return (<Session>speaker).may(<void *>self.router, RIGHT_WRITE, reply, n)
+        except Exception:
+            return False
 
     cdef void run(self) noexcept:
         cdef list requests = self.requests
         self.requests = []
-        for kind, subject, reply, data in requests:
-            self.handle(KINDS[kind], subject, reply, data)
+        for request in requests:
+            self.handle(request)
 
     # --- publishing
 
@@ -131,6 +160,8 @@ cdef class Service(Sink):
                         errors.STAN_INVALID_PUBLISH)
             return
         try:
+            if not self.may_publish(client, rec, &msg):
+                raise RefusedError(errors.STAN_INVALID_PUBLISH)
             channel = self.channel_of(msg.subject.ptr, msg.subject.len)
         except RefusedError as problem:
             self.answer(rec.reply, rec.reply_len, msg.guid.ptr, msg.guid.len, str(problem))
@@ -155,6 +186,30 @@ cdef class Service(Sink):
         if channel.log.behind():
             self.turn.pressed = channel.log
 
+    cdef bint may_publish(self, Client client, const record_t *rec,
+                          const pub_msg_t *msg) except -1:
+        """Whether who sends this may publish as that client, and to that channel: it need not be
+        the one that the subject names."""
+        cdef Session session
+        cdef Channel channel
+        cdef size_t head = <size_t>len(self.pub_prefix) + 1
+        cdef bytes subject
+        if self.account.desk.speaker == NULL:
+            return False
+        session = <Session>self.account.desk.speaker
+        if session.owner is not client.owner and not self.access.is_own(session, client.owner):
+            return False
+        if rec.subject_len != head + msg.subject.len or (
+                memcmp(rec.subject + head, msg.subject.ptr, msg.subject.len)):
+            subject = self.pub_prefix + b'.' + msg.subject.ptr[:msg.subject.len]
+            if session.lives_in(<void *>self.router) and not session.may(
+                    <void *>self.router, RIGHT_WRITE, subject, <size_t>len(subject)):
+                return False
+        channel = self.known_channel(msg.subject.ptr, msg.subject.len)
+        return self.access.may_use_channel(
+            session, <void *>self.router, RIGHT_WRITE, None if channel is None else channel.log,
+            msg.subject.ptr, msg.subject.len)
+
     cdef Client client_of(self, const pub_msg_t *msg):
         """Who publishes: by connID if there is one, else by id; None = nobody known."""
         cdef Client client = self.last_client
@@ -170,22 +225,29 @@ cdef class Service(Sink):
         self.last_client = client
         return client
 
-    cdef Channel channel_of(self, const char *name, size_t n):
-        """The channel of that name, made if need be. RefusedError, OSError."""
+    cdef Channel known_channel(self, const char *name, size_t n):
+        """The channel of that name; None when it is still to be made."""
         cdef Channel channel = self.last_channel
         cdef span_t span
         span.ptr = name
         span.len = <uint32_t>n
         if channel is not None and same(channel.log.subject, &span) and not channel.log.deleted:
             return channel
-        key = name[:n] if n else b''
-        channel = self.channels.get(key)
+        channel = self.channels.get(name[:n] if n else b'')
         if channel is None or channel.log.deleted:
-            text = key.decode()     # has been verified
+            return None
+        self.last_channel = channel
+        return channel
+
+    cdef Channel channel_of(self, const char *name, size_t n):
+        """The channel of that name, made if need be. RefusedError, OSError."""
+        cdef Channel channel = self.known_channel(name, n)
+        if channel is None:
+            text = name[:n].decode() if n else ''       # has been verified
             if not is_valid_channel(text):
                 raise RefusedError(errors.STAN_INVALID_PUBLISH)
             channel = self.make_channel(text)
-        self.last_channel = channel
+            self.last_channel = channel
         return channel
 
     cdef char *room(self, size_t n) except NULL:
@@ -201,20 +263,31 @@ cdef class Service(Sink):
 
     cdef void send(self, route_t *to, const char *data, size_t n) noexcept:
         """Publish one message for the service itself."""
-        cdef record_t rec
-        cdef void *before = self.account.desk.speaker
         if to.match == NULL or to.changes != self.router.changes:
             to.match = self.router.match(to.subject, to.len)
             to.changes = self.router.changes
+        self.say(to.subject, to.len, NULL, 0, data, n, to.match)
+
+    cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
+                      size_t reply_len, const char *data, size_t n, const match_t *m) noexcept:
+        """Publish one message for the service itself; how many took it. No log does: a client
+        chooses where it goes, and what comes from a channel must not feed one."""
+        cdef record_t rec
+        cdef void *before = self.account.desk.speaker
+        cdef uint32_t taken
         memset(&rec, 0, sizeof(rec))
-        rec.subject = to.subject
-        rec.subject_len = to.len
+        rec.subject = subject
+        rec.subject_len = <uint16_t>subject_len
+        rec.reply = reply
+        rec.reply_len = <uint16_t>reply_len
         rec.data = data
         rec.total_len = <uint32_t>n
         rec.timestamp_ns = self.turn.wall_ns
+        rec.flags = REC_NOT_STORED | REC_AT_HOME
         self.account.desk.speaker = NULL
-        self.router.route(to.match, &rec, NULL)
+        taken = self.router.route(m, &rec, NULL)
         self.account.desk.speaker = before
+        return taken
 
     cdef void answer(self, const char *reply, size_t reply_len, const char *guid, size_t guid_len,
                      str error) noexcept:
@@ -249,7 +322,9 @@ cdef class Service(Sink):
 
     def publish(self, bytes subject, bytes data=b'', bytes reply=b''):
         """Say something; how many heard it."""
-        return self.account.publish(subject, data, reply)
+        return self.say(
+            subject, <size_t>len(subject), reply, <size_t>len(reply), data, <size_t>len(data),
+            self.router.match(subject, <size_t>len(subject)))
 
     def register(self, Client client):
         """From now on it may publish."""
@@ -283,8 +358,9 @@ cdef class Service(Sink):
 
 cdef class Client:
     def __init__(self, str client_id, str hb_inbox, bytes conn_id=b'', int protocol=0,
-                 int ping_interval=0, int ping_max=0):
-        """As its ConnectRequest says."""
+                 int ping_interval=0, int ping_max=0, str owner=None):
+        """As its ConnectRequest says; `owner`: whose it is, see Access.is_own."""
+        self.owner = owner
         self.client_id = client_id
         self.key = client_id.encode()
         self.hb_inbox = hb_inbox
@@ -309,7 +385,7 @@ cdef class Channel(Session):
         """A log of the engine as a channel."""
         self.service = service
         self.log = log
-        self.name = log.name
+        self.name = log.subject.decode()
         self.subscriptions = []
         service.channels[log.subject] = self
 
@@ -490,9 +566,18 @@ cdef class Subscription(Sink):
             self.service.out_bytes += n
             self.last_sent = max(self.last_sent, rec.seq)
             return 1
-        if parse_ack(rec.data + rec.headers_len, rec.total_len - rec.headers_len, &ack):
+        if self.may_ack() and parse_ack(
+                rec.data + rec.headers_len, rec.total_len - rec.headers_len, &ack):
             self.cursor.settle(ack.sequence)
         return 1
+
+    cdef bint may_ack(self) noexcept:
+        """Whether who acknowledges is whose client has the subscription."""
+        cdef void *speaker = self.service.account.desk.speaker
+        if speaker == NULL or self.client is None:
+            return False
+        return (<Session>speaker).owner is self.client.owner or self.service.access.is_own(
+            <Session>speaker, self.client.owner)
 
     cdef bint is_deaf(self) noexcept:
         """Nobody listens to its inbox: messages wait in the cursor instead of getting lost."""
@@ -530,6 +615,10 @@ cdef class Subscription(Sink):
 cdef bint same(bytes known, const span_t *given) noexcept:
     return <size_t>len(known) == given.len and (
         memcmp(<const char *>known, given.ptr, given.len) == 0)
+
+
+cdef bint begins(const char *text, size_t n, const char *head, size_t head_len) noexcept nogil:
+    return n >= head_len and memcmp(text, head, head_len) == 0
 
 
 cdef size_t cost_in_memory(const record_t *rec, size_t name_len) noexcept nogil:

@@ -26,7 +26,7 @@ import orjson
 
 from broker import limits
 from broker.core.files import META
-from broker.durable import sync_path
+from broker.durable import make_folder, sync_path
 
 if TYPE_CHECKING:
     from broker.core.log import Log
@@ -42,6 +42,10 @@ class ForeignStateError(Exception):
     """The folder belongs to another cluster, or to a version this build does not know."""
 
 
+class StateVersionError(ForeignStateError):
+    """It is of a version this build does not know."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientRecord:
     """What is remembered of a client."""
@@ -52,6 +56,7 @@ class ClientRecord:
     protocol: int = 0
     ping_interval: int = 0
     ping_max: int = 0
+    owner: str | None = None  # whose it is, see Access.is_own
 
 
 @dataclass(slots=True)
@@ -91,16 +96,20 @@ class Store:
         self._fd = -1
         self._bytes = self._kept_bytes = 0
         self._dirty = self._torn = self._doubtful = False
+        self._new: _New | None = None  # while the file is written anew
         self._syncing: asyncio.Task[None] | None = None
         self._waiting: list[Done] = []
         self._folders: dict[bytes, str] = {}  # of channels whose own are to be synced too
         self._known: set[bytes] = set()  # ids of logs whose folders are
         self._path = None if folder is None else folder / FILE
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             self._read()
             self._last_number = max(self.subs, default=0)
-            self._rewrite()
+            try:
+                self._rewrite()
+            except OSError as problem:  # a full disk: who is known can go on, and make room
+                self._go_on(problem)
 
     # --- what happened; OSError: it is not remembered
 
@@ -135,48 +144,100 @@ class Store:
     def _write(self, *entry: Any) -> None:
         if self._path is None:
             return
+        if self._fd < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         line = b"\n" * self._torn + _line(entry)
         written = os.write(self._fd, line)
         self._torn = written != len(line)  # what is there does not read: the next begins anew
         if self._torn:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self._note(line)
         self._bytes += len(line)
         self._dirty = True
-        if self._bytes > max(
-            limits.STAN_STATE_BYTES_MIN, limits.STAN_STATE_FACTOR * self._kept_bytes
-        ):
-            self._try_to_rewrite()
 
-    def _try_to_rewrite(self) -> None:
+    def _note(self, line: bytes) -> None:
+        """A line was written: the file that is to take the place of this one needs it as well."""
+        new = self._new
+        if new is None:
+            return
+        if new.fd < 0:
+            new.missed.append(line)  # it is not there yet
+            return
         try:
-            self._rewrite()
-        except OSError as problem:  # what was to be written down has been
-            log.error("%s cannot be written anew: %s", self._path, problem)
-            self._kept_bytes = self._bytes
+            new.broken |= os.write(new.fd, line) != len(line)
+        except OSError:
+            new.broken = True  # it has got into the file that counts
 
-    def _rewrite(self) -> None:
-        """What holds, and nothing else, in the place of the old file."""
-        assert self._path is not None
+    def _has_grown(self) -> bool:
+        """Whether most of the file is of no use any more."""
+        return self._path is not None and self._bytes > max(
+            limits.STAN_STATE_BYTES_MIN, limits.STAN_STATE_FACTOR * self._kept_bytes
+        )
+
+    def _all(self) -> bytes:
+        """What holds, and nothing else."""
         lines = [_line(("cluster", VERSION, self.cluster_id))]
         lines += (_line(("client", asdict(client))) for client in self.clients.values())
         lines += (_line(("sub", asdict(sub))) for sub in self.subs.values())
-        data = b"".join(lines)
-        new = self._path.with_suffix(".new")
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return b"".join(lines)
+
+    def _rewrite(self) -> None:
+        """Put a file of what holds in the place of the old one. Before anybody is served."""
+        assert self._path is not None
+        fd = _write_new(self._path, self._all())
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fdatasync(fd)
-            new.replace(self._path)
-            sync_path(self._path.parent)
+            _replace(self._path)
         except OSError:
             os.close(fd)
             raise
+        self._take(fd)
+
+    def _go_on(self, problem: OSError) -> None:
+        """The file cannot be written anew: use the old one until that works."""
+        assert self._path is not None
+        log.error("%s cannot be written anew: %s", self._path, problem)
+        self._dirty = self._doubtful = True  # sync_soon tries again
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with contextlib.suppress(OSError):
+            self._fd = os.open(self._path, flags, 0o640)
+            self._bytes = self._kept_bytes = size = os.fstat(self._fd).st_size
+            self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+
+    async def _rewrite_in_thread(self) -> None:
+        """The same while clients are served: whatever may wait for the disk is done in a thread.
+
+        lines:   old file   old file, noted   both files          new file
+                         ^ begin          ^ new one is there  ^ it has the place of the old one
+        """
+        assert self._path is not None
+        self._new = new = _New()
+        data = self._all()
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        try:
+            new.fd = await asyncio.to_thread(_write_new, self._path, data)
+            missed = b"".join(new.missed)
+            if os.write(new.fd, missed) != len(missed):
+                raise full
+            await asyncio.to_thread(_sync_and_replace, self._path, new.fd)
+            if new.broken:
+                raise full
+        except OSError:
+            if new.fd >= 0 and os.path.samestat(os.fstat(new.fd), self._path.stat()):
+                self._take(new.fd)  # it has the name; what it lacks is written at the next try
+                self._torn = self._doubtful = True
+            elif new.fd >= 0:
+                os.close(new.fd)
+            raise
+        finally:
+            self._new = None
+        self._take(new.fd)
+
+    def _take(self, fd: int) -> None:
+        """From now on this is the file."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd
-        self._bytes = self._kept_bytes = len(data)
+        self._bytes = self._kept_bytes = os.fstat(fd).st_size
         self._torn = self._doubtful = False
 
     def _read(self) -> None:
@@ -185,22 +246,38 @@ class Store:
             data = self._path.read_bytes()
         except FileNotFoundError:
             return
-        unread = 0
+        unread, is_whole = 0, False
         for line in data.splitlines():
             entry = _entry(line)
             if entry is None:
                 unread += 1
             else:
+                is_whole |= entry[:1] == ["cluster"]
                 self._apply(entry)
+        if not unread and not is_whole:
+            # it was never made like this: what the cursors in the channels say is kept
+            self.problems.append(f"{self._path}: its first line is missing")
         if unread:
-            self._path.with_suffix(".unreadable").write_bytes(data)
+            self._keep_copy(data)
             self.problems.append(f"{self._path}: {unread} lines do not read; a copy is kept")
+
+    def _keep_copy(self, data: bytes) -> None:
+        """What does not read is for people to look at; a copy of an earlier time stays."""
+        assert self._path is not None
+        copy = self._path.with_suffix(".unreadable")
+        if copy.exists():
+            copy = copy.with_name(f"{copy.name}.{os.urandom(4).hex()}")
+        try:
+            copy.write_bytes(data)
+        except OSError:  # a second name takes no space
+            copy.unlink(missing_ok=True)
+            os.link(self._path, copy)
 
     def _apply(self, entry: list[Any]) -> None:
         match entry:
             case ["cluster", version, name]:
                 if version != VERSION:
-                    raise ForeignStateError(
+                    raise StateVersionError(
                         f"{self._path}: format version {version}; this build reads {VERSION}"
                     )
                 if name != self.cluster_id:
@@ -238,12 +315,12 @@ class Store:
 
     def sync_soon(self) -> None:
         """Bring the file onto the disk, in a thread."""
-        if (self._dirty or self._waiting) and self._syncing is None:
+        if (self._dirty or self._waiting or self._has_grown()) and self._syncing is None:
             self._syncing = asyncio.create_task(self._sync())
 
     async def _sync(self) -> None:
         problem = None
-        while problem is None and (self._dirty or self._waiting):
+        while problem is None and (self._dirty or self._waiting or self._has_grown()):
             waiting, self._waiting = self._waiting, []
             folders, self._folders = self._folders, {}
             problem = await self._bring(folders)
@@ -257,8 +334,9 @@ class Store:
     async def _bring(self, folders: dict[bytes, str]) -> OSError | None:
         self._dirty = False
         try:
-            if self._doubtful:
-                self._rewrite()  # a second sync of the same file would not tell the truth
+            if self._doubtful or self._has_grown():
+                # a second sync of a file that failed one would not tell the truth
+                await self._try_to_rewrite()
             fd = os.dup(self._fd)
             try:
                 await asyncio.to_thread(_sync_all, fd, list(folders.values()))
@@ -271,6 +349,15 @@ class Store:
         self._known.update(folders)
         return None
 
+    async def _try_to_rewrite(self) -> None:
+        try:
+            await self._rewrite_in_thread()
+        except OSError as problem:
+            if self._doubtful:
+                raise
+            log.error("%s cannot be written anew: %s", self._path, problem)
+            self._kept_bytes = self._bytes  # what was to be written down has been
+
     async def close(self) -> None:
         """Sync and let go."""
         if self._fd < 0:
@@ -280,6 +367,42 @@ class Store:
         await asyncio.to_thread(os.fdatasync, self._fd)
         os.close(self._fd)
         self._fd = -1
+
+
+class _New:
+    """A file that is to take the place of the store's."""
+
+    def __init__(self) -> None:
+        self.fd = -1
+        self.missed: list[bytes] = []  # lines that came before it was there
+        self.broken = False  # a line did not get in
+
+
+def _write_new(path: Path, data: bytes) -> int:
+    """A file beside this one with these bytes, on the disk; on any thread. OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    fd = os.open(path.with_suffix(".new"), flags, 0o640)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fdatasync(fd)
+    except OSError:
+        os.close(fd)
+        path.with_suffix(".new").unlink(missing_ok=True)  # on a full disk it takes what is left
+        raise
+    return fd
+
+
+def _replace(path: Path) -> None:
+    """That file takes the place of this one; on any thread. OSError."""
+    path.with_suffix(".new").replace(path)
+    sync_path(path.parent)
+
+
+def _sync_and_replace(path: Path, fd: int) -> None:
+    os.fdatasync(fd)
+    _replace(path)
 
 
 def _sync_all(fd: int, folders: list[str]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from broker import errors_stan as errors
 from broker import limits
+from broker.access import FACE
 from broker.protocols.stan.channels import Channels
 from broker.protocols.stan.clients import Clients, random_name
 from broker.protocols.stan.requests import Requests, Subjects
@@ -20,10 +21,12 @@ from broker.protocols.stan.subscriptions import Subscriptions
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from broker.access import Access
     from broker.core.engine import Engine
     from broker.protocols.nats.server import NatsServer
     from broker.protocols.stan.options import StanSettings
-    from broker.protocols.stan.service import Channel, Client
+    from broker.protocols.stan.service import Channel, Client, Request
+    from broker.protocols.stan.store import SubRecord
 
 log = logging.getLogger("broker.stan")
 
@@ -37,6 +40,7 @@ class Streaming:
         engine: Engine,
         nats: NatsServer,
         folder: Path | None,
+        access: Access,
     ) -> None:
         """`folder`: where clients are remembered; None = not. OSError, ForeignStateError,
         ValueError when there is no such account."""
@@ -52,7 +56,7 @@ class Streaming:
             settings.cluster_id,
             waits=settings.sync == "always",
         )
-        self.service = Service(account, engine, self._handle, self._make_channel)
+        self.service = Service(account, engine, access, self._handle, self._make_channel)
         self.clients_desk = Clients(settings, self.service, self.store, self._client_closed)
         self.channels_desk = Channels(settings, self.service, engine)
         self.channels_desk.on_gone = self._channel_gone
@@ -87,18 +91,39 @@ class Streaming:
         for known in list(self.store.clients.values()):
             self.clients_desk.restore(known)
         for record in list(self.store.subs.values()):
-            subscription = self.subscriptions.restore(record)
-            if subscription is None:
-                self.store.remove_sub(record)
-                continue
-            client = self.service.clients.get(record.client_id.encode())
-            if not record.offline and client is not None:
-                subscription.attach(client)
-            elif not record.offline:
-                self.subscriptions.leave(subscription)
+            self._bring_back(record)
         for channel in self.service.channels.values():
-            if channel.log.cursors and not self.store.problems:
+            self._drop_unknown(channel)
+            self.channels_desk.limit(channel)
+
+    def _bring_back(self, record: SubRecord) -> None:
+        """A subscription that the disk remembers. That of a quarantined channel waits for it."""
+        try:
+            self._restore_one(record)
+        except (OSError, RefusedError) as problem:  # a full disk, say; the others come back
+            log.error("subscription %s of %s: %s", record.number, record.channel, problem)
+
+    def _drop_unknown(self, channel: Channel) -> None:
+        if channel.log.cursors and not self.store.problems:
+            try:
                 self.subscriptions.drop_unknown(channel)
+            except OSError as problem:
+                log.error("channel %s: %s", channel.name, problem)
+
+    def _restore_one(self, record: SubRecord) -> None:
+        subscription = self.subscriptions.restore(record)
+        if subscription is None:
+            # A channel that is quarantined, or does not know any more what it is, may be mended.
+            engine = self.service.engine
+            log_name = self.service.access.log_name(record.channel)
+            if log_name not in engine.quarantined and engine.log(log_name) is None:
+                self.store.remove_sub(record)
+            return
+        client = self.service.clients.get(record.client_id.encode())
+        if not record.offline and client is not None:
+            subscription.attach(client)
+        elif not record.offline:
+            self.subscriptions.leave(subscription)
 
     async def stop(self) -> None:
         """Hear nothing more; what is known stays known."""
@@ -148,6 +173,7 @@ class Streaming:
         return (
             channel.stir()
             or channel.active == 0
+            or channel.log.unclaimed
             or any(not subscription.is_offline for subscription in channel.subscriptions)
             or self.channels_desk.has_other_readers(channel)
         )
@@ -163,9 +189,29 @@ class Streaming:
 
     def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
         """The engine made or deleted something."""
-        channel = self.channels_desk.get(name)
-        if cursor is None and not made and channel is not None:
+        channel = self.channels_desk.get(name.rpartition("/")[2])
+        if cursor is None and not made and channel is not None and channel.log.name == name:
             asyncio.get_running_loop().call_soon(self._channel_gone, channel)
+        if cursor is None and made and channel is None:
+            asyncio.get_running_loop().call_soon(self._log_found, name)
+
+    def _log_found(self, name: str) -> None:
+        """A log was made, or was quarantined and could be opened now: is it one of our channels?"""
+        entry = self.service.engine.log(name)
+        subject = name.rpartition("/")[2]
+        if (
+            entry is None
+            or entry.face != FACE
+            or self.channels_desk.get(subject) is not None
+            or (name != self.service.access.log_name(subject))
+        ):
+            return
+        channel = self.channels_desk.adopt(entry)
+        for record in list(self.store.subs.values()):
+            if record.channel == subject:
+                self._bring_back(record)
+        self._drop_unknown(channel)
+        self.channels_desk.limit(channel)
 
     def _channel_gone(self, channel: Channel) -> None:
         """Its log was deleted, through another door unless we know."""
@@ -179,8 +225,8 @@ class Streaming:
 
     # --- what the parts ask for
 
-    def _handle(self, kind: str, subject: bytes, reply: bytes, data: bytes) -> None:
-        self.requests.handle(kind, subject, reply, data)
+    def _handle(self, request: Request) -> None:
+        self.requests.handle(request)
 
     def _make_channel(self, name: str) -> Channel:
         return self.channels_desk.open(name)

@@ -8,6 +8,7 @@ last member of a durable group.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from broker import errors_stan as errors
 from broker.core.files import escape
 from broker.core.rewind import TimeSearch
+from broker.logs import fields
 from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.clients import random_name
 from broker.protocols.stan.options import is_speakable
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from broker.protocols.stan.options import StanSettings
     from broker.protocols.stan.service import Channel
     from broker.protocols.stan.store import Store
+
+log = logging.getLogger("broker.stan")
 
 CURSOR_PREFIX = "stan:"  # no NSQ channel can be called so
 _NAME_MAX = 200  # bytes of a cursor's file name; longer ones are replaced by their hash
@@ -219,6 +223,10 @@ class Subscriptions:
         known = {subscription.cursor.name for subscription in channel.subscriptions}
         for name in list(channel.log.cursors):
             if name.startswith(CURSOR_PREFIX) and name not in known:
+                log.warning(
+                    "recovered: a subscription that is not remembered is dropped",
+                    extra=fields(channel=channel.name, cursor=name),
+                )
                 channel.log.delete_cursor(name)
 
     # --- going

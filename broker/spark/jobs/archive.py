@@ -9,6 +9,9 @@ same names; nothing counts before the version that names it is there.
 
 from __future__ import annotations
 
+import json
+import secrets
+import socket
 import sys
 import threading
 import time
@@ -16,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -27,8 +30,11 @@ from broker.errors_jobs import (
     MAY_NOT_HOLD,
     NO_HOLDS,
     NOT_COVERED,
+    NOT_SHARED,
+    NOT_THERE,
     STOPPED,
     WAITS,
+    WRONG_SIZE,
     JobError,
 )
 from broker.errors_spark import DOWN, BrokerDownError, WrongDoorError
@@ -49,7 +55,7 @@ from broker.spark.jobs.command import (
 from broker.spark.jobs.progress import Done, Tell, tell
 from broker.spark.jobs.signals import ends_with_signals
 from broker.spark.jobs.tasks import run_tasks
-from broker.spark.manifest import Change, Gap, Manifest, Range, State
+from broker.spark.manifest import Change, DataFile, Gap, Manifest, Range, State
 from broker.spark.offsets import Mark, Offsets, Place
 from broker.spark.options import Progress, Splitting, Wanted
 from broker.spark.topics import Survey, unseen
@@ -60,6 +66,7 @@ if TYPE_CHECKING:
     from broker.spark.jobs.archive_write import Outcome, Work
 
 PENDING = "pending.json"
+SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,21 @@ class Archiving:
     hold_ttl_s: int = HOLD_TTL_S
     key_header: str | None = None
     patience_s: float = BROKER_PATIENCE_S
+
+
+class _Seen(NamedTuple):
+    """What a task has read of the driver's token."""
+
+    host: str
+    text: str | None
+
+
+def _read_token(path: str) -> _Seen:
+    try:
+        text = str(json.loads(Path(path).read_bytes()))
+    except (OSError, ValueError):
+        text = None
+    return _Seen(socket.gethostname(), text)
 
 
 class _ChangedError(Exception):
@@ -102,6 +124,7 @@ class Archiver:
     def run(self) -> None:
         """Once, or until `stop`."""
         with self._manifest.lock("archive"), self._brokers:
+            self._check_shared()
             state = self._resume(self._manifest.load())
             while True:
                 began = time.monotonic()
@@ -199,6 +222,7 @@ class Archiver:
         if not self._args.gaps:
             planned.refuse(gap for gap in found if gap.reason == planned.TRIMMED)
         _check_covered(batch, outcomes)
+        self._check_there(files)
         before = {(one.topic, one.partition): state.marks.get((one.topic, one.partition))
                   for one in batch.ranges}  # fmt: skip
         state = self._manifest.commit(
@@ -211,6 +235,29 @@ class Archiver:
         self._hold(survey, {Place(*place): Mark(seq=m.seq, inc=m.inc)
                             for place, m in state.marks.items()})  # fmt: skip
         return state
+
+    def _check_shared(self) -> None:
+        """A task must see what the driver writes: else executors have a folder of their own."""
+        token = secrets.token_hex(16)
+        path = (self._manifest.folder / f"{SHARED}-{token[:8]}").absolute()
+        path.write_bytes(json.dumps(token).encode())
+        try:
+            (seen,) = run_tasks(self.spark, _read_token, [str(path)])
+        finally:
+            path.unlink(missing_ok=True)
+        if seen.text != token:
+            raise JobError(NOT_SHARED.format(folder=self._args.folder, host=seen.host))
+
+    def _check_there(self, files: Sequence[DataFile]) -> None:
+        """The driver must see what tasks say they wrote, before it counts as archived."""
+        for one in files:
+            path = self._manifest.archive / one.path
+            try:
+                found = path.stat().st_size
+            except FileNotFoundError:
+                raise JobError(NOT_THERE.format(path=path)) from None
+            if found != one.bytes:
+                raise JobError(WRONG_SIZE.format(path=path, found=found, said=one.bytes))
 
     def _work(self, batch: Batch, survey: Survey) -> list[Outcome]:
         """Run the tasks. Those that did not reach their broker are tried again, after a while."""

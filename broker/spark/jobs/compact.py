@@ -1,9 +1,12 @@
 """`compact`: the hour files of days that are over become day files, in the order of offsets.
 
-    plan -> tasks write day files and check them -> a version of the manifest -> old files go
+    plan -> tasks write day files and check them -> a version of the manifest -> a later run
+    removes the old files, when the grace period is over
 
-The version swaps the old files for the new ones at once. Whoever is killed before it has changed
-nothing that counts, after it leaves files that do not count any more: the next run removes both.
+The version swaps the old files for the new ones at once. A query that was planned before goes on
+to read the old ones, which is why they stay for a while; REPLACED notes since when. A run that is
+killed before the version has changed nothing that counts, after it leaves files that do not count
+any more: a later run removes both.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.errors_jobs import FAILED_TASK, JobError
-from broker.limits_jobs import COMPACT_AFTER_S, COMPACT_GROUPS, DAY_FILE_BYTES
+from broker.limits_jobs import COMPACT_AFTER_S, COMPACT_GRACE_S, COMPACT_GROUPS, DAY_FILE_BYTES
 from broker.spark import layout
 from broker.spark.jobs.command import Duration, Job, job_options, run, session
 from broker.spark.jobs.progress import Tell, size, tell
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from broker.spark.jobs.compact_merge import Day, Merged
 
 
+REPLACED = "replaced.json"
+
+
 @dataclass(frozen=True, slots=True)
 class Compacting:
     """What `compact` is told besides the options of every job."""
@@ -41,6 +47,7 @@ class Compacting:
     topics: tuple[str, ...] | None = None
     after_s: float = COMPACT_AFTER_S
     file_bytes: int = DAY_FILE_BYTES
+    grace_s: float = COMPACT_GRACE_S
 
 
 def days_of(state: State, args: Compacting, today: str) -> list[Day]:
@@ -75,12 +82,24 @@ class Compacter:
         self.days = 0
         self._args = args
         self._manifest = Manifest(args.folder)
+        self._replaced: dict[str, float] = {}  # files that count no more, and since when
+        self._now_s = 0.0
 
     def run(self, now: datetime) -> None:
         self._manifest.id()
+        self._now_s = now.timestamp()
         with self._manifest.lock("compact"):
             state = self._manifest.load()
-            self._remove(path for path in state.trash if path not in state.files)
+            self._replaced = dict(self._manifest.noted(REPLACED) or {})
+            # Those of a run that was killed before it noted them; a clock set back is no reason
+            # to keep files for ever.
+            fresh = {path: self._now_s for path in state.trash if path not in self._replaced}
+            self._replaced |= {
+                path: self._now_s
+                for path, since_s in (self._replaced | fresh).items()
+                if path in fresh or since_s > self._now_s
+            }
+            self._drop_replaced(state)
             days = days_of(state, self._args, over_before(now, self._args.after_s))
             for at in range(0, len(days), COMPACT_GROUPS):
                 state = self._swap(days[at : at + COMPACT_GROUPS], state)
@@ -96,7 +115,8 @@ class Compacter:
             state = self._manifest.commit(
                 change, state, lambda now: all(path in now.files for path in remove)
             )
-            self._remove(remove)
+            self._replaced |= dict.fromkeys(remove, self._now_s)
+            self._manifest.note(REPLACED, self._replaced)
         self.days += len(done)
         self.told(
             f"compact: {len(remove)} files of {len(done)} days became {len(add)}, "
@@ -113,8 +133,22 @@ class Compacter:
         for day in days:
             folder = layout.folder(day.files[0].topic, None, day.date)
             for path in (archive / folder).glob("*"):
-                if f"{folder}/{path.name}" not in state.files:
+                name = f"{folder}/{path.name}"
+                if name not in state.files and name not in self._replaced:
                     path.unlink(missing_ok=True)
+
+    def _drop_replaced(self, state: State) -> None:
+        """Remove what nobody can still be reading."""
+        before_s = self._now_s - self._args.grace_s
+        over = [path for path, since_s in self._replaced.items() if since_s <= before_s]
+        self._remove(path for path in over if path not in state.files)
+        for path in over:
+            del self._replaced[path]
+        for path in [
+            path for path in self._replaced if not (self._manifest.archive / path).exists()
+        ]:
+            del self._replaced[path]  # of the last change, removed by an earlier run
+        self._manifest.note(REPLACED, self._replaced)
 
     def _remove(self, paths: Iterable[str]) -> None:
         for path in [self._manifest.archive / one for one in paths]:
@@ -143,11 +177,17 @@ def build(spark: SparkSession, args: Compacting, told: Tell = tell) -> Compacter
     default=float(COMPACT_AFTER_S),
     help="How long after its end a day is compacted.  [default: 1h]",
 )
+@click.option(
+    "--grace",
+    type=Duration(),
+    default=float(COMPACT_GRACE_S),
+    help="How long replaced files stay for queries that read them.  [default: 1d]",
+)
 @click.option("--file-mib", type=click.IntRange(1), default=DAY_FILE_BYTES >> 20, show_default=True)
 def command(job: Job, folder: str, topics: str | None, **options: Any) -> None:
     """Make few files of the many of each day that is over."""
     names = tuple(topics.split(",")) if topics else None
-    args = Compacting(folder, names, options["after"], options["file_mib"] << 20)
+    args = Compacting(folder, names, options["after"], options["file_mib"] << 20, options["grace"])
     Manifest(folder).id()
     with session(job, "compact", light=True) as spark:
         compacter = build(spark, args)

@@ -151,7 +151,7 @@ async function second () {
 async function lost () {
   const sc = await connect(
     'loser', {
-      stanPingInterval: 1000, stanMaxPingOut: 3, maxReconnectAttempts: -1, reconnectTimeWait: 100
+      stanPingInterval: 1000, stanMaxPingOut: 60, maxReconnectAttempts: -1, reconnectTimeWait: 100
     })
   console.log('ready')
   const error = await once(sc, 'connection_lost')

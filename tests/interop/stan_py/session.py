@@ -141,7 +141,7 @@ async def lost(url):
     async def gone(problem):
         over.set_result(problem)
 
-    await connect(url, "loser", ping_interval=1, ping_max_out=3, conn_lost_cb=gone)
+    await connect(url, "loser", ping_interval=1, ping_max_out=60, conn_lost_cb=gone)
     print("ready", flush=True)
     problem = await asyncio.wait_for(over, 60)
     assert "client has been replaced" in str(problem), problem

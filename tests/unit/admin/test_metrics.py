@@ -32,7 +32,7 @@ def stats() -> Stats:
             TopicStats("a", 1, 2, 3, [ChannelStats("x", 4, 5, 6, 7, 8, 9, 10, paused=True)]),
             TopicStats('odd"\n\\name'),
         ],
-        engine=EngineStats(Histogram((0.001, 0.01), [3, 2, 1], 0.5), 12, 13, 14, 15, 17, 18),
+        engine=EngineStats(Histogram((0.001, 0.01), [3, 2, 1], 0.5), 12, 13, 2, 3, 14, 15, 17, 18),
         subscriptions=16,
     )
 
@@ -80,6 +80,8 @@ def test_counters_appear_under_their_names(stats: Stats, accept: str, parse) -> 
     assert value(found, "channel_paused", **channel) == 1
     assert value(found, "log_written_bytes_total") == 12
     assert value(found, "log_write_errors_total") == 13
+    assert value(found, "quarantined_logs") == 2
+    assert value(found, "storage_problems") == 3
     assert value(found, "log_quarantined_ranges_total") == 14
     assert value(found, "log_torn_bytes_total") == 15
     assert value(found, "delivery_events_total") == 17

@@ -73,7 +73,7 @@ async def test_a_commit_that_is_put_off(folder: Path, monkeypatch: pytest.Monkey
     rig = BulkRig(folder, Bounds(disk_reserve=0), "none")
     await rig.writes.start(rig.engine)
     named = await rig.stage(0, "t", 0, ROWS)
-    vfs.fail(SYNC, errno.EIO, 10)  # after the intent
+    vfs.fail(SYNC, errno.EIO, 11)  # after the intent
     with pytest.raises(RefusedError):
         await rig.commit(0, {"t": [named]})
     vfs.heal()

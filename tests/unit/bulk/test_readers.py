@@ -244,15 +244,33 @@ def test_a_disk_that_is_full(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
     assert list(case.readers.known) == ["r"], "it was heard of"
 
 
-def test_a_file_that_does_not_read_is_put_aside(case: Case) -> None:
+@pytest.mark.parametrize("heard", [True, False])
+def test_while_a_file_does_not_read_everything_is_held(case: Case, heard: bool) -> None:
+    """Nobody knows what its reader needs, until it says so or is deleted."""
     log = case.filled()
     case.put("r", log, 40)
     path = case.root / "readers" / "r.json"
     path.write_bytes(b"{")
     (case.root / "readers" / "x.json.new").write_bytes(b"")
+    for _ in range(2):
+        case.restart()
+        log = case.rig.engine.log("t")
+        assert case.readers.known == {}
+        assert held_from(log) == log.first_seq
+        assert str(case.rig.engine.shared.health.first()).startswith("reader r: ")
+        case.later(TTL * 10)
+        assert held_from(log) == log.first_seq
+    if heard:
+        case.put("r", log, 50)
+        assert held_from(log) == 50
+    else:
+        assert asyncio.run(case.readers.delete("r"))
+        assert held_from(log) is None
+    assert case.rig.engine.shared.health.first() is None
+    aside = path.with_name("r.json.unreadable")
+    assert aside.read_bytes() == b"{"
     case.restart()
-    assert case.readers.known == {}
-    assert [path.name for path in path.parent.iterdir()] == ["r.json.unreadable"]
+    assert case.rig.engine.shared.health.first() is None
 
 
 def test_names_are_files(case: Case) -> None:

@@ -12,7 +12,7 @@ from broker.bulk.files import save
 from broker.bulk.writes import Writes
 from broker.config import load
 from broker.core import vfs
-from broker.core.holds import hold
+from broker.core.holds import held_from, hold
 from broker.core.ranges import readable_from
 from broker.core.taker import Taker
 from broker.server import Server
@@ -82,8 +82,53 @@ async def test_what_was_found_is_on_the_disk_before_the_door_opens(tmp_path: Pat
     server = Server(load(file))
     vfs.fail(CALL_SYNC, errno.EIO, times=1_000)
     try:
-        with pytest.raises(OSError, match="Input/output error"):
-            await server.start()
+        await server.start()
+        assert "bulk" not in server.ports
+        assert "Input/output error" in str(server.health())
     finally:
         vfs.heal()
+        await server.stop()
+
+
+async def test_holds_count_while_the_door_is_off(tmp_path: Path) -> None:
+    """An operator who switches it off for a while does not let go what an archive holds."""
+    data = tmp_path / "data"
+    rig = Rig(data / "logs", segment_bytes=1000)
+    log = rig.log()
+    taker = Taker(log.open_cursor("c"), 1 << 20)
+    for number in range(100):
+        rig.publish(log, numbered(1, number))
+    save(data / "bulk" / "readers" / "r.json", READER % log.log_id.hex().encode())
+    hold(log, 5)
+    finish_all(taker)
+    rig.settle()
+    rig.abandon()
+    file = tmp_path / "twinwire.toml"
+    on, off = '[bulk]\nlisten = "127.0.0.1:0"', '[bulk]\nlisten = ""'
+    file.write_text(TEXT.format(data=data).replace(on, off))
+    server = Server(load(file))
+    try:
+        await server.start()
+        assert "bulk" not in server.ports
+        log = server.engine.log("t")
+        assert held_from(log) == 5
+        server.engine.keep_house()
+        assert readable_from(log) <= 5
+    finally:
+        await server.stop()
+
+
+async def test_an_identity_that_does_not_read_stops_the_bulk_api_alone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "bulk").mkdir(parents=True)
+    (data / "bulk" / "broker.json").write_text("{")
+    file = tmp_path / "twinwire.toml"
+    file.write_text(TEXT.format(data=data))
+    server = Server(load(file))
+    try:
+        await server.start()
+        assert "nats" in server.ports
+        assert "bulk" not in server.ports
+        assert "bulk API" in str(server.health())
+    finally:
         await server.stop()

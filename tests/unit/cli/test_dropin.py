@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,7 +86,6 @@ def processes() -> Iterator[list[Running]]:
         (["-node-id=1024"], 1, "", (rf"\[nsqd\] {STAMP} FATAL: failed to instantiate nsqd - "
           r"--node-id must be \[0,1024\)")),
         (["-max-deflate-level=0"], 1, "", r"FATAL: .*--max-deflate-level must be \[1,9\]"),
-        (["-auth-http-request-method=put"], 1, "", "must be post or get"),
         (["-e2e-processing-latency-percentile=1.5"], 1, "",
          r"FATAL: .*invalid E2E processing latency percentile: 1\.5"),
         (["-config=none.toml"], 1, "",
@@ -104,13 +104,33 @@ def test_ends_at_once(
     assert re.search(stderr, done.stderr), done.stderr
 
 
+def test_how_auth_servers_are_asked_is_checked(tmp_path: Path) -> None:
+    done = once(OURS, "-auth-http-request-method=put", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "must be post or get" in done.stderr
+
+
+# Flags of nsqd's main branch that came after 1.3.0, and the one default among them.
+NEWER_FLAGS = {
+    "  -auth-http-request-method string",
+    "  -enable-experiment value",
+    "  -topology-region string",
+    "  -topology-zone string",
+}
+NEWER_DEFAULTS = {'"get"'}
+
+
 @needs_original
 def test_the_same_flags_with_the_same_defaults(tmp_path: Path) -> None:
     def shape(command: list[str], program: str) -> list[str]:
         text = once(command, "-h", cwd=tmp_path).stderr
         assert text.startswith(f"Usage of {program}:\n")
         heads = re.findall(r"^  -.*$", text, re.MULTILINE)
-        return heads + re.findall(r"\(default ([^() ]+|\"[^\"]*\")\)$", text, re.MULTILINE)
+        defaults = re.findall(r"\(default ([^() ]+|\"[^\"]*\")\)$", text, re.MULTILINE)
+        return [
+            *(head for head in heads if head not in NEWER_FLAGS),
+            *(default for default in defaults if default not in NEWER_DEFAULTS),
+        ]
 
     for program in ("nsqd", "nsqlookupd"):
         ours = [sys.executable, "-m", "broker", program]
@@ -176,6 +196,25 @@ def test_unix_sockets(command: list[str], tmp_path: Path, processes: list[Runnin
         client.connect(str(tmp_path / "h.sock"))
         client.sendall(b"GET /ping HTTP/1.0\r\n\r\n")
         assert b"OK" in client.recv(1000)
+    assert one.end() == 0
+
+
+@BOTH
+@pytest.mark.parametrize("umask", [0o002, 0o022, 0o077], ids=oct)
+def test_who_may_connect_to_unix_sockets(
+    command: list[str], tmp_path: Path, processes: list[Running], umask: int
+) -> None:
+    """As the operator's umask says: to connect takes the right to write."""
+    before = os.umask(umask)
+    try:
+        one = Running(command, tmp_path, "-tcp-address=t.sock", "-http-address=./h.sock")
+    finally:
+        os.umask(before)
+    processes.append(one)
+    for _ in range(2):
+        one.until("(TCP|HTTP): listening on")
+    for name in ("t.sock", "h.sock"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o777 & ~umask
     assert one.end() == 0
 
 

@@ -15,6 +15,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20
 BODIES = 64  # of one publish
 PUBLISHES = 64  # 4 MiB in all
+ASKED_MAX = 1000  # times that the kernel is asked to let go of a page
 
 
 def cached(path: Path, offset: int) -> bool:
@@ -36,8 +37,11 @@ def disk(tmp_path: Path) -> Path:
     fd = os.open(file, os.O_RDWR)
     try:
         os.fsync(fd)
-        os.posix_fadvise(fd, 0, PAGE, os.POSIX_FADV_DONTNEED)
-        if cached(file, 0):
+        for _ in range(ASKED_MAX):
+            os.posix_fadvise(fd, 0, PAGE, os.POSIX_FADV_DONTNEED)
+            if not cached(file, 0):
+                break
+        else:
             pytest.skip("this file system keeps everything in memory")
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
@@ -60,9 +64,15 @@ def fill(rig: Rig, root: Path) -> Path:
 def test_what_nobody_reads_leaves(disk: Path) -> None:
     with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:
         path = fill(rig, disk)
+        # The kernel is asked, not told: a page that another processor has at hand stays until it
+        # is asked again, which every sync does.
+        for _ in range(ASKED_MAX):
+            if not any(cached(path, offset) for offset in (0, MIB, 2 * MIB)):
+                break
+            rig.publish(rig.log(), numbered(1, size=1024))
+        else:
+            pytest.fail("everything stays in memory")
         size = path.stat().st_size
-        assert not cached(path, 0)
-        assert not cached(path, 2 * MIB)
         assert cached(path, size - size % PAGE - PAGE)
 
 

@@ -103,6 +103,8 @@ def test_a_disk_that_fails_hides_nothing_that_was_there(tmp_path: Path) -> None:
         rig.close()
     with Rig(tmp_path / "a", sync=1.0) as rig:
         log = rig.engine.log("t")
+        rig.advance(1)  # what is found at a start is synced
+        rig.advance(1)
         vfs.fail(CALLS["write"], 28)
         assert rig.publish(log, numbered(1)) == [-1]
         assert log.last_error

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from harness.engine import OPEN, SYNC, WRITE, Rig, numbered
+from harness.engine import OPEN, SYNC, SYNC_PATH, WRITE, Rig, numbered
 
 from broker.core import vfs
+from broker.core.publish import append, outcome
+from broker.core.syncing import durable_next
 from broker.core.taker import Taker
 
 SEGMENT = 1 << 20
@@ -118,6 +122,108 @@ def test_a_disk_without_room_for_a_spare_file(tmp_path: Path) -> None:
             assert set(rig.publish(log, numbered(100, 100))) == {1}
             assert len(segments(root)) == 1
             assert read_all(rig) == numbered(200)
+
+
+def undo_rename(root: Path) -> Path:
+    """The last segment has its old name again, as a power cut leaves it that undid the rename."""
+    *_, last = segments(root)
+    return last.rename(last.with_name("next.spare"))
+
+
+def test_a_segment_whose_rename_was_undone_is_found(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", **BUSY) as rig:
+        bodies = busy(rig)
+        rig.crash(tmp_path / "b")
+    undo_rename(tmp_path / "b")
+    with Rig(tmp_path / "b", **BUSY) as rig:
+        assert rig.engine.problems == []
+        assert read_all(rig) == bodies
+        assert set(rig.publish(rig.log(), [b"after"])) == {1}
+        assert rig.log().next_seq == len(bodies) + 2
+
+
+def test_an_undone_rename_with_lost_metadata(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", **BUSY) as rig:
+        bodies = busy(rig)
+        rig.crash(tmp_path / "b")
+    undo_rename(tmp_path / "b")
+    (tmp_path / "b" / "t" / "meta.json").unlink()
+    with Rig(tmp_path / "b", **BUSY) as rig:
+        assert read_all(rig) == bodies
+
+
+def test_a_spare_file_of_another_log_is_put_aside(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", **BUSY) as rig:
+        bodies = busy(rig)
+        rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "c", **BUSY) as rig:
+        busy(rig)
+        rig.crash(tmp_path / "d")
+    spare = undo_rename(tmp_path / "d")
+    (tmp_path / "b" / "t" / "next.spare").write_bytes(spare.read_bytes())
+    with Rig(tmp_path / "b", **BUSY) as rig:
+        assert read_all(rig) == bodies
+        assert spares(tmp_path / "b") == []
+        assert (tmp_path / "b" / "t" / "next.spare.unreadable").exists()
+
+
+def test_what_follows_a_roll_waits_for_the_name_of_the_new_file(tmp_path: Path) -> None:
+    with Rig(tmp_path, **BUSY) as rig:
+        log = rig.log()
+        assert set(rig.publish(log, numbered(100))) == {1}
+        rig.advance(1)
+        vfs.hold(SYNC_PATH)
+        first = [append(log, body) for body in numbered(40, 100)]
+        rig.loop.run()
+        assert len(log.segments) == 2
+        second = [append(log, body) for body in numbered(100, 140)]
+        rig.loop.run()
+        serve_until(rig, lambda: vfs.held(SYNC_PATH) == 1)
+        rig.loop.serve(0)
+        assert log.syncs == 1, "a sync of the data alone would end earlier"
+        assert {outcome(log, ticket) for ticket in first + second} == {0}
+        assert durable_next(log) == 101
+        vfs.release(SYNC_PATH)
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in first + second} == {1}
+        assert durable_next(log) == 241
+
+
+def test_a_new_log_answers_when_its_names_are_on_the_disk(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        vfs.hold(SYNC_PATH)
+        tickets = [append(log, body) for body in numbered(40)]
+        rig.loop.run()
+        tickets += [append(log, body) for body in numbered(100)]
+        rig.loop.run()
+        serve_until(rig, lambda: vfs.held(SYNC_PATH) == 1)
+        rig.loop.serve(0)
+        assert {outcome(log, ticket) for ticket in tickets} == {0}
+        vfs.release(SYNC_PATH)
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in tickets} == {1}
+
+
+def test_names_that_could_not_be_synced_are_synced_again(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        vfs.fail(SYNC_PATH, errno.EIO)
+        assert set(rig.publish(log, [b"first"])) == {-1}
+        assert not vfs.unfired(SYNC_PATH)
+        vfs.fail(SYNC_PATH, errno.EIO)
+        rig.advance(2)
+        assert set(rig.publish(log, [b"second"])) == {-1}, "its names are still to be synced"
+        assert not vfs.unfired(SYNC_PATH)
+        rig.advance(2)
+        assert set(rig.publish(log, [b"third"])) == {1}
+
+
+def serve_until(rig: Rig, reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < deadline
+        rig.loop.serve(10)
 
 
 def test_deleting_a_log_with_a_spare_file(tmp_path: Path) -> None:

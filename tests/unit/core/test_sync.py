@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from harness.engine import (
     SYNC,
+    SYNC_PATH,
     Rig,
     numbered,
 )
@@ -17,6 +18,7 @@ from harness.engine import (
 from broker.core import vfs
 from broker.core.publish import append, outcome
 from broker.core.syncing import durable_next
+from broker.core.taker import Taker
 
 
 @pytest.mark.parametrize("inline", [0, 1 << 17])
@@ -145,7 +147,7 @@ def test_when_one_of_two_syncs_fails(tmp_path: Path, after: int) -> None:
         assert 0 not in {outcome(log, ticket) for ticket in tickets}
         assert rig.engine.shared.sync_errors == 1
         assert rig.publish(log, [b"after"]) == [1]
-        assert len(log.segments) == 2, "no record goes into a file whose sync failed"
+        assert len(log.segments) == 3, "one hides what was refused"
 
 
 def test_a_period_syncs_once_per_period(memory_path: Path) -> None:
@@ -187,3 +189,37 @@ def test_readers_elsewhere_are_told_of_what_the_disk_has(tmp_path: Path) -> None
         finally:
             vfs.heal()
         assert durable_next(log) == 2
+
+
+class _Begun(Rig):
+    """Does not wait at its start for what it finds to be synced."""
+
+    begun = False
+
+    def settle(self) -> None:
+        if self.begun:
+            super().settle()
+
+
+def test_files_that_go_while_they_wait_for_their_sync(tmp_path: Path) -> None:
+    """What a process before has written is synced at the start, and consumers are quick."""
+    small: dict[str, Any] = {"sync": "always", "segment_bytes": 1024}
+    with Rig(tmp_path / "a", **small) as rig:
+        log = rig.log()
+        log.open_cursor("c")
+        assert set(rig.publish(log, numbered(200))) == {1}
+        rig.crash(tmp_path / "b")
+    vfs.hold(SYNC_PATH)
+    with _Begun(tmp_path / "b", **small) as rig:
+        log = rig.log()
+        taker = Taker(log.cursors["c"], 1000)
+        rig.until(lambda: vfs.held(SYNC_PATH) == 1 and len(taker.records) == 200)
+        files = len(log.segments)
+        for seq in range(1, 201):
+            taker.finish(seq)
+        rig.loop.run()
+        assert len(log.segments) < files
+        rig.begun = True
+        vfs.release(SYNC_PATH)
+        assert rig.publish(log, [b"more"]) == [1]
+        assert not rig.reports

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
 import pytest
 import uvloop
 
 from broker.net.listener import Runtime
-from broker.protocols.nats import settings
-from broker.protocols.nats.nkeys import is_public
+from broker.protocols.nats import nkeys, settings
+from broker.protocols.nats.nkeys import KeyPair, is_public
 from broker.protocols.nats.server import NatsServer
 from tests.nats_callouts import (
     ANSWERS,
@@ -30,6 +31,7 @@ from tests.nats_callouts import (
     configured,
     enter,
 )
+from tests.nats_tokens import user
 
 DEADLINE_S = 30
 Fields = Callable[[str], dict[str, Any]]
@@ -189,6 +191,39 @@ def test_the_identity() -> None:
     on_uvloop(look())
 
 
+@pytest.mark.parametrize("signed", ["guest", ""])
+def test_a_user_owns_the_same_things_with_each_login(signed: str) -> None:
+    """Clients of NATS Streaming belong to users, and outlive connections and restarts."""
+
+    async def owner(server: NatsServer, who: Fields) -> str:
+        _, writer, line = await enter(address_of(server), who)
+        assert line == b"+OK\r\n"
+        (session,) = server.accounts["APP"].sessions
+        writer.close()
+        while server.accounts["APP"].sessions:  # noqa: ASYNC110 - no bell
+            await asyncio.sleep(0)
+        return session.owner
+
+    async def look() -> None:
+        owners = []
+        for _ in range(2):
+            service = Service(ISSUER)
+            service.decide = lambda s, r: s.answer(r, s.user(r, head={"name": signed}))
+            async with running(configured()[1]) as server:
+                serving = await service.start(address_of(server), OWN)
+                owners += [await owner(server, BOB), await owner(server, BOB)]
+                eve = await owner(server, login(user="eve", auth_token="t0ken"))
+                token = await owner(server, login(auth_token="t0ken"))
+                serving.cancel()
+            users = {request.user for request in service.requests}
+            assert len(users) == len(service.requests)  # it is asked about another key each time
+        assert len(set(owners)) == 1
+        assert not any("t0ken" in name for name in (eve, token))  # they are kept on the disk
+        assert len({owners[0], eve, token}) == (1 if signed else 3)
+
+    on_uvloop(look())
+
+
 def test_the_service_is_not_asked_about_itself() -> None:
     async def look() -> None:
         service = Service(ISSUER, decide=lambda s, r: s.answer(r, s.user(r, head={"aud": "AUTH"})))
@@ -292,6 +327,185 @@ def test_requests_do_not_reach_others() -> None:
             await enter(address_of(server), BOB)
             writer.write(b"PING\r\n")
             assert await reader.readline() == b"PONG\r\n"
+            serving.cancel()
+
+    on_uvloop(look())
+
+
+# --- what a client says it is does not decide whether the service is asked
+
+
+def refusing(issuer: Any, **more: Any) -> Service:
+    return Service(issuer, decide=lambda s, r: s.answer(r, error="no"), **more)
+
+
+@pytest.mark.parametrize("field", ["user", "nkey", "name", "auth_token"])
+def test_a_name_does_not_go_past_the_service_of_an_account(field: str) -> None:
+    """The key of the service's user is public; a guest that names the service is asked."""
+
+    async def look() -> None:
+        operation = Operation.make()
+        service = refusing(operation.auth.pair, account="")
+        async with running(operation.configured()[1]) as server:
+            serving = await service.start(address_of(server), operation.login(SENTINEL))
+            guest = operation.login(GUEST)
+            _, _, line = await enter(
+                address_of(server), lambda nonce: {**guest(nonce), field: SENTINEL.public}
+            )
+            assert line == f"-ERR '{VIOLATION}'\r\n".encode()
+            asked = service.requests[0].body
+            assert asked["client_info"]["user"] == GUEST.public
+            said = {"name": "name", "user": "user", "nkey": "nkey", "auth_token": "auth_token"}
+            assert asked["connect_opts"][said[field]] == SENTINEL.public
+            serving.cancel()
+
+    on_uvloop(look())
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["unsigned", "signed"])
+def test_a_bearer_is_not_the_service_of_an_account(signed: bool) -> None:
+    """Whoever has seen a bearer's token could use it: the service is asked about it."""
+
+    async def look() -> None:
+        operation = Operation.make()
+        bearer, keyed = KeyPair("U"), operation.auth
+        keyed.body["authorization"]["auth_users"].append(bearer.public)
+        token = user(bearer, keyed.pair, bearer_token=True)
+        service = refusing(keyed.pair, account="")
+        async with running(operation.configured()[1]) as server:
+            serving = await service.start(address_of(server), operation.login(SENTINEL))
+
+            def fields(nonce: str) -> dict[str, Any]:
+                signature = nkeys.to_base64(bearer.sign(nonce.encode()))
+                return {"jwt": token} | ({"sig": signature} if signed else {})
+
+            _, _, line = await enter(address_of(server), fields)
+            assert line == f"-ERR '{VIOLATION}'\r\n".encode()
+            assert len(service.requests) == 1
+            serving.cancel()
+
+    on_uvloop(look())
+
+
+def test_a_user_of_operator_mode_is_shown_by_its_key() -> None:
+    """Monitoring and other accounts' services are not told a name that nobody has checked."""
+
+    async def look() -> None:
+        operation = Operation.make()
+        async with running(operation.configured()[1]) as server:
+            token = user(GUEST, operation.app.pair)
+
+            def fields(nonce: str) -> dict[str, Any]:
+                signature = nkeys.to_base64(GUEST.sign(nonce.encode()))
+                return {"jwt": token, "sig": signature, "user": "root", "nkey": SENTINEL.public}
+
+            _, writer, line = await enter(address_of(server), fields)
+            assert line == b"+OK\r\n"
+            session = next(iter(server.accounts[operation.app.public].sessions))
+            assert session.identity is not None
+            assert session.identity.user == GUEST.public
+            writer.close()
+
+    on_uvloop(look())
+
+
+KNOWN, SERVICE_NKEY = {"user": "bob", "pass": "known"}, KeyPair("U")
+
+
+def with_locals(given: settings.Settings, **more: Any) -> settings.Settings:
+    """Also users that the configuration knows, about whom the service is to be asked."""
+    app = settings.Account("APP", users=(settings.User(name="bob", password="known"),))
+    accounts = tuple(app if one.name == "APP" else one for one in given.accounts)
+    return dataclasses.replace(given, accounts=accounts, **more)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        KNOWN,
+        {**KNOWN, "nkey": "auth"},
+        {**KNOWN, "auth_token": "auth"},
+        {**KNOWN, "name": "auth"},
+        {"nkey": "auth"},
+        {"auth_token": "auth"},
+        {"auth_token": "auth", "pass": "pw"},
+        {"user": "auth", "pass": "known"},
+        {"user": "auth"},
+    ],
+    ids=str,
+)
+def test_a_name_does_not_go_past_the_service_of_the_configuration(fields: dict[str, Any]) -> None:
+    async def look() -> None:
+        service = refusing(ISSUER)
+        async with running(with_locals(configured()[1])) as server:
+            serving = await service.start(address_of(server), OWN)
+            _, _, line = await enter(address_of(server), login(**fields))
+            assert line == f"-ERR '{VIOLATION}'\r\n".encode()
+            serving.cancel()
+
+    on_uvloop(look())
+
+
+LEAF_CONNECT = {"name": "edge", "version": "2.10.22", "server_id": "edge", "remote_account": "X"}
+
+
+@pytest.mark.parametrize("field", ["user", "nkey", "auth_token"])
+@pytest.mark.parametrize("by", ["name", "key"])
+def test_a_leaf_does_not_go_past_the_service(field: str, by: str) -> None:
+    """Leafs that say nothing are let in without credentials: a service is asked about those too."""
+
+    async def look() -> None:
+        given = configured()[1]
+        own = settings.User(nkey=SERVICE_NKEY.public)
+        name, start = "auth", OWN
+        if by == "key":
+            name = SERVICE_NKEY.public
+            auth = settings.Account("AUTH", users=(own,))
+            callout = settings.Callout(ISSUER.public, "AUTH", (name,), "")
+            given = dataclasses.replace(
+                given,
+                accounts=(auth, *given.accounts[1:]),
+                authorization=dataclasses.replace(given.authorization, callout=callout),
+            )
+
+            def start(nonce: str) -> dict[str, Any]:
+                return {
+                    "nkey": SERVICE_NKEY.public,
+                    "sig": nkeys.to_base64(SERVICE_NKEY.sign(nonce.encode())),
+                }
+
+        given = dataclasses.replace(
+            given, server_name="hub", leafnodes=settings.Leafnodes(listen=("127.0.0.1", 0))
+        )
+        service = refusing(ISSUER)
+        async with running(given) as server:
+            serving = await service.start(address_of(server), start)
+            assert server.leafs is not None
+            assert server.leafs.door is not None
+            reader, writer = await asyncio.open_connection(*server.leafs.door.address)
+            await reader.readline()
+            connect = {**LEAF_CONNECT, field: name}
+            writer.write(b"CONNECT " + orjson.dumps(connect) + b"\r\n")
+            assert VIOLATION.encode() in await reader.read()
+            serving.cancel()
+
+    on_uvloop(look())
+
+
+def test_those_who_were_let_in_without_the_service_are_asked_about_after_a_reload() -> None:
+    async def look() -> None:
+        given = with_locals(configured()[1])
+        before = dataclasses.replace(
+            given, authorization=dataclasses.replace(given.authorization, callout=None)
+        )
+        service = refusing(ISSUER)
+        async with running(before) as server:
+            serving = await service.start(address_of(server), OWN)
+            reader, _, line = await enter(address_of(server), login(**KNOWN))
+            assert line == b"+OK\r\n"
+            await server.reload(given)
+            assert await reader.read() in {b"", f"-ERR '{VIOLATION}'\r\n".encode()}
+            assert len(service.requests) == 1
             serving.cancel()
 
     on_uvloop(look())

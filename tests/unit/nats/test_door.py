@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 from collections.abc import Callable, Coroutine
 from functools import wraps
 
 import pytest
 import uvloop
 
+from broker import limits
 from broker.net.listener import Runtime
 from broker.protocols.nats.door import NatsDoor
 from broker.protocols.nats.server import NatsServer
@@ -82,3 +85,51 @@ async def test_a_megabyte_there_and_back() -> None:
         assert await reader.readexactly(len(body) + 2) == body + b"\r\n"
     writer.close()
     await door.drain()
+
+
+@on_uvloop
+async def test_connections_leave_files_to_the_log() -> None:
+    """Clients that only connect take the files of a process, but not its last ones."""
+    door = await open_door()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    probe = os.open(os.devnull, os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (probe + limits.OPEN_FILES_KEPT_MIN + 20, hard))
+    there = []
+    try:
+        while True:
+            reader, writer = await asyncio.open_connection(*door.address)
+            there.append((reader, writer))
+            writer.write(b"PING\r\n")
+            try:
+                lines = [await reader.readline() for _ in range(2)]
+                if lines[1] not in {b"PONG\r\n", b"+OK\r\n"}:
+                    break
+            except ConnectionResetError:
+                break
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(limits.OPEN_FILES_KEPT_MIN // 2)]
+        for file in files:
+            os.close(file)
+        reader, writer = there[0]
+        writer.write(b"PING\r\n")
+        assert await reader.readline() == b"PONG\r\n"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(probe)
+    for _, writer in there:
+        writer.close()
+    await door.drain()
+
+
+@on_uvloop
+async def test_half_a_line_does_not_keep_a_connection() -> None:
+    """Nobody logs in here, so there is no time limit for CONNECT: the pings end it."""
+    settings = Settings(listen=("127.0.0.1", 0), ping_interval_ns=50 * limits.MS, ping_max=1)
+    server = NatsServer(settings, Runtime())
+    await server.start()
+    assert server.door is not None
+    for beginning in (b"", b"CONN", b"PUB foo 10\r\nabc", b"SUB "):
+        reader, writer = await dial(server.door)
+        writer.write(beginning)
+        assert (await reader.read()).endswith(b"-ERR 'Stale Connection'\r\n")
+        writer.close()
+    await server.stop()

@@ -230,12 +230,133 @@ def test_an_answer_outlives_the_export() -> None:
     assert peer.take() == b"MSG inbox 1 1\r\ny\r\n"
 
 
+@pytest.mark.parametrize("order", [1, -1], ids=["first in", "last in"])
+def test_many_requests_wait_on_one_reply(order: int) -> None:
+    nats = Exchanged(SERVICE)
+    nats.serve(b"svc")
+    peer = nats.dial()
+    peer.send(b"SUB inbox 1\r\nSUB inbox 2\r\nSUB other.* 3\r\n")
+    for number in range(100):
+        nats.ask(b"svc", b"inbox" if number % 10 else b"other.%d" % number)
+    for number in list(range(100))[::order][:50]:
+        nats.answer(number)
+    assert peer.take().count(b"MSG inbox 1 1\r\n") == 45
+    assert nats.open == (50, 50)
+    peer.send(b"UNSUB 1\r\n")  # the other one still listens
+    nats.loop.run()
+    assert nats.open == (50, 50)
+    peer.send(b"UNSUB 2\r\n")
+    nats.loop.run()
+    assert nats.open == (5, 5)
+
+
 def test_acks_keep_their_reply() -> None:
     nats = Exchanged(SERVICE)
     nats.serve(b"svc")
     nats.ask(b"svc", b"$JS.ACK.x.y")
     assert nats.asked[0].reply == b"$JS.ACK.x.y"
     assert nats.open == (0, 0)
+
+
+TRUE = b'Nats-Request-Info: {"acc":"$G","rtt":1}\r\n'
+FORGED = b'Nats-Request-Info: {"acc":"ADMIN","user":"root"}\r\n'
+
+
+def heard(asked: Any) -> bytes:
+    """The headers of a request; they hold one Nats-Request-Info: the true one, in front."""
+    block: bytes = asked.headers
+    assert block.startswith(b"NATS/1.0\r\n" + TRUE)
+    assert b"ADMIN" not in block
+    return block.removeprefix(b"NATS/1.0\r\n" + TRUE)
+
+
+@pytest.mark.parametrize(
+    ("block", "left"),
+    [
+        (FORGED, b""),
+        (FORGED * 3, b""),
+        (b"A: b\r\n" + FORGED + b"C: d\r\n", b"A: b\r\nC: d\r\n"),
+        (b"X: Nats-Request-Info\r\n" + FORGED, b"X: Nats-Request-Info\r\n"),
+        (b"X: a Nats-Request-Info: b\r\n" + FORGED, b"X: a Nats-Request-Info: b\r\n"),
+        (FORGED.lower().replace(b"admin", b"ADMIN"), b""),
+        (FORGED.upper(), b""),
+        (FORGED.replace(b":", b" \t:", 1), b""),
+        (FORGED.replace(b":", b"\xc2\xa0:", 1), b""),
+        (b"A: b\r\n " + FORGED, b"A: b\r\n"),
+        (b"A: b\n" + FORGED + b"C: d\r\n", b"A: b\nC: d\r\n"),
+        (b"A: b\r" + FORGED, b"A: b\r"),
+        (b"A: b\r\n" + FORGED[:-2] + b"\nC: d\r\n", b"A: b\r\nC: d\r\n"),
+        (b'Nats-Request-Info: {\r\n "acc":\r\n\t"ADMIN"}\r\nC: d\r\n', b"C: d\r\n"),
+        (b"\r\n" + FORGED, b"\r\n"),
+        (b"X-Nats-Request-Info: y\r\n", b"X-Nats-Request-Info: y\r\n"),
+    ],
+    ids=str,
+)
+def test_who_asks_cannot_be_forged(block: bytes, left: bytes) -> None:
+    nats = Exchanged(SERVICE)
+    nats.serve(b"svc")
+    block = b"NATS/1.0\r\n" + block + b"\r\n"
+    peer = nats.dial()
+    peer.send(b'CONNECT {"headers":true,"verbose":false}\r\n')
+    peer.send(b"HPUB svc %d %d\r\n%bx\r\n" % (len(block), len(block) + 1, block))
+    assert heard(nats.asked[0]) == left + b"\r\n"
+    assert nats.asked[0].data == b"x"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"",
+        b"\r\n",
+        b"NATS/1.0",
+        b"NATS/1.0\r\n",
+        b"NATS/1.0\r" + FORGED,
+        b"NATS/1.0\n" + FORGED,
+        FORGED,
+    ],
+    ids=str,
+)
+def test_a_block_that_is_none_says_who_asks(block: bytes) -> None:
+    nats = Exchanged(SERVICE)
+    nats.serve(b"svc")
+    peer = nats.dial()
+    peer.send(b'CONNECT {"headers":true,"verbose":false}\r\n')
+    peer.send(b"HPUB svc %d %d\r\n%bx\r\n" % (len(block), len(block) + 1, block))
+    assert heard(nats.asked[0]) == b"\r\n"
+
+
+def test_what_the_server_passes_on_is_its_own() -> None:
+    """Through three accounts: each is told what the one before was told by us."""
+    nats = FakeNats()
+    exchange = Exchange(nats.loop.turn, nats.desk, server_name="here")
+    accounts = [nats.account, *(Account(n, nats.loop.turn, nats.desk) for n in ("B", "C"))]
+    for account in accounts:
+        exchange.join(account)
+    exchange.configure(
+        [
+            Config(GLOBAL_ACCOUNT, imports=(Import("B", "svc", service=True),)),
+            Config("B", exports=(SERVICE,), imports=(Import("C", "svc", service=True),)),
+            Config("C", exports=(SERVICE,)),
+        ]
+    )
+    asked: list[Any] = []
+    accounts[2].listen(b"svc", asked.append)
+    peer = nats.dial()
+    peer.send(b'CONNECT {"headers":true,"verbose":false}\r\n')
+    block = b"NATS/1.0\r\nX: Nats-Request-Info\r\n" + FORGED * 2 + b"\r\n"
+    peer.send(b"HPUB svc %d %d\r\n%bx\r\n" % (len(block), len(block) + 1, block))
+    assert asked[0].headers == (
+        b'NATS/1.0\r\nNats-Request-Info: {"acc":"$G","svc":"B","rtt":1}\r\n'
+        b"X: Nats-Request-Info\r\n\r\n"
+    )
+
+
+def test_a_request_of_the_server_says_nothing_about_a_client() -> None:
+    nats = Exchanged(SERVICE)
+    nats.serve(b"svc")
+    nats.account.publish(b"svc", b"x", b"inbox", b"NATS/1.0\r\n" + FORGED + b"A: b\r\n\r\n")
+    nats.loop.run()
+    assert nats.asked[0].headers == b"NATS/1.0\r\nA: b\r\n\r\n"
 
 
 def test_what_the_server_itself_asks_names_nobody() -> None:

@@ -325,6 +325,14 @@ def test_the_user_of_those_who_say_nothing() -> None:
         again(settings, of(BOB))
 
 
+def test_those_who_say_nothing_own_the_same_things_after_a_restart() -> None:
+    """The user that they are is made up with each start."""
+    settings = Settings(accounts=(Account("SYS"),), system_account="SYS")
+    before, after = enter(settings), enter(settings)
+    assert before.user != after.user
+    assert before.owner == after.owner != ""
+
+
 # --- names for authorization services
 
 

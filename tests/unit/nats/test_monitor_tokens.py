@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from harness.http import request
 from live_nats import LiveNats
 
 from broker.protocols.nats.monitor_tokens import payload
-from broker.protocols.nats.nkeys import USER, KeyPair
+from broker.protocols.nats.nkeys import USER, KeyPair, to_base64
 from tests.nats_tokens import Company, Tenant, user
 
 SYSTEM = Tenant("SYS")
@@ -24,7 +27,8 @@ TEAM = Tenant(
     revocations={GONE.public: 1_700_000_000},
     exports=[{"subject": "svc", "type": "service", "token_req": True}],
 )
-TOKEN = user(BOB, TEAM.pair, head={"name": "Bob"}, bearer_token=True, tags=["t:1"])
+SIGNED = user(BOB, TEAM.pair, head={"name": "Bob"}, tags=["t:1"])
+BEARER = user(BOB, TEAM.pair, head={"name": "Bob"}, bearer_token=True, tags=["t:1"])
 CONFIG = f"""
 operator: {COMPANY.token}
 system_account: {SYSTEM.public}
@@ -38,8 +42,29 @@ resolver_preload {{
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveNats]:
-    with LiveNats(CONFIG) as server, nats_peer(server.nats, {"jwt": TOKEN, "name": "here"}):
+    with LiveNats(CONFIG) as server, signed_in(server, "here"):
         yield server
+
+
+@contextmanager
+def signed_in(server: LiveNats, name: str) -> Iterator[socket.socket]:
+    with socket.create_connection(server.nats) as sock, sock.makefile("rb") as reader:
+        nonce = json.loads(reader.readline()[5:])["nonce"].encode()
+        fields = {"jwt": SIGNED, "sig": to_base64(BOB.sign(nonce)), "name": name, "verbose": False}
+        sock.sendall(b"CONNECT " + json.dumps(fields).encode() + b"\r\nPING\r\n")
+        while (line := reader.readline()) != b"PONG\r\n":
+            assert line == b"PING\r\n"
+        yield sock
+
+
+def until_gone(server: LiveNats, name: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 10
+    while True:
+        for entry in get(server, "/connz", state="closed", auth=1)["connections"]:
+            if entry.get("name") == name:
+                found: dict[str, Any] = entry
+                return found
+        assert time.monotonic() < deadline
 
 
 def get(server: LiveNats, path: str, **query: object) -> Any:
@@ -79,7 +104,7 @@ def test_who_logged_in(server: LiveNats) -> None:
     assert shown == {
         "authorized_user": BOB.public,
         "account": TEAM.public,
-        "jwt": TOKEN,
+        "jwt": SIGNED,
         "issuer_key": TEAM.public,
     }
     assert (entry["name_tag"], entry["tags"]) == ("Bob", ["t:1"])
@@ -88,14 +113,37 @@ def test_who_logged_in(server: LiveNats) -> None:
 
 
 def test_who_is_gone(server: LiveNats) -> None:
-    with nats_peer(server.nats, {"jwt": TOKEN, "name": "gone"}) as peer:
+    with signed_in(server, "gone"):
+        pass
+    assert until_gone(server, "gone")["jwt"] == SIGNED
+    shown = get(server, "/connz", state="closed")["connections"][0]
+    assert not {"authorized_user", "jwt", "issuer_key", "tags", "name_tag"} & shown.keys()
+
+
+def test_the_token_of_a_bearer_is_a_secret(server: LiveNats) -> None:
+    """Whoever has read it on a page could log in with it."""
+    with nats_peer(server.nats, {"jwt": BEARER, "name": "bearer"}) as peer:
+        for query in ({"auth": 1}, {"auth": 1, "subs": "detail"}, {}):
+            answer = request(server.monitor, "GET", "/connz", state="any", **query)
+            assert BEARER.encode() not in answer.body
+            assert b'"bearer"' in answer.body
         peer.half_close()
         peer.read_to_eof()
-    deadline = time.monotonic() + 10
-    while not (gone := get(server, "/connz", state="closed")["connections"]):
-        assert time.monotonic() < deadline
-    assert gone[0]["jwt"] == TOKEN
-    assert "authorized_user" not in gone[0]
+    assert "jwt" not in until_gone(server, "bearer")
+    for path in ("/connz", "/accountz", "/varz", "/leafz", "/subsz"):
+        answer = request(server.monitor, "GET", path, auth=1, state="closed", acc=TEAM.public)
+        assert BEARER.encode() not in answer.body
+
+
+def test_who_logged_in_is_not_for_other_sites(server: LiveNats) -> None:
+    """A page of another site must not read tokens: neither by CORS nor as a script."""
+    for query in ({}, {"callback": "steal"}):
+        answer = request(server.monitor, "GET", "/connz", auth=1, **query)
+        assert "access-control-allow-origin" not in answer.headers
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.json["num_connections"] >= 1
+    assert request(server.monitor, "GET", "/connz", callback="f").body.startswith(b"f(")
 
 
 def test_the_operators(server: LiveNats) -> None:

@@ -12,6 +12,7 @@ from broker import errors, limits
 from broker.core.ear import publish
 from broker.protocols.nats.login import Identity
 from broker.protocols.nats.system_envelope import EventIds
+from broker.protocols.nats.system_events import client_block
 from broker.protocols.nats.system_view import Backlog
 
 STATSZ = f"$SYS.SERVER.{SERVER_ID}.STATSZ"
@@ -116,7 +117,7 @@ def test_what_the_token_says_of_its_user(server: FakeServer) -> None:
     server.system_account.watch("$SYS.ACCOUNT.A.CONNECT")
     session = FakeSession(server.accounts["A"], jwt="e30.e30.sig")
     session.identity = Identity(
-        "A", user="UKEY", issuer_key="AKEY", name_tag="bob", tags=("x", "y")
+        "A", user="UKEY", jwt="e30.e30.sig", issuer_key="AKEY", name_tag="bob", tags=("x", "y")
     )
     server.system.connected(session)
     server.clock.run()
@@ -130,6 +131,24 @@ def test_what_the_token_says_of_its_user(server: FakeServer) -> None:
         ("kind", "Client"),
         ("client_type", "nats"),
     ]
+
+
+def test_a_token_that_may_be_a_bearers_is_a_secret(server: FakeServer) -> None:
+    """Whoever has its text could log in with it."""
+    server.system_account.watch(">")
+    session = FakeSession(server.accounts["A"], jwt="e30.e30.sig")
+    session.identity = Identity("A", user="UKEY", key="jwt:UKEY")
+    server.system.connected(session)
+    server.clock.run()
+    assert "jwt" not in server.system_account.events("$SYS.ACCOUNT.A.CONNECT")[0]["client"]
+    session.identity = None
+    assert client_block(session, "A")["jwt"] == "[REDACTED]"
+
+
+def test_a_name_that_nobody_checked_is_not_told(server: FakeServer) -> None:
+    session = FakeSession(server.accounts["A"], jwt="e30.e30.sig", user="root", nkey="UROOT")
+    session.identity = Identity("A", user="UKEY", key="jwt:UKEY")
+    assert client_block(session, "A")["user"] == "UKEY"
 
 
 def test_a_shared_token_is_a_secret(server: FakeServer) -> None:

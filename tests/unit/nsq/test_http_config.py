@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 from aiohttp import web
 from live_nsq import on_uvloop, opened
 
+from broker.protocols.nsq import debug
 from broker.protocols.nsq.api import NsqApi
 
 
@@ -106,12 +108,12 @@ async def test_what_stands_for_profiles(tmp_path: Path) -> None:
             [
                 ("GET", "/debug/pprof/", b""),
                 ("GET", "/debug/pprof/goroutine", b""),
-                ("GET", "/debug/pprof/heap", b""),
+                ("POST", "/debug/pprof/heap", b""),
                 ("GET", "/debug/pprof/threadcreate", b""),
                 ("GET", "/debug/pprof/cmdline", b""),
                 ("GET", "/debug/pprof/symbol", b""),
                 ("GET", "/debug/pprof/block", b""),
-                ("GET", "/debug/pprof/profile?seconds=0", b""),
+                ("POST", "/debug/pprof/profile?seconds=0", b""),
                 ("PUT", "/debug/setblockrate?rate=5", b""),
                 ("PUT", "/debug/setblockrate?rate=x", b""),
                 ("POST", "/debug/freememory", b""),
@@ -124,6 +126,67 @@ async def test_what_stands_for_profiles(tmp_path: Path) -> None:
     assert "thread MainThread" in answers[1][1]
     assert "allocated blocks" in answers[2][1]
     assert answers[9][1] == 'invalid block rate : strconv.Atoi: parsing "x": invalid syntax'
+
+
+@on_uvloop
+async def test_no_link_or_image_brings_about_what_costs_something(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        paths = ("pprof/heap", "pprof/profile?seconds=1", "freememory")
+        answers = await _asked(
+            NsqApi(door, lambda: None), [("GET", f"/debug/{path}", b"") for path in paths]
+        )
+    assert [status for status, _, _ in answers] == [405] * 3
+
+
+@pytest.mark.parametrize(
+    ("peers", "elsewhere", "status"),
+    [
+        ("local", False, 200),
+        ("local", True, 403),
+        ("all", True, 200),
+        ("none", False, 403),
+    ],
+)
+def test_who_may_ask_for_debug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peers: str, elsewhere: bool, status: int
+) -> None:
+    if elsewhere:
+        monkeypatch.setattr(debug, "_is_local", lambda _request: False)
+
+    @on_uvloop
+    async def ask(folder: Path) -> None:
+        async with opened(folder, settings={"debug_peers": peers}) as door:
+            asked = [("GET", "/debug/pprof/goroutine", b""), ("POST", "/debug/freememory", b"")]
+            answers = await _asked(NsqApi(door, lambda: None), asked)
+        assert [found for found, _, _ in answers] == [status] * 2
+
+    ask(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("peer", "is_local"),
+    [
+        (("127.0.0.1", 1), True),
+        (("::1", 1, 0, 0), True),
+        (("10.0.0.1", 1), False),
+        (("fe80::1%eth0", 1, 0, 2), False),
+        ("", True),
+    ],
+)
+def test_local_peers(peer: object, is_local: bool) -> None:
+    transport = SimpleNamespace(get_extra_info=lambda _name: peer)
+    assert debug._is_local(SimpleNamespace(transport=transport)) is is_local  # type: ignore[arg-type]
+
+
+@on_uvloop
+async def test_one_profile_at_a_time(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        asked = [("POST", "/debug/pprof/heap", b""), ("POST", "/debug/freememory", b"")]
+        with debug._alone():
+            busy = await _asked(NsqApi(door, lambda: None), asked)
+        free = await _asked(NsqApi(door, lambda: None), asked)
+    assert [status for status, _, _ in busy] == [500, 500]
+    assert [status for status, _, _ in free] == [200, 200]
 
 
 @on_uvloop

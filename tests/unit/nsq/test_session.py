@@ -233,9 +233,26 @@ def test_heartbeats_and_silence(nsq: FakeNsq) -> None:
 def test_no_heartbeats_before_the_magic(nsq: FakeNsq) -> None:
     peer = nsq.dial(greet=False)
     peer.send(b"  V")
-    nsq.loop.advance(300 * SECOND)
+    nsq.loop.advance(limits.NSQ_GREETING - 1)
     assert peer.take() == b""
     assert not peer.closed
+
+
+@pytest.mark.parametrize("begun", [b"", b"  V"])
+def test_who_does_not_begin_in_time_is_cut_off(nsq: FakeNsq, begun: bytes) -> None:
+    peer = nsq.dial(greet=False)
+    peer.send(begun)
+    nsq.loop.advance(limits.NSQ_GREETING)
+    assert peer.take() == b""
+    assert peer.closed
+    assert nsq.face.sessions == set()
+
+
+def test_who_begins_in_time_stays(nsq: FakeNsq) -> None:
+    peer = nsq.dial({"heartbeat_interval": -1})
+    nsq.loop.advance(limits.NSQ_GREETING)
+    assert not peer.closed
+    assert peer.ask(pub(b"t", b"a")) == [OK]
 
 
 def test_no_heartbeats_when_switched_off(nsq: FakeNsq) -> None:

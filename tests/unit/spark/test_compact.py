@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from broker.spark import layout
 from broker.spark.jobs import archive_write as written
 from broker.spark.jobs import compact_merge as merging
 from broker.spark.jobs.archive_plan import Batch
-from broker.spark.jobs.compact import Compacter, Compacting, days_of, over_before
+from broker.spark.jobs.compact import REPLACED, Compacter, Compacting, days_of, over_before
 from broker.spark.manifest import Change, Manifest, Range
 
 SPARK: Any = FakeSpark()
 INC = "9f3a12bcdd"
 DAY_US = 24 * layout.HOUR_US
 DAY = 20_454  # 2026-01-01
+NOW = datetime(2026, 1, 2, 1, 0, tzinfo=UTC)
 NAMES = written.columns(None)
 
 
@@ -62,8 +64,11 @@ def write(folder: Path, *batches: list[tuple[int, int]], topic: str = "t", **mor
 
 def compact(folder: Path, said: list[str] | None = None, **more: Any) -> Compacter:
     told = [].append if said is None else said.append
-    job = Compacter(SPARK, Compacting(str(folder), **more), told)
-    job.run(datetime(2026, 1, 2, 1, 0, tzinfo=UTC))
+    args = Compacting(str(folder), grace_s=0, **more)
+    job = Compacter(SPARK, args, told)
+    job.run(NOW)
+    later = Compacter(SPARK, replace(args, topics=("-",)), [].append)
+    later.run(NOW)  # removes what the first has replaced
     return job
 
 
@@ -87,6 +92,29 @@ def test_a_day_becomes_one_file(tmp_path: Path) -> None:
     state = Manifest(tmp_path).load()
     assert state.ranges == [Range("t", 0, INC, 1, 240)]
     assert compact(tmp_path).days == 0
+
+
+def test_who_planned_before_reads_on(tmp_path: Path) -> None:
+    write(tmp_path, [(n, n // 10) for n in range(1, 100)])
+    planned = Manifest(tmp_path).load()
+    before = rows(tmp_path)
+
+    def run(hours: float) -> None:
+        Compacter(SPARK, Compacting(str(tmp_path)), [].append).run(NOW + timedelta(hours=hours))
+
+    run(0)
+    assert len(counted(tmp_path)) == 1
+    for hours in (1.0, 23.9):  # later runs, one of them with another day to compact
+        write(tmp_path, [(1, 0), (2, 1)], topic=f"t{hours}")
+        run(hours)
+        for path in planned.files:
+            assert pq.ParquetFile(tmp_path / path).read().num_rows == planned.files[path].records
+    run(24)
+    assert not any((tmp_path / path).exists() for path in planned.files)
+    assert [row for row in rows(tmp_path) if row["topic"] == "t"] == before
+    run(48)
+    assert parquet_files(tmp_path) == set(counted(tmp_path))
+    assert Manifest(tmp_path).noted(REPLACED) == {}
 
 
 def test_files_whose_offsets_overlap_are_merged_in_order(tmp_path: Path) -> None:

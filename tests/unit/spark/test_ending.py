@@ -99,6 +99,7 @@ def test_java_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
             return None
 
     monkeypatch.setattr(pyspark, "SparkSession", Session)
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # no Java is started here
     with (
         pytest.raises(JobError, match="Spark ended under this job"),
         command.session(Job({}, {}), "x"),

@@ -10,6 +10,8 @@ import pytest
 from harness import stan_wire as wire
 from harness.engine import WAIT_MS, Rig
 
+from broker.access import Access
+from broker.core.seams import Session
 from broker.protocols.nats.account import Account, Desk, Message
 from broker.protocols.stan.service import Channel, Client, Service
 
@@ -19,8 +21,9 @@ class Desktop:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        account = Account("$G", rig.turn, Desk(), rig.router)
-        self.service = Service(account, rig.engine, lambda *_: None, self.make)
+        self.account = account = Account("$G", rig.turn, Desk(), rig.router)
+        self.session = Session()
+        self.service = Service(account, rig.engine, Access(), lambda *_: None, self.make)
         self.service.listen(b"_STAN.pub.c", [])
         self.service.register(Client("me", "hb", b"conn"))
         self.acks: list[str] = []
@@ -36,7 +39,7 @@ class Desktop:
 
     def publish(self, guid: str) -> None:
         data = wire.encode(wire.PUB, client_id="me", guid=guid, subject="t", conn_id=b"conn")
-        self.service.publish(b"_STAN.pub.c.t", data, f"ack.{guid}".encode())
+        self.account.publish(b"_STAN.pub.c.t", data, f"ack.{guid}".encode(), session=self.session)
         self.rig.loop.run()
 
     def hear(self, but: int = -1) -> int:

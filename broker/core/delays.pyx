@@ -1,0 +1,105 @@
+# cython: language_level=3
+"""Records of a log that are to wait, and until when: kept once, however many cursors there are.
+
+A cursor makes an entry for such a record when it reads it, not before; until then the record only
+counts as deferred and not as waiting, and this is what it is counted by. The time itself stands in
+the record, so nothing is lost when this is incomplete: beyond `most` records, and after a start
+those in older segments, are counted as waiting until a cursor reads them.
+"""
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport free, realloc
+
+cdef enum:
+    CAP_MIN = 64
+
+
+cdef class Delays:
+    def __init__(self, size_t most):
+        """Of at most so many records."""
+        self.most = most
+
+    def __dealloc__(self):
+        free(self.items)
+
+    cdef void add(self, uint64_t seq, int64_t due_ns, int64_t now_ns) noexcept:
+        """A record behind all others."""
+        cdef delay_t *grown
+        cdef size_t cap
+        self.asked_ns = 0
+        self.added += 1
+        if self.size == self.cap:
+            # no sooner than after that many, so that each costs the same however full this is
+            if self.added > self.size // 2:
+                self.prune(now_ns)
+                self.added = 0
+            if 2 * self.size >= self.cap and self.cap < self.most:
+                cap = min(self.most, max(<size_t>CAP_MIN, 2 * self.cap))
+                grown = <delay_t *>realloc(self.items, cap * sizeof(delay_t))
+                if grown != NULL:
+                    self.items = grown
+                    self.cap = cap
+            if self.size == self.cap:
+                return
+        self.items[self.size].seq = seq
+        self.items[self.size].due_ns = due_ns
+        self.size += 1
+
+    cdef void prune(self, int64_t now_ns) noexcept:
+        """Forget those whose time has come."""
+        cdef size_t i, kept = 0
+        for i in range(self.size):
+            if self.items[i].due_ns > now_ns:
+                self.items[kept] = self.items[i]
+                kept += 1
+        self.size = kept
+        self.asked_ns = 0
+
+    cdef size_t place(self, uint64_t seq) noexcept:
+        """Of the first record at or behind this one."""
+        cdef size_t low = 0, high = self.size, middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.items[middle].seq < seq:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef uint64_t count(self, uint64_t first, uint64_t behind, int64_t now_ns) noexcept:
+        """How many of the records first..behind-1 are to wait yet."""
+        if first == self.asked_first and behind == self.asked_behind and now_ns == self.asked_ns:
+            return self.answer      # of many cursors at the same place
+        if now_ns != self.asked_ns:
+            self.prune(now_ns)
+        self.answer = self.place(max(first, behind)) - self.place(first)
+        self.asked_first, self.asked_behind, self.asked_ns = first, behind, now_ns
+        return self.answer
+
+    cdef int64_t due(self, uint64_t seq, int64_t now_ns) noexcept:
+        cdef size_t i = self.place(seq)
+        if i == self.size or self.items[i].seq != seq or self.items[i].due_ns <= now_ns:
+            return 0
+        return self.items[i].due_ns
+
+    def listed(self, uint64_t first, uint64_t behind, int64_t now_ns, size_t most):
+        """[(seq, due wall ns)] of those among first..behind-1 that are to wait yet."""
+        cdef size_t i = self.place(first)
+        cdef list found = []
+        while i < self.size and self.items[i].seq < behind and <size_t>len(found) < most:
+            if self.items[i].due_ns > now_ns:
+                found.append((self.items[i].seq, self.items[i].due_ns))
+            i += 1
+        return found
+
+    # --- for tests
+
+    def put(self, uint64_t seq, int64_t due_ns, int64_t now_ns):
+        """See add."""
+        self.add(seq, due_ns, now_ns)
+
+    def counted(self, uint64_t first, uint64_t behind, int64_t now_ns):
+        """See count."""
+        return self.count(first, behind, now_ns)
+
+    def __len__(self):
+        return self.size

@@ -1,0 +1,44 @@
+"""What is taken out of every text that is logged or shown: passwords, tokens, secrets.
+
+://user:password@     in URLs                       ://***@
+secret=x, token=x     in queries and command lines  secret=***
+Authorization: Bearer x                             Authorization: Bearer ***
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+HIDDEN: Final = "***"
+# These run over what clients wrote, on the loop: each reads a text once, whatever stands in it.
+_IN_URL: Final = re.compile(r"(://)[^\s/?#@\"'<>]+@")
+_NAME: Final = re.compile(r"(?<![\w-])([\w-]++)=")  # whole words only, and none of them twice
+_SECRET: Final = re.compile(
+    r"(?i)secret|token|passw(?:or)?d|passphrase|credential|signature|api[_-]?key"
+    r"|(?:\A|-)(?:pass|auth|sig|seed|jwt)\Z"
+)
+_VALUE: Final = re.compile(r"[^\s&;\"'<>\\]+")
+_HEADER: Final = re.compile(r"(?i)(authorization['\"]?\s*[:=]\s*b?['\"]?(?:\w+\s+)?)[^\s'\",\\}]+")
+_SCHEME: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)[\w.~+/=%:-]{12,}")
+
+
+def redacted(text: str) -> str:
+    """The text without them."""
+    text = _IN_URL.sub(rf"\1{HIDDEN}@", text)
+    text = _without_values(text)
+    text = _HEADER.sub(rf"\1{HIDDEN}", text)
+    return _SCHEME.sub(rf"\1\2{HIDDEN}", text)
+
+
+def _without_values(text: str) -> str:
+    kept: list[str] = []
+    end = 0
+    for name in _NAME.finditer(text):
+        if name.start() < end or not _SECRET.search(name[1]):
+            continue
+        value = _VALUE.match(text, name.end())
+        if value is not None:
+            kept += text[end : name.end()], HIDDEN
+            end = value.end()
+    return "".join((*kept, text[end:]))

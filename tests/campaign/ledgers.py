@@ -1,0 +1,263 @@
+"""What a broker has promised, kept by its clients, and what is wrong when it did not keep it.
+
+A ledger knows each message of a topic by its number, which stands in the body. A check raises a
+`Finding` at the first promise that is broken. Nothing here is a sample: each message is in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PADDING = b"abcdefghijklmnopqrstuvwxyz0123456789"
+EARLY_NS = 5_000_000  # a clock is read on both sides
+END = b"end"  # how an audit's own message begins; it stands behind all others
+
+
+class Finding(AssertionError):  # noqa: N818 - of the broker, not of this program
+    """A promise that was not kept, or a broker that did what it must not."""
+
+
+def body_of(number: int) -> bytes:
+    """The body of a message; its length differs from one to the next."""
+    size = (number * 7919) % 149
+    return b"%d:%s" % (number, (PADDING * 5)[:size])
+
+
+def number_of(body: bytes) -> int:
+    """The number of a message. Finding when this is no body that was ever sent."""
+    head, _, _ = body.partition(b":")
+    if not head.isdigit() or body_of(int(head)) != body:
+        raise Finding(f"a body that nobody has published: {body!r}")
+    return int(head)
+
+
+@dataclass(slots=True)
+class Message:
+    """One message of a topic and what is known of it."""
+
+    acked: bool = False  # the publish was answered
+    refused: bool = False  # with an error
+    due_ns: int = 0
+    seq: int = 0
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What a channel did with one message."""
+
+    attempts: int = 0  # of a delivery that is known to be in the journal
+    finish_sent: bool = False
+    finished: bool = False  # an answer on that connection came after the FIN
+
+
+@dataclass
+class TopicLedger:
+    """Everything that was published to one topic."""
+
+    name: str
+    sent: int = 0
+    floor: int = 0  # messages below it are done with, and forgotten
+    messages: dict[int, Message] = field(default_factory=dict)
+    number_by_seq: dict[int, int] = field(default_factory=dict)
+    channels: dict[str, ChannelLedger] = field(default_factory=dict)
+    acked: int = 0
+    refused: int = 0
+
+    def channel(self, name: str) -> ChannelLedger:
+        """The ledger of a channel."""
+        if name not in self.channels:
+            self.channels[name] = ChannelLedger(self, name)
+        return self.channels[name]
+
+    def take(self, count: int = 1, due_ns: int = 0) -> range:
+        """Numbers for messages that are about to be sent."""
+        numbers = range(self.sent, self.sent + count)
+        self.sent += count
+        for number in numbers:
+            self.messages[number] = Message(due_ns=due_ns)
+        return numbers
+
+    def answered(self, numbers: range, *, refused: bool = False) -> None:
+        """The publish of these was answered."""
+        for number in numbers:
+            message = self.messages[number]
+            message.acked, message.refused = not refused, refused
+        if refused:
+            self.refused += len(numbers)
+        else:
+            self.acked += len(numbers)
+
+    def seen(self, seq: int, body: bytes) -> int:
+        """A record, wherever it was found; its number. A seq has one content for ever, and a
+        message has one seq."""
+        number = number_of(body)
+        if number >= self.sent:
+            raise Finding(f"{self.name}: message {number} was never sent (seq {seq})")
+        before = self.number_by_seq.setdefault(seq, number)
+        if before != number:
+            raise Finding(f"{self.name}: seq {seq} was message {before} and is message {number}")
+        if number < self.floor:
+            return number
+        message = self.messages[number]
+        if message.seq not in (0, seq):
+            raise Finding(f"{self.name}: message {number} has seqs {message.seq} and {seq}")
+        message.seq = seq
+        return number
+
+    def retire(self) -> None:
+        """Every channel has been empty: nothing that was sent up to now may come again."""
+        self.floor = self.sent
+        self.messages.clear()
+        self.number_by_seq.clear()
+        for channel in self.channels.values():
+            channel.deliveries.clear()
+
+    def expect_stored(self, present: set[int]) -> None:
+        """These numbers are in the files: nothing else may be owed to anybody."""
+        owed = {
+            number
+            for number, message in self.messages.items()
+            if message.acked
+            and (
+                not self.channels
+                or any(
+                    not c.deliveries[number].finish_sent if number in c.deliveries else True
+                    for c in self.channels.values()
+                )
+            )
+        }
+        if lost := owed - present:
+            raise Finding(f"{self.name}: {len(lost)} acknowledged messages lost: {some(lost)}")
+
+
+@dataclass
+class ChannelLedger:
+    """What the consumers of one channel were given and have finished."""
+
+    topic: TopicLedger
+    name: str
+    deliveries: dict[int, Delivery] = field(default_factory=dict)
+    finished: int = 0
+    delivered: int = 0
+
+    def got(self, seq: int, body: bytes, attempts: int, now_ns: int) -> int:
+        """A delivery; the number of the message."""
+        number = self.topic.seen(seq, body)
+        where = f"{self.topic.name}/{self.name}: message {number} (seq {seq})"
+        if number < self.topic.floor:
+            raise Finding(f"{where} came back, the channel was empty after it")
+        delivery = self.deliveries.setdefault(number, Delivery())
+        self.delivered += 1
+        if delivery.finished:
+            raise Finding(f"{where} came back, its FIN was answered over")
+        if attempts <= delivery.attempts:
+            raise Finding(f"{where}: attempts went from {delivery.attempts} to {attempts}")
+        due_ns = self.topic.messages[number].due_ns
+        if now_ns < due_ns - EARLY_NS:
+            raise Finding(f"{where} came {(due_ns - now_ns) / 1e6:.0f} ms before its time")
+        return number
+
+    def finish_sent(self, number: int) -> None:
+        """A FIN is on its way."""
+        self.deliveries[number].finish_sent = True
+
+    def confirm(self, finished: list[int], attempts: dict[int, int]) -> None:
+        """An answer came on the connection, after these FINs and these deliveries."""
+        for number, count in attempts.items():
+            delivery = self.deliveries[number]
+            delivery.attempts = max(delivery.attempts, count)
+        for number in finished:
+            if not self.deliveries[number].finished:
+                self.deliveries[number].finished = True
+                self.finished += 1
+
+    def expect_empty(self) -> None:
+        """The broker says that nothing is left: every acknowledged message was finished."""
+        owed = [
+            number
+            for number, message in self.topic.messages.items()
+            if message.acked
+            and not (number in self.deliveries and self.deliveries[number].finish_sent)
+        ]
+        if owed:
+            raise Finding(
+                f"{self.topic.name}/{self.name}: {len(owed)} acknowledged messages"
+                f" were never delivered: {some(owed)}"
+            )
+
+
+@dataclass
+class StreamLedger:
+    """A channel of NATS Streaming: its messages, and what a durable has acknowledged."""
+
+    topic: TopicLedger
+    fenced: set[int] = field(default_factory=set)  # acks that are known to have been taken
+    redeliveries: dict[int, int] = field(default_factory=dict)  # of the last delivery
+    noted: dict[int, int] = field(default_factory=dict)  # of one that is known to be in the journal
+    taken: int = 0  # acks of messages that are forgotten
+    floor: int = 0  # sequences up to it were seen by an audit
+
+    def got(self, message: dict[str, object]) -> int:
+        """A delivery to the durable; its sequence."""
+        sequence, body = message["sequence"], message["data"]
+        count = message["redelivery_count"]
+        assert isinstance(sequence, int)
+        assert isinstance(body, bytes)
+        assert isinstance(count, int)
+        if not body.startswith(END):
+            self.topic.seen(sequence, body)
+        where = f"{self.topic.name}: sequence {sequence}"
+        if sequence in self.fenced:
+            raise Finding(f"{where} came back, its ack was answered over")
+        before = self.noted.get(sequence)
+        if before is not None and count <= before:
+            raise Finding(f"{where}: the count of redeliveries went from {before} to {count}")
+        if bool(message["redelivered"]) != (count > 0):
+            raise Finding(f"{where}: redelivered is {message['redelivered']} with count {count}")
+        self.redeliveries[sequence] = count
+        return sequence
+
+    def retire(self) -> None:
+        """The durable was given everything there is."""
+        self.topic.retire()
+        self.taken += len(self.fenced)
+        self.floor = max(self.redeliveries, default=self.floor)
+        self.noted.clear()
+        self.redeliveries.clear()
+        self.fenced.clear()
+
+    def confirm(self, acked: list[int], counts: dict[int, int]) -> None:
+        """An answer came on the connection, after these acks and these deliveries."""
+        self.fenced.update(acked)
+        for sequence, count in counts.items():
+            self.noted[sequence] = max(count, self.noted.get(sequence, 0))
+
+
+@dataclass
+class CommitLedger:
+    """What one writer has committed to some topics: each row once, none of what was refused."""
+
+    topics: list[TopicLedger]
+    epoch: int = 0
+    committed: int = 0
+    rows: dict[str, range] = field(default_factory=dict)  # of the epoch under way
+
+    def begin(self, counts: list[int]) -> None:
+        """Rows for the next epoch."""
+        self.epoch += 1
+        self.rows = {
+            topic.name: topic.take(count) for topic, count in zip(self.topics, counts, strict=True)
+        }
+
+    def done(self) -> None:
+        """The commit of the epoch was answered."""
+        for topic in self.topics:
+            topic.answered(self.rows[topic.name])
+        self.rows = {}
+        self.committed += 1
+
+
+def some(numbers: list[int] | set[int]) -> str:
+    """A few of them, for people."""
+    found = sorted(numbers)
+    return ", ".join(map(str, found[:8])) + (" ..." if len(found) > 8 else "")

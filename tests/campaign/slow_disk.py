@@ -1,0 +1,166 @@
+"""A disk whose every fsync takes ten seconds: live NATS messages and NSQ beside it.
+
+One broker; the disk is slow in every second slice of time. Requests over NATS are measured in all
+of them, while one client publishes to an NSQ topic that is synced each second, and another to a
+channel of NATS Streaming, which waits for the disk each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.engine import scratch
+
+from campaign import links, report
+from campaign.brokers import ForkedBroker, Spawner
+from campaign.faults import Faults
+from campaign.links import GONE, NatsLink, NsqLink, StanLink
+
+FSYNC_S = 10.0
+SLICE_S = 15.0
+SLICES_MIN = 2
+SETTLE_S = 1.0
+GAP_S = 5.0  # NSQ answers at least this often, on whatever machine
+RATIO = 3.0  # of the p99; more is a finding if it is also more than
+HARM_S = 0.05
+CONFIG = '[stan]\nenabled = true\n[storage]\nsync = "1s"\n'
+
+
+@dataclass
+class Measured:
+    """One kind of slices."""
+
+    seconds: list[float] = field(default_factory=list)  # of each request
+    answered: int = 0  # PUBs
+    streamed: int = 0
+    gap_s: float = 0.0  # the longest time without an answer to a PUB
+
+    def percentile(self, part: float) -> float:
+        found = sorted(self.seconds)
+        return found[min(len(found) - 1, int(part * len(found)))]
+
+
+class Run:
+    """The clients; `now` says which slices they are in."""
+
+    def __init__(self, broker: ForkedBroker) -> None:
+        self.broker = broker
+        self.quick, self.slow = Measured(), Measured()
+        self.now = Measured()
+
+    async def requests(self) -> None:
+        address = self.broker.ports["nats"]
+        async with await NatsLink.to(address) as server, await NatsLink.to(address) as client:
+            answered: asyncio.Queue[bytes] = asyncio.Queue()
+            server.handlers["echo"] = lambda _, reply, data: server.publish(reply.decode(), data)
+            client.handlers["inbox"] = lambda _, __, data: answered.put_nowait(data)
+            server.send(b"SUB echo 1\r\n")
+            client.send(b"SUB inbox 1\r\n")
+            await server.ping()
+            await client.ping()
+            while True:
+                start = time.perf_counter()
+                client.publish("echo", b"x", "inbox")
+                await answered.get()
+                self.now.seconds.append(time.perf_counter() - start)
+                await asyncio.sleep(0.001)
+
+    async def publish(self) -> None:
+        async with await NsqLink.to(self.broker.ports["nsq"]) as link:
+            while True:
+                start = time.monotonic()
+                link.send(links.pub("t", b"x" * 200))
+                await link.answer()
+                self.now.answered += 1
+                self.now.gap_s = max(self.now.gap_s, time.monotonic() - start)
+                await asyncio.sleep(0.001)
+
+    async def stream(self) -> None:
+        async with await StanLink.to(self.broker.ports["nats"]) as link:
+            await link.register("client")
+            while True:
+                await link.post("s", b"x")
+                self.now.streamed += 1
+
+    async def slices(self, faults: Faults, end: float) -> int:
+        """Quick and slow in turn; how many of each."""
+        jobs = [asyncio.create_task(j) for j in (self.requests(), self.publish(), self.stream())]
+        count = 0
+        try:
+            while count < SLICES_MIN or time.monotonic() < end:
+                for measured, fsync_s in ((self.quick, 0.0), (self.slow, FSYNC_S)):
+                    faults.slow_syncs(fsync_s)
+                    self.now = Measured()
+                    await asyncio.sleep(SETTLE_S)
+                    self.now = measured
+                    done, _ = await asyncio.wait(
+                        jobs, timeout=SLICE_S, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    for job in done:
+                        job.result()
+                count += 1
+                print(f"slow: {self.result()}", flush=True)
+        finally:
+            faults.slow_syncs(0)
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+        return count
+
+    @property
+    def ratio(self) -> float:
+        """Of the p99."""
+        return self.slow.percentile(0.99) / self.quick.percentile(0.99)
+
+    def result(self) -> str:
+        """For the table."""
+        quick, slow = self.quick, self.slow
+        return (
+            f"NATS request p50 {quick.percentile(0.5) * 1e3:.2f} ms and p99"
+            f" {quick.percentile(0.99) * 1e3:.2f} ms beside a quick disk,"
+            f" {slow.percentile(0.5) * 1e3:.2f} and {slow.percentile(0.99) * 1e3:.2f} ms beside a"
+            f" slow one: ratio {self.ratio:.2f} over {len(quick.seconds)} and"
+            f" {len(slow.seconds)} requests; {quick.answered} and {slow.answered} PUBs of NSQ"
+            f" answered, the longest wait {slow.gap_s:.2f} s"
+        )
+
+    def findings(self) -> list[str]:
+        found = []
+        more_s = self.slow.percentile(0.99) - self.quick.percentile(0.99)
+        if self.ratio > RATIO and more_s > HARM_S:
+            found.append(f"the p99 of NATS requests beside a slow disk is {self.ratio:.1f} times")
+        if self.slow.gap_s > GAP_S:
+            found.append(f"NSQ did not answer for {self.slow.gap_s:.1f} s")
+        return found
+
+
+def run(seed: int, minutes: float, kept: Path) -> report.Row:
+    """The part."""
+    folder = scratch()
+    try:
+        with Faults(folder / "data") as faults, Spawner(faults.environment) as spawner:
+            broker = ForkedBroker(spawner, folder, CONFIG, folder / "data")
+            broker.start()
+            measured = Run(broker)
+            findings = []
+            try:
+                asyncio.run(measured.slices(faults, time.monotonic() + 60 * minutes))
+            except GONE as problem:
+                findings.append(f"a client was cut off: {problem!r}")
+            findings += measured.findings()
+            if code := broker.stop():
+                findings.append(f"ended with {code} on SIGTERM")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return report.Row(
+        "slow",
+        f"a disk whose fsync takes {FSYNC_S:.0f} s, under NSQ and NATS Streaming, beside live NATS"
+        " requests",
+        measured.result(),
+        f"make campaign PARTS=slow MINUTES={minutes:g}",
+        findings,
+    )

@@ -1,0 +1,267 @@
+"""A mixed load for long, with faults: the ledgers are right, memory and descriptors stay.
+
+The disk is slow or full for a while, clients are cut off in the middle, all of them at once, others
+take messages and do nothing. In between all faults end and the broker has to give out all that it
+owes; then memory and descriptors are compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import shutil
+import statistics
+import time
+from collections import Counter
+from pathlib import Path
+
+from harness.engine import scratch
+from harness.servers import START_DEADLINE_S, ServerError
+
+from campaign import links, report
+from campaign.brokers import ForkedBroker, Spawner
+from campaign.faults import FOR_EVER, Faults
+from campaign.ledgers import Finding
+from campaign.links import GONE, NatsLink, NsqLink, RefusedError
+from campaign.load import CHANNEL, WORK, Load, Pace, config_text
+
+CYCLE_S = 300.0
+CYCLES_MIN = 4
+SPELL_S = (1.0, 8.0)
+QUIET_S = (1.0, 6.0)
+FULL = ("create", "write", "mkdir")
+SLOW_S = (0.2, 3.0)
+PACE = Pace(window=20, pause_s=0.03, mark_every=20, rdy=30, rows_max=30)
+GROWTH = 1.05
+WARM = 0.25  # of the samples are of the time before memory is what it will be
+HEAL_S = 20.0
+MORE = """
+[nats]
+max_pending = "1MiB"
+[stan]
+enabled = true
+max_msgs = 200000
+hb_interval = "2s"
+hb_timeout = "1s"
+hb_fail_count = 2
+"""
+
+
+class Soak:
+    """One broker and everything that is done to it."""
+
+    def __init__(self, broker: ForkedBroker, faults: Faults, seed: int) -> None:
+        self.broker, self.faults = broker, faults
+        self.rng = random.Random(f"soak {seed}")
+        self.load = Load(self.rng, PACE, tolerant=True)
+        self.done: Counter[str] = Counter()
+        self.memory: list[int] = []
+        self.resident: list[int] = []
+        self.files: list[int] = []
+        self.cycles = 0
+
+    # --- faults
+
+    async def trouble(self) -> None:
+        """One fault after the other."""
+        while True:
+            await asyncio.sleep(self.rng.uniform(*QUIET_S))
+            what = self.rng.choice((
+                self.slow, self.full, self.cut_some, self.storm, self.sluggish, self.deaf,
+            ))  # fmt: skip
+            self.done[what.__name__.replace("_", " ")] += 1
+            try:
+                await what(self.rng.uniform(*SPELL_S))
+            except GONE:
+                continue
+
+    async def slow(self, seconds: float) -> None:
+        self.faults.slow_syncs(self.rng.uniform(*SLOW_S))
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.faults.slow_syncs(0)
+
+    async def full(self, seconds: float) -> None:
+        self.faults.fail(FULL, errno.ENOSPC, times=FOR_EVER)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.faults.heal()
+
+    async def cut_some(self, seconds: float) -> None:
+        for link in self.rng.sample(sorted(links.OPEN, key=id), min(3, len(links.OPEN))):
+            link.close()
+
+    async def storm(self, seconds: float) -> None:
+        """Everybody at once, and two hundred more."""
+        for link in list(links.OPEN):
+            link.close()
+        ports = self.broker.ports
+        found = await asyncio.gather(
+            *(NsqLink.to(ports["nsq"]) for _ in range(100)),
+            *(NatsLink.to(ports["nats"]) for _ in range(100)),
+            return_exceptions=True,
+        )
+        for link in found:
+            if isinstance(link, links.Link):
+                link.close()
+
+    async def sluggish(self, seconds: float) -> None:
+        """A consumer that finishes nothing and goes away: its messages come to others."""
+        async with await NsqLink.to(self.broker.ports["nsq"]) as link:
+            link.send(b"SUB %s %s\nRDY 20\n" % (WORK.encode(), CHANNEL.encode()))
+            await asyncio.sleep(seconds)
+
+    async def deaf(self, seconds: float) -> None:
+        """A subscriber of everything that does not read."""
+        _, writer = await asyncio.open_connection(*self.broker.ports["nats"])
+        writer.transport.pause_reading()
+        writer.write(b'CONNECT {"verbose":false}\r\nSUB > 1\r\n')
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            writer.transport.abort()
+
+    # --- looking
+
+    def sample(self) -> None:
+        for line in Path(f"/proc/{self.broker.pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "RssAnon":
+                self.memory.append(int(value.split()[0]) * 1024)
+            elif name == "VmRSS":
+                self.resident.append(int(value.split()[0]) * 1024)
+
+    async def watch(self) -> None:
+        while True:
+            self.sample()
+            await asyncio.sleep(0.5)
+
+    async def cycle(self, seconds: float) -> None:
+        """Load and faults, then everything that is owed."""
+        self.load.stop.clear()
+        self.load.tolerant = True
+        jobs = [asyncio.create_task(job) for job in (self.trouble(), self.watch())]
+        running = asyncio.create_task(self.load.run_on(self.broker.ports))
+        try:
+            done, _ = await asyncio.wait(
+                {*jobs, running}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                task.result()
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+            self.faults.heal()
+            self.faults.slow_syncs(0)
+            self.load.stop.set()
+            await asyncio.gather(running, return_exceptions=True)
+        await self.healed()
+        self.load.tolerant = False
+        await self.load.audit(self.broker.ports)
+        self.load.retire()
+        self.cycles += 1
+        self.files.append(len(os.listdir(f"/proc/{self.broker.pid}/fd")))  # noqa: PTH208
+
+    async def healed(self) -> None:
+        """Publishing works again."""
+        end = time.monotonic() + HEAL_S
+        self.load.stop.clear()
+        before = {name: topic.acked for name, topic in self.load.topics.items() if topic.acked}
+        running = asyncio.create_task(self.load.run_on(self.broker.ports))
+        while any(self.load.topics[name].acked == was for name, was in before.items()):
+            if time.monotonic() > end or running.done():
+                break
+            await asyncio.sleep(0.05)
+        self.load.stop.set()
+        await running
+        for name, was in before.items():
+            if self.load.topics[name].acked == was:
+                raise Finding(f"{name} takes nothing, {HEAL_S:.0f} s after the faults have ended")
+
+    def growth(self) -> tuple[float, float]:
+        """Median of memory in the first and in the last third, after the start, in MiB."""
+        samples = self.memory[int(WARM * len(self.memory)) :]
+        third = max(1, len(samples) // 3)
+        return (
+            statistics.median(samples[:third]) / 2**20,
+            statistics.median(samples[-third:]) / 2**20,
+        )
+
+    def result(self) -> str:
+        """For the table."""
+        first, last = self.growth()
+        spells = ", ".join(f"{count} {what}" for what, count in sorted(self.done.items()))
+        return (
+            f"{self.cycles} cycles with faults ({spells}); {self.load.acked} publishes"
+            f" acknowledged, {sum(t.refused for t in self.load.topics.values())} refused,"
+            f" {self.load.delivered} deliveries, {self.load.finished} FINs and acks answered over;"
+            f" memory {first:.1f} MiB in the first third, {last:.1f} MiB in the last (RSS"
+            f" {statistics.median(self.resident) / 2**20:.0f} MiB); open files"
+            f" {self.files[0] if self.files else 0} after the first cycle,"
+            f" {self.files[-1] if self.files else 0} after the last"
+        )
+
+    def findings(self) -> list[str]:
+        found = []
+        first, last = self.growth()
+        if self.cycles >= CYCLES_MIN and last > first * GROWTH:
+            found.append(f"memory grew from {first:.1f} to {last:.1f} MiB")
+        if self.cycles >= CYCLES_MIN and self.files[-1] > max(self.files[: CYCLES_MIN // 2]) + 2:
+            found.append(f"open files after each cycle: {self.files}")
+        said = self.broker.output()
+        if "Traceback" in said or "Exception ignored" in said:
+            at = max(said.find("Traceback"), said.find("Exception ignored"))
+            found.append(f"an exception that nobody handled: {said[max(0, at - 500) : at + 2000]}")
+        return found
+
+
+def run(seed: int, minutes: float, kept: Path) -> report.Row:
+    """The part."""
+    folder = scratch()
+    findings: list[str] = []
+    end = time.monotonic() + 60 * minutes
+    cycle_s = min(CYCLE_S, 60 * minutes / CYCLES_MIN)
+    try:
+        with Faults(folder / "data") as faults, Spawner(faults.environment) as spawner:
+            text = config_text("1s", "256KiB").partition("[stan]\nenabled = true\n")[2]
+            broker = ForkedBroker(spawner, folder, MORE + text, folder / "data")
+            broker.start()
+            soak = Soak(broker, faults, seed)
+
+            async def go() -> None:
+                await soak.load.prepare(broker.ports)
+                while time.monotonic() < end:
+                    await soak.cycle(cycle_s)
+                    print(f"soak: {soak.result()}", flush=True)
+
+            try:
+                asyncio.run(go())
+            except (Finding, ServerError, AssertionError, RefusedError, *GONE) as problem:
+                findings.append(f"cycle {soak.cycles}: {problem!r}\n{broker.output()[-3000:]}")
+                place = kept / f"soak-{seed}"
+                shutil.rmtree(place, ignore_errors=True)
+                shutil.copytree(folder, place)
+            soak.sample()
+            findings += soak.findings()
+            if broker.processes[0].child is not None and broker.processes[0].child.poll() is None:
+                broker.send(15)
+                if code := broker.ended(START_DEADLINE_S):
+                    findings.append(f"ended with {code} on SIGTERM")
+            else:
+                findings.append("the broker has ended by itself")
+            result = soak.result()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return report.Row(
+        "soak",
+        "a mixed load with slow and full disks, cut connections, reconnects of everybody at once,"
+        " consumers that do nothing and subscribers that do not read",
+        result,
+        f"make campaign PARTS=soak MINUTES={minutes:g} SEED={seed}",
+        findings,
+    )

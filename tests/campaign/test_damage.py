@@ -1,0 +1,93 @@
+"""A few cases of the bytes part; and it tells what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness.engine import scratch
+
+from campaign.brokers import Spawner
+from campaign.damage import Bench, Case, make
+from campaign.faults import Faults
+
+pytestmark = [pytest.mark.only_ours, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    folder = scratch()
+    with Faults(folder) as faults, Spawner(faults.environment) as spawner:
+        base = asyncio.run(make(spawner, faults, folder))
+    yield Bench(folder, base)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_folder_has_everything_in_it(bench: Bench) -> None:
+    names = {path.name for path in bench.base.rglob("*")}
+    assert {"clients.state", "meta.json", "broker.json", "r.json", "state.json"} <= names
+    assert list((bench.base / "staged" / ".intents").glob("*.json"))
+    whole = bench.judge.base
+    assert set(whole.records) == {"t", "p", "k", "s"}
+    assert [body for body in whole.records["k"].values() if body.startswith("intent")]
+    assert whole.acked["t/c"]
+    assert whole.durables
+    assert not whole.refused
+
+
+def test_some_cases(bench: Bench) -> None:
+    segment = "logs/t/00000000000000000001.seg"
+    size = (bench.base / segment).stat().st_size
+    cases = [
+        *(Case(segment, "flip", at, at % 8) for at in range(70, size, size // 4)),
+        *(Case(segment, "cut", at) for at in range(100, size, size // 3)),
+        Case("staged/w/state.json", "invert", 20),
+        Case("staged/.intents/w.json", "cut", 40),
+        Case("bulk/broker.json", "flip", 20, 1),
+        Case("stan/clients.state", "flip", 30, 2),
+    ]
+    assert {str(case): found for case, found in bench.batch(cases) if found} == {}
+
+
+def test_what_is_wrong_is_told(bench: Bench) -> None:
+    judge, case = bench.judge, Case("logs/t/00000000000000000001.seg", "flip", 2000, 1)
+    (seq,) = judge.touched(case)
+    found = copy.deepcopy(judge.base)
+    found.told.append("damaged")
+    del found.records["t"][seq]
+    bench.restore()
+    case.apply(bench.data)
+    assert list(judge.problems(case, found, bench.data)) == []
+    del found.records["t"]["1"], found.records["p"]["2"]
+    found.acked["t/c"].append(60)
+    found.readers.clear()
+    del found.acked["s/stan:d:client:d"]
+    found.told.clear()
+    text = "; ".join(judge.problems(case, found, bench.data))
+    for what in (
+        "log t: records 1 are not served",
+        "log p: records 2 are not served",
+        "[60] count as done with",
+        "cursor s/stan:d:client:d is not there",
+        "readers were",
+        "nothing is told of it",
+    ):
+        assert what in text
+    found.records["p"]["3"] = "something else"
+    assert "unknown body" in "; ".join(judge.problems(case, found, bench.data))
+
+
+def test_a_process_that_dies_is_a_finding(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "run", lambda case: os.abort() if case.at else [])
+    cases = [Case("x", "cut", at) for at in (0, 1, 0)]
+    assert [found for _, found in bench.batch(cases)] == [[], ["the process ended with -6"], []]
+
+
+def test_a_case_is_named(tmp_path: Path) -> None:
+    assert str(Case("a/b", "flip", 3, 1)) == "a/b: flip bit 1 at 3"
+    assert str(Case("a/b", "cut", 3)) == "a/b: cut at 3"

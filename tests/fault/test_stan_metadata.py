@@ -1,0 +1,70 @@
+"""A channel whose metadata do not read is a channel, and its durables stand where they did."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.http import request
+from harness.stan import StanClient
+from harness.stan_wire import FIRST
+from powercut.workloads import age
+
+if TYPE_CHECKING:
+    from conftest import StartBroker
+
+pytestmark = pytest.mark.only_ours
+
+STAN: dict[str, dict[str, object]] = {"stan": {"enabled": True}}
+
+
+@pytest.mark.parametrize("messages", [0, 5])
+def test_durables_outlive_metadata_that_do_not_read(
+    start_broker: StartBroker, messages: int
+) -> None:
+    """With messages: the files of a build that did not write into segments whose own they are;
+    without: there is no segment that could say so."""
+    server = start_broker(STAN)
+    with StanClient(server, "me") as client:
+        durable = client.subscribe("s", start=FIRST, durable="d")
+        for number in range(messages):
+            assert client.publish("s", b"%d" % number) == ""
+        for _ in range(messages - 2):
+            durable.next(ack=True)
+        assert durable.close() == ""
+        client.close()
+    server.stop()
+    age(server.data)
+    meta = server.data / "logs" / "s" / "meta.json"
+    meta.write_bytes(meta.read_bytes().replace(b'"stan"', b'"s\xfftan"'))
+    server.start()
+    with StanClient(server, "me") as client:
+        durable = client.subscribe("s", start=FIRST, durable="d")
+        assert not durable.error
+        for number in range(messages - 2, messages) if messages else ():
+            assert durable.next(ack=True)["data"] == b"%d" % number
+        assert client.publish("s", b"more") == ""
+        assert durable.next(ack=True)["data"] == b"more"
+
+
+def test_a_channel_is_claimed(start_broker: StartBroker) -> None:
+    """Nothing of it is limited before somebody says that it is what it should be."""
+    server = start_broker(STAN)
+    with StanClient(server, "me") as client:
+        assert client.publish("s", b"1") == ""
+        assert not client.subscribe("s", durable="d").error
+        client.close()
+    server.stop()
+    age(server.data)
+    (server.data / "logs" / "s" / "meta.json").write_bytes(b"")
+    server.start()
+    health = request(server.monitor, "GET", "/healthz")
+    assert health.status == 503
+    assert "log s: " in health.json["error"]
+    for claimed in (True, False):
+        answer = request(server.nsq_http, "POST", "/v1/topic/claim", topic="s")
+        assert answer.json == {"topic": "s", "claimed": claimed}
+    assert request(server.monitor, "GET", "/healthz").status == 200
+    server.restart()
+    assert request(server.monitor, "GET", "/healthz").status == 200
+    assert request(server.nsq_http, "POST", "/v1/topic/claim", topic="t").status == 404

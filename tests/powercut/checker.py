@@ -1,0 +1,339 @@
+"""Opens what a disk may hold as a broker does, and compares it with what was promised."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from broker import server_import as nsqd
+from broker import server_import_stan as stan
+from broker.bulk.answers import RefusedError
+from broker.config import Config, load
+from broker.core.taker import Taker
+from broker.server import Server
+from powercut import sources
+from powercut.bodies import LANE, body_of, number_of
+from powercut.ledger import Ledger
+from powercut.serving import config
+
+WAIT_S = 20.0
+CREDIT = 1 << 30
+OURS = "powercut-audit"
+Mark = Callable[..., None]
+
+
+def no_mark(_event: str, **_what: Any) -> None:
+    """Nobody keeps a ledger."""
+
+
+class Loop(uvloop.Loop):  # type: ignore[misc]
+    """Keeps its timers, so that none of a broker that has ended goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers: list[Any] = []
+
+    def call_later(self, *args: Any, **more: Any) -> Any:
+        timer = super().call_later(*args, **more)
+        self.timers.append(timer)
+        return timer
+
+    def forget(self) -> None:
+        for timer in self.timers:
+            timer.cancel()
+        self.timers.clear()
+
+
+class Checker:
+    """One state: what is wrong with it is in `problems`."""
+
+    def __init__(self, data: str, ledger: Ledger, stage: int = 0, mark: Mark = no_mark) -> None:
+        """`stage` keeps the numbers of what is published here apart from others."""
+        self.data = data
+        self.ledger = ledger
+        self.stage = stage
+        self.mark = mark
+        self.problems: list[str] = []
+        self.takers: dict[Any, Any] = {}
+        self.records: dict[str, list[tuple[int, bytes]]] = {}  # what the audit has read
+        self.server: Server
+
+    def wrong(self, text: str) -> None:
+        self.problems.append(text)
+
+    async def run(self) -> list[str]:
+        """Start, compare, publish on, compare again."""
+        file = Path(self.data).with_suffix(".toml")
+        file.write_text(config(self.data, http=False))
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, facts: self.wrong(f"unhandled: {facts}"))
+        hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        try:
+            try:
+                await self.take_over(load(file))
+                self.server = Server(load(file))
+                await self.server.start()
+            except Exception as problem:
+                self.wrong(f"does not start: {type(problem).__name__}: {problem}")
+                return self.problems
+            try:
+                await self.compare()
+            except (Exception, asyncio.CancelledError) as problem:
+                self.wrong(f"{type(problem).__name__}: {problem} at {_where(problem)}")
+            await self.server.stop()
+        finally:
+            sys.unraisablehook = hook
+            loop.set_exception_handler(None)
+            if isinstance(loop, Loop):
+                loop.forget()
+        return self.problems
+
+    async def take_over(self, config: Config) -> None:
+        """What was taken over is remembered, and what was not goes on where it was."""
+        for kind, asked in self.ledger.imports.items():
+            folder = Path(asked.folder)
+            sources.place(kind, folder)
+            importing = nsqd.importing if kind == sources.NSQD else stan.importing
+            with importing(folder, Path(self.data), config) as make:
+                outcome = await make().run()
+            if asked.done and not outcome.already:
+                self.wrong(f"the import of {kind} is forgotten")
+            if outcome.remarks:
+                self.wrong(f"the import of {kind}: {outcome.remarks[0]}")
+            self.mark("import", kind=kind)
+            if not asked.done:
+                self.ledger.take({"e": "import", "kind": kind})
+
+    def _unraisable(self, facts: Any) -> None:
+        self.wrong(f"exception ignored in {facts.object!r}: {facts.exc_value!r}")
+
+    async def compare(self) -> None:
+        engine = self.server.engine
+        await self.keep_house()
+        await self.commit_again()
+        for name in self.ledger.topics:
+            await self.look(name)
+        await self.keep_house()
+        for name in {*self.ledger.topics, *engine.logs}:
+            await self.publish_on(name)
+        await self.keep_house()
+
+    async def keep_house(self) -> None:
+        """What happens each second."""
+        self.server.engine.keep_house()
+        if self.server.streaming is not None:
+            self.server.streaming.keep_house()
+        await self.server.engine.settle()
+
+    # --- logs
+
+    def log(self, name: str) -> Any:
+        """A log as its users get it; made if it is not there."""
+        if name.startswith(("s.", "few.s", "small.", "all.")):
+            assert self.server.streaming is not None
+            return self.server.streaming.channels_desk.open(name).log
+        return self.server.engine.open_log(name)
+
+    def first(self, name: str, log: Any) -> int:
+        streaming = self.server.streaming
+        assert streaming is not None
+        if name in streaming.channels:
+            return int(streaming.channels[name].first_available)
+        return int(log.first_seq)
+
+    async def drain(self, cursor: Any, taker: Any) -> list[tuple[int, bytes]]:
+        """All that a cursor has for somebody."""
+        end = time.monotonic() + WAIT_S
+        before = -1
+        while cursor.depth or len(taker.records) != before:
+            before = len(taker.records)
+            await asyncio.sleep(0 if before else 0.0002)
+            if time.monotonic() > end:
+                self.wrong(f"{cursor.log.name} {cursor.name}: {cursor.depth} records do not come")
+                break
+        found, taker.records = taker.records, []
+        return [(seq, body) for seq, _, _, body in found]
+
+    async def look(self, name: str) -> None:
+        """Compare one log with what is known of it."""
+        ledger, topic = self.ledger, self.ledger.topics[name]
+        log = self.log(name)
+        if topic.paused and not log.paused:
+            self.wrong(f"{name} is not paused any more")
+        if log.paused:
+            self.mark("unpause-ask", t=name)
+            log.unpause()
+        back = topic.gone_channels & set(log.cursors)
+        if back:
+            self.wrong(f"{name}: deleted and back: {', '.join(back)}")
+        required = ledger.common(name)
+        records = await self.audit(name, log)
+        self.look_at_records(name, records)
+        if topic.channels and not name.startswith("few."):
+            required = set()
+        for channel in topic.channels:
+            owed = ledger.owed(name, channel)
+            required |= owed - topic.own
+            await self.look_at_channel(name, log, channel, owed)
+        there = {number_of(name, body) for _, body in records}
+        missing = required - there
+        if missing:
+            self.wrong(f"{name}: {len(missing)} messages are lost: {_some(missing)}")
+        await self.look_at_durables(name, log)
+
+    async def audit(self, name: str, log: Any) -> list[tuple[int, bytes]]:
+        """All that is in a log, read by a cursor that stays."""
+        if name not in self.takers:
+            cursor = log.open_cursor(OURS, start=self.first(name, log))
+            self.takers[name] = Taker(cursor, CREDIT)
+        taker = self.takers[name]
+        found = self.records.setdefault(name, [])
+        found += await self.drain(taker.cursor, taker)
+        return found
+
+    def look_at_records(self, name: str, records: list[tuple[int, bytes]]) -> None:
+        topic = self.ledger.topics[name]
+        counts: Counter[int] = Counter()
+        lanes: dict[int, int] = {}
+        last = 0
+        for seq, body in records:
+            number = number_of(name, body)
+            if seq <= last:
+                self.wrong(f"{name}: seq {seq} follows {last}")
+            last = seq
+            if number is None or number not in topic.asked:
+                self.wrong(f"{name}: record {seq} was never published: {body[:40]!r}")
+                continue
+            counts[number] += 1
+            if topic.asked[number] < topic.gone:
+                self.wrong(f"{name}: {number} was deleted and is back")
+            if number in topic.unordered:
+                continue
+            lane = number // LANE
+            if number < lanes.get(lane, -1):
+                self.wrong(f"{name}: {number} out of order")
+            lanes[lane] = number
+            for known, what in ((topic.read, "a reader"), (topic.seen, "a client")):
+                if seq in known and known[seq] != number:
+                    self.wrong(f"{name}: seq {seq} was {known[seq]} for {what}, is {number}")
+        doubled = {number for number, count in counts.items() if count > 1}
+        if doubled:
+            self.wrong(f"{name}: {len(doubled)} messages are there twice: {_some(doubled)}")
+
+    async def look_at_channel(self, name: str, log: Any, channel: str, owed: set[int]) -> None:
+        topic = self.ledger.topics[name]
+        cursor = log.open_cursor(channel)
+        if cursor.paused:
+            cursor.unpause()
+        taker = Taker(cursor, CREDIT)
+        records = await self.drain(cursor, taker)
+        missing = owed - {number_of(name, body) for _, body in records}
+        if missing:
+            self.wrong(f"{name} {channel}: {len(missing)} messages are lost: {_some(missing)}")
+        acks = topic.synced_acks.get(channel)
+        back = {seq for seq, _ in records if acks is not None and seq in acks}
+        if back:
+            self.wrong(f"{name} {channel}: finished and synced, and back: {_some(back)}")
+        # go on with a part of it
+        done = [(seq, number_of(name, body)) for seq, body in records if seq % 3]
+        self.mark("fin", t=name, c=channel, n=[number for _, number in done if number is not None])
+        for seq, _ in done:
+            taker.finish(seq)
+        self.takers[name, channel] = taker
+
+    async def look_at_durables(self, name: str, log: Any) -> None:
+        topic = self.ledger.topics[name]
+        streaming = self.server.streaming
+        assert streaming is not None
+        for durable in topic.durables:
+            channel = streaming.channels[name]
+            found = [
+                each for each in channel.subscriptions if each.record.durable_name == durable
+                or each.record.queue_name in (f"{durable}:group", f"group:{durable}")
+            ]  # fmt: skip
+            if not found:
+                self.wrong(f"{name}: durable {durable} is gone")
+                continue
+            found[0].detach()
+            taker = self.takers[name, durable] = Taker(found[0].cursor, CREDIT)
+            records = await self.drain(found[0].cursor, taker)
+            owed = self.ledger.owed_durable(name, durable)
+            missing = owed - {number_of(name, body) for _, body in records}
+            if missing:
+                self.wrong(f"{name} durable {durable}: {len(missing)} lost: {_some(missing)}")
+
+    # --- commits
+
+    async def commit_again(self) -> None:
+        """Clients send again what they had no answer for, and what they had one for."""
+        writes = self.server._writes
+        assert writes is not None
+        for (writer, epoch), commit in self.ledger.commits.items():
+            named = {topic: list(rows) for topic, rows in commit.named.items()}
+            self.mark("commit-ask", w=writer, epoch=epoch, named=named, numbers=commit.numbers)
+            try:
+                await writes.commits.commit(writer, epoch, named)
+            except RefusedError as refusal:
+                if commit.answered or refusal.status != 409:
+                    self.wrong(f"commit {epoch} of {writer}: {refusal.text}")
+                await self.all_or_nothing(writer, epoch, commit)
+            else:
+                commit.answered = True
+                self.mark("commit", w=writer, epoch=epoch)
+
+    async def all_or_nothing(self, writer: str, epoch: int, commit: Any) -> None:
+        for name, numbers in commit.numbers.items():
+            if self.server.engine.log(name) is None:
+                continue
+            records = await self.audit(name, self.log(name))
+            there = {number_of(name, body) for _, body in records} & set(numbers)
+            if there:
+                self.wrong(f"commit {epoch} of {writer} was refused, {name} has {_some(there)}")
+
+    # --- going on
+
+    async def publish_on(self, name: str) -> None:
+        """New messages go in, and come out."""
+        if name.startswith("powercut"):
+            return
+        log = self.log(name)
+        first = (8 + self.stage) * LANE
+        numbers = list(range(first, first + 5))
+        behind = log.visible
+        self.mark("ask", t=name, n=numbers)
+        try:
+            await asyncio.wait_for(log.publish([body_of(name, n) for n in numbers]), WAIT_S)
+        except OSError as problem:
+            self.wrong(f"{name}: cannot be published to: {problem}")
+            return
+        self.mark("ok", t=name, n=numbers)
+        for key, taker in self.takers.items():
+            if key == name or key[0] == name:
+                records = await self.drain(taker.cursor, taker)
+                there = [number_of(name, body) for seq, body in records if seq >= behind]
+                if there != numbers:
+                    self.wrong(f"{key}: published {numbers}, got {there}")
+
+    def __repr__(self) -> str:
+        return f"Checker({self.data})"
+
+
+def _some(numbers: set[int]) -> str:
+    found = sorted(numbers)
+    return ", ".join(map(str, found[:6])) + (", ..." if len(found) > 6 else "")
+
+
+def _where(problem: BaseException) -> str:
+    trace = problem.__traceback__
+    with contextlib.suppress(AttributeError):
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+    return "?" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
