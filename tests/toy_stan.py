@@ -43,6 +43,7 @@ class ToyStan:
         self.held: list[tuple[bytes, pb.PubAck]] = []
         self.ended = 0  # subscriptions that are over, everything acked
         self.closed: list[str] = []  # client ids
+        self.owed = b""  # the other half of a heartbeat
         self.sending = asyncio.Lock()
 
     async def serve(self, reader: asyncio.StreamReader, writer: Writer) -> None:
@@ -65,11 +66,22 @@ class ToyStan:
         words = [b"MSG", subject, sid, *([reply] if reply else []), b"%d" % len(body)]
         data = b" ".join(words) + b"\r\n" + body + b"\r\n"
         at = random.Random(len(data)).randrange(len(data))
+        if self.breakage == "half" and self.heartbeats:
+            data, at = self.with_half_a_heartbeat(data), 0
         async with self.sending:  # the pieces stay together
             writer.write(data[:at])
             await writer.drain()
             writer.write(data[at:])
             await writer.drain()
+
+    def with_half_a_heartbeat(self, data: bytes) -> bytes:
+        """What one client is sent at once: an answer between halves of two heartbeats."""
+        (inbox,) = self.heartbeats.values()
+        beat = b"MSG %s %s beat.1 0\r\n\r\n" % (inbox.encode(), self.subs[inbox.encode()][0])
+        data = self.owed + data + beat[:-1]
+        self.owed = beat[-1:]
+        self.asked += 1
+        return data
 
     async def take(self, subject: str, reply: bytes, body: bytes) -> None:
         kind, _, rest = subject.partition(".")
@@ -100,8 +112,8 @@ class ToyStan:
         else:
             assert kind == "close", subject
             self.closed.append(pb.CloseRequest.FromString(body).clientID)
-            del self.heartbeats[self.closed[-1]]
             await self.send(reply, b"")
+            del self.heartbeats[self.closed[-1]]
 
     def connect(self, request: pb.ConnectRequest) -> pb.ConnectResponse:
         if self.breakage == "registered":

@@ -161,11 +161,14 @@ class StanPeer:
         """The connection, as the generator takes it over."""
         return self.peer.sock, self.peer.held
 
+    def take_back(self, unread: bytes) -> None:
+        """The generator is done; a heartbeat may be half read."""
+        self.peer.held = unread
+
     def close(self, *, politely: bool) -> None:
         """Ends the connection; politely: the server forgets the client before."""
         with self.peer.sock:
             if politely:
                 self.peer.sock.settimeout(CONNECT_SECONDS)
-                self.peer.held = b""  # between two lines: everything that was sent was answered
                 request = pb.CloseRequest(clientID=self.client_id)
                 self.ask(self.subjects.closeRequests, request, pb.CloseResponse)

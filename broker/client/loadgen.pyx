@@ -381,6 +381,13 @@ cdef class Load:
         return tuple([max(0, t - self.start_ns) if t else 0
                       for t in (self.published_ns, self.delivered_ns, self.finished_ns)])
 
+    def unread(self):
+        """What each connection received and the load did not use, readers first: less than one
+        frame, which whoever goes on reading has to begin with."""
+        cdef int i
+        return [self.conns[i].tail[:self.conns[i].tail_len] if self.conns[i].tail_len else b""
+                for i in range(self.conn_count)]
+
     def close(self):
         """Closes every connection."""
         for sock in self.sockets:

@@ -336,6 +336,8 @@ def run_stan_flow(plan: StanFlowPlan, progress: Progress | None = None) -> Resul
             defaults.STAN_AHEAD,
         )
         cpu = drive(load, lambda: (load.acknowledged(), load.received()[0]), progress)
+        for peer, unread in zip(peers, load.unread(), strict=True):
+            peer.take_back(unread)
         politely = True
     finally:
         for peer in peers:

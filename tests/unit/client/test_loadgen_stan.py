@@ -109,6 +109,14 @@ def test_heartbeats_are_answered_and_clients_closed(toys: SimpleNamespace) -> No
         assert not toy.heartbeats
 
 
+def test_a_run_may_end_within_a_heartbeat(toys: SimpleNamespace) -> None:
+    toy = ToyStan("half")
+    with toys.Server(toy.serve) as address:
+        assert run_stan_flow(StanFlowPlan(address=address, msgs=7, window=1)).msgs == 7
+        assert toy.asked == 7 + 2  # with the answers to Connect and Close
+        assert len(toy.closed) == 1
+
+
 def test_a_service_that_comes_late_is_awaited(toys: SimpleNamespace) -> None:
     toy = ToyStan("absent")
     with toys.Server(toy.serve) as address:
