@@ -150,7 +150,7 @@ campaign: $(VENV)/.built  ## hours of faults: MINUTES=300 SEED=n PARTS=kill,byte
 	    $(if $(PARTS),--parts $(PARTS)) $(if $(ERA),--era $(ERA)) $(CAMPAIGN_ARGS)
 
 powercut: $(VENV)/.built  ## STATES (default 100000) of disks after power cuts, by SEED; or REPLAY one
-	$(PY) tests/powercut --jobs $(TEST_JOBS) $(if $(REPLAY),--replay $(REPLAY), \
+	$(PY) tests/powercut $(if $(REPLAY),--replay $(REPLAY), \
 	    --states $(STATES) $(if $(SEED),--seed $(SEED)))
 
 bench: $(VENV)/.built originals  ## compare with the original servers

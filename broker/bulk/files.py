@@ -12,9 +12,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+class UnsyncedError(OSError):
+    """The new file is in place, and after a power cut perhaps the old one."""
+
+
 def save(path: Path, text: bytes) -> None:
     """Put a file in place in one step, with a checksum that `durable.unsealed` takes off again;
-    its folder is made if need be. OSError: as before."""
+    its folder is made if need be. UnsyncedError; OSError: as before."""
     if not path.parent.is_dir():
         make_folder(path.parent)
     fresh = path.with_name(path.name + NEW_SUFFIX)
@@ -23,4 +27,7 @@ def save(path: Path, text: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
-    sync_path(path.parent)
+    try:
+        sync_path(path.parent)
+    except OSError as problem:
+        raise UnsyncedError(*problem.args) from problem

@@ -20,7 +20,7 @@ import msgspec
 
 from broker import errors_bulk, limits, limits_bulk
 from broker.bulk.answers import RefusedError, wrong
-from broker.bulk.files import save
+from broker.bulk.files import UnsyncedError, save
 from broker.bulk.keeping import Keeping
 from broker.core.files import NEW_SUFFIX, UNREADABLE_SUFFIX, escape, unescape
 from broker.durable import sync_path, unsealed
@@ -65,6 +65,7 @@ class Reader:
 
     kept: Kept
     expires_ns: int = 0  # monotonic
+    doubtful: bool = False  # its file may not say what `kept` says: a sync failed
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -146,8 +147,8 @@ class Readers:
         save(self._path(kept.name), msgspec.json.encode(kept))
 
     def _remove(self, name: str) -> None:
+        self._path(name).unlink(missing_ok=True)  # gone already when only the sync failed before
         with contextlib.suppress(FileNotFoundError):
-            self._path(name).unlink()
             sync_path(self.folder)
 
     # --- changes
@@ -175,15 +176,18 @@ class Readers:
         self._bound(positions, kept.positions)
         fresh = msgspec.structs.replace(kept, positions=positions)
         is_new = not reader.kept.renewed_ns
-        if is_new or fresh != msgspec.structs.replace(reader.kept, renewed_ns=fresh.renewed_ns):
+        as_before = fresh == msgspec.structs.replace(reader.kept, renewed_ns=fresh.renewed_ns)
+        if is_new or reader.doubtful or not as_before:
             try:
                 if kept.name in self._unknown:
                     await self.in_thread(_put_aside, self._path(kept.name))
                 await self.in_thread(self._write, fresh)
             except OSError as problem:
+                reader.doubtful |= isinstance(problem, UnsyncedError)
                 if is_new:
                     self._forget(reader)
                 raise _not_kept(problem) from problem
+            reader.doubtful = False
         self._replace(reader, fresh)
         self._renew(reader)
         self._known_again(kept.name)
@@ -216,6 +220,7 @@ class Readers:
             try:
                 await self.in_thread(self._remove, name)
             except OSError as problem:
+                reader.doubtful = True
                 raise _not_kept(problem) from problem
             self._forget(reader)
         return True

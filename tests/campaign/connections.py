@@ -15,7 +15,8 @@ import shutil
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.bulk import BulkClient
@@ -32,10 +33,6 @@ from campaign.brokers import ForkedBroker, Spawner
 COUNT = 10_000
 BATCH = 250  # connections that are opened at once
 SOURCES = 8  # loopback addresses that they come from
-CLOSED_S = 45.0  # who must be closed is, by then
-SERVED_S = 45.0  # an honest client of the port under attack is served by then
-OTHERS_S = 20.0  # one of another port
-BACK_S = 60.0
 GROWTH = 1.05
 GROWTH_BYTES = 8 << 20
 FILES_KEPT = 500  # of this process, for everything else
@@ -71,6 +68,19 @@ PATIENT = {("nats", "silent"), ("nats", "half"), ("leafnodes", "silent"), ("leaf
 def half_of(port: str) -> bytes:
     """The beginning of what a client says first."""
     return HALF.get(port, HALF_HTTP)
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long a broker may take."""
+
+    closed_s: float = 45.0  # until those who may not stay are closed
+    served_s: float = 45.0  # until an honest client of the port under attack is served
+    others_s: float = 20.0  # and one of another port
+    back_s: float = 60.0  # until descriptors are given back
+
+
+DEADLINES = Deadlines()
 
 
 # --- honest clients
@@ -223,19 +233,21 @@ class Broker:
         raise ServerError("no RssAnon")
 
 
-def attack(broker: Broker, port: str, count: int, findings: list[str]) -> str:
+def attack(
+    broker: Broker, port: str, count: int, findings: list[str], times: Deadlines = DEADLINES
+) -> str:
     """One crowd at one port; a sentence for the reader."""
     address = broker.broker.ports[port]
     before = broker.files()
     crowd = Crowd(address, port, count)
     try:
         for other, where in broker.broker.ports.items():
-            if other != port and served(other, where, OTHERS_S) is None:
+            if other != port and served(other, where, times.others_s) is None:
                 findings.append(f"{port}: {count} connections there, and {other} does not serve")
-        waited = served(port, address, SERVED_S)
+        waited = served(port, address, times.served_s)
         if waited is None:
-            findings.append(f"{port}: an honest client is not served in {SERVED_S:.0f} s")
-        end = time.monotonic() + CLOSED_S
+            findings.append(f"{port}: an honest client is not served in {times.served_s:g} s")
+        end = time.monotonic() + times.closed_s
         while crowd.left(port) and time.monotonic() < end:
             crowd.step(0.2)
         if left := crowd.left(port):
@@ -244,7 +256,7 @@ def attack(broker: Broker, port: str, count: int, findings: list[str]) -> str:
         said = f"{port}: closed {dict(crowd.closed)} of {dict(crowd.opened)}"
     finally:
         crowd.close()
-    end = time.monotonic() + BACK_S
+    end = time.monotonic() + times.back_s
     while broker.files() > before + 2 and time.monotonic() < end:
         served(port, address, 1)
     if (after := broker.files()) > before + 2:
@@ -252,8 +264,17 @@ def attack(broker: Broker, port: str, count: int, findings: list[str]) -> str:
     return f"{said}; honest client after {waited or 0:.1f} s"
 
 
-def run(seed: int, minutes: float, kept: Path, *, count: int = COUNT) -> report.Row:
-    """The part; `minutes` bounds it between two ports."""
+def run(
+    seed: int,
+    minutes: float,
+    kept: Path,
+    *,
+    count: int = COUNT,
+    only: Collection[str] = HONEST,
+    more: str = "",
+) -> report.Row:
+    """The part; `minutes` bounds it between two ports. `only` these are attacked; `more`
+    configuration."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(count, hard - FILES_KEPT)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -262,16 +283,16 @@ def run(seed: int, minutes: float, kept: Path, *, count: int = COUNT) -> report.
     attacks, memory = 0, list[int]()
     try:
         (folder / "nats.conf").write_text(NATS_FILE)
-        config = CONFIG.format(file=folder / "nats.conf")
+        config = CONFIG.format(file=folder / "nats.conf") + more
         with Spawner() as spawner:
             running = ForkedBroker(spawner, folder, config, folder / "data")
             running.start()
             broker = Broker(running)
-            ports = [port for port in HONEST if port in running.ports]
-            if missing := set(HONEST) - set(ports):
+            if missing := set(HONEST) - set(running.ports):
                 findings.append(
                     f"ports that are not told: {missing}; {json.dumps(list(running.ports))}"
                 )
+            ports = [port for port in HONEST if port in running.ports and port in only]
             for turn in range(2):  # the first lets memory grow to what it takes
                 for port in ports:
                     if time.monotonic() > end:

@@ -31,7 +31,7 @@ def run(seed: int, minutes: float, kept: Path) -> report.Row:
         match = DONE.search(done.stdout)
         inputs = f"{name} {match[1]}" if match else name
         results.append(inputs)
-        if done.returncode:
+        if done.returncode or match is None:
             last = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
             findings.append(f'make fuzz FUZZ_SECONDS={seconds} FUZZ_ARGS="{arguments}"\n{last}')
         print(f"fuzz: {inputs} inputs, exit code {done.returncode}", flush=True)

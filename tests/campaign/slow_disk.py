@@ -8,6 +8,7 @@ channel of NATS Streaming, which waits for the disk each time.
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -20,14 +21,23 @@ from campaign.brokers import ForkedBroker, Spawner
 from campaign.faults import Faults
 from campaign.links import GONE, NatsLink, NsqLink, StanLink
 
-FSYNC_S = 10.0
-SLICE_S = 15.0
-SLICES_MIN = 2
-SETTLE_S = 1.0
 GAP_S = 5.0  # NSQ answers at least this often, on whatever machine
-RATIO = 3.0  # of the p99; more is a finding if it is also more than
-HARM_S = 0.05
+RATIO = 3.0  # of the p99; more is a finding if it is also more than `harm_s`
 CONFIG = '[stan]\nenabled = true\n[storage]\nsync = "1s"\n'
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long slices are, and what is too much."""
+
+    fsync_s: float = 10.0
+    slice_s: float = 15.0
+    settle_s: float = 1.0  # at the beginning of each, which is not measured
+    count_min: int = 2  # slices of each kind
+    harm_s: float = 0.05
+
+
+LENGTHS = Lengths()
 
 
 @dataclass
@@ -39,18 +49,23 @@ class Measured:
     streamed: int = 0
     gap_s: float = 0.0  # the longest time without an answer to a PUB
 
+    def waited(self, since: float) -> None:
+        """A PUB has had no answer from then on until now."""
+        self.gap_s = max(self.gap_s, time.monotonic() - since)
+
     def percentile(self, part: float) -> float:
-        found = sorted(self.seconds)
+        found = sorted(self.seconds) or [math.inf]
         return found[min(len(found) - 1, int(part * len(found)))]
 
 
 class Run:
     """The clients; `now` says which slices they are in."""
 
-    def __init__(self, broker: ForkedBroker) -> None:
-        self.broker = broker
+    def __init__(self, broker: ForkedBroker, lengths: Lengths = LENGTHS) -> None:
+        self.broker, self.lengths = broker, lengths
         self.quick, self.slow = Measured(), Measured()
         self.now = Measured()
+        self.asked = 0.0  # when the last PUB was sent
 
     async def requests(self) -> None:
         address = self.broker.ports["nats"]
@@ -72,11 +87,11 @@ class Run:
     async def publish(self) -> None:
         async with await NsqLink.to(self.broker.ports["nsq"]) as link:
             while True:
-                start = time.monotonic()
+                self.asked = time.monotonic()
                 link.send(links.pub("t", b"x" * 200))
                 await link.answer()
                 self.now.answered += 1
-                self.now.gap_s = max(self.now.gap_s, time.monotonic() - start)
+                self.now.waited(self.asked)
                 await asyncio.sleep(0.001)
 
     async def stream(self) -> None:
@@ -89,19 +104,20 @@ class Run:
     async def slices(self, faults: Faults, end: float) -> int:
         """Quick and slow in turn; how many of each."""
         jobs = [asyncio.create_task(j) for j in (self.requests(), self.publish(), self.stream())]
-        count = 0
+        count, lengths = 0, self.lengths
         try:
-            while count < SLICES_MIN or time.monotonic() < end:
-                for measured, fsync_s in ((self.quick, 0.0), (self.slow, FSYNC_S)):
+            while count < lengths.count_min or time.monotonic() < end:
+                for measured, fsync_s in ((self.quick, 0.0), (self.slow, lengths.fsync_s)):
                     faults.slow_syncs(fsync_s)
                     self.now = Measured()
-                    await asyncio.sleep(SETTLE_S)
+                    await asyncio.sleep(lengths.settle_s)
                     self.now = measured
                     done, _ = await asyncio.wait(
-                        jobs, timeout=SLICE_S, return_when=asyncio.FIRST_COMPLETED
+                        jobs, timeout=lengths.slice_s, return_when=asyncio.FIRST_COMPLETED
                     )
                     for job in done:
                         job.result()
+                    measured.waited(self.asked)
                 count += 1
                 print(f"slow: {self.result()}", flush=True)
         finally:
@@ -130,22 +146,29 @@ class Run:
 
     def findings(self) -> list[str]:
         found = []
+        for measured, which in ((self.quick, "quick"), (self.slow, "slow")):
+            counts = {"NATS request": len(measured.seconds), "PUB of NSQ": measured.answered}
+            found += [
+                f"no {what} was answered beside a {which} disk"
+                for what, count in counts.items()
+                if not count
+            ]
         more_s = self.slow.percentile(0.99) - self.quick.percentile(0.99)
-        if self.ratio > RATIO and more_s > HARM_S:
+        if self.ratio > RATIO and more_s > self.lengths.harm_s:
             found.append(f"the p99 of NATS requests beside a slow disk is {self.ratio:.1f} times")
         if self.slow.gap_s > GAP_S:
             found.append(f"NSQ did not answer for {self.slow.gap_s:.1f} s")
         return found
 
 
-def run(seed: int, minutes: float, kept: Path) -> report.Row:
+def run(seed: int, minutes: float, kept: Path, *, lengths: Lengths = LENGTHS) -> report.Row:
     """The part."""
     folder = scratch()
     try:
         with Faults(folder / "data") as faults, Spawner(faults.environment) as spawner:
             broker = ForkedBroker(spawner, folder, CONFIG, folder / "data")
             broker.start()
-            measured = Run(broker)
+            measured = Run(broker, lengths)
             findings = []
             try:
                 asyncio.run(measured.slices(faults, time.monotonic() + 60 * minutes))
@@ -158,8 +181,8 @@ def run(seed: int, minutes: float, kept: Path) -> report.Row:
         shutil.rmtree(folder, ignore_errors=True)
     return report.Row(
         "slow",
-        f"a disk whose fsync takes {FSYNC_S:.0f} s, under NSQ and NATS Streaming, beside live NATS"
-        " requests",
+        f"a disk whose fsync takes {lengths.fsync_s:g} s, under NSQ and NATS Streaming, beside live"
+        " NATS requests",
         measured.result(),
         f"make campaign PARTS=slow MINUTES={minutes:g}",
         findings,

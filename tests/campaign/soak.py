@@ -15,6 +15,7 @@ import shutil
 import statistics
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.engine import scratch
@@ -29,10 +30,7 @@ from campaign.load import CHANNEL, WORK, Load, Pace, config_text
 
 CYCLE_S = 300.0
 CYCLES_MIN = 4
-SPELL_S = (1.0, 8.0)
-QUIET_S = (1.0, 6.0)
 FULL = ("create", "write", "mkdir")
-SLOW_S = (0.2, 3.0)
 PACE = Pace(window=20, pause_s=0.03, mark_every=20, rdy=30, rows_max=30)
 GROWTH = 1.05
 WARM = 0.25  # of the samples are of the time before memory is what it will be
@@ -49,11 +47,25 @@ hb_fail_count = 2
 """
 
 
+@dataclass(frozen=True)
+class Spells:
+    """How long faults last: each from, to."""
+
+    quiet_s: tuple[float, float] = (1.0, 6.0)  # before one of them
+    spell_s: tuple[float, float] = (1.0, 8.0)
+    fsync_s: tuple[float, float] = (0.2, 3.0)  # while the disk is slow
+
+
+SPELLS = Spells()
+
+
 class Soak:
     """One broker and everything that is done to it."""
 
-    def __init__(self, broker: ForkedBroker, faults: Faults, seed: int) -> None:
-        self.broker, self.faults = broker, faults
+    def __init__(
+        self, broker: ForkedBroker, faults: Faults, seed: int, spells: Spells = SPELLS
+    ) -> None:
+        self.broker, self.faults, self.spells = broker, faults, spells
         self.rng = random.Random(f"soak {seed}")
         self.load = Load(self.rng, PACE, tolerant=True)
         self.done: Counter[str] = Counter()
@@ -67,18 +79,18 @@ class Soak:
     async def trouble(self) -> None:
         """One fault after the other."""
         while True:
-            await asyncio.sleep(self.rng.uniform(*QUIET_S))
+            await asyncio.sleep(self.rng.uniform(*self.spells.quiet_s))
             what = self.rng.choice((
                 self.slow, self.full, self.cut_some, self.storm, self.sluggish, self.deaf,
             ))  # fmt: skip
             self.done[what.__name__.replace("_", " ")] += 1
             try:
-                await what(self.rng.uniform(*SPELL_S))
+                await what(self.rng.uniform(*self.spells.spell_s))
             except GONE:
                 continue
 
     async def slow(self, seconds: float) -> None:
-        self.faults.slow_syncs(self.rng.uniform(*SLOW_S))
+        self.faults.slow_syncs(self.rng.uniform(*self.spells.fsync_s))
         try:
             await asyncio.sleep(seconds)
         finally:
@@ -220,21 +232,28 @@ class Soak:
         return found
 
 
-def run(seed: int, minutes: float, kept: Path) -> report.Row:
-    """The part."""
+def run(
+    seed: int,
+    minutes: float,
+    kept: Path,
+    *,
+    cycles: int = CYCLES_MIN,
+    spells: Spells = SPELLS,
+) -> report.Row:
+    """The part, of at least so many cycles if the time is enough for them."""
     folder = scratch()
     findings: list[str] = []
-    end = time.monotonic() + 60 * minutes
-    cycle_s = min(CYCLE_S, 60 * minutes / CYCLES_MIN)
+    cycle_s = min(CYCLE_S, 60 * minutes / cycles)
     try:
         with Faults(folder / "data") as faults, Spawner(faults.environment) as spawner:
             text = config_text("1s", "256KiB").partition("[stan]\nenabled = true\n")[2]
             broker = ForkedBroker(spawner, folder, MORE + text, folder / "data")
             broker.start()
-            soak = Soak(broker, faults, seed)
+            soak = Soak(broker, faults, seed, spells)
 
             async def go() -> None:
                 await soak.load.prepare(broker.ports)
+                end = time.monotonic() + 60 * minutes
                 while time.monotonic() < end:
                     await soak.cycle(cycle_s)
                     print(f"soak: {soak.result()}", flush=True)

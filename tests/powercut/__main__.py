@@ -1,6 +1,6 @@
 """Explores what is left after power cuts.
 
-python tests/powercut [--states 500] [--seed TEXT] [--jobs 2]
+python tests/powercut [--states 500] [--seed TEXT] [--jobs N]
 python tests/powercut --replay build/powercut/FILE        one state that failed
 """
 
@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+JOBS = 2 * (os.cpu_count() or 1)  # a process that explores waits for threads most of the time
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
@@ -38,7 +39,9 @@ def main() -> int:
     parser.add_argument("--states", type=int, default=500)
     parser.add_argument("--seed", default="")
     parser.add_argument("--state", type=int, help="this one only")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--jobs", type=int, default=JOBS, help="processes; twice the number of cores by default"
+    )
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "powercut")
     parser.add_argument("--records", type=Path, help="take the recordings in this folder")

@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from harness.bulk import read_frame
+from msgspec import structs
 
 from broker import server_import as nsqd
 from broker import server_import_stan as stan
 from broker.bulk.answers import RefusedError
+from broker.bulk.readers import Position
 from broker.config import Config, load
+from broker.core.ranges import Range, readable_from
+from broker.core.syncing import durable_next
 from broker.core.taker import Taker
 from broker.server import Server
 from powercut import sources
@@ -117,6 +122,7 @@ class Checker:
 
     async def compare(self) -> None:
         engine = self.server.engine
+        self.look_at_readers()
         await self.keep_house()
         await self.commit_again()
         for name in self.ledger.topics:
@@ -125,6 +131,9 @@ class Checker:
         for name in {*self.ledger.topics, *engine.logs}:
             await self.publish_on(name)
         await self.keep_house()
+        for name in self.ledger.topics:
+            self.look_at_holds(name)
+        await self.read_on()
 
     async def keep_house(self) -> None:
         """What happens each second."""
@@ -269,6 +278,69 @@ class Checker:
             missing = owed - {number_of(name, body) for _, body in records}
             if missing:
                 self.wrong(f"{name} durable {durable}: {len(missing)} lost: {_some(missing)}")
+
+    # --- readers of the bulk API
+
+    def readers(self) -> dict[str, Any]:
+        """Those that the broker knows."""
+        assert self.server.bulk is not None
+        return self.server.bulk.door.readers.known
+
+    def look_at_readers(self) -> None:
+        """Each is what it said last, or what it was about to be."""
+        for name, may_be in self.ledger.readers.items():
+            reader = self.readers().get(name)
+            if reader is None:
+                if None not in may_be:
+                    self.wrong(f"reader {name} is gone")
+                continue
+            kept = reader.kept
+            found = (kept.hold, {topic: at.seq for topic, at in kept.positions.items()})
+            saids = [each for each in may_be if each is not None]
+            fitting = [each for each in saids if (each.hold, each.seqs()) == found]
+            if not fitting:
+                self.wrong(f"reader {name} is {found}, said {may_be}")
+            elif len(saids) == len(may_be) and all(
+                each.hold and each.places.keys() >= kept.positions.keys() for each in saids
+            ):
+                may_be[:] = fitting[:1]  # it held before as well: from where it is now
+
+    def look_at_holds(self, name: str) -> None:
+        """What a reader holds can be read in ranges, whatever the limits have done."""
+        held = self.ledger.held(name)
+        if not held:
+            return
+        log = self.server.engine.log(name)
+        there: set[int | None] = set()
+        at = readable_from(log)
+        while at < durable_next(log):
+            found = Range(log, at, durable_next(log), CREDIT)
+            frame = read_frame(found.joined(found.read()))
+            there |= {number_of(name, body) for body in frame.bodies}
+            at = frame.next
+        if missing := held - there:
+            self.wrong(f"{name}: {len(missing)} messages are lost that are held: {_some(missing)}")
+
+    async def read_on(self) -> None:
+        """Those that hold go on to the end."""
+        assert self.server.bulk is not None
+        for name, reader in list(self.readers().items()):
+            if not reader.kept.hold:
+                continue
+            positions = {
+                topic: Position(int(durable_next(self.server.engine.log(topic))), at.incarnation)
+                for topic, at in reader.kept.positions.items()
+            }
+            behind = (8 + self.stage) * LANE + 5
+            places = {topic: (at.seq, behind) for topic, at in positions.items()}
+            self.mark("reader-ask", r=name, hold=True, places=places)
+            kept = structs.replace(reader.kept, positions=positions, renewed_ns=time.time_ns())
+            putting = asyncio.ensure_future(self.server.bulk.door.readers.put(kept))
+            while not putting.done():
+                self.server.engine.keep_house()  # what is let go too early goes now
+                await asyncio.sleep(0)
+            await putting
+            self.mark("reader", r=name)
 
     # --- commits
 

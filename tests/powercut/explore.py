@@ -255,6 +255,7 @@ SKIPPED: dict[str, tuple[str, ...]] = {  # what is synced, by patterns of its pa
     "the folder of clients": (r"stan$",),
     "staged blocks": (r"staged/[^.].*\.blk",),
     "folders of what is staged": (r"staged(/[^/]+)?$", r"staged/[^/]+/\d+$"),
+    "readers": (r"bulk(/readers(/.+)?)?$",),
     "commits": (r"staged/\.intents/.+", r"staged/[^/]+/state\.json.*"),
 }
 

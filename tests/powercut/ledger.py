@@ -62,6 +62,26 @@ class Commit:
 
 
 @dataclass
+class Place:
+    """Where a reader of the bulk API is in one log."""
+
+    seq: int
+    number: int  # of the record there, or of one before those that will be
+
+
+@dataclass
+class Reader:
+    """What was said of a reader of the bulk API."""
+
+    hold: bool
+    places: dict[str, Place]
+
+    def seqs(self) -> dict[str, int]:
+        """By topic."""
+        return {topic: place.seq for topic, place in self.places.items()}
+
+
+@dataclass
 class Import:
     """One folder that was to be taken over."""
 
@@ -76,6 +96,8 @@ class Ledger:
     topics: dict[str, Topic] = field(default_factory=dict)
     imports: dict[str, Import] = field(default_factory=dict)
     commits: dict[tuple[str, int], Commit] = field(default_factory=dict)
+    # What a reader may be: what was answered last, and what was asked for since. None = no reader.
+    readers: dict[str, list[Reader | None]] = field(default_factory=dict)
     clock: int = 0
 
     def topic(self, name: str) -> Topic:
@@ -137,6 +159,8 @@ class Ledger:
                 self.imports[mark["kind"]].done = True
                 for line in sources.answered(mark["kind"]):
                     self.take(line)
+            case "reader-ask" | "reader-gone-ask" | "reader":
+                self.take_reader(mark)
             case "pause":
                 topic.paused = True
             case "unpause-ask":
@@ -148,6 +172,17 @@ class Ledger:
                 commit.answered = True
                 for name, numbers in commit.numbers.items():
                     self.topic(name).stored.update((number, now) for number in numbers)
+
+    def take_reader(self, mark: dict[str, Any]) -> None:
+        may_be = self.readers.setdefault(mark["r"], [None])
+        match mark["e"]:
+            case "reader-ask":
+                places = {topic: Place(*place) for topic, place in mark["places"].items()}
+                may_be.append(Reader(mark["hold"], places))
+            case "reader-gone-ask":
+                may_be.append(None)
+            case "reader":
+                del may_be[:-1]
 
     # --- what has to be there
 
@@ -174,6 +209,19 @@ class Ledger:
     def common(self, name: str) -> set[int]:
         """What is there for any new reader."""
         return self.required(name) - self.topics[name].own
+
+    def held(self, name: str) -> set[int]:
+        """What readers hold, wherever they may be, of a log with one publisher."""
+        found: set[int] = set()
+        for may_be in self.readers.values():
+            places = [
+                reader.places.get(name) if reader is not None and reader.hold else None
+                for reader in may_be
+            ]
+            if None not in places:
+                first = max(place.number for place in places if place is not None)
+                found |= {n for n in self.topics[name].stored if n >= first}
+        return found
 
     def owed(self, name: str, channel: str) -> set[int]:
         """What a channel must still be given: published after it was there, and not finished."""

@@ -497,6 +497,111 @@ def bulk(rec: Recording) -> None:
     rec.stop()
 
 
+class Reader:
+    """A reader of the bulk API that keeps its own place in some topics."""
+
+    def __init__(self, rec: Recording, name: str) -> None:
+        self.rec, self.name = rec, name
+        self.places: dict[str, tuple[int, int]] = {}  # seq, and the number of the record there
+        self.hold = True
+
+    def read(self, *topics: str, left: int, status: int = 200) -> None:
+        """Go on in these topics, to where so many of the records are left; says where it is."""
+        positions = {}
+        for topic in topics:
+            with BulkClient(self.rec.ports["bulk"]) as client:
+                facts = client.topic(topic)
+                start, _ = self.places.get(topic, (facts["first"], 0))
+                frames = client.all_of(topic, start, facts["next"])
+            pairs = [(r.seq, number_of(topic, r.body)) for f in frames for r in f.records]
+            self.rec.mark("read", t=topic, pairs=pairs)
+            self.places[topic] = pairs[-left:][0]
+            positions[topic] = {"seq": self.places[topic][0], "incarnation": facts["incarnation"]}
+        self.say(positions, status)
+
+    def read_in_vain(self, *topics: str, left: int) -> None:
+        """The disk refuses: it stays where it was, and says so."""
+        before = dict(self.places)
+        self.read(*topics, left=left, status=503)
+        self.places = before
+        self.say({})
+
+    def say(self, positions: dict[str, Any], status: int = 200) -> None:
+        """Tell the broker: of a reader that it has, only what has changed."""
+        self.rec.mark("reader-ask", r=self.name, hold=self.hold, places=self.places)
+        with BulkClient(self.rec.ports["bulk"]) as client:
+            wish = {"hold": self.hold, "positions": positions}
+            answer = client.ask("PUT", f"readers/{self.name}", wish)
+        assert answer.status == status, answer
+        if status != 200:
+            return
+        self.rec.mark("reader", r=self.name)
+        found = answer.json["positions"]
+        assert {topic: place["seq"] for topic, place in found.items()} == {
+            topic: seq for topic, (seq, _) in self.places.items()
+        }
+        states = {place["state"] for place in found.values()}
+        assert states == {"ok"} or not self.hold, found
+
+    def let_go(self) -> None:
+        """Hold nothing any more."""
+        self.hold = False
+        self.say({})
+
+    def end(self) -> None:
+        """Be forgotten."""
+        self.rec.mark("reader-gone-ask", r=self.name)
+        with BulkClient(self.rec.ports["bulk"]) as client:
+            answer = client.ask("DELETE", f"readers/{self.name}")
+        assert answer.json == {"deleted": True}, answer
+        self.rec.mark("reader", r=self.name)
+
+
+def bulk_readers(rec: Recording) -> None:
+    """Readers that hold what limits would drop, move on, let go and are forgotten."""
+    rec.begin()
+    rec.start()
+    topics = ("few.r", "kept.r", "few.sr")
+    all_, some = Reader(rec, "all"), Reader(rec, "some")
+
+    def publish(first: int, *works: Callable[[], object]) -> None:
+        stan = Stan(rec, f"from{first}")
+        with Nsq(rec) as one, Nsq(rec) as two, Nsq(rec) as three:
+            three.subscribe("kept.r", "ch")
+            together(
+                lambda: one.publish("few.r", range(first, first + 50)),
+                lambda: (
+                    two.publish("kept.r", range(first, first + 50), window=16),
+                    three.consume("kept.r", "ch", 50),
+                ),
+                lambda: stan.put("few.sr", range(first, first + 50)),
+                *works,
+            )
+        turns(rec, 0.6)  # in most of them the limits are looked at
+
+    publish(0)
+    all_.read(*topics, left=20)
+    publish(100, lambda: some.read("few.r", left=5))
+    publish(200, lambda: all_.read("kept.r", left=5))
+    some.read("few.r", left=30)
+    all_.read(*topics, left=25)
+    publish(300, lambda: some.read("few.r", left=3))
+    rec.stop(signal.SIGKILL)
+    rec.mark("killed")
+    rec.start(fail=("bulk/readers", 2, errno.EIO))  # of the folder, with the new name in it
+    all_.read_in_vain("few.r", "few.sr", left=5)
+    publish(400, lambda: all_.read("few.r", "few.sr", left=40))
+    some.let_go()
+    publish(500, some.end)
+    again = Reader(rec, "some")
+    again.read("few.sr", left=10)
+    publish(600, all_.let_go)
+    rec.stop()
+    rec.start()
+    publish(700, lambda: again.read("few.sr", left=10))
+    rec.stop()
+
+
 # --- what others have written, and what we did before
 
 
@@ -584,6 +689,7 @@ WORKLOADS: dict[str, Callable[[Recording], None]] = {
     "stan-logs": stan_logs,
     "stan-limits": stan_limits,
     "bulk": bulk,
+    "bulk-readers": bulk_readers,
     "imports": imports,
     "old-files": old_files,
 }

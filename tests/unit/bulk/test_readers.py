@@ -11,6 +11,7 @@ import pytest
 from harness.engine import Rig, finish_all, numbered
 
 from broker import limits_bulk
+from broker.bulk import files
 from broker.bulk import readers as module
 from broker.bulk.answers import RefusedError
 from broker.bulk.readers import GONE, IN_MEMORY, OK, OTHER, Kept, Position, Readers
@@ -242,6 +243,44 @@ def test_a_disk_that_is_full(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
     assert held_from(log) == 40
     case.later(TTL - 1)
     assert list(case.readers.known) == ["r"], "it was heard of"
+
+
+def no_sync(_: object) -> None:
+    raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("again", [40, 60])
+def test_a_place_in_doubt_is_written_again(
+    case: Case, monkeypatch: pytest.MonkeyPatch, again: int
+) -> None:
+    """The new file has its name already when the sync of the folder fails."""
+    log = case.filled()
+    case.put("r", log, 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_path", no_sync)
+        with pytest.raises(RefusedError, match="Input/output error"):
+            case.put("r", log, 60)
+    assert held_from(log) == 40
+    case.put("r", log, again)
+    case.restart()
+    assert case.readers.known["r"].kept.positions["t"].seq == again
+    assert held_from(case.rig.engine.log("t")) == again
+
+
+def test_a_delete_in_doubt(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is synced when it is asked for again; else the reader is there until it says so."""
+    log = case.filled()
+    case.put("r", log, 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "sync_path", no_sync)
+        for _ in range(2):
+            with pytest.raises(RefusedError, match="Input/output error"):
+                run(case.readers.delete("r"))
+    case.put("r", log, 40)
+    case.restart()
+    assert list(case.readers.known) == ["r"]
+    assert held_from(case.rig.engine.log("t")) == 40
+    assert run(case.readers.delete("r"))
 
 
 @pytest.mark.parametrize("heard", [True, False])
