@@ -180,7 +180,7 @@ class Readers:
         if is_new or reader.doubtful or not as_before:
             try:
                 if kept.name in self._unknown:
-                    await self.in_thread(_put_aside, self._path(kept.name))
+                    await self.in_thread(_keep_aside, self._path(kept.name))
                 await self.in_thread(self._write, fresh)
             except OSError as problem:
                 reader.doubtful |= isinstance(problem, UnsyncedError)
@@ -314,13 +314,30 @@ class Readers:
             self._expiring = None
 
 
-def _put_aside(path: Path) -> None:
-    """What does not read is for people to look at. OSError."""
+def _aside(path: Path) -> Path:
+    """A name for what does not read, which is for people to look at."""
     aside = path.with_name(path.name + UNREADABLE_SUFFIX)
     if aside.exists():
         aside = path.with_name(f"{path.name}.{os.urandom(4).hex()}{UNREADABLE_SUFFIX}")
+    return aside
+
+
+def _put_aside(path: Path) -> None:
+    """Rename a file that does not read. OSError."""
     with contextlib.suppress(FileNotFoundError):
-        path.rename(aside)
+        path.rename(_aside(path))
+        sync_path(path.parent)
+
+
+def _keep_aside(path: Path) -> None:
+    """Give such a file a second name. OSError.
+
+    It stays where it is until another takes its place: a reader whose file does not read holds
+    everything, after a restart too.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.link(path, _aside(path))
+        sync_path(path.parent)
 
 
 def _not_kept(problem: OSError) -> RefusedError:

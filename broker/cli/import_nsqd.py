@@ -13,6 +13,7 @@ import uvloop
 
 from broker import limits, logs
 from broker.config import ConfigError, load
+from broker.net.umask import narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,7 @@ def import_nsqd(folder: Path, file: Path | None, data: str | None, quiet: bool) 
     logs.setup("warning", "text", utc=config.log.utc)
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
-        with importing(folder, Path(config.server.data), config) as make, runner:
+        with narrowed(), importing(folder, Path(config.server.data), config) as make, runner:
             outcome = runner.run(_with_bar(make, quiet))
     except ImportRefusedError as error:
         click.echo(f"import-nsqd: {error}", err=True)

@@ -14,6 +14,7 @@ import uvloop
 
 from broker import limits, logs
 from broker.config import ConfigError, load
+from broker.net.umask import narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,11 @@ def import_stan(
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     place = Path(config.server.data)
     try:
-        with importing(Path(folder), place, config, patterns, dry=dry_run) as make, runner:
+        with (
+            narrowed(),
+            importing(Path(folder), place, config, patterns, dry=dry_run) as make,
+            runner,
+        ):
             outcome = runner.run(_with_bar(make, dry_run, quiet))
     except ImportRefusedError as error:
         click.echo(f"import-stan: {error}", err=True)

@@ -59,7 +59,7 @@ cdef class Limiter(Task):
         log.limiter = self
         log.floor = log.first_seq
         self.look_for_holes()
-        if self.msgs_max and log.visible > self.msgs_max and not self.holes:
+        if self.msgs_max and log.visible > self.msgs_max and not (self.holes or log.unclaimed):
             log.floor = max(log.floor, min(log.visible - self.msgs_max, owed_from(log)))
         self.unweighed = len(log.segments) <= 1 and log.disk_bytes <= LATER_BYTES and not (
             0 < self.bytes_max < LATER_LIMIT)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import StartBroker
-from harness import nsq_peer
+from harness import nsq_peer, nsqd_folder
 from harness.bulk import BulkClient
 from harness.bulk_writer import BulkWriter
 from harness.http import request
+from harness.stan_stores import recorded_store
 
 from broker.lockfile import DataLock
 
 pytestmark = pytest.mark.only_ours
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(params=[0o000, 0o002, 0o022, 0o077], ids=oct)
@@ -38,12 +43,36 @@ def test_modes(start_broker: StartBroker, umask: int) -> None:
     ports = server.folder / "ports.json"
     assert stat.S_IMODE(ports.stat().st_mode) == 0o666 & ~umask
     server.stop()
-    found = list(server.data.rglob("*"))  # the harness has made the folder itself
+    check(server.data, umask)  # the harness has made the folder itself
+
+
+def check(data: Path, umask: int) -> None:
+    """Nothing below this folder is for everybody."""
+    found = list(data.rglob("*"))
     assert len(found) > 10
     for path in found:
         mode = stat.S_IMODE(path.stat().st_mode)
         most = (0o750 if path.is_dir() else 0o640) & ~umask
         assert mode & ~most == 0, f"{path}: {mode:o}"
+
+
+@pytest.mark.parametrize("command", ["import-nsqd", "import-stan"])
+def test_what_is_imported(tmp_path: Path, umask: int, command: str) -> None:
+    """Into a data folder that is there, which keeps its mode."""
+    data = tmp_path / "data"
+    data.mkdir()
+    if command == "import-stan":
+        source = recorded_store("orders", tmp_path)
+    else:
+        source = tmp_path / "source"
+        source.mkdir()
+        nsqd_folder.describe(source, **{topic: {"channels": ["c"]} for topic in ("a", "b", "c")})
+        nsqd_folder.put(source, "a:c", nsqd_folder.record(b"x"))
+    subprocess.run(
+        [sys.executable, "-m", "broker", command, str(source), "--data", str(data)],
+        check=True, capture_output=True, cwd=ROOT, timeout=60,
+    )  # fmt: skip
+    check(data, umask)
 
 
 def test_a_new_data_folder(umask: int, tmp_path: Path) -> None:

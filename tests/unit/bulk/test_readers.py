@@ -225,13 +225,13 @@ def test_nothing_is_held_in_memory(tmp_path: Path) -> None:
         assert case.readers.state("t", case.readers.known["r"].kept.positions["t"]) == IN_MEMORY
 
 
+def full(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_a_disk_that_is_full(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     log = case.filled()
     case.put("r", log, 40)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     case.later(TTL - 1)
     with monkeypatch.context() as patch:
         patch.setattr(module, "save", full)
@@ -310,6 +310,24 @@ def test_while_a_file_does_not_read_everything_is_held(case: Case, heard: bool) 
     assert aside.read_bytes() == b"{"
     case.restart()
     assert case.rig.engine.shared.health.first() is None
+
+
+def test_a_reader_whose_file_does_not_read_and_cannot_be_written(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = case.filled()
+    case.put("r", log, 40)
+    (case.root / "readers" / "r.json").write_bytes(b"{")
+    case.restart()
+    log = case.rig.engine.log("t")
+    with monkeypatch.context() as broken, pytest.raises(RefusedError):
+        broken.setattr(module, "save", full)
+        case.put("r", log, 50)
+    for _ in range(2):
+        assert held_from(log) == log.first_seq
+        assert str(case.rig.engine.shared.health.first()).startswith("reader r: ")
+        case.restart()
+        log = case.rig.engine.log("t")
 
 
 def test_names_are_files(case: Case) -> None:

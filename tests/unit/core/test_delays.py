@@ -93,6 +93,22 @@ def test_all_cursors_share_what_may_be_held_back() -> None:
         assert rig.engine.shared.deferred == 0
 
 
+def test_what_a_cursor_held_back_is_free_for_others_when_it_goes() -> None:
+    with Rig(None, deferred_max=4096, memory_bytes_max=1 << 22) as rig:
+        log = rig.log()
+        takers = {name: Taker(log.open_cursor(name), 1 << 30) for name in ("a", "b", "c")}
+        rig.publish(log, [b"x"] * 3000, not_before_ns=rig.turn.wall_ns + LATER)
+        rig.publish(log, [b"y"])
+        while takers:
+            through = [name for name, taker in takers.items() if taker.records]
+            assert through, "nobody comes back for the message behind"
+            for name in through:
+                assert finish_all(takers.pop(name)) == [b"y"]
+                log.delete_cursor(name)
+            rig.advance(2)
+        assert rig.engine.shared.deferred == 0
+
+
 def test_counting() -> None:
     delays = Delays(100)
     for seq in range(1, 201):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from harness.engine import (
+    SECOND,
     SYNC,
     SYNC_PATH,
     WRITE,
@@ -191,10 +192,14 @@ def test_a_journal_whose_last_sync_failed_is_written_again(tmp_path: Path) -> No
         taker.finish(1)
         rig.settle()
         vfs.fail(SYNC, errno.EIO)
+        journal = log.cursors["c"].journal
+        for _ in range(3):
+            rig.loop.advance(SECOND)  # nothing happens, and the sync is not over yet
+        rig.settle()
+        assert not vfs.unfired(SYNC)
+        assert journal.last_error == errno.EIO
         for _ in range(8):
             rig.advance(1)
-        assert not vfs.unfired(SYNC)
-        journal = log.cursors["c"].journal
         assert journal.last_error == 0
         assert not journal.unsynced
 

@@ -294,6 +294,44 @@ def test_what_reads_the_second_time_is_not_lost(memory_path: Path) -> None:
         assert rig.engine.shared.quarantined_ranges == 0
 
 
+def test_a_file_that_did_not_read_once_is_kept_when_it_is_dropped(memory_path: Path) -> None:
+    """Although nothing of it is quarantined: the disk may not give it a third time."""
+    with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
+        log = rig.log()
+        taker = Taker(log.open_cursor("c"), 3)
+        rig.publish(log, bodies())
+        finish_all(taker)
+        (file,) = segment_files(memory_path / "0")
+        mapping.spoil(file, 2 * PAGE, 4 * PAGE)
+        mapping.unspoil()
+        taker.set_credit(1 << 30)
+        rig.settle()
+        rig.publish(log, [b"more"])
+        rig.settle()
+        assert finish_all(taker)[-1:] == [b"more"]
+        rig.advance(2)
+        assert rig.engine.shared.quarantined_ranges == 0
+        assert file.with_name(file.name + ".quarantined").exists()
+        assert file not in segment_files(memory_path / "0")
+
+
+def test_records_given_again_that_read_the_second_time_are_not_lost(memory_path: Path) -> None:
+    with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
+        log = rig.log()
+        taker = Taker(log.open_cursor("c"), 1 << 30)
+        rig.publish(log, bodies())
+        assert bodies_of(taker) == bodies()
+        (file,) = segment_files(memory_path / "0")
+        before = mapping.faults()
+        mapping.spoil(file, 2 * PAGE, 4 * PAGE)
+        mapping.unspoil()
+        taker.leave()
+        again = Taker(log.cursors["c"], 1 << 30)
+        assert sorted(drain(rig, again)) == sorted(bodies())
+        assert mapping.faults() > before
+        assert rig.engine.shared.quarantined_ranges == 0
+
+
 def test_a_log_made_again_has_a_file_as_long(memory_path: Path) -> None:
     """Whoever reads the log that was deleted is told that it is gone, not of damage."""
     with Rig(memory_path / "0") as rig:
@@ -333,8 +371,9 @@ from pathlib import Path
 from harness.engine import Rig
 from broker.core.taker import Taker
 rig = Rig(Path({str(memory_path / "0")!r}))
-Taker(rig.engine.log("t").open_cursor("c"), 9)
+taker = Taker(rig.engine.log("t").open_cursor("c"), 9)
 rig.settle()
+print(len(taker.records), flush=True)
 with open({str(file)!r}, "r+b") as file:
     other = mmap.mmap(file.fileno(), {PAGE}, mmap.MAP_SHARED, mmap.PROT_READ)
     os.truncate(file.fileno(), 0)
@@ -343,4 +382,5 @@ with open({str(file)!r}, "r+b") as file:
     ended = subprocess.run(
         [sys.executable, "-c", code], check=False, timeout=120, capture_output=True
     )
+    assert ended.stdout == b"9\n", ended.stderr.decode()  # a file of the log is mapped by then
     assert ended.returncode == -7, ended.stderr.decode()
