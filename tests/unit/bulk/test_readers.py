@@ -320,9 +320,10 @@ def test_a_reader_whose_file_does_not_read_and_cannot_be_written(
     (case.root / "readers" / "r.json").write_bytes(b"{")
     case.restart()
     log = case.rig.engine.log("t")
-    with monkeypatch.context() as broken, pytest.raises(RefusedError):
-        broken.setattr(module, "save", full)
-        case.put("r", log, 50)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "save", full)
+        with pytest.raises(RefusedError):
+            case.put("r", log, 50)
     for _ in range(2):
         assert held_from(log) == log.first_seq
         assert str(case.rig.engine.shared.health.first()).startswith("reader r: ")
