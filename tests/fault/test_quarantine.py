@@ -116,8 +116,8 @@ def test_it_is_put_aside(start_broker: StartBroker) -> None:
     assert aside.is_dir()
 
 
-def test_a_power_cut_within_a_second_of_making_a_topic(start_broker: StartBroker) -> None:
-    server = start_broker()
+def test_a_power_cut_before_the_first_sync_of_a_topic(start_broker: StartBroker) -> None:
+    server = start_broker({"storage": {"sync": "1h"}})
     assert publish(server, "old") == 200
     server.stop()
     server.start()
