@@ -43,7 +43,8 @@ class ToyStan:
         self.held: list[tuple[bytes, pb.PubAck]] = []
         self.ended = 0  # subscriptions that are over, everything acked
         self.closed: list[str] = []  # client ids
-        self.owed = b""  # the other half of a heartbeat
+        self.half = ""  # the inbox that gets halves of heartbeats
+        self.owed = b""  # the other half
         self.sending = asyncio.Lock()
 
     async def serve(self, reader: asyncio.StreamReader, writer: Writer) -> None:
@@ -66,7 +67,7 @@ class ToyStan:
         words = [b"MSG", subject, sid, *([reply] if reply else []), b"%d" % len(body)]
         data = b" ".join(words) + b"\r\n" + body + b"\r\n"
         at = random.Random(len(data)).randrange(len(data))
-        if self.breakage == "half" and self.heartbeats:
+        if self.half:
             data, at = self.with_half_a_heartbeat(data), 0
         async with self.sending:  # the pieces stay together
             writer.write(data[:at])
@@ -76,8 +77,8 @@ class ToyStan:
 
     def with_half_a_heartbeat(self, data: bytes) -> bytes:
         """What one client is sent at once: an answer between halves of two heartbeats."""
-        (inbox,) = self.heartbeats.values()
-        beat = b"MSG %s %s beat.1 0\r\n\r\n" % (inbox.encode(), self.subs[inbox.encode()][0])
+        inbox = self.half.encode()
+        beat = b"MSG %s %s beat.1 0\r\n\r\n" % (inbox, self.subs[inbox][0])
         data = self.owed + data + beat[:-1]
         self.owed = beat[-1:]
         self.asked += 1
@@ -112,14 +113,16 @@ class ToyStan:
         else:
             assert kind == "close", subject
             self.closed.append(pb.CloseRequest.FromString(body).clientID)
-            await self.send(reply, b"")
             del self.heartbeats[self.closed[-1]]
+            await self.send(reply, b"")
 
     def connect(self, request: pb.ConnectRequest) -> pb.ConnectResponse:
         if self.breakage == "registered":
             return pb.ConnectResponse(error="stan: clientID already registered")
         assert request.clientID not in self.heartbeats
         self.heartbeats[request.clientID] = request.heartbeatInbox
+        if self.breakage == "half":
+            self.half = request.heartbeatInbox
         return pb.ConnectResponse(
             pubPrefix="pub", subRequests="sub", unsubRequests="unsub", closeRequests="close"
         )
