@@ -279,11 +279,13 @@ async def test_accounts_that_import_from_each_other(tmp_path: Path) -> None:
 async def test_an_activation_ends(tmp_path: Path) -> None:
     one, two = Tenant("ONE"), Tenant("TWO")
     one.body["exports"] = [{"subject": "ev", "type": "stream", "token_req": True}]
-    head = {"sub": two.public, "exp": int(time.time()) + 2}
-    token = tokens.encode(one.pair, head, {"subject": "ev", "kind": "stream"}, "activation")
-    two.body["imports"] = [
-        {"subject": "ev", "type": "stream", "account": one.public, "token": token}
-    ]
+
+    def imports(seconds: int) -> list[dict[str, str]]:
+        head = {"sub": two.public, "exp": int(time.time()) + seconds}
+        token = tokens.encode(one.pair, head, {"subject": "ev", "kind": "stream"}, "activation")
+        return [{"subject": "ev", "type": "stream", "account": one.public, "token": token}]
+
+    two.body["imports"] = imports(3600)
     world = World(tmp_path)
     world.add(one, two)
     server = await world.start()
@@ -292,9 +294,11 @@ async def test_an_activation_ends(tmp_path: Path) -> None:
     assert account.config.imports[0].granted
     assert server.operator is not None
     ended = asyncio.Event()
-    server.operator.tokens.changed.append(lambda _name: ended.set())
+    server.operator.tokens.changed.append(
+        lambda _name: ended.set() if account.config.imports == () else None
+    )
+    await world.update(two, imports=imports(2))
     await ended.wait()
-    assert account.config.imports == ()
     client.send(b"PING")
     assert await client.line() == b"PONG"
     await server.stop()
