@@ -27,7 +27,7 @@ _COUNT = itertools.count()
 
 
 class StanServer:
-    """One process, ours or the original, by the original's command line; ports are kept."""
+    """A process, ours or the original, by the original's command line; new ports at each start."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         if TARGET_ORIGINAL and shutil.which(PROGRAM) is None:
@@ -37,13 +37,13 @@ class StanServer:
         folder.mkdir(parents=True, exist_ok=True)
         self.flags = flags
         self.process = _Process(folder / "log")
-        self.nats = self.monitor = Address("127.0.0.1", -1)
+        self.nats = self.monitor = Address("127.0.0.1", 0)
         self.start()
 
     def start(self) -> None:
-        """Start, again on the same ports, and wait until clients are served."""
+        """Start, on ports that nobody else can have taken, and wait until clients are served."""
         program = [PROGRAM] if TARGET_ORIGINAL else [sys.executable, "-m", "broker", PROGRAM]
-        ports = ["-a", "127.0.0.1", "-p", str(self.nats.port), "-m", str(self.monitor.port)]
+        ports = ["-a", "127.0.0.1", "-p", "-1", "-m", "-1"]
         self.process.spawn([*program, *ports, *self.flags])
         try:
             self.await_log("Streaming Server is ready")
