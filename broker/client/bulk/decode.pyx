@@ -291,7 +291,7 @@ cdef class Frame:
         """Those the broker told, and between good records those that are not."""
         cdef list found = []
         cdef const char *p = self.base + HEAD_BYTES
-        cdef size_t _i, i, good = 0
+        cdef size_t _i, i, start, good = 0
         cdef uint64_t seq, above = self.first
         cdef bint lost = False
         for _i in range(self.gap_count):
@@ -300,7 +300,10 @@ cdef class Frame:
         if self.bad == 0:
             return tuple(found)
         for i in range(self.count):
-            if good == self.rows or slot_of(self.offsets, i) != self.slots[good]:
+            start = slot_of(self.offsets, i)
+            # An empty slot begins where the next one does.
+            if (good == self.rows or start != self.slots[good]
+                    or start == slot_of(self.offsets, i + 1)):
                 lost = True
                 continue
             seq = tw_load_u64(self.data + self.slots[good] + 8)
