@@ -17,8 +17,8 @@ import report
 import servers
 from awake import cores_awake
 
-from broker.client.loadgen import LoadError
-from broker.client.scenarios import (
+from broker.bench.loadgen import LoadError
+from broker.bench.scenarios import (
     NatsFlowPlan,
     NatsRequestPlan,
     NsqFlowPlan,

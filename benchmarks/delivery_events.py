@@ -18,7 +18,7 @@ from pathlib import Path
 import report
 import servers
 
-from broker.client.scenarios import NsqFlowPlan, run_nsq_flow
+from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
 
 PLANS = {
     "PUB to FIN, 200 B": NsqFlowPlan(address=("", 0), batch=1, window=200, topic="bench"),

@@ -21,8 +21,8 @@ import report
 import servers
 from awake import cores_awake
 
-from broker.client.loadgen import LoadError
-from broker.client.scenarios import (
+from broker.bench.loadgen import LoadError
+from broker.bench.scenarios import (
     NatsRequestPlan,
     NsqFlowPlan,
     Result,

@@ -25,7 +25,7 @@ import report
 import servers
 from awake import cores_awake
 
-from broker.client.scenarios import (
+from broker.bench.scenarios import (
     NatsFlowPlan,
     NatsRequestPlan,
     run_nats_flow,

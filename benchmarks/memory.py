@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import report
 import servers
 
-from broker.client import defaults
-from broker.client.dial import dial_nats, dial_nsq
-from broker.client.loadgen import LoadError
-from broker.client.scenarios import NsqFlowPlan, run_nsq_flow
+from broker.bench import limits as defaults
+from broker.bench.dial import dial_nats, dial_nsq
+from broker.bench.loadgen import LoadError
+from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
 
 CONNECTIONS = 10_000
 FIRST_TOKENS = 1000

@@ -23,9 +23,9 @@ from pathlib import Path
 import report
 import servers
 
-from broker.client.dial import dial_nsq
-from broker.client.loadgen import LoadError
-from broker.client.scenarios import NsqFlowPlan, run_nsq_flow
+from broker.bench.dial import dial_nsq
+from broker.bench.loadgen import LoadError
+from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
 
 TOPICS = 5000
 CHANNELS = ("first", "second")

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import report
 import servers
 
-from broker.client.loadgen import LoadError
-from broker.client.scenarios import Result, StanFlowPlan, run_stan_flow
+from broker.bench.loadgen import LoadError
+from broker.bench.scenarios import Result, StanFlowPlan, run_stan_flow
 
 ROUNDS = 5
 SECONDS = 3.0

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from broker.spark.sink import BatchWriter, StreamWriter
-    from broker.spark.source import BatchReader
-    from broker.spark.stream import StreamReader
+    from broker.spark.sink.sink import BatchWriter, StreamWriter
+    from broker.spark.source.batch import BatchReader
+    from broker.spark.source.stream import StreamReader
 
 __all__ = ["DefaultSource"]
 
@@ -32,7 +32,7 @@ class DefaultSource(DataSource):
         super().__init__(options)
         # Without it workers would end later, and say only that their connection was reset.
         if importlib.util.find_spec("pyarrow") is None:
-            from broker.errors_spark import NO_ARROW
+            from broker.spark.errors import NO_ARROW
 
             raise ImportError(NO_ARROW.format(python=sys.executable))
 
@@ -42,33 +42,33 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         from broker.spark.schema import readable
-        from broker.spark.settings import check_readable_options
+        from broker.spark.source.options import check_readable_options
 
         reading = check_readable_options(self.options)
         return readable(headers=reading.headers, metadata=reading.metadata)
 
     def reader(self, schema: StructType) -> BatchReader:
-        from broker.spark import source
-        from broker.spark.settings import read_settings
+        from broker.spark.source import batch as source
+        from broker.spark.source.options import read_settings
 
         hands_down = _FILTER_WORKER in sys.modules or sys.argv[1:2] == [_FILTER_WORKER]
         kind = source.FilteringReader if hands_down else source.BatchReader
         return kind(read_settings(self.options, stream=False), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        from broker.spark.settings import read_settings
-        from broker.spark.stream import StreamReader
+        from broker.spark.source.options import read_settings
+        from broker.spark.source.stream import StreamReader
 
         return StreamReader(read_settings(self.options, stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from broker.spark.settings import write_settings
-        from broker.spark.sink import BatchWriter
+        from broker.spark.source.options import write_settings
+        from broker.spark.sink.sink import BatchWriter
 
         return BatchWriter(write_settings(self.options, stream=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from broker.spark.settings import write_settings
-        from broker.spark.sink import StreamWriter
+        from broker.spark.source.options import write_settings
+        from broker.spark.sink.sink import StreamWriter
 
         return StreamWriter(write_settings(self.options, stream=True), schema, overwrite)

@@ -11,7 +11,7 @@ from harness.frames import header_block
 
 from broker.spark.jobs.archive import Archiver, Archiving, build
 from broker.spark.jobs.command import Job
-from broker.spark.manifest import Manifest
+from broker.spark.archive.manifest import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 from broker import limits
-from broker.core.inbuf import InBuf
-from broker.core.outbuf import ChunkPool
-from broker.core.router import Router
-from broker.core.turn import Turn
+from broker.runtime.inbuf import InBuf
+from broker.runtime.outbuf import ChunkPool
+from broker.routing.router import Router
+from broker.runtime.turn import Turn
 from broker.net.conn import Conn
 from broker.net.handshakes import Handshakes
 
@@ -212,10 +212,10 @@ class FakeNats:
     """A NATS face with peers and no sockets."""
 
     def __init__(self, **settings: Any) -> None:
-        from broker.protocols.nats.account import Account, Desk
-        from broker.protocols.nats.face import NatsFace
-        from broker.protocols.nats.gate import Gate
-        from broker.protocols.nats.session import NatsSession
+        from broker.protocols.nats.accounts.account import Account, Desk
+        from broker.protocols.nats.client.frontend import NatsFace
+        from broker.protocols.nats.client.handshake import Gate
+        from broker.protocols.nats.client.session import NatsSession
         from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Settings
 
         config = Settings(**settings)

@@ -9,8 +9,8 @@ from typing import Any
 from fakes import FakeDoor, FakeNats, FakePeer
 
 from broker import limits
-from broker.protocols.nats.leaf_nodes import LeafNodes
-from broker.protocols.nats.leaf_session import LeafSession
+from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
+from broker.protocols.nats.leafnodes.session import LeafSession
 from broker.protocols.nats.settings import Leafnodes, Settings
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.cli.nats_log import Log
-from broker.cli.nats_run import Run
+from broker.cli.dropin.nats_server.log import Log
+from broker.cli.dropin.nats_server.run import Run
 from broker.protocols.nats.settings import Settings
 
 PLAIN = Settings(listen=("127.0.0.1", 0))

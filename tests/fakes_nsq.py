@@ -10,12 +10,12 @@ from typing import Any
 
 from fakes import FakeDoor, FakeLoop, FakePeer
 
-from broker.config import Config, NsqConfig
-from broker.core.engine import Engine
-from broker.core.router import Router
-from broker.protocols.nsq.face import NsqFace
+from broker.config.load import Config, NsqConfig
+from broker.engine.engine import Engine
+from broker.routing.router import Router
+from broker.protocols.nsq.frontend import NsqFace
 from broker.protocols.nsq.session import NsqSession
-from broker.server_engine import engine_limits
+from broker.server.engine import engine_limits
 
 Frame = tuple[int, bytes]
 RESPONSE, ERROR, MESSAGE = range(3)

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from broker import limits
-from broker.core.ear import Ear, listeners, publish
-from broker.core.router import Router
-from broker.protocols.nats.login import Identity
-from broker.protocols.nats.monitor_options import PageError
-from broker.protocols.nats.options import ClientOptions
-from broker.protocols.nats.system import System
-from broker.protocols.nats.system_envelope import Envelope, Who
-from broker.protocols.nats.system_requests import Actions
+from broker.routing.local import Ear, listeners, publish
+from broker.routing.router import Router
+from broker.protocols.nats.auth.authenticator import Identity
+from broker.protocols.nats.monitoring.options import PageError
+from broker.protocols.nats.wire.options import ClientOptions
+from broker.protocols.nats.system.system import System
+from broker.protocols.nats.system.envelope import Envelope, Who
+from broker.protocols.nats.system.requests import Actions
 from broker.protocols.nats.system_view import Json, Station
 
 SERVER_ID = "NSERVER"

@@ -11,7 +11,7 @@ from fakes import FakeNats, FakePeer
 from harness.certificates import Pair
 
 from broker.protocols.nats.settings import Tls
-from broker.protocols.nats.tls_policy import TlsPolicy
+from broker.protocols.nats.tls import TlsPolicy
 
 
 class Secure:

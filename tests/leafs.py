@@ -19,7 +19,7 @@ from harness.originals import nats_server_on_path
 from nats.aio.client import Client
 
 from broker.net.listener import Runtime
-from broker.protocols.nats.conf_reader import read_text
+from broker.protocols.nats.conf.reader import read_text
 from broker.protocols.nats.server import NatsServer
 
 DEADLINE_S = 20.0

@@ -12,7 +12,7 @@ import uvloop
 from harness import Address
 
 from broker.net.listener import Runtime
-from broker.protocols.nats.conf_reader import read_text
+from broker.protocols.nats.conf.reader import read_text
 from broker.protocols.nats.server import NatsServer
 
 START_S = 30.0

@@ -14,12 +14,12 @@ from typing import Any
 import uvloop
 from fakes_nsq import Frame
 
-from broker.config import Config, NsqConfig
-from broker.core.engine import Engine
-from broker.core.router import Router
+from broker.config.load import Config, NsqConfig
+from broker.engine.engine import Engine
+from broker.routing.router import Router
 from broker.net.listener import Runtime
-from broker.protocols.nsq.door import NsqDoor
-from broker.server_engine import engine_limits
+from broker.protocols.nsq.listener import NsqDoor
+from broker.server.engine import engine_limits
 
 DEADLINE_S = 20
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import orjson
 
-from broker.protocols.nats import nkeys, settings, tokens
-from broker.protocols.nats.nkeys import CurvePair, KeyPair
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats import settings
+from broker.protocols.nats.auth.jwt import tokens
+from broker.protocols.nats.auth.nkeys import CurvePair, KeyPair
 from tests.nats_tokens import NO_LIMITS, Company, Tenant, user
 
 VIOLATION = "Authorization Violation"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.protocols.nats import nkeys
+from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.settings import Account, Authorization, Settings, User
 
 VIOLATION = "Authorization Violation"

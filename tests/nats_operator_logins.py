@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from broker.protocols.nats import nkeys, tokens
-from broker.protocols.nats.nkeys import USER, KeyPair
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.jwt import tokens
+from broker.protocols.nats.auth.nkeys import USER, KeyPair
 from broker.protocols.nats.settings import Resolver, Settings
 from tests.nats_logins import VIOLATION, Case, Try, login, silent
 from tests.nats_tokens import (

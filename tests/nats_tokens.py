@@ -6,8 +6,9 @@ from typing import Any
 
 import orjson
 
-from broker.protocols.nats import nkeys, tokens
-from broker.protocols.nats.nkeys import ACCOUNT, OPERATOR, USER, KeyPair
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.jwt import tokens
+from broker.protocols.nats.auth.nkeys import ACCOUNT, OPERATOR, USER, KeyPair
 
 NO_LIMITS = {"subs": -1, "data": -1, "payload": -1}
 ACCOUNT_LIMITS = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from broker.protocols.nats import nkeys
-from broker.protocols.nats.nkeys import KeyPair
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.nkeys import KeyPair
 from broker.protocols.nats.server import NatsServer
 
 

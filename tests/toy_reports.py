@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.spark.report.rollup_page import Shown
+from broker.spark.rollup.page import Shown
 
 HOUR = 3600 * 10**6
 START = 1_763_740_800 * 10**6

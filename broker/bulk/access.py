@@ -12,9 +12,9 @@ import hmac
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker import errors_bulk
-from broker.bulk.answers import RefusedError
-from broker.config_parse import check_pattern, pattern_matches
+from broker.bulk import errors as errors_bulk
+from broker.bulk.responses import RefusedError
+from broker.base.settings import check_pattern, pattern_matches
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from cramjam import zstd
 
-from broker import limits_bulk
+from broker.bulk import limits as limits_bulk
 
 if TYPE_CHECKING:
-    from broker.core.ranges import Range
+    from broker.engine.bulk.ranges import Range
 
 ZSTD = "zstd"
 GZIP = "gzip"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from broker import limits_bulk
-from broker.bulk.files import save
-from broker.durable import unsealed
+from broker.bulk import limits as limits_bulk
+from broker.base.files import save
+from broker.base.durable import unsealed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import orjson
 
-from broker.client import defaults
+from broker.bench import limits as defaults
 
 if TYPE_CHECKING:
-    from broker.client.scenarios import (
+    from broker.bench.scenarios import (
         NatsFlowPlan,
         NatsRequestPlan,
         NsqFlowPlan,
@@ -136,7 +136,7 @@ def _given(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(run: Callable[[P, Progress | None], Result], plan: P, as_json: bool) -> None:
-    from broker.client.loadgen import LoadError
+    from broker.bench.loadgen import LoadError
 
     meter = _Meter() if sys.stderr.isatty() else None
     try:
@@ -178,7 +178,7 @@ def stan() -> None:
 @_options(_pubs, _subject, _subjects)
 def nats_pub(as_json: bool, **plan: Any) -> None:
     """Publish only, until the server answers a PING after the last message."""
-    from broker.client.scenarios import NatsFlowPlan, run_nats_flow
+    from broker.bench.scenarios import NatsFlowPlan, run_nats_flow
 
     _run(run_nats_flow, NatsFlowPlan(**_given(plan)), as_json)
 
@@ -198,7 +198,7 @@ def nats_pub(as_json: bool, **plan: Any) -> None:
 )
 def nats_pubsub(as_json: bool, **plan: Any) -> None:
     """Publish and receive, until each subscriber has everything."""
-    from broker.client.scenarios import NatsFlowPlan, run_nats_flow
+    from broker.bench.scenarios import NatsFlowPlan, run_nats_flow
 
     _run(run_nats_flow, NatsFlowPlan(**_given(plan)), as_json)
 
@@ -210,7 +210,7 @@ def nats_pubsub(as_json: bool, **plan: Any) -> None:
 @click.option("--spin", is_flag=True, help="Poll without sleeping: steadier, but takes a core.")
 def nats_request(as_json: bool, **plan: Any) -> None:
     """Request and reply, with latency percentiles."""
-    from broker.client.scenarios import NatsRequestPlan, run_nats_request
+    from broker.bench.scenarios import NatsRequestPlan, run_nats_request
 
     _run(run_nats_request, NatsRequestPlan(**_given(plan)), as_json)
 
@@ -220,7 +220,7 @@ def nats_request(as_json: bool, **plan: Any) -> None:
 @_options(_pubs, _batch, _window, _topic)
 def nsq_pub(as_json: bool, **plan: Any) -> None:
     """Publish only, until the last OK."""
-    from broker.client.scenarios import NsqFlowPlan, run_nsq_flow
+    from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
 
     _run(run_nsq_flow, NsqFlowPlan(subs=0, **_given(plan)), as_json)
 
@@ -238,7 +238,7 @@ def nsq_pub(as_json: bool, **plan: Any) -> None:
 )
 def nsq_pubfin(as_json: bool, **plan: Any) -> None:
     """Publish, receive and FIN, until the server has taken the last FIN."""
-    from broker.client.scenarios import NsqFlowPlan, run_nsq_flow
+    from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
 
     if plan["rate"] is not None and plan["batch"] != 1:
         raise click.UsageError("--rate needs single messages: leave --batch away")
@@ -257,7 +257,7 @@ _pub_acks = _count("--window", defaults.STAN_WINDOW, "PubAcks that each publishe
 @_options(_pubs, _pub_acks, _channel, _cluster)
 def stan_pub(as_json: bool, **plan: Any) -> None:
     """Publish only, until the last PubAck; latency is from the one to the other."""
-    from broker.client.scenarios import StanFlowPlan, run_stan_flow
+    from broker.bench.scenarios import StanFlowPlan, run_stan_flow
 
     _run(run_stan_flow, StanFlowPlan(**_given(plan)), as_json)
 
@@ -269,6 +269,6 @@ def stan_pub(as_json: bool, **plan: Any) -> None:
 @_count("--max-in-flight", defaults.STAN_IN_FLIGHT, "Messages a subscriber has not acked.")
 def stan_pubsub(as_json: bool, **plan: Any) -> None:
     """Publish, receive and ack, until the server has taken the last Ack."""
-    from broker.client.scenarios import StanFlowPlan, run_stan_flow
+    from broker.bench.scenarios import StanFlowPlan, run_stan_flow
 
     _run(run_stan_flow, StanFlowPlan(**_given(plan)), as_json)

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from broker import limits
-from broker.config import ConfigError, load
-from broker.protocols.nats.conf_text import ConfErrors
-from broker.redact import redacted
-from broker.server_nats import nats_settings
+from broker.config.load import ConfigError, load
+from broker.protocols.nats.conf.text import ConfErrors
+from broker.base.redact import redacted
+from broker.protocols.nats.service import nats_settings
 
 
 @click.command("check-config")

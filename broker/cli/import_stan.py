@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 import click
 import uvloop
 
-from broker import limits, logs
-from broker.config import ConfigError, load
+from broker import limits
+from broker.base import logs
+from broker.config.load import ConfigError, load
 from broker.net.umask import narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.config import Config
-    from broker.server_import_stan import Import, Outcome
+    from broker.config.load import Config
+    from broker.importers.stan import Import, Outcome
 
 # What is no folder but says where a database is: a URL, or Go's words for MySQL and PostgreSQL.
 _SQL = re.compile(r"\w+://|.*@(tcp|unix)?\(|.*\b(dbname|sslmode)=", re.DOTALL)
@@ -52,8 +53,8 @@ def import_stan(
     Run it again when it was interrupted: it goes on where it was. The exit code is 0 when all was
     taken over, 3 when something could not be read (it is listed), 1 when nothing could be done.
     """
-    from broker.server_import import ImportRefusedError
-    from broker.server_import_stan import importing
+    from broker.importers.nsqd import ImportRefusedError
+    from broker.importers.stan import importing
 
     if _SQL.match(folder):
         click.echo(f"import-stan: {folder}: SQL stores are not read, only file stores", err=True)

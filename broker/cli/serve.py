@@ -17,15 +17,16 @@ import click
 import orjson
 import uvloop
 
-from broker import __version__, limits, logs
+from broker import __version__, limits
+from broker.base import logs
 from broker.cli import open_files
-from broker.config import Address, Config, ConfigError, load
+from broker.config.load import Address, Config, ConfigError, load
 from broker.net import umask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from broker.server import Server
+    from broker.server.server import Server
 
 log = logging.getLogger("broker.serve")
 
@@ -75,7 +76,7 @@ async def run(
 ) -> int:
     """Start, announce it, wait for a signal, drain; the exit code."""
     with lasting_memory():
-        from broker.server import Server
+        from broker.server.server import Server
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

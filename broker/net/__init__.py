@@ -1,1 +1,1 @@
-"""Sockets: connections and listeners. It meets sessions through the seams of `broker.core`."""
+"""Sockets: connections and listeners. It meets sessions through `broker.runtime.interfaces`."""

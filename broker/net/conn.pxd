@@ -1,8 +1,8 @@
 # cython: language_level=3
 """One accepted connection: moves bytes between a uvloop transport and a session."""
-from broker.core.inbuf cimport InBuf
-from broker.core.outbuf cimport OutBuf
-from broker.core.seams cimport Session, Task
+from broker.runtime.inbuf cimport InBuf
+from broker.runtime.outbuf cimport OutBuf
+from broker.runtime.interfaces cimport Session, Task
 from broker.net.filters cimport Filter, Tls
 
 

@@ -4,10 +4,10 @@ from asyncio import BaseTransport, BufferedProtocol
 from ssl import SSLContext
 from typing import Any, final
 
-from broker.core.inbuf import InBuf
-from broker.core.outbuf import ChunkPool, OutBuf
-from broker.core.seams import Session
-from broker.core.turn import Turn
+from broker.runtime.inbuf import InBuf
+from broker.runtime.outbuf import ChunkPool, OutBuf
+from broker.runtime.interfaces import Session
+from broker.runtime.turn import Turn
 from broker.net.filters import Filter, Tls
 
 @final

@@ -17,15 +17,15 @@ import termios
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memmove
 
-from broker.core.inbuf cimport InBuf
-from broker.core.outbuf cimport Chunk, OutBuf, out_waiting
-from broker.core.seams cimport Session, Task
+from broker.runtime.inbuf cimport InBuf
+from broker.runtime.outbuf cimport Chunk, OutBuf, out_waiting
+from broker.runtime.interfaces cimport Session, Task
 from broker.net.filters cimport Filter, Tls
 
 from broker import errors, limits
 from broker.net.filters import Deflate, FilterError, Snappy
 from broker.net.tls import common_name
-from broker.openssl import cipher_name, shown_behind, version_name
+from broker.net.openssl import cipher_name, shown_behind, version_name
 
 LOG = logging.getLogger('broker.net')
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker import limits
-from broker.core.inbuf import InBuf
-from broker.core.outbuf import ChunkPool
-from broker.core.turn import Turn
+from broker.runtime.inbuf import InBuf
+from broker.runtime.outbuf import ChunkPool
+from broker.runtime.turn import Turn
 from broker.net import umask
 from broker.net.conn import Conn
 from broker.net.handshakes import Handshakes
@@ -27,7 +27,7 @@ from broker.net.sockets import bound
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from broker.core.seams import Session
+    from broker.runtime.interfaces import Session
 
 _NS_PER_MS = 1_000_000
 

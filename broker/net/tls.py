@@ -14,7 +14,7 @@ from typing import Final, Literal
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from broker.openssl import accept_any_certificate, load_authorities, load_pair
+from broker.net.openssl import accept_any_certificate, load_authorities, load_pair
 
 ClientCertificate = Literal["", "request", "require", "require-verify"]
 

@@ -19,7 +19,7 @@ from broker import errors, limits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.net.knock import Knock
+    from broker.net.handover import Knock
 
 HEAD_END: Final = b"\r\n\r\n"
 _VERSIONS: Final = frozenset({"HTTP/1.0", "HTTP/1.1"})

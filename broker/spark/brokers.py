@@ -12,14 +12,14 @@ from typing import Self
 
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import Refused, Unreachable, WrongDoor
-from broker.errors_spark import (
+from broker.spark.errors import (
     DOWN,
     SAME_PARTITION,
     BrokerDownError,
     OptionError,
     WrongDoorError,
 )
-from broker.limits_spark import TOLD_AT_ONCE
+from broker.spark.limits import TOLD_AT_ONCE
 from broker.spark.offsets import Offsets, Place
 from broker.spark.options import Access, Progress, Wanted
 from broker.spark.topics import Entry, Survey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from broker.errors_spark import LOST, DataLossError
+from broker.spark.errors import LOST, DataLossError
 
 log = logging.getLogger("twinwire.spark")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from broker.errors_spark import BAD_OFFSET, OptionError
+from broker.spark.errors import BAD_OFFSET, OptionError
 
 
 class Place(NamedTuple):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.client.bulk.options import Options, Tls, parse_server
-from broker.errors_spark import (
+from broker.spark.errors import (
     BAD_VALUE,
     CONFLICT,
     MISSING,
@@ -23,7 +23,7 @@ from broker.errors_spark import (
     UNKNOWN,
     OptionError,
 )  # fmt: skip
-from broker.limits_spark import (
+from broker.spark.limits import (
     FETCH_BYTES,
     FETCH_BYTES_MAX,
     FETCH_RETRIES,

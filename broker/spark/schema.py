@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broker.errors_spark import (
+from broker.spark.errors import (
     COLUMN_MISSING,
     COLUMN_TYPE,
     ID_MISSING,
@@ -26,7 +26,7 @@ from broker.errors_spark import (
     UNKNOWN_COLUMN,
     OptionError,
 )
-from broker.spark.settings import DEDUPE, WriteSettings
+from broker.spark.source.options import DEDUPE, WriteSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa

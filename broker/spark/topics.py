@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker.errors_spark import NO_MATCH, NO_TOPIC
+from broker.spark.errors import NO_MATCH, NO_TOPIC
 from broker.spark.offsets import Mark, Offsets, Place
 from broker.spark.options import Wanted
 

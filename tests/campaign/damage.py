@@ -33,11 +33,11 @@ from harness.http import request
 from harness.servers import START_DEADLINE_S
 from harness.stan import StanClient
 
-from broker.config import load as load_config
-from broker.core.files import escape, unescape
-from broker.core.publish import append, outcome
-from broker.core.segment import scan_records
-from broker.server import Server
+from broker.config.load import load as load_config
+from broker.engine.log.files import escape, unescape
+from broker.engine.log.publish import append, outcome
+from broker.engine.log.segment import scan_records
+from broker.server.server import Server
 from campaign import links, report
 from campaign.brokers import ForkedBroker, Spawner
 from campaign.faults import Faults

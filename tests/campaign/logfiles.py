@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.core.files import escape
-from broker.core.segment import scan_records
+from broker.engine.log.files import escape
+from broker.engine.log.segment import scan_records
 
 HEADER = 64
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 import broker.cli.serve  # noqa: E402
-import broker.server  # noqa: E402, F401
+import broker.server.server  # noqa: E402, F401
 from broker.cli import main as command_line  # noqa: E402
 
 PR_SET_PDEATHSIG = 1

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from archives import archiver
 from fakes_spark import FakeSpark
 
-from broker.spark.jobs import archive_write
-from broker.spark.manifest import Manifest
+from broker.spark.archive import write as archive_write
+from broker.spark.archive.manifest import Manifest
 
 PLACES = {
     "noted": (Manifest, "note"),

@@ -18,7 +18,7 @@ from fakes_spark import FakeSpark
 from harness import Server
 from live_spark import SYNCED, fill, numbered
 
-from broker.spark.manifest import Manifest
+from broker.spark.archive.manifest import Manifest
 
 VICTIM = Path(__file__).parent / "archive_victim.py"
 SPARK: Any = FakeSpark()

@@ -13,7 +13,7 @@ from live_spark import SYNCED, fill, numbered
 
 pq = pytest.importorskip("pyarrow.parquet")
 
-from broker.cli.export import export  # noqa: E402
+from broker.cli.tools.export import export  # noqa: E402
 
 
 def test_in_the_middle_of_a_range(

@@ -29,9 +29,9 @@ from harness.engine import (
     segment_files,
 )
 
-from broker.core import vfs
-from broker.core.publish import append, outcome
-from broker.core.taker import Taker
+from broker.runtime import vfs
+from broker.engine.log.publish import append, outcome
+from broker.engine.cursor.local import Taker
 
 ALWAYS = 1 << 40
 RUNS_MAX = 400
@@ -330,11 +330,11 @@ def test_metadata_that_cannot_be_saved(folder: Path, monkeypatch: pytest.MonkeyP
         def full(*_: object, **__: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr("broker.core.log.save_meta", full)
+        monkeypatch.setattr("broker.engine.log.log.save_meta", full)
         with pytest.raises(OSError, match="No space"):
             rig.log("other")
         assert "other" not in rig.engine.logs
-        monkeypatch.setattr("broker.core.log.has_meta", lambda *_: False)  # as if there was news
+        monkeypatch.setattr("broker.engine.log.log.has_meta", lambda *_: False)  # as if there was news
         assert rig.publish(log, [b"x"]) == [1]
         rig.close()
         assert any("cannot be saved" in text for _, text, _ in rig.reports)

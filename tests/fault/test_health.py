@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness.engine import SYNC, WRITE, Rig, scratch
 
-from broker.core import vfs
+from broker.runtime import vfs
 
 FOR_EVER = 1 << 20
 

@@ -19,7 +19,7 @@ from fakes import START_NS, WALL_NS
 from fault.victim import SMALL, body_of
 from harness.engine import Rig, scratch
 
-from broker.core.taker import Taker
+from broker.engine.cursor.local import Taker
 
 ROUNDS = 12
 START_SECONDS = 20

@@ -12,7 +12,7 @@ import pytest
 from harness import Broker
 from harness.http import request
 
-from broker.core import catalog
+from broker.engine import catalog
 
 pytestmark = pytest.mark.only_ours
 

@@ -16,8 +16,8 @@ import pytest
 from fault.commit_victim import PARTS, TOPICS, rows
 from harness.engine import scratch
 
-from broker.core.files import load_meta
-from broker.core.segment import scan_records
+from broker.engine.log.files import load_meta
+from broker.engine.log.segment import scan_records
 
 KILLED = 9
 REFUSED = 256

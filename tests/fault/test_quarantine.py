@@ -11,7 +11,7 @@ from harness.peer import nats_peer, nsq_peer
 from harness.stan import StanClient
 from harness.stan_wire import FIRST
 
-from broker.core.files import crc_of
+from broker.engine.log.files import crc_of
 
 if TYPE_CHECKING:
     from pathlib import Path

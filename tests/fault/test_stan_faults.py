@@ -15,7 +15,7 @@ from harness.stan import StanClient
 from harness.stan_live import LiveBroker
 from harness.stan_wire import FIRST
 
-from broker.core import vfs
+from broker.runtime import vfs
 
 if TYPE_CHECKING:
     from conftest import StartBroker

@@ -11,7 +11,7 @@ from harness.stan import StanClient
 from harness.stan_live import TEXT, LiveBroker
 
 from broker import limits
-from broker.core.rewind import TimeSearch
+from broker.engine.cursor.rewind import TimeSearch
 from broker.protocols.stan import subscriptions
 
 pytestmark = pytest.mark.only_ours

@@ -10,7 +10,7 @@ from fuzz.engine import Target, cuts_of
 from fuzz.peers import FencedPeer
 from fuzz.watch import fence_end
 
-from broker.protocols.nats.leaf_wire import scan_link
+from broker.protocols.nats.leafnodes.wire import scan_link
 
 HELLO = b'CONNECT {"name":"n","headers":true}\r\n'
 SEEDS = [

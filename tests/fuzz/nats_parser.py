@@ -11,7 +11,7 @@ from fuzz.peers import FencedPeer
 from fuzz.watch import fence_end
 from fuzz.wire_seeds import transcripts
 
-from broker.protocols.nats.wire import scan_bytes
+from broker.protocols.nats.wire.wire import scan_bytes
 
 SEEDS = [
     b"PUB a 5\r\nhello\r\n" * 3,

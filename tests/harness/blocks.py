@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from broker.core.segment import crc32c
+from broker.engine.log.segment import crc32c
 from harness.frames import LOG_ID, frame, record
 
 HEAD = struct.Struct("<8sIIQ")

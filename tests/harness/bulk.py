@@ -8,7 +8,7 @@ import struct
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from broker.core.segment import crc32c
+from broker.engine.log.segment import crc32c
 from harness.http import Answer
 from harness.servers import Address
 

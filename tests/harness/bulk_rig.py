@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.bulk.answers import RefusedError
-from broker.bulk.staging import Bounds
-from broker.bulk.writes import Writes
-from broker.core.engine import Engine
-from broker.core.router import Router
-from broker.core.segment import scan_records
-from broker.core.turn import Turn
+from broker.bulk.responses import RefusedError
+from broker.bulk.write.staging import Bounds
+from broker.bulk.write.service import Writes
+from broker.engine.engine import Engine
+from broker.routing.router import Router
+from broker.engine.log.segment import scan_records
+from broker.runtime.turn import Turn
 from harness.engine import LIMITS
 from harness.upload import block
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from broker.protocols.nats import nkeys, tokens
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.jwt import tokens
 from broker.protocols.nats.settings import Settings
 from harness.certificates import Authority
 

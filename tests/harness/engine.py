@@ -17,11 +17,11 @@ from typing import Any
 
 from fakes import FakeLoop
 
-from broker.core import vfs
-from broker.core.engine import Engine
-from broker.core.publish import append, outcome
-from broker.core.router import Router
-from broker.core.taker import Taker
+from broker.runtime import vfs
+from broker.engine.engine import Engine
+from broker.engine.log.publish import append, outcome
+from broker.routing.router import Router
+from broker.engine.cursor.local import Taker
 
 WAIT_MS = 20_000
 SECOND = 10**9

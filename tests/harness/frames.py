@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from broker.client.bulk.frame import HEAD, MAGIC
-from broker.core.segment import crc32c
+from broker.engine.log.segment import crc32c
 
 LOG_ID = bytes(range(16))
 NOW_NS = 1_700_000_000_123_456_789

@@ -35,7 +35,7 @@ class FileServer:
     def __init__(self, folder: Path, text: str) -> None:
         if TARGET_ORIGINAL and "nats-server" in Originals.missing():
             pytest.skip("nats-server is not on PATH")
-        if not TARGET_ORIGINAL and find_spec("broker.cli.nats_server") is None:
+        if not TARGET_ORIGINAL and find_spec("broker.cli.dropin.nats_server.command") is None:
             pytest.skip("this broker is not run as nats-server")
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Data folders of nsqd, written by the documented format: see broker/protocols/nsq/diskqueue.py."""
+"""Data folders of nsqd, written by the documented format: see broker/importers/diskqueue.py."""
 
 from __future__ import annotations
 

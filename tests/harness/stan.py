@@ -32,7 +32,7 @@ class StanServer:
     def __init__(self, folder: Path, *flags: str) -> None:
         if TARGET_ORIGINAL and shutil.which(PROGRAM) is None:
             pytest.skip(f"{PROGRAM} is not on PATH")
-        if not TARGET_ORIGINAL and find_spec("broker.cli.nats_streaming_server") is None:
+        if not TARGET_ORIGINAL and find_spec("broker.cli.dropin.nats_streaming.command") is None:
             pytest.skip(f"this broker is not run as {PROGRAM}")
         folder.mkdir(parents=True, exist_ok=True)
         self.flags = flags

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import uvloop
 
-from broker.config import load
-from broker.core import vfs
-from broker.server import Server as Whole
+from broker.config.load import load
+from broker.runtime import vfs
+from broker.server.server import Server as Whole
 from harness.servers import Address
 
 START_S = 30.0

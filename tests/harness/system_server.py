@@ -11,7 +11,7 @@ from typing import Any, Self
 import uvloop
 
 from broker.net.listener import Runtime
-from broker.protocols.nats.conf_reader import read_text
+from broker.protocols.nats.conf.reader import read_text
 from broker.protocols.nats.server import NatsServer
 from harness.system_account import CONFIG
 

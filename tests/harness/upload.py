@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from broker.core.segment import crc32c
+from broker.engine.log.segment import crc32c
 
 HEAD = 24
 

@@ -153,7 +153,7 @@ def test_before_what_is_kept(start_broker: Start, uniq: str) -> None:
 def test_export(start_broker: Start, uniq: str, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    from broker.cli.export import export
+    from broker.cli.tools.export import export
 
     server = start_broker(CONFIG)
     words = [uniq, "--bulk-address", door_of(server), "--out", str(tmp_path / "lake")]

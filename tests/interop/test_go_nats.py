@@ -9,7 +9,7 @@ import pytest
 from harness.certificates import Authority
 from harness.nats_file import FileServer
 
-from broker.protocols.nats.nkeys import KeyPair
+from broker.protocols.nats.auth.nkeys import KeyPair
 
 PERMISSIONS = "permissions: {publish: {deny: secret}, subscribe: {deny: secret}}"
 StartServer = Callable[[str], FileServer]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.protocols.nats import nkeys
-from broker.protocols.nats.nkeys import USER, KeyPair
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.nkeys import USER, KeyPair
 from tests.interop.test_leaf_logins import DOOR, reload
 from tests.leafs import Raw, on_uvloop, ours, until
 from tests.nats_tokens import ACCOUNT_LIMITS, Company, Tenant, user

@@ -15,15 +15,15 @@ import uvloop
 from harness.bulk import read_frame
 from msgspec import structs
 
-from broker import server_import as nsqd
-from broker import server_import_stan as stan
-from broker.bulk.answers import RefusedError
-from broker.bulk.readers import Position
-from broker.config import Config, load
-from broker.core.ranges import Range, readable_from
-from broker.core.syncing import durable_next
-from broker.core.taker import Taker
-from broker.server import Server
+from broker.importers import nsqd
+from broker.importers import stan
+from broker.bulk.responses import RefusedError
+from broker.bulk.read.readers import Position
+from broker.config.load import Config, load
+from broker.engine.bulk.ranges import Range, readable_from
+from broker.engine.log.sync import durable_next
+from broker.engine.cursor.local import Taker
+from broker.server.server import Server
 from powercut import sources
 from powercut.bodies import LANE, body_of, number_of
 from powercut.ledger import Ledger

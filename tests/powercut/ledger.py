@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from broker.core.journal import read_journal
+from broker.engine.cursor.journal import read_journal
 from powercut import sources
 from powercut.history import END, FDATASYNC, FSYNC, History
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from broker import limits
 from broker.cli import entry
-from broker.core import catalog
+from broker.engine import catalog
 
 CONFIG = """
 [server]

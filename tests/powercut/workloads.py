@@ -20,7 +20,7 @@ from harness.nsq_wire import MESSAGE, Wire
 from harness.stan import StanClient
 from harness.upload import block
 
-from broker.core.segment import crc32c
+from broker.engine.log.segment import crc32c
 from powercut import sources
 from powercut.bodies import LANE, body_of, number_of
 from powercut.recording import GIVEN, Recorded, Recording

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.acks import AckSet
+from broker.engine.cursor.acks import AckSet
 
 WINDOW = 10_000
 WORDS_MIN = 64

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.deadletter import DeadLetters
-from broker.core.rewind import rewind
-from broker.core.taker import Taker
+from broker.engine.cursor.deadletter import DeadLetters
+from broker.engine.cursor.rewind import rewind
+from broker.engine.cursor.local import Taker
 
 CONSUMERS = 3
 WAIT = 10.0

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.heap import Alarms
+from broker.runtime.heap import Alarms
 
 ITEMS = 200
 DUE = st.integers(-50, 50) | st.integers(-(2**63), 2**63 - 1)

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.inflight import Inflight
+from broker.engine.cursor.inflight import Inflight
 
 SLAB = 1024
 # Seqs of one bucket and its neighbours, of a run, and far apart.

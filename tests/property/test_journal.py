@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.core.journal import read_journal
-from broker.core.segment import FormatError, crc32c
+from broker.engine.cursor.journal import read_journal
+from broker.engine.log.segment import FormatError, crc32c
 
 MAGIC = b"TWINCUR\0" + struct.pack("<HHI", 1, 0, 0)
 U64 = st.integers(0, 2**64 - 1) | st.integers(0, 300)

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.core.cursor import Cursor
-from broker.core.limiter import limit
-from broker.core.taker import Taker
+from broker.engine.cursor.cursor import Cursor
+from broker.engine.log.limiter import limit
+from broker.engine.cursor.local import Taker
 
 FILE_HEADER_BYTES = 64
 HEADER = 40  # of a record

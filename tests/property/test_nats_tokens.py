@@ -7,9 +7,10 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocols.nats import certificates, claims, nkeys, token_checks, tokens
-from broker.protocols.nats.nkeys import KeyPair
-from broker.protocols.nats.tokens import Invalid
+from broker.protocols.nats.auth import certificates, nkeys
+from broker.protocols.nats.auth.jwt import claims, validate as token_checks, tokens
+from broker.protocols.nats.auth.nkeys import KeyPair
+from broker.protocols.nats.auth.jwt.tokens import Invalid
 from tests.nats_tokens import Company, Tenant, scoped, user
 
 TENANT, COMPANY, BOB = Tenant(), Company(), KeyPair("U")

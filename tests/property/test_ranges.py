@@ -11,8 +11,8 @@ from harness.engine import Rig, scratch, segment_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.publish import append
-from broker.core.ranges import Range
+from broker.engine.log.publish import append
+from broker.engine.bulk.ranges import Range
 
 Published = tuple[bytes, bytes, bytes, bytes]  # subject, reply, headers, body
 

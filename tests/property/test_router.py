@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.core.ear import Ear, publish
-from broker.core.router import Router
+from broker.routing.local import Ear, publish
+from broker.routing.router import Router
 
 EARS = 3
 TOKENS = st.sampled_from([b"a", b"b", b"c", b"long-token-of-more-than-eight", b"*", b">", b"a*"])

@@ -19,9 +19,9 @@ pytest.importorskip("pyspark")
 
 from driven_spark import COLUMNS, Query, Row, read_batch
 
-from broker.errors_spark import BrokerDownError, DataLossError, OptionError
-from broker.spark.settings import read_settings
-from broker.spark.source import BatchReader
+from broker.spark.errors import BrokerDownError, DataLossError, OptionError
+from broker.spark.source.options import read_settings
+from broker.spark.source.batch import BatchReader
 
 SMALL = {
     "storage": {

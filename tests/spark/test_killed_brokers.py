@@ -19,7 +19,7 @@ from broker.spark.jobs import archive, rollup, spread, triage
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.replay import Replaying
 from broker.spark.jobs.replay import build as build_replay
-from broker.spark.jobs.replay_plan import Wish
+from broker.spark.archive.replay import Wish
 from broker.spark.jobs.rollup import Rolling
 from broker.spark.jobs.triage import Triaging
 

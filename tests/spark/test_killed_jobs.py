@@ -22,7 +22,7 @@ pytest.importorskip("pyarrow")
 
 from broker.client.bulk.reading import read_arrow
 from broker.spark.jobs.compact import Compacter, Compacting
-from broker.spark.manifest import Manifest
+from broker.spark.archive.manifest import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,11 +16,11 @@ pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq
 
-from broker.cli.export import export
-from broker.errors_jobs import JobError
-from broker.spark.jobs import archive_table
+from broker.cli.tools.export import export
+from broker.spark.jobs.errors import JobError
+from broker.spark.archive import table as archive_table
 from broker.spark.jobs.command import Job
-from broker.spark.manifest import Manifest
+from broker.spark.archive.manifest import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

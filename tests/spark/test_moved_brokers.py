@@ -19,7 +19,7 @@ from live_spark import SYNCED, fill, numbered, run, save, stream, written
 pytest.importorskip("pyarrow")
 
 from broker.client.bulk.reading import read_arrow
-from broker.errors_jobs import JobError
+from broker.spark.jobs.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ import pytest
 from harness import Server
 from live_spark import ROOT, environment, fill, numbered
 
-from broker.spark.manifest import Manifest
+from broker.spark.archive.manifest import Manifest
 
 JOBS = ROOT / "broker/spark/jobs"
 RECORDS = 300

@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 from broker.client.bulk.reading import read_arrow
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.replay import Replaying, build
-from broker.spark.jobs.replay_plan import Wish
+from broker.spark.archive.replay import Wish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

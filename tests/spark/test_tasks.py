@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import Unauthorized, Unreachable
-from broker.errors_spark import DataLossError, OptionError, UncommittedError
+from broker.spark.errors import DataLossError, OptionError, UncommittedError
 
 ROWS = StructType().add("topic", "string").add("value", "binary")
 QUERY = "5d0a6c1e-7d57-4a35-8e65-0c5d0a1b2c3d"

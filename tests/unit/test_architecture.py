@@ -100,15 +100,15 @@ def imported(source: str) -> Iterator[str]:
 
 def test_the_reader_of_imports() -> None:
     source = (
-        "from broker import limits, logs as l\n  from broker.core.heap cimport (\n  heap_t,\n)\n"
-        "import broker.config\ncimport broker.core.types as t  # import broker.cli\n"
+        "from broker import limits, logs as l\n  from broker.runtime.heap cimport (\n  heap_t,\n)\n"
+        "import broker.config.load\ncimport broker.runtime.types as t  # import broker.cli\n"
     )
     assert list(imported(source)) == [
         "broker.limits",
-        "broker.logs",
-        "broker.core.heap",
-        "broker.config",
-        "broker.core.types",
+        "broker.base.logs",
+        "broker.runtime.heap",
+        "broker.config.load",
+        "broker.runtime.types",
     ]
 
 
@@ -189,7 +189,7 @@ def test_configuration_is_read_in_one_place() -> None:
     """Other modules neither parse TOML nor look for settings in the environment."""
     reader = re.compile(r"^\s*import tomllib|environ\[|environ\.get|getenv", re.MULTILINE)
     wrong = [name_of(path) for path in CODE if reader.search(path.read_text())]
-    assert set(wrong) <= {"broker.config", "broker._build"}
+    assert set(wrong) <= {"broker.config.load", "broker._build"}
 
 
 COLUMNS_MAX = 100

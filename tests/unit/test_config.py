@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker import limits
-from broker.config import (
+from broker.config.load import (
     FLAGS,
     SECTIONS,
     Address,
@@ -23,7 +23,7 @@ from broker.config import (
     load,
     settings,
 )
-from broker.config_parse import (
+from broker.base.settings import (
     duration_text,
     key_lines,
     parse_address,

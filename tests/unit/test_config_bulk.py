@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import Address, ConfigError, load
+from broker.config.load import Address, ConfigError, load
 
 
 def read(path: Path, text: str):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from broker import limits
-from broker.config import Config, ConfigError, StanChannelConfig, StanConfig, load, settings
-from broker.protocols.stan.options import ChannelLimits, StanSettings
-from broker.server_engine import access_of
-from broker.server_stan import stan_settings
+from broker.config.load import Config, ConfigError, StanChannelConfig, StanConfig, load, settings
+from broker.protocols.stan.config import ChannelLimits, StanSettings
+from broker.server.engine import access_of
+from broker.protocols.stan.service import stan_settings
 
 COMMENTED = Path(__file__).resolve().parents[2] / "conf" / "twinwire.toml"
 

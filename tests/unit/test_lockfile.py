@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.lockfile import LOCK_NAME, DataLock, DataLockedError
+from broker.base.lockfile import LOCK_NAME, DataLock, DataLockedError
 
 HOLD = """
 import sys
 from pathlib import Path
-from broker.lockfile import DataLock
+from broker.base.lockfile import DataLock
 lock = DataLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

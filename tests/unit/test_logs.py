@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from broker import limits, logs
+from broker import limits
+from broker.base import logs
 
 log = logging.getLogger("broker.server")
 

@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
-from broker import logs
-from broker.config import ConfigError, load
-from broker.protocols.nsq.debug import _without_secrets
-from broker.redact import redacted
+from broker.base import logs
+from broker.config.load import ConfigError, load
+from broker.protocols.nsq.http.debug import _without_secrets
+from broker.base.redact import redacted
 
 S = "s3cr3t-Hunter2"
 

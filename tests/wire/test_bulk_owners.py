@@ -13,7 +13,7 @@ from harness.bulk import BulkClient
 from harness.bulk_writer import BulkWriter, bodies
 from harness.upload import block
 
-from broker.durable import unsealed
+from broker.base.durable import unsealed
 
 pytestmark = pytest.mark.only_ours
 

@@ -17,7 +17,8 @@ from harness.bulk import BulkClient, read_frame
 from harness.http import nsq_topic, request
 from harness.nats_client import NatsClient
 
-from broker import limits, limits_bulk
+from broker import limits
+from broker.bulk import limits as limits_bulk
 
 cramjam = pytest.importorskip("cramjam")
 pytestmark = pytest.mark.only_ours

@@ -11,7 +11,7 @@ from harness import Server
 from harness.bulk import BulkClient
 from harness.http import request
 
-from broker import limits_bulk
+from broker.bulk import limits as limits_bulk
 from tests.wire.test_bulk_ranges import numbered, publish
 
 pytestmark = pytest.mark.only_ours

@@ -17,7 +17,7 @@ from harness.bulk_writer import BulkWriter
 from harness.http import request
 from harness.stan_stores import recorded_store
 
-from broker.lockfile import DataLock
+from broker.base.lockfile import DataLock
 
 pytestmark = pytest.mark.only_ours
 

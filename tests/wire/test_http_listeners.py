@@ -19,9 +19,9 @@ from harness.http import nsq_topic, request
 from harness.programs import nsqd
 
 from broker import limits
-from broker.config import Address as LookupAddress
-from broker.config import LookupConfig
-from broker.protocols.nsq.lookup_server import LookupServer
+from broker.config.load import Address as LookupAddress
+from broker.config.load import LookupConfig
+from broker.protocols.nsq.lookup.server import LookupServer
 
 pytestmark = pytest.mark.only_ours
 

@@ -20,7 +20,7 @@ from harness.http import request
 from harness.nsq_wire import MESSAGE, Wire, body
 
 from broker.client.bulk.connection import Connection
-from broker.errors_spark import BrokerDownError
+from broker.spark.errors import BrokerDownError
 from broker.spark.jobs import rollup
 from broker.spark.jobs.archive import Archiver, Archiving
 from broker.spark.jobs.command import Job

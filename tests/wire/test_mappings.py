@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.protocols.nats.mapping import Mapper
-from broker.protocols.nats.placeholders import MappingError
+from broker.protocols.nats.accounts.mapping import Mapper
+from broker.protocols.nats.accounts.placeholders import MappingError
 from broker.protocols.nats.settings import Destination, Mapping
 
 CASES = json.loads((Path(__file__).parent / "nats" / "mappings.json").read_text())

@@ -14,8 +14,8 @@ from harness import RawPeer
 from harness.nats_file import FileServer
 from harness.websocket import PLAIN, WebPeer, door_of
 
-from broker.protocols.nats import nkeys
-from broker.protocols.nats.nkeys import USER, KeyPair
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.nkeys import USER, KeyPair
 from tests.nats_tokens import Company, Tenant, user
 
 COMPANY, A, BOB, EVE = Company(), Tenant("A"), KeyPair(USER), KeyPair(USER)

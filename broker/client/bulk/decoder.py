@@ -11,7 +11,7 @@ else:
     try:
         from broker.client.bulk.decode import Frame
     except ImportError as missing:
-        from broker.client.bulk.decode_plain import Frame
+        from broker.client.bulk.decode_python import Frame
 
         warnings.warn(
             f"the compiled decoder cannot be loaded ({missing}): records are decoded by Python, "

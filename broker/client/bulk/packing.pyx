@@ -15,7 +15,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcpy, memset
 
 from broker.client.bulk.records cimport line_end, piece_t, same
-from broker.core.types cimport tw_hash, tw_key_t
+from broker.runtime.types cimport tw_hash, tw_key_t
 
 import os
 

@@ -7,15 +7,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from broker import errors, limits
-from broker.protocols.nats.gate import pace
-from broker.protocols.nats.login import Identity, Refused
-from broker.protocols.nats.permit import permit_for
+from broker.protocols.nats.client.handshake import pace
+from broker.protocols.nats.auth.authenticator import Identity, Refused
+from broker.protocols.nats.client.permissions import permit_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
-    from broker.protocols.nats.gate import Gate
-    from broker.protocols.nats.session import NatsSession
+    from broker.protocols.nats.client.handshake import Gate
+    from broker.protocols.nats.client.session import NatsSession
 
 log = logging.getLogger("broker.nats")
 

@@ -14,8 +14,9 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import errors_cli, limits
-from broker.gotext import bool_text, duration_text, float_text, quoted
+from broker.cli.dropin import errors as errors_cli
+from broker import limits
+from broker.base.gotext import bool_text, duration_text, float_text, quoted
 from broker.protocols.nats.settings import SYSTEM_ACCOUNT, Settings, Tls
 
 if TYPE_CHECKING:

@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING
 from broker import errors, limits
 from broker.protocols.nats import auth
 from broker.protocols.nats import settings as conf
-from broker.protocols.nats.account import Account, Desk
-from broker.protocols.nats.callout_auth import OperatorCallout
-from broker.protocols.nats.client_log import ClientLog
-from broker.protocols.nats.closed import ClosedConnections
-from broker.protocols.nats.door import ANY_HOST, NatsDoor
-from broker.protocols.nats.exchange import Exchange
-from broker.protocols.nats.face import NatsFace
-from broker.protocols.nats.gate import Gate, bucket
-from broker.protocols.nats.leaf_nodes import LeafNodes
-from broker.protocols.nats.monitor_door import MonitorDoor
-from broker.protocols.nats.monitor_pages import MonitorPages
-from broker.protocols.nats.nkeys import SERVER, CurvePair, KeyPair
-from broker.protocols.nats.operator_link import OperatorLink
-from broker.protocols.nats.options import advertised, server_info
-from broker.protocols.nats.passwords import Passwords
+from broker.protocols.nats.accounts.account import Account, Desk
+from broker.protocols.nats.auth.callout_auth import OperatorCallout
+from broker.protocols.nats.client.log import ClientLog
+from broker.protocols.nats.monitoring.closed import ClosedConnections
+from broker.protocols.nats.listener import ANY_HOST, NatsDoor
+from broker.protocols.nats.accounts.exports import Exchange
+from broker.protocols.nats.client.frontend import NatsFace
+from broker.protocols.nats.client.handshake import Gate, bucket
+from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
+from broker.protocols.nats.monitoring.door import MonitorDoor
+from broker.protocols.nats.monitoring.pages import MonitorPages
+from broker.protocols.nats.auth.nkeys import SERVER, CurvePair, KeyPair
+from broker.protocols.nats.auth.jwt.link import OperatorLink
+from broker.protocols.nats.wire.options import advertised, server_info
+from broker.protocols.nats.auth.passwords import Passwords
 from broker.protocols.nats.recheck import Recheck
 from broker.protocols.nats.system_server import open_system, renew_system, tell_system
-from broker.protocols.nats.tls_policy import TlsPolicy, server_context
+from broker.protocols.nats.tls import TlsPolicy, server_context
 from broker.protocols.nats.websocket import WebsocketDoor
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Collection
 
-    from broker.core.router import Router
+    from broker.routing.router import Router
     from broker.net.listener import Door, Runtime
-    from broker.protocols.nats.session import NatsSession
-    from broker.protocols.nats.system import System
+    from broker.protocols.nats.client.session import NatsSession
+    from broker.protocols.nats.system.system import System
 
 log = logging.getLogger("broker.nats")
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from broker import limits
-from broker.core.router import Router
-from broker.logs import fields
-from broker.protocols.nats.login import Identity
-from broker.protocols.nats.options import ClientOptions
-from broker.protocols.nats.system_envelope import Envelope, encode
+from broker.routing.router import Router
+from broker.base.logs import fields
+from broker.protocols.nats.auth.authenticator import Identity
+from broker.protocols.nats.wire.options import ClientOptions
+from broker.protocols.nats.system.envelope import Envelope, encode
 
 log = logging.getLogger(__name__)
 

@@ -17,14 +17,14 @@ import re
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from broker import errors
-from broker.protocols.nats.tls_policy import peer_of
+from broker.protocols.nats.tls import peer_of
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from broker.protocols.nats.login import TlsPeer
-    from broker.protocols.nats.tls_policy import TlsPolicy
+    from broker.protocols.nats.auth.authenticator import TlsPeer
+    from broker.protocols.nats.tls import TlsPolicy
 
 LOG = logging.getLogger("broker.nats")
 # What OpenSSL says of plain text, and of alerts of the other side.

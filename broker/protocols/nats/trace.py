@@ -15,14 +15,15 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from broker import errors, limits, logs
-from broker.protocols.nats.wire import NAMES
+from broker import errors, limits
+from broker.base import logs
+from broker.protocols.nats.wire.wire import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.protocols.nats.leaf_session import LeafSession
-    from broker.protocols.nats.session import NatsSession
+    from broker.protocols.nats.leafnodes.session import LeafSession
+    from broker.protocols.nats.client.session import NatsSession
 
 log = logging.getLogger("broker.nats")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from broker import errors, limits
-from broker.net.knock import Knock
+from broker.net.handover import Knock
 from broker.net.listener import Door
 from broker.net.upgrade import Knocks, NotUpgraded, Request
 from broker.net.websocket import (
@@ -27,18 +27,18 @@ from broker.net.websocket import (
     WebSocket,
     accept_key,
 )
-from broker.protocols.nats.session import NatsSession
-from broker.protocols.nats.tls_policy import peer_of
+from broker.protocols.nats.client.session import NatsSession
+from broker.protocols.nats.tls import peer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.net.listener import Runtime
     from broker.protocols.nats import settings as conf
-    from broker.protocols.nats.face import NatsFace
-    from broker.protocols.nats.leaf_session import LeafSession
-    from broker.protocols.nats.login import TlsPeer
-    from broker.protocols.nats.tls_policy import TlsPolicy
+    from broker.protocols.nats.client.frontend import NatsFace
+    from broker.protocols.nats.leafnodes.session import LeafSession
+    from broker.protocols.nats.auth.authenticator import TlsPeer
+    from broker.protocols.nats.tls import TlsPolicy
 
 log = logging.getLogger("broker.nats")
 

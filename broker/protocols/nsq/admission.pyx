@@ -9,7 +9,7 @@ import logging
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from broker.protocols.nsq.permit cimport permitted
+from broker.protocols.nsq.authorization cimport permitted
 from broker.protocols.nsq.pulse cimport set_timer
 from broker.protocols.nsq.refusal cimport command_of
 from broker.protocols.nsq.session cimport HOLD_ORDER, NsqSession

@@ -22,7 +22,7 @@ import orjson
 from yarl import URL
 
 from broker import limits
-from broker.logs import fields
+from broker.base.logs import fields
 from broker.protocols.nsq.identify import folded, parse_json
 from broker.protocols.nsq.pattern import Pattern, PatternError
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from broker.protocols.nsq.wire import is_name
 
 if TYPE_CHECKING:
-    from broker.core.cursor import Cursor
-    from broker.core.log import Log
+    from broker.engine.cursor.cursor import Cursor
+    from broker.engine.log.log import Log
 
 
 def is_channel(cursor: Cursor) -> bool:

@@ -7,17 +7,17 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker import limits
-from broker.access import WRITE
-from broker.core.deadletter import ADDRESSED
-from broker.core.publish import append, outcome, settled
-from broker.core.taker import Taker
+from broker.protocols.access import WRITE
+from broker.engine.cursor.deadletter import ADDRESSED
+from broker.engine.log.publish import append, outcome, settled
+from broker.engine.cursor.local import Taker
 from broker.protocols.nsq.channels import channel_of
-from broker.protocols.nsq.deadletters import origin_of
+from broker.protocols.nsq.dead_letters import origin_of
 
 if TYPE_CHECKING:
-    from broker.core.cursor import Cursor
-    from broker.core.log import Log
-    from broker.protocols.nsq.deadletters import Origin
+    from broker.engine.cursor.cursor import Cursor
+    from broker.engine.log.log import Log
+    from broker.protocols.nsq.dead_letters import Origin
     from broker.protocols.nsq.topics import Topics
 
 

@@ -2,13 +2,13 @@
 """One NSQ connection as the broker sees it."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from broker.core.cursor cimport Cursor, consumer_t
-from broker.core.log cimport Log
-from broker.core.outbuf cimport OutBuf
-from broker.core.seams cimport Session
-from broker.protocols.nsq.face cimport NsqFace
-from broker.protocols.nsq.permit cimport Warrant
-from broker.protocols.nsq.promises cimport Promises
+from broker.engine.cursor.cursor cimport Cursor, consumer_t
+from broker.engine.log.log cimport Log
+from broker.runtime.outbuf cimport OutBuf
+from broker.runtime.interfaces cimport Session
+from broker.protocols.nsq.frontend cimport NsqFace
+from broker.protocols.nsq.authorization cimport Warrant
+from broker.protocols.nsq.pending cimport Promises
 from broker.protocols.nsq.wire cimport op_t, scan_t
 
 # nsqd's numbers, which /stats shows.

@@ -2,12 +2,12 @@
 
 from typing import Any, final
 
-from broker.core.cursor import Cursor
-from broker.core.seams import Session
+from broker.engine.cursor.cursor import Cursor
+from broker.runtime.interfaces import Session
 from broker.protocols.nsq.auth import Grant
-from broker.protocols.nsq.face import NsqFace
+from broker.protocols.nsq.frontend import NsqFace
 from broker.protocols.nsq.identify import Identity
-from broker.protocols.nsq.permit import Warrant
+from broker.protocols.nsq.authorization import Warrant
 
 @final
 class NsqSession(Session):

@@ -13,17 +13,17 @@ import logging
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from broker.core.cursor cimport ACK_NOT_OWNER, ACK_OK
-from broker.core.log cimport Log
-from broker.core.outbuf cimport OutBuf, out_commit, out_put, out_reserve
-from broker.core.seams cimport Session
-from broker.core.types cimport record_t, tw_assert
+from broker.engine.cursor.cursor cimport ACK_NOT_OWNER, ACK_OK
+from broker.engine.log.log cimport Log
+from broker.runtime.outbuf cimport OutBuf, out_commit, out_put, out_reserve
+from broker.runtime.interfaces cimport Session
+from broker.runtime.types cimport record_t, tw_assert
 from broker.protocols.nsq.admission cimport (
     ADMIT_GO_ON, ADMIT_WAIT, admit, admit_early, go_secure, identify)
-from broker.protocols.nsq.face cimport NsqFace, make_room
-from broker.protocols.nsq.permit cimport Warrant, authenticate, forget, take_grant
+from broker.protocols.nsq.frontend cimport NsqFace, make_room
+from broker.protocols.nsq.authorization cimport Warrant, authenticate, forget, take_grant
 from broker.protocols.nsq.pulse cimport set_timer, tick
-from broker.protocols.nsq.promises cimport PROMISES_BROKEN, PROMISES_WAIT, Promises
+from broker.protocols.nsq.pending cimport PROMISES_BROKEN, PROMISES_WAIT, Promises
 from broker.protocols.nsq.refusal cimport command_of, refusal, unread
 from broker.protocols.nsq.wire cimport (
     FRAME_BYTES, FRAME_ERROR, FRAME_RESPONSE, MESSAGE_HEAD_BYTES, OP_AUTH, OP_CLS, OP_DPUB, OP_FIN,

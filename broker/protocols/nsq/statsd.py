@@ -13,14 +13,14 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker import limits
-from broker.logs import fields
-from broker.protocols.nsq import stats
+from broker.base.logs import fields
+from broker.protocols.nsq.http import stats
 from broker.protocols.nsq.wire import is_ephemeral
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from broker.protocols.nsq.door import NsqDoor
+    from broker.protocols.nsq.listener import NsqDoor
 
 LOG = logging.getLogger("broker.nsq.statsd")
 

@@ -6,13 +6,13 @@ import errno
 from typing import TYPE_CHECKING
 
 from broker import errors
-from broker.access import APART, READ, WRITE
+from broker.protocols.access import APART, READ, WRITE
 from broker.protocols.nsq.wire import is_ephemeral
 
 if TYPE_CHECKING:
-    from broker.access import Access
-    from broker.core.engine import Engine
-    from broker.core.log import Log
+    from broker.protocols.access import Access
+    from broker.engine.engine import Engine
+    from broker.engine.log.log import Log
 
 
 class Topics:

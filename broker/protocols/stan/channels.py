@@ -6,18 +6,18 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from broker import errors_stan as errors
-from broker.access import APART, FACE
-from broker.protocols.stan.options import covers
-from broker.protocols.stan.service import Channel, RefusedError
+from broker.protocols.stan import errors
+from broker.protocols.access import APART, FACE
+from broker.protocols.stan.config import covers
+from broker.protocols.stan.publish import Channel, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.core.engine import Engine
-    from broker.core.log import Log
-    from broker.protocols.stan.options import StanSettings
-    from broker.protocols.stan.service import Service
+    from broker.engine.engine import Engine
+    from broker.engine.log.log import Log
+    from broker.protocols.stan.config import StanSettings
+    from broker.protocols.stan.publish import Service
 
 log = logging.getLogger("broker.stan")
 

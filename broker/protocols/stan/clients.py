@@ -13,17 +13,17 @@ import secrets
 import string
 from typing import TYPE_CHECKING
 
-from broker import errors_stan as errors
+from broker.protocols.stan import errors
 from broker import limits
-from broker.protocols.stan.options import is_speakable
-from broker.protocols.stan.service import Client, RefusedError
+from broker.protocols.stan.config import is_speakable
+from broker.protocols.stan.publish import Client, RefusedError
 from broker.protocols.stan.store import ClientRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.protocols.stan.options import StanSettings
-    from broker.protocols.stan.service import Service
+    from broker.protocols.stan.config import StanSettings
+    from broker.protocols.stan.publish import Service
     from broker.protocols.stan.store import Store
 
 log = logging.getLogger("broker.stan")

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiohttp import web
 
-from broker import errors_monitor, limits
-from broker.protocols.nats.monitor import json_answer
-from broker.protocols.nats.monitor_text import encode, filled, rfc3339, uptime
+from broker.protocols.nats.monitoring import errors as errors_monitor
+from broker import limits
+from broker.protocols.nats.monitoring.http import json_answer
+from broker.protocols.nats.monitoring.text import encode, filled, rfc3339, uptime
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from broker.core.cursor import Cursor
-    from broker.protocols.nats.monitor import Handler
-    from broker.protocols.stan.options import StanSettings
+    from broker.engine.cursor.cursor import Cursor
+    from broker.protocols.nats.monitoring.http import Handler
+    from broker.protocols.stan.config import StanSettings
     from broker.protocols.stan.store import SubRecord
 
     Json = dict[str, Any]

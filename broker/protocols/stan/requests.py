@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from broker import errors_stan as errors
+from broker.protocols.stan import errors
 from broker import limits
-from broker.access import READ
+from broker.protocols.access import READ
 from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.channels import reason_of
-from broker.protocols.stan.options import is_valid_channel
-from broker.protocols.stan.service import Client, RefusedError
+from broker.protocols.stan.config import is_valid_channel
+from broker.protocols.stan.publish import Client, RefusedError
 from broker.protocols.stan.store import ClientRecord
 from broker.protocols.stan.subscriptions import TimeWantedError, Wish, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.core.seams import Session
+    from broker.runtime.interfaces import Session
     from broker.protocols.stan.channels import Channels
     from broker.protocols.stan.clients import Clients
-    from broker.protocols.stan.service import Request, Service, Subscription
+    from broker.protocols.stan.publish import Request, Service, Subscription
     from broker.protocols.stan.store import Done
     from broker.protocols.stan.subscriptions import Subscriptions
 

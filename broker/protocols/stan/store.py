@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from broker import limits
-from broker.core.files import META
-from broker.durable import make_folder, sync_path
+from broker.engine.log.files import META
+from broker.base.durable import make_folder, sync_path
 
 if TYPE_CHECKING:
-    from broker.core.log import Log
+    from broker.engine.log.log import Log
 
 log = logging.getLogger("broker.stan")
 

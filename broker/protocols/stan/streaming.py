@@ -8,24 +8,24 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker import errors_stan as errors
+from broker.protocols.stan import errors
 from broker import limits
-from broker.access import FACE
+from broker.protocols.access import FACE
 from broker.protocols.stan.channels import Channels
 from broker.protocols.stan.clients import Clients, random_name
 from broker.protocols.stan.requests import Requests, Subjects
-from broker.protocols.stan.service import KINDS, RefusedError, Service
+from broker.protocols.stan.publish import KINDS, RefusedError, Service
 from broker.protocols.stan.store import Store
 from broker.protocols.stan.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broker.access import Access
-    from broker.core.engine import Engine
+    from broker.protocols.access import Access
+    from broker.engine.engine import Engine
     from broker.protocols.nats.server import NatsServer
-    from broker.protocols.stan.options import StanSettings
-    from broker.protocols.stan.service import Channel, Client, Request
+    from broker.protocols.stan.config import StanSettings
+    from broker.protocols.stan.publish import Channel, Client, Request
     from broker.protocols.stan.store import SubRecord
 
 log = logging.getLogger("broker.stan")

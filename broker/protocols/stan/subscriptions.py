@@ -13,23 +13,23 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from broker import errors_stan as errors
-from broker.core.files import escape
-from broker.core.rewind import TimeSearch
-from broker.logs import fields
+from broker.protocols.stan import errors
+from broker.engine.log.files import escape
+from broker.engine.cursor.rewind import TimeSearch
+from broker.base.logs import fields
 from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.clients import random_name
-from broker.protocols.stan.options import is_speakable
-from broker.protocols.stan.service import Client, RefusedError, Subscription
+from broker.protocols.stan.config import is_speakable
+from broker.protocols.stan.publish import Client, RefusedError, Subscription
 from broker.protocols.stan.store import SubRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.core.cursor import Cursor
+    from broker.engine.cursor.cursor import Cursor
     from broker.protocols.stan.channels import Channels
-    from broker.protocols.stan.options import StanSettings
-    from broker.protocols.stan.service import Channel
+    from broker.protocols.stan.config import StanSettings
+    from broker.protocols.stan.publish import Channel
     from broker.protocols.stan.store import Store
 
 log = logging.getLogger("broker.stan")

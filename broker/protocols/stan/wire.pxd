@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from broker.core.types cimport record_t, span_t
+from broker.runtime.types cimport record_t, span_t
 
 # Wire types; 3 and 4 are groups, which no message here has.
 cdef enum Kind:

@@ -10,7 +10,7 @@ refused: groups, which have been out of use since before these messages were tho
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from broker.core.types cimport record_t, span_t
+from broker.runtime.types cimport record_t, span_t
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from broker.client.bulk.errors import Refused, Unauthorized
-from broker.errors_jobs import (
+from broker.spark.jobs.errors import (
     BROKER_DOWN,
     FAILED_TASK,
     MAY_NOT_HOLD,
@@ -37,14 +37,14 @@ from broker.errors_jobs import (
     WRONG_SIZE,
     JobError,
 )
-from broker.errors_spark import DOWN, BrokerDownError, WrongDoorError
-from broker.limits_jobs import BATCH_RECORDS, BROKER_PATIENCE_S, BROKER_RETRY_S, HOLD_TTL_S
-from broker.limits_spark import PARTITION_RECORDS
-from broker.spark import layout
+from broker.spark.errors import DOWN, BrokerDownError, WrongDoorError
+from broker.spark.jobs.limits import BATCH_RECORDS, BROKER_PATIENCE_S, BROKER_RETRY_S, HOLD_TTL_S
+from broker.spark.limits import PARTITION_RECORDS
+from broker.spark.archive import layout
 from broker.spark.brokers import Brokers
-from broker.spark.jobs import archive_plan as planned
-from broker.spark.jobs import archive_table
-from broker.spark.jobs.archive_plan import Batch
+from broker.spark.archive import plan as planned
+from broker.spark.archive import table as archive_table
+from broker.spark.archive.plan import Batch
 from broker.spark.jobs.command import (
     Duration,
     Job,
@@ -55,7 +55,7 @@ from broker.spark.jobs.command import (
 from broker.spark.jobs.progress import Done, Tell, tell
 from broker.spark.jobs.signals import ends_with_signals
 from broker.spark.jobs.tasks import run_tasks
-from broker.spark.manifest import Change, DataFile, Gap, Manifest, Range, State
+from broker.spark.archive.manifest import Change, DataFile, Gap, Manifest, Range, State
 from broker.spark.offsets import Mark, Offsets, Place
 from broker.spark.options import Progress, Splitting, Wanted
 from broker.spark.topics import Survey, unseen
@@ -63,7 +63,7 @@ from broker.spark.topics import Survey, unseen
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.spark.jobs.archive_write import Outcome, Work
+    from broker.spark.archive.write import Outcome, Work
 
 PENDING = "pending.json"
 SHARED = "shared"
@@ -281,7 +281,7 @@ class Archiver:
         return outcomes
 
     def _work_of(self, task: Sequence[Range], survey: Survey) -> Work:
-        from broker.spark.jobs.archive_write import Work
+        from broker.spark.archive.write import Work
 
         entry = survey.entries.get(Place(task[0].topic, task[0].partition))
         if entry is None and survey.down:
@@ -365,7 +365,7 @@ class Archiver:
 
 
 def _task(work: Work) -> Outcome:
-    from broker.spark.jobs.archive_write import write_ranges
+    from broker.spark.archive.write import write_ranges
 
     return write_ranges(work)
 

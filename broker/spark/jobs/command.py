@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import click
 
 from broker.client.bulk.errors import BulkError
-from broker.errors_jobs import (
+from broker.spark.jobs.errors import (
     BAD_DURATION,
     BAD_PAIR,
     BAD_TIME,
@@ -42,8 +42,8 @@ from broker.errors_jobs import (
     WHICH_TOPICS,
     JobError,
 )
-from broker.errors_spark import BrokerDownError, DataLossError, OptionError
-from broker.limits_jobs import PROGRESS_S
+from broker.spark.errors import BrokerDownError, DataLossError, OptionError
+from broker.spark.jobs.limits import PROGRESS_S
 from broker.spark import options as given
 from broker.spark.jobs import shipping
 from broker.spark.jobs.progress import tell

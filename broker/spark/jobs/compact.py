@@ -22,18 +22,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.errors_jobs import FAILED_TASK, JobError
-from broker.limits_jobs import COMPACT_AFTER_S, COMPACT_GRACE_S, COMPACT_GROUPS, DAY_FILE_BYTES
-from broker.spark import layout
+from broker.spark.jobs.errors import FAILED_TASK, JobError
+from broker.spark.jobs.limits import (
+    COMPACT_AFTER_S, COMPACT_GRACE_S, COMPACT_GROUPS, DAY_FILE_BYTES,
+)
+from broker.spark.archive import layout
 from broker.spark.jobs.command import Duration, Job, job_options, run, session
 from broker.spark.jobs.progress import Tell, size, tell
 from broker.spark.jobs.tasks import run_tasks
-from broker.spark.manifest import Change, DataFile, Manifest, State
+from broker.spark.archive.manifest import Change, DataFile, Manifest, State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.spark.jobs.compact_merge import Day, Merged
+    from broker.spark.archive.compact import Day, Merged
 
 
 REPLACED = "replaced.json"
@@ -52,7 +54,7 @@ class Compacting:
 
 def days_of(state: State, args: Compacting, today: str) -> list[Day]:
     """Days before `today` that have hour files. Small day files of them are taken along."""
-    from broker.spark.jobs.compact_merge import Day
+    from broker.spark.archive.compact import Day
 
     groups: dict[tuple[str, int, str, str], list[DataFile]] = defaultdict(list)
     for one in state.select(args.topics):
@@ -158,7 +160,7 @@ class Compacter:
 
 
 def _task(day: Day) -> Merged:
-    from broker.spark.jobs.compact_merge import merge_day
+    from broker.spark.archive.compact import merge_day
 
     return merge_day(day)
 

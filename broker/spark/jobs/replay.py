@@ -23,7 +23,7 @@ import click
 
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import Unauthorized
-from broker.errors_jobs import (
+from broker.spark.jobs.errors import (
     BAD_SUBJECT,
     BAD_WHERE,
     FAILED_TASK,
@@ -35,21 +35,21 @@ from broker.errors_jobs import (
     STOPPED,
     JobError,
 )
-from broker.limits_jobs import REPLAY_EPOCH_S, REPLAY_PART_RECORDS, REPLAY_RECORDS
-from broker.spark import layout
-from broker.spark.jobs import replay_plan as planned
+from broker.spark.jobs.limits import REPLAY_EPOCH_S, REPLAY_PART_RECORDS, REPLAY_RECORDS
+from broker.spark.archive import layout
+from broker.spark.archive import replay as planned
 from broker.spark.jobs.command import Job, Time, job_options, run, session
 from broker.spark.jobs.progress import Done, Tell, tell
-from broker.spark.jobs.replay_plan import Part, Wish
+from broker.spark.archive.replay import Part, Wish
 from broker.spark.jobs.signals import ends_with_signals
 from broker.spark.jobs.tasks import run_tasks
-from broker.spark.manifest import Manifest, Range, State, time_us
+from broker.spark.archive.manifest import Manifest, Range, State, time_us
 from broker.spark.options import is_subject_filter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.spark.jobs.replay_stage import Stage, Staged
+    from broker.spark.archive.stage import Stage, Staged
 
 _COLUMNS: Final = (
     "partition int, offset long, timestamp timestamp, subject string, key binary, value binary, "
@@ -169,7 +169,7 @@ class Replayer:
         return state
 
     def _stage(self, writer: str, epoch: int, parts: Sequence[Part], state: State) -> list[Staged]:
-        from broker.spark.jobs.replay_stage import Stage
+        from broker.spark.archive.stage import Stage
 
         archive = self._manifest.archive.absolute()
         stages = [
@@ -224,7 +224,7 @@ class Replayer:
 
 
 def _task(stage: Stage) -> Staged:
-    from broker.spark.jobs.replay_stage import stage_part
+    from broker.spark.archive.stage import stage_part
 
     return stage_part(stage)
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.client.bulk.errors import Unauthorized
-from broker.errors_jobs import MAY_NOT_HOLD, JobError
-from broker.errors_reports import SERVERS_OR_ARCHIVE
-from broker.errors_spark import DOWN, BrokerDownError
-from broker.limits_jobs import HOLD_TTL_S
-from broker.limits_reports import (
+from broker.spark.jobs.errors import MAY_NOT_HOLD, JobError
+from broker.spark.report.errors import SERVERS_OR_ARCHIVE
+from broker.spark.errors import DOWN, BrokerDownError
+from broker.spark.jobs.limits import HOLD_TTL_S
+from broker.spark.report.limits import (
     REPORT_DAYS,
     WINDOW_S,
     WINDOW_S_MAX,
@@ -32,21 +32,21 @@ from broker.limits_reports import (
     WINDOW_SETTLED_S,
 )
 from broker.spark.brokers import Brokers
-from broker.spark.jobs import rollup_plan
+from broker.spark.rollup import plan as rollup_plan
 from broker.spark.jobs.command import Duration, Job, Time, job_options, run, session
 from broker.spark.jobs.progress import Tell, tell
-from broker.spark.jobs.rollup_plan import SECOND_US, Course, aligned
+from broker.spark.rollup.plan import SECOND_US, Course, aligned
 from broker.spark.jobs.signals import ends_with_signals
 from broker.spark.jobs.spread import spread
-from broker.spark.manifest import time_us
+from broker.spark.archive.manifest import time_us
 from broker.spark.offsets import Place
 from broker.spark.options import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.spark.jobs.rollup_store import Row
-    from broker.spark.jobs.rollup_tasks import Counted, Work
+    from broker.spark.rollup.store import Row
+    from broker.spark.rollup.tasks import Counted, Work
 
 DAY_US = 24 * 3600 * SECOND_US
 
@@ -71,7 +71,7 @@ class Roller:
     """One run of the job. `stop` may be set by another thread or a signal."""
 
     def __init__(self, spark: SparkSession, job: Job, rolling: Rolling, told: Tell = tell) -> None:
-        from broker.spark.jobs.rollup_store import Store
+        from broker.spark.rollup.store import Store
 
         self.spark = spark
         self.job = job
@@ -97,8 +97,8 @@ class Roller:
 
     def count(self, now_us: int | None = None) -> Sequence[str]:
         """Count what is not counted yet and write the report; brokers that were not reached."""
-        from broker.spark.jobs.rollup_store import channel_rows, states_of
-        from broker.spark.jobs.rollup_tasks import count
+        from broker.spark.rollup.store import channel_rows, states_of
+        from broker.spark.rollup.tasks import count
 
         began = time.monotonic()
         now = time.time_ns() // 1000 if now_us is None else now_us
@@ -132,7 +132,7 @@ class Roller:
 
     def _work(self) -> Work:
         """What is the same for all tasks."""
-        from broker.spark.jobs.rollup_tasks import Since, Work
+        from broker.spark.rollup.tasks import Since, Work
 
         args, window_us = self.args, self.args.window_s * SECOND_US
         since, until = time_us(args.since), time_us(args.until)
@@ -144,7 +144,7 @@ class Roller:
 
     def _hold(self, course: Course, topics: Sequence[Row]) -> None:
         """Brokers keep what the next run counts: windows that are not over, as a whole."""
-        from broker.spark.jobs.rollup_store import is_open
+        from broker.spark.rollup.store import is_open
 
         args = self.args
         if course.survey is None or not args.hold or args.since or args.until:
@@ -166,7 +166,7 @@ class Roller:
 
     def _report(self, counted: Counted, now_us: int) -> Path:
         from broker.spark.report.page import write
-        from broker.spark.report.rollup_page import Shown, rollup_page
+        from broker.spark.rollup.page import Shown, rollup_page
 
         end = time_us(self.args.until) or now_us
         start = time_us(self.args.since) or int(end - self.args.report_days * DAY_US)
@@ -185,7 +185,7 @@ class Roller:
 
 
 def _sum(outcomes: Sequence[Counted]) -> Counted:
-    from broker.spark.jobs.rollup_tasks import Counted
+    from broker.spark.rollup.tasks import Counted
 
     total = Counted()
     for one in outcomes:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from broker.errors_jobs import BROKER_DOWN, FAILED_TASK, JobError
-from broker.limits_reports import TASK_PATIENCE_S, TASK_RETRY_S
+from broker.spark.jobs.errors import BROKER_DOWN, FAILED_TASK, JobError
+from broker.spark.report.limits import TASK_PATIENCE_S, TASK_RETRY_S
 from broker.spark.jobs.tasks import run_tasks
 
 if TYPE_CHECKING:

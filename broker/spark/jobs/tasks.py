@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from broker.errors_jobs import FAILED_TASK, JobError
-from broker.limits_jobs import TASKS_PER_CORE
+from broker.spark.jobs.errors import FAILED_TASK, JobError
+from broker.spark.jobs.limits import TASKS_PER_CORE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ def run_tasks(
 
 
 def _in_task(function: Callable[[T], R], work: T) -> R:
-    from broker.spark.memory import keep_memory  # PyArrow, which the driver may do without
+    from broker.spark.source.memory import keep_memory  # PyArrow, which the driver may do without
 
     keep_memory()
     return function(work)

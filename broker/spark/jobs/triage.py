@@ -21,29 +21,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.client.bulk.errors import Unauthorized
-from broker.errors_jobs import WHICH_TOPICS, JobError
-from broker.errors_reports import (
+from broker.spark.jobs.errors import WHICH_TOPICS, JobError
+from broker.spark.report.errors import (
     CANNOT_GO_BACK,
     NO_SUCH_GROUP,
     NO_WRITER,
     ORIGIN_GONE,
     STILL_COMMITTING,
 )
-from broker.errors_spark import DOWN, BrokerDownError
-from broker.limits_reports import REMEMBERED_S, REPORT_GROUPS
+from broker.spark.errors import DOWN, BrokerDownError
+from broker.spark.report.limits import REMEMBERED_S, REPORT_GROUPS
 from broker.spark.brokers import Brokers
 from broker.spark.jobs.command import Job, job_options, run, session
 from broker.spark.jobs.progress import Tell, tell
 from broker.spark.jobs.spread import spread
 from broker.spark.offsets import Place
 from broker.spark.options import Splitting, Wanted
-from broker.spark.planning import Slice, plan
+from broker.spark.source.planning import Slice, plan
 from broker.spark.topics import Survey, unseen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.spark.jobs.triage_tasks import Group, Key, Work
+    from broker.spark.triage.tasks import Group, Key, Work
 
 DEAD = r".*\.dead"
 ALL = "all"
@@ -114,7 +114,7 @@ class Triage:
         return found
 
     def _examine(self, survey: Survey) -> Found:
-        from broker.spark.jobs.triage_tasks import Outcome, examine
+        from broker.spark.triage.tasks import Outcome, examine
 
         total = Outcome()
         for one in spread(self.spark, examine, self._works(survey), self.told):
@@ -125,8 +125,8 @@ class Triage:
         return found
 
     def _works(self, survey: Survey) -> list[Work]:
-        from broker.spark.jobs.triage_tasks import Work
-        from broker.spark.manifest import Range
+        from broker.spark.triage.tasks import Work
+        from broker.spark.archive.manifest import Range
 
         slices = [
             Slice(e.place, e.inc, e.first, e.next, e.server, e.broker, e.record_bytes)
@@ -181,7 +181,7 @@ class Triage:
         return sent
 
     def _epoch(self, brokers: Brokers, survey: Survey, key: Key, partition: int) -> int:
-        from broker.spark.jobs.triage_tasks import writer_of
+        from broker.spark.triage.tasks import writer_of
 
         entry = survey.entries[Place(key.topic, partition)]
         state = brokers.at(entry.server).committed(writer_of(key.id, entry.inc))
@@ -195,7 +195,7 @@ class Triage:
     def _send_back(
         self, brokers: Brokers, survey: Survey, found: Found, wanted: Sequence[Key]
     ) -> None:
-        from broker.spark.jobs.triage_tasks import stage
+        from broker.spark.triage.tasks import stage
 
         self._check_origins(brokers, found, wanted)
         oldest_us = 0 if self.args.older else int((time.time() - REMEMBERED_S) * 10**6)
@@ -249,7 +249,7 @@ class Triage:
         partition: int,
         staged: Sequence[tuple[int, str, int, int, str]],
     ) -> Back:
-        from broker.spark.jobs.triage_tasks import writer_of
+        from broker.spark.triage.tasks import writer_of
 
         entry = survey.entries[Place(key.topic, partition)]
         parts = [(part, attempt, size) for part, attempt, size, _, _ in sorted(staged)]
@@ -263,7 +263,7 @@ class Triage:
 
     def _report(self, found: Found) -> Path:
         from broker.spark.report.page import write
-        from broker.spark.report.triage_page import triage_page
+        from broker.spark.triage.page import triage_page
 
         path = write(self.args.report, triage_page(found, self.job.servers.get("servers", "")))
         self.told(f"triage: {path}")

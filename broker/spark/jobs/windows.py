@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from broker.errors_jobs import NEEDS_CHECKPOINT, JobError
-from broker.limits_jobs import WINDOWS_PARTITIONS
+from broker.spark.jobs.errors import NEEDS_CHECKPOINT, JobError
+from broker.spark.jobs.limits import WINDOWS_PARTITIONS
 from broker.spark.jobs.command import (
     Duration,
     Job,

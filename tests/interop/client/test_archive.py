@@ -15,9 +15,9 @@ from client_tools import WAIT_S
 from harness import Server
 from harness.http import nsq_channel, request
 
-from broker.cli import archive as command
-from broker.cli.archive_files import Archive, Layout, LayoutError
-from broker.cli.nsq_source import Ending, Source
+from broker.cli.tools import archive as command
+from broker.cli.tools.archive_files import Archive, Layout, LayoutError
+from broker.cli.tools.topics import Ending, Source
 from broker.client.nsq import Options
 
 Run = Any

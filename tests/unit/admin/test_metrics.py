@@ -9,8 +9,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from broker import __version__
-from broker.admin.metrics import render
-from broker.stats import (
+from broker.server.metrics import render
+from broker.server.stats import (
     BulkStats,
     ChannelStats,
     DoorStats,

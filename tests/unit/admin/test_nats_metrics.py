@@ -13,8 +13,8 @@ from harness.monitor_golden import CONFIG, Traffic, load
 from live_nats import LiveNats
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.admin.metrics import metrics_page, render
-from broker.admin.nats_metrics import NatsFacts, nats_facts
+from broker.server.metrics import metrics_page, render
+from broker.protocols.nats.monitoring.metrics import NatsFacts, nats_facts
 
 PAGES = {entry["ask"]: entry["says"][2] for entry in load()}
 Series = dict[str, dict[tuple[tuple[str, str], ...], float]]

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from broker.admin.metrics import render
-from broker.admin.stan_metrics import StanFacts
+from broker.server.metrics import render
+from broker.protocols.stan.metrics import StanFacts
 
 SUB = {
     "client_id": "me",

@@ -11,8 +11,8 @@ import pytest
 from harness.bulk_rig import BulkRig
 from harness.engine import scratch
 
-from broker.bulk.staging import Bounds
-from broker.core import vfs
+from broker.bulk.write.staging import Bounds
+from broker.runtime import vfs
 
 
 @pytest.fixture

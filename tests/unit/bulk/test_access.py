@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.bulk.access import HOLD, READ, WRITE, Access, TokenFileError
-from broker.bulk.answers import RefusedError
+from broker.bulk.responses import RefusedError
 from broker.bulk.identity import IDENTITY, IdentityError, identity
 
 

@@ -13,9 +13,9 @@ from harness.bulk_rig import BulkRig
 from harness.engine import scratch
 from harness.upload import record, sealed
 
-from broker import limits_bulk
-from broker.bulk.appending import AppendPages, Known
-from broker.bulk.staging import Bounds
+from broker.bulk import limits as limits_bulk
+from broker.bulk.write.appending import AppendPages, Known
+from broker.bulk.write.staging import Bounds
 
 
 @pytest.fixture

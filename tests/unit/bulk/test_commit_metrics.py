@@ -14,11 +14,11 @@ from harness.bulk_rig import BulkRig
 from harness.bulk_writer import BulkWriter
 from harness.engine import SYNC, scratch
 
-from broker import limits_bulk
-from broker.bulk.answers import RefusedError
-from broker.bulk.staging import Bounds
-from broker.core import vfs
-from broker.stats import BulkStats
+from broker.bulk import limits as limits_bulk
+from broker.bulk.responses import RefusedError
+from broker.bulk.write.staging import Bounds
+from broker.runtime import vfs
+from broker.server.stats import BulkStats
 from tests.wire.test_bulk_readers import metric
 
 if TYPE_CHECKING:

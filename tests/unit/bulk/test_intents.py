@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from broker.bulk.intents import VERSION, Intent, load_intents, save_intent
+from broker.bulk.write.intents import VERSION, Intent, load_intents, save_intent
 
 WRITERS = 4
 

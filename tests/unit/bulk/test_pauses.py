@@ -10,12 +10,12 @@ import orjson
 import pytest
 from harness.engine import Rig
 
-from broker import limits_bulk
+from broker.bulk import limits as limits_bulk
 from broker.bulk.access import Caller
 from broker.bulk.identity import Identity
-from broker.bulk.readers import Kept, Readers
-from broker.bulk.readers_api import ReaderPages
-from broker.bulk.topics import TopicPages
+from broker.bulk.read.readers import Kept, Readers
+from broker.bulk.read.readers_api import ReaderPages
+from broker.bulk.read.topics import TopicPages
 
 
 def pages_of(engine: Any) -> Any:

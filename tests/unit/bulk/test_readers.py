@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from harness.engine import Rig, finish_all, numbered
 
-from broker import limits_bulk
-from broker.bulk import files
-from broker.bulk import readers as module
-from broker.bulk.answers import RefusedError
-from broker.bulk.readers import GONE, IN_MEMORY, OK, OTHER, Kept, Position, Readers
-from broker.core.holds import held_from
-from broker.core.limiter import limit
-from broker.core.ranges import Range, readable_from
-from broker.core.taker import Taker
+from broker.bulk import limits as limits_bulk
+from broker.base import files
+from broker.bulk.read import readers as module
+from broker.bulk.responses import RefusedError
+from broker.bulk.read.readers import GONE, IN_MEMORY, OK, OTHER, Kept, Position, Readers
+from broker.engine.log.holds import held_from
+from broker.engine.log.limiter import limit
+from broker.engine.bulk.ranges import Range, readable_from
+from broker.engine.cursor.local import Taker
 
 SEGMENT = 1000
 TTL = 60

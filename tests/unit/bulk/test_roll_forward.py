@@ -11,11 +11,11 @@ import pytest
 from harness.bulk_rig import BulkRig
 from harness.engine import SYNC, WRITE, scratch
 
-from broker import limits_bulk
-from broker.bulk.answers import RefusedError
-from broker.bulk.intents import load_intents
-from broker.bulk.staging import Bounds
-from broker.core import vfs
+from broker.bulk import limits as limits_bulk
+from broker.bulk.responses import RefusedError
+from broker.bulk.write.intents import load_intents
+from broker.bulk.write.staging import Bounds
+from broker.runtime import vfs
 
 ROWS = [b"%d " % number + b"." * 100 for number in range(1000)]
 BEFORE = 3000

@@ -17,14 +17,14 @@ from harness.bulk_rig import Named, refused, stands
 from harness.engine import RENAME, SYNC, WRITE
 from harness.upload import block
 
-from broker import limits_bulk
-from broker.bulk import batches
-from broker.bulk import staging as staging_module
-from broker.bulk.intents import VERSION, load_intents
-from broker.core import vfs
-from broker.core.holds import held_from
-from broker.core.publish import append
-from broker.core.taker import Taker
+from broker.bulk import limits as limits_bulk
+from broker.bulk.write import batches
+from broker.bulk.write import staging as staging_module
+from broker.bulk.write.intents import VERSION, load_intents
+from broker.runtime import vfs
+from broker.engine.log.holds import held_from
+from broker.engine.log.publish import append
+from broker.engine.cursor.local import Taker
 
 ROWS = [b"%d" % number for number in range(50)]
 SIZE = len(block(ROWS))

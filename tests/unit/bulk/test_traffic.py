@@ -7,9 +7,9 @@ import contextlib
 
 import pytest
 
-from broker import errors_bulk
-from broker.bulk.answers import RefusedError
-from broker.bulk.traffic import Bounds, Traffic
+from broker.bulk import errors as errors_bulk
+from broker.bulk.responses import RefusedError
+from broker.bulk.admission import Bounds, Traffic
 
 FOR_EVER = 10**12
 

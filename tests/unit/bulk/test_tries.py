@@ -12,10 +12,10 @@ import pytest
 from harness.bulk_rig import BulkRig, refused, stands
 from harness.engine import WRITE
 
-from broker import limits_bulk
-from broker.bulk import intents
-from broker.core import vfs
-from broker.core.staged import find_staged
+from broker.bulk import limits as limits_bulk
+from broker.bulk.write import intents
+from broker.runtime import vfs
+from broker.engine.bulk.blocks import find_staged
 
 ROWS = [b"%d" % number for number in range(50)]
 

@@ -9,7 +9,7 @@ import pytest
 from harness.bulk_rig import BulkRig, refused
 
 from broker.bulk.identity import IDENTITY, IdentityError, identity
-from broker.bulk.intents import (
+from broker.bulk.write.intents import (
     VERSION,
     Intent,
     Plan,
@@ -20,8 +20,8 @@ from broker.bulk.intents import (
     save_intent,
     survey,
 )
-from broker.bulk.staging import Bounds
-from broker.durable import sealed, unsealed
+from broker.bulk.write.staging import Bounds
+from broker.base.durable import sealed, unsealed
 
 INTENT = Intent(VERSION, "w", 2, "00" * 12, {"t": Plan("11" * 16, 1, [(0, "a", 56)])})
 

@@ -14,11 +14,12 @@ from aiohttp import web
 from harness.bulk_rig import BulkRig
 from harness.engine import scratch
 
-from broker import limits, limits_bulk
+from broker import limits
+from broker.bulk import limits as limits_bulk
 from broker.bulk.access import Access
-from broker.bulk.door import BulkDoor
+from broker.bulk.app import BulkDoor
 from broker.bulk.identity import Identity
-from broker.bulk.staging import Bounds
+from broker.bulk.write.staging import Bounds
 
 Ask = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -17,7 +17,7 @@ from broker.cli import Commands, main
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# What broker.server offers to `serve`; the first argument says how it behaves.
+# What broker.server.server offers to `serve`; the first argument says how it behaves.
 PROGRAM = """
 import asyncio, sys, types
 behaviour = sys.argv.pop(1)

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from harness.frames import header_block, record
 from toy_bulk import Answer, ToyDoor, ToyLog, told
 
-from broker.cli.export import NEEDS, _Place, export
+from broker.cli.tools.export import NEEDS, _Place, export
 from broker.client.bulk.errors import MISSING
 
 ROOT = Path(__file__).parents[3]
@@ -237,7 +237,7 @@ class TestFiles:
 
 def test_names_of_files(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    from broker.cli.export_files import Shelf
+    from broker.cli.tools.export_files import Shelf
 
     shelf = Shelf(tmp_path, "a/b-0\u00e9", 3, "parquet")
     assert shelf.path(1, 11).name == "a%2Fb-0%C3%A9-3-1-10.parquet"

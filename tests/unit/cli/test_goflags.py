@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from broker import limits
-from broker.cli import goflags, nsqd_flags
-from broker.cli.dropin_config import StartError, listen, to_config, without_target
-from broker.config import Address, SyncPolicy
+from broker.cli.dropin import goflags
+from broker.cli.dropin.nsqd import flags as nsqd_flags
+from broker.cli.dropin.nsqd.config import StartError, listen, to_config, without_target
+from broker.config.load import Address, SyncPolicy
 
 NSQD = nsqd_flags.nsqd("box")
 S, MS = limits.SECOND, limits.MS

@@ -14,10 +14,10 @@ import uvloop
 from harness.engine import Rig
 from harness.nsqd_folder import describe, put, record
 
-from broker.config import Config
-from broker.core.rewind import rewind
-from broker.core.taker import Taker
-from broker.server_import import Import
+from broker.config.load import Config
+from broker.engine.cursor.rewind import rewind
+from broker.engine.cursor.local import Taker
+from broker.importers.nsqd import Import
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 30

@@ -20,12 +20,12 @@ import pytest
 import uvloop
 from harness.nsqd_folder import describe, put, record
 
-from broker.config import Config
-from broker.core.engine import Engine
-from broker.core.router import Router
+from broker.config.load import Config
+from broker.engine.engine import Engine
+from broker.routing.router import Router
 from broker.net.listener import Runtime
-from broker.server_engine import engine_limits, report
-from broker.server_import import Import, Outcome, Progress
+from broker.server.engine import engine_limits, report
+from broker.importers.nsqd import Import, Outcome, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
 ORIGINAL = shutil.which("nsqd")

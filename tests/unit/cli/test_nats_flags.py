@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.cli import nats_flags
-from broker.cli.goflags import FlagError
+from broker.cli.dropin.nats_server import flags as nats_flags
+from broker.cli.dropin.goflags import FlagError
 from broker.protocols.nats.settings import Authorization, Settings, Tls
 
 # Read from `nats-server -h` and the source of 2.10.22.

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broker import logs
-from broker.cli import nats_log
-from broker.cli.nats_log import LineFormatter, Log, LogError
+from broker.base import logs
+from broker.cli.dropin.nats_server import log as nats_log
+from broker.cli.dropin.nats_server.log import LineFormatter, Log, LogError
 from broker.protocols.nats.settings import Settings
 
 log = logging.getLogger("broker.test")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli import nats_process
-from broker.cli.goflags import FlagError
+from broker.cli.dropin.nats_server import process as nats_process
+from broker.cli.dropin.goflags import FlagError
 from broker.protocols.nats.settings import Settings, Tls, Websocket
 
 # The signal is left to the kernel: Python would not look again between its check and the wait.
@@ -120,7 +120,7 @@ def test_processes_of_that_name(tmp_path: Path) -> None:
 
 
 def test_the_process_can_be_found_by_name() -> None:
-    code = "from broker.cli.nats_process import take_name; take_name(); "
+    code = "from broker.cli.dropin.nats_server.process import take_name; take_name(); "
     code += "print(open('/proc/self/comm').read())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "nats-server"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from fakes_nats import PLAIN, Case
 
-from broker.cli import nats_run
-from broker.cli.goflags import FlagError
-from broker.cli.nats_log import Log
+from broker.cli.dropin.nats_server import run as nats_run
+from broker.cli.dropin.goflags import FlagError
+from broker.cli.dropin.nats_server.log import Log
 from broker.protocols.nats.settings import Settings
 
 

@@ -19,8 +19,8 @@ import pytest
 from fakes_nats import PLAIN, Case
 
 from broker import limits
-from broker.cli import nats_run
-from broker.cli.nats_log import Log
+from broker.cli.dropin.nats_server import run as nats_run
+from broker.cli.dropin.nats_server.log import Log
 from broker.net.listening import ListenError
 from broker.protocols.nats.settings import (
     Account,

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from broker import limits
-from broker.cli import nats_streaming_flags as flags
-from broker.cli.goflags import FlagError
-from broker.cli.nats_streaming_config import read_files
-from broker.cli.nats_streaming_server import Asked, everything
-from broker.protocols.nats.conf_text import ConfErrors
-from broker.protocols.nats.nkeys import USER, KeyPair
+from broker.cli.dropin.nats_streaming import flags
+from broker.cli.dropin.goflags import FlagError
+from broker.cli.dropin.nats_streaming.config import read_files
+from broker.cli.dropin.nats_streaming.command import Asked, everything
+from broker.protocols.nats.conf.text import ConfErrors
+from broker.protocols.nats.auth.nkeys import USER, KeyPair
 from broker.protocols.nats.settings import Settings
-from broker.protocols.stan.options import ChannelLimits, ChannelOverride, StanSettings
+from broker.protocols.stan.config import ChannelLimits, ChannelOverride, StanSettings
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broker.cli.pipeline import pipeline
-from broker.errors_jobs import JobError
+from broker.spark.jobs.errors import JobError
 from broker.spark.jobs import command
-from broker.spark.manifest import Manifest
+from broker.spark.archive.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parents[3]
 ARCHIVE = ["archive", "--servers", "127.0.0.1:1", "--topics", "orders"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli import pub
+from broker.cli.tools import pub
 
 
 def test_the_reading_thread_ends_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from broker.client.frames import Block, count_nats, scan_nsq
-from broker.client.histogram import Histogram
+from broker.bench.frames import Block, count_nats, scan_nsq
+from broker.bench.histogram import Histogram
 
 
 def nsq_frame(kind: int, payload: bytes) -> bytes:

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from broker.cli.bench import bench
-from broker.client import defaults
-from broker.client.loadgen import LoadError
-from broker.client.scenarios import (
+from broker.bench import limits as defaults
+from broker.bench.loadgen import LoadError
+from broker.bench.scenarios import (
     NatsFlowPlan,
     NatsRequestPlan,
     NsqFlowPlan,

@@ -16,9 +16,9 @@ from harness.servers import START_DEADLINE_S, _Process
 from toy_stan import ToyStan
 
 from broker.cli.bench import bench
-from broker.client import defaults
-from broker.client.loadgen import LoadError
-from broker.client.scenarios import StanFlowPlan, run_stan_flow
+from broker.bench import limits as defaults
+from broker.bench.loadgen import LoadError
+from broker.bench.scenarios import StanFlowPlan, run_stan_flow
 
 Address = tuple[str, int]
 ORIGINAL = "nats-streaming-server"
@@ -125,7 +125,7 @@ def test_a_service_that_comes_late_is_awaited(toys: SimpleNamespace) -> None:
 
 
 def test_a_service_that_never_comes(toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.client.dial_stan.CONNECT_SECONDS", 0.0)
+    monkeypatch.setattr("broker.bench.dial_stan.CONNECT_SECONDS", 0.0)
     with (
         toys.Server(ToyStan("absent").serve) as address,
         pytest.raises(LoadError, match=r"nobody serves _STAN\.discover\.test-cluster"),

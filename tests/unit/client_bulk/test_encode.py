@@ -11,7 +11,7 @@ from harness.frames import header_block
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.client.bulk.decode_plain import headers_of
+from broker.client.bulk.decode_python import headers_of
 from broker.client.bulk.errors import Unstorable
 
 pa = pytest.importorskip("pyarrow")

@@ -17,7 +17,7 @@ from toy_bulk import Answer, ToyDoor, script, told
 from broker.client.bulk import Connection, Refused, Tls, Unreachable, WrongDoor
 from broker.client.bulk.errors import is_passing
 from broker.client.bulk.losses import is_lasting
-from broker.errors_spark import BrokerDownError, OptionError, WrongDoorError
+from broker.spark.errors import BrokerDownError, OptionError, WrongDoorError
 from broker.spark.brokers import Brokers
 from broker.spark.options import SHARED, Access, Wanted, Words, access
 

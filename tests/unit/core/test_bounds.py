@@ -19,9 +19,9 @@ from harness.engine import (
     segment_files,
 )
 
-from broker.core import vfs
-from broker.core.publish import append
-from broker.core.taker import Taker
+from broker.runtime import vfs
+from broker.engine.log.publish import append
+from broker.engine.cursor.local import Taker
 
 
 def descriptors() -> int:

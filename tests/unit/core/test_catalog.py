@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from harness.engine import Rig, bodies_of, drain, finish_all, flip, numbered, segment_files
 
-from broker.core import catalog
-from broker.core import engine as engine_module
-from broker.core.taker import Taker
+from broker.engine import catalog
+from broker.engine import engine as engine_module
+from broker.engine.cursor.local import Taker
 
 BODIES = numbered(5)
 

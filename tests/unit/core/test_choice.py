@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from harness.engine import Rig, bodies_of, numbered
 
-from broker.core.taker import Taker
+from broker.engine.cursor.local import Taker
 
 
 @pytest.fixture

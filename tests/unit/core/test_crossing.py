@@ -11,11 +11,11 @@ from harness.engine import (
     bodies_of,
 )
 
-from broker.core import vfs
-from broker.core.ear import Ear
-from broker.core.ear import publish as publish_live
-from broker.core.publish import append
-from broker.core.taker import Taker
+from broker.runtime import vfs
+from broker.routing.local import Ear
+from broker.routing.local import publish as publish_live
+from broker.engine.log.publish import append
+from broker.engine.cursor.local import Taker
 
 
 def test_live_subscribers_hear_what_is_stored(tmp_path: Path) -> None:

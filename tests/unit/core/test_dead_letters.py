@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from harness.engine import SYNC, WRITE, Rig, bodies_of
 
-from broker.core import vfs
-from broker.core.deadletter import ADDRESSED, DeadLetters
-from broker.core.publish import append
-from broker.core.taker import Taker
+from broker.runtime import vfs
+from broker.engine.cursor.deadletter import ADDRESSED, DeadLetters
+from broker.engine.log.publish import append
+from broker.engine.cursor.local import Taker
 
 WAIT = 10.0
 LIMIT = 2

@@ -9,8 +9,8 @@ from harness.engine import Rig
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.dedupe import Window, note
-from broker.core.publish import append
+from broker.engine.bulk.dedupe import Window, note
+from broker.engine.log.publish import append
 
 SECOND = 10**9
 BIG = 1 << 30

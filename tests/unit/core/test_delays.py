@@ -6,8 +6,8 @@ from pathlib import Path
 
 from harness.engine import SECOND, Rig, bodies_of, finish_all, numbered, segment_files
 
-from broker.core.delays import Delays
-from broker.core.taker import Taker
+from broker.engine.log.delays import Delays
+from broker.engine.cursor.local import Taker
 
 CURSORS = 100
 COUNT = 1000

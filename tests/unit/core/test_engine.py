@@ -13,9 +13,9 @@ from harness.engine import (
     numbered,
 )
 
-from broker.core import vfs
-from broker.core.publish import append, outcome
-from broker.core.taker import Taker
+from broker.runtime import vfs
+from broker.engine.log.publish import append, outcome
+from broker.engine.cursor.local import Taker
 
 
 def test_what_was_emptied_while_paused_does_not_come(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 from harness.delivery_events import Event, Events, read_events
 from harness.engine import SECOND, SYNC, WRITE, Rig, finish_all, numbered
 
-from broker.core import vfs
-from broker.core.deadletter import DeadLetters
-from broker.core.events import EventLog
-from broker.core.publish import append
-from broker.core.taker import Taker
+from broker.runtime import vfs
+from broker.engine.cursor.deadletter import DeadLetters
+from broker.engine.cursor.events import EventLog
+from broker.engine.log.publish import append
+from broker.engine.cursor.local import Taker
 
 WAIT = 10.0
 TOPIC = "happened"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from broker.core.trie import cache_hash, keyed_hash
+from broker.routing.trie import cache_hash, keyed_hash
 
 MASK = 2**64 - 1
 KEY = bytes(range(16))

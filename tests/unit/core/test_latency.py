@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.latency import AckLatency, quantiles
+from broker.engine.cursor.latency import AckLatency, quantiles
 
 WINDOW = 1000
 PARTS = (1.0, 0.99, 0.5, 0.01)

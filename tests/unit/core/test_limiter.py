@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from harness.engine import OPEN, SECOND, Rig, bodies_of, flip, kept, numbered, segment_files
 
-from broker.core import vfs
-from broker.core.ear import Ear
-from broker.core.ear import publish as publish_live
-from broker.core.limiter import limit
-from broker.core.taker import Taker
+from broker.runtime import vfs
+from broker.routing.local import Ear
+from broker.routing.local import publish as publish_live
+from broker.engine.log.limiter import limit
+from broker.engine.cursor.local import Taker
 
 SMALL = {"segment_bytes": 1024, "load_bytes": 256}
 FACE = "x"

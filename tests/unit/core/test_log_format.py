@@ -11,8 +11,8 @@ import pytest
 from fakes import WALL_NS
 from harness.engine import SECOND, Rig, numbered, segment_files
 
-from broker.core.segment import crc32c, file_header, locate_record, scan_records
-from broker.core.taker import Taker
+from broker.engine.log.segment import crc32c, file_header, locate_record, scan_records
+from broker.engine.cursor.local import Taker
 
 
 def castagnoli(begin: int, data: bytes) -> int:

@@ -9,8 +9,8 @@ import orjson
 import pytest
 from harness.engine import Rig, finish_all, numbered, segment_files
 
-from broker.core.files import GarbledMetaError, MetaError, crc_of, load_meta
-from broker.core.taker import Taker
+from broker.engine.log.files import GarbledMetaError, MetaError, crc_of, load_meta
+from broker.engine.cursor.local import Taker
 
 SMALL: dict[str, Any] = {"segment_bytes": 600}
 
@@ -46,7 +46,7 @@ def finish_with(rig: Rig, log: Any) -> None:
 
 def old_header(path: Path) -> None:
     """As builds wrote it that said nothing of the face."""
-    from broker.core.segment import crc32c
+    from broker.engine.log.segment import crc32c
 
     data = bytearray(path.read_bytes())
     data[48:64] = bytes(16)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from harness.engine import SYNC_PATH, WRITE, Rig, bodies_of, finish_all, numbered
 
-from broker.core import vfs
-from broker.core.publish import append, outcome
-from broker.core.taker import Taker
-from broker.durable import make_folder
+from broker.runtime import vfs
+from broker.engine.log.publish import append, outcome
+from broker.engine.cursor.local import Taker
+from broker.base.durable import make_folder
 
 
 def test_what_follows_a_new_cursor_waits_for_its_name(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_compacted_journal_has_its_name_synced(tmp_path: Path) -> None:
 
 def test_folders_are_made_with_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("broker.durable.sync_path", lambda path: synced.append(Path(path)))
+    monkeypatch.setattr("broker.base.durable.sync_path", lambda path: synced.append(Path(path)))
     make_folder(tmp_path / "a" / "b" / "c")
     assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
     synced.clear()

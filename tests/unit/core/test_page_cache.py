@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from harness.engine import Rig, numbered, segment_files
 
-from broker.core.holds import hold
+from broker.engine.log.holds import hold
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20

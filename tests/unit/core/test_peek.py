@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from harness.engine import SECOND, Rig, numbered, segment_files
 
-from broker.core.peek import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
-from broker.core.rewind import rewind
-from broker.core.taker import Taker
+from broker.engine.cursor.peek import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
+from broker.engine.cursor.rewind import rewind
+from broker.engine.cursor.local import Taker
 
 ALL = (WAITING, DEFERRED, IN_FLIGHT)
 MIB = 1 << 20

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from harness.engine import Rig, drain, make_log, numbered, segment_files
 
-from broker.core.files import META, QuarantinedError, crc_of
-from broker.core.taker import Taker
+from broker.engine.log.files import META, QuarantinedError, crc_of
+from broker.engine.cursor.local import Taker
 
 BODIES = numbered(5)
 HEADER = 64

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from broker.core.ear import Ear, listeners, publish
-from broker.core.router import Router
-from broker.core.trie import groups_probed
+from broker.routing.local import Ear, listeners, publish
+from broker.routing.router import Router
+from broker.routing.trie import groups_probed
 
 GROUPS = 2000
 PATTERNS = [b"a", b"*", b">", b"a.b", b"a.*", b"*.b", b"*.*", b"a.>"]

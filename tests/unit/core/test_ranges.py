@@ -9,10 +9,10 @@ import pytest
 from harness.bulk import DAMAGED, MISSING, Frame, read_frame
 from harness.engine import CALLS, Rig, flip, numbered, segment_files
 
-from broker.core import vfs
-from broker.core.publish import append
-from broker.core.ranges import Range, moment_in_memory, readable_from
-from broker.core.syncing import durable_next
+from broker.runtime import vfs
+from broker.engine.log.publish import append
+from broker.engine.bulk.ranges import Range, moment_in_memory, readable_from
+from broker.engine.log.sync import durable_next
 
 ALL = 1 << 62
 RECORD = 64  # of a body of 24 bytes

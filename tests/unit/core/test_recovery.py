@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from harness.engine import Rig, bodies_of, flip, make_log, numbered, read_log, segment_files
 
-from broker.core.taker import Taker
+from broker.engine.cursor.local import Taker
 
 HEADER = 64
 RECORD = 40

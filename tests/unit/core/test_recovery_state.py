@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from harness.engine import Rig, make_log, numbered, read_log, segment_files
 
-from broker.core.files import crc_of
-from broker.core.segment import crc32c
-from broker.core.taker import Taker
+from broker.engine.log.files import crc_of
+from broker.engine.log.segment import crc32c
+from broker.engine.cursor.local import Taker
 
 HEADER = 64
 BODIES = numbered(5, size=21)

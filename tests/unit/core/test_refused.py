@@ -18,11 +18,11 @@ from harness.engine import (
     segment_files,
 )
 
-from broker.core import mapping, vfs
-from broker.core.limiter import limit
-from broker.core.publish import append, outcome
-from broker.core.syncing import durable_next
-from broker.core.taker import Taker
+from broker.runtime import mapping, vfs
+from broker.engine.log.limiter import limit
+from broker.engine.log.publish import append, outcome
+from broker.engine.log.sync import durable_next
+from broker.engine.cursor.local import Taker
 
 ALWAYS = {"sync": "always", "segment_bytes": 4096}
 FACE = "x"
@@ -175,7 +175,7 @@ def test_a_face_that_cannot_be_stored_is_not_taken(
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr("broker.core.log.save_meta", full_disk)
+            patched.setattr("broker.engine.log.log.save_meta", full_disk)
             for _ in range(2):
                 with pytest.raises(OSError, match="No space"):
                     rig.engine.open_log("t", face=FACE)

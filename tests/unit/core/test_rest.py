@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from harness.engine import OPEN, Rig, bodies_of
 
-from broker.core import vfs
-from broker.core.publish import append, outcome
-from broker.core.taker import Taker
+from broker.runtime import vfs
+from broker.engine.log.publish import append, outcome
+from broker.engine.cursor.local import Taker
 
 
 def open_files(root: Path) -> list[Path]:

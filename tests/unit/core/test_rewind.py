@@ -15,8 +15,8 @@ from harness.engine import (
     segment_files,
 )
 
-from broker.core.rewind import Approach, TimeSearch, rewind
-from broker.core.taker import Taker
+from broker.engine.cursor.rewind import Approach, TimeSearch, rewind
+from broker.engine.cursor.local import Taker
 
 
 def test_back_gives_everything_again_as_if_new(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from broker.core.ear import Ear, publish, shape
-from broker.core.router import Router
+from broker.routing.local import Ear, publish, shape
+from broker.routing.router import Router
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import orjson
 import pytest
 from harness.engine import SECOND, Rig, finish_all, numbered
 
-from broker.core.rewind import rewind
-from broker.core.taker import Taker
+from broker.engine.cursor.rewind import rewind
+from broker.engine.cursor.local import Taker
 
 
 def filled(rig: Rig, count: int = 100) -> tuple[Any, Any]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from harness.engine import OPEN, SYNC, SYNC_PATH, WRITE, Rig, numbered
 
-from broker.core import vfs
-from broker.core.publish import append, outcome
-from broker.core.syncing import durable_next
-from broker.core.taker import Taker
+from broker.runtime import vfs
+from broker.engine.log.publish import append, outcome
+from broker.engine.log.sync import durable_next
+from broker.engine.cursor.local import Taker
 
 SEGMENT = 1 << 20
 BUSY = {"sync": "always", "spare_rate": 1000, "segment_bytes": SEGMENT, "inline_bytes": 1 << 17}

@@ -12,11 +12,11 @@ import pytest
 from harness.engine import Rig, segment_files
 from harness.upload import block
 
-from broker.core.deadletter import DeadLetters
-from broker.core.ear import Ear
-from broker.core.peek import peek_log
-from broker.core.staged import Reel, find_staged
-from broker.core.taker import Taker
+from broker.engine.cursor.deadletter import DeadLetters
+from broker.routing.local import Ear
+from broker.engine.cursor.peek import peek_log
+from broker.engine.bulk.blocks import Reel, find_staged
+from broker.engine.cursor.local import Taker
 
 COMMIT = b"\x01commit\xff"
 BODIES = [b"%d" % number for number in range(40)]
@@ -99,7 +99,7 @@ def test_damaged_records_are_not_found(tmp_path: Path) -> None:
 
 _TRUNCATED = """
 import os, sys, threading
-from broker.core.staged import find_staged
+from broker.engine.bulk.blocks import find_staged
 path, log_id, end = os.fsencode(sys.argv[1]), bytes.fromhex(sys.argv[2]), int(sys.argv[3])
 behind = []
 for _ in range(20):

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from broker.core.ear import Ear, publish
-from broker.core.router import Router
-from broker.core.survey import count_local, fanout, holders, takers, window
-from broker.protocols.nats.monitor_subjects import collide
+from broker.routing.local import Ear, publish
+from broker.routing.router import Router
+from broker.routing.survey import count_local, fanout, holders, takers, window
+from broker.protocols.nats.monitoring.subjects import collide
 
 SUBJECTS = [b"a", b"a.b", b"a.*", b"a.>", b"*.b", b">", b"a.b.c", b"*.*.c", b"a.b.*.d", b"*.>"]
 

@@ -15,10 +15,10 @@ from harness.engine import (
     numbered,
 )
 
-from broker.core import vfs
-from broker.core.publish import append, outcome
-from broker.core.syncing import durable_next
-from broker.core.taker import Taker
+from broker.runtime import vfs
+from broker.engine.log.publish import append, outcome
+from broker.engine.log.sync import durable_next
+from broker.engine.cursor.local import Taker
 
 
 @pytest.mark.parametrize("inline", [0, 1 << 17])

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from harness.engine import Rig, bodies_of, drain, finish_all, flip, numbered, segment_files
 
-from broker.core import mapping
-from broker.core.limiter import limit
-from broker.core.peek import peek_log
-from broker.core.ranges import Range
-from broker.core.taker import Taker
+from broker.runtime import mapping
+from broker.engine.log.limiter import limit
+from broker.engine.cursor.peek import peek_log
+from broker.engine.bulk.ranges import Range
+from broker.engine.cursor.local import Taker
 
 PAGE = 4096
 BODY = 200  # a record of 240 bytes: some lie across two pages
@@ -369,7 +369,7 @@ import mmap, os, sys
 sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from harness.engine import Rig
-from broker.core.taker import Taker
+from broker.engine.cursor.local import Taker
 rig = Rig(Path({str(memory_path / "0")!r}))
 taker = Taker(rig.engine.log("t").open_cursor("c"), 9)
 rig.settle()

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
-from broker.protocols.nats.certificates import find_user, parse_name
+from broker.protocols.nats.auth.certificates import find_user, parse_name
 
 DC = ObjectIdentifier("0.9.2342.19200300.100.1.25")
 Rdn = list[tuple[ObjectIdentifier, str]]

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from broker import limits
-from broker.protocols.nats import claims, settings, tokens
-from broker.protocols.nats.nkeys import KeyPair
+from broker.protocols.nats.auth.jwt import claims, tokens
+from broker.protocols.nats import settings
+from broker.protocols.nats.auth.nkeys import KeyPair
 from broker.protocols.nats.settings import ResponseRule, Rules, SubjectRule
-from broker.protocols.nats.tokens import Invalid, Permission, Responses, Rights, Token, decode
+from broker.protocols.nats.auth.jwt.tokens import (
+    Invalid, Permission, Responses, Rights, Token, decode,
+)
 from tests.nats_tokens import Company, Tenant, scoped
 from tests.unit.nats.test_tokens import KEYS, TOKENS
 

@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 from pathlib import Path
 
-from broker.protocols.nats import tokens
-from broker.protocols.nats.nkeys import KeyPair
+from broker.protocols.nats.auth.jwt import tokens
+from broker.protocols.nats.auth.nkeys import KeyPair
 from tests.nats_tokens import Company, Tenant
 from tests.unit.nats.test_operator_mode import Client, World, closed, on_uvloop
 

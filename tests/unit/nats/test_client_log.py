@@ -10,8 +10,8 @@ import pytest
 from fakes import FakeNats
 
 from broker import errors
-from broker.protocols.nats.client_log import ClientLog
-from broker.protocols.nats.options import ClientOptions
+from broker.protocols.nats.client.log import ClientLog
+from broker.protocols.nats.wire.options import ClientOptions
 from broker.protocols.nats.settings import Settings
 from broker.protocols.nats.trace import Violations
 

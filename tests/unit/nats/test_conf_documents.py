@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from harness.conf_corpus import ENVIRONMENT, cases, make_files
 
-from broker.protocols.nats import conf_fields
-from broker.protocols.nats.conf_reader import ConfErrors, ConfNote, read_file, read_text
+from broker.protocols.nats.conf import fields as conf_fields
+from broker.protocols.nats.conf.reader import ConfErrors, ConfNote, read_file, read_text
 from broker.protocols.nats.settings import Settings
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ from harness.originals import nats_server
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocols.nats.conf_reader import (
+from broker.protocols.nats.conf.reader import (
     ConfError,
     ConfErrors,
     ConfNote,

@@ -13,7 +13,7 @@ import uvloop
 
 from broker import limits
 from broker.net.listener import Runtime
-from broker.protocols.nats.door import NatsDoor
+from broker.protocols.nats.listener import NatsDoor
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Settings
 

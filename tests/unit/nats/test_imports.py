@@ -11,10 +11,10 @@ import pytest
 from fakes import FakeNats
 
 from broker import limits
-from broker.core.ear import publish
-from broker.protocols.nats import import_rules as rules
-from broker.protocols.nats.account import Account
-from broker.protocols.nats.exchange import Exchange
+from broker.routing.local import publish
+from broker.protocols.nats.accounts import import_rules as rules
+from broker.protocols.nats.accounts.account import Account
+from broker.protocols.nats.accounts.exports import Exchange
 from broker.protocols.nats.settings import (
     GLOBAL_ACCOUNT,
     SYSTEM_ACCOUNT,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker import limits
-from broker.protocols.nats import nkeys
+from broker.protocols.nats.auth import nkeys
 from tests.leafs import DEADLINE_S, Node, Raw, on_uvloop, ours, until
 
 INFO: dict[str, Any] = {

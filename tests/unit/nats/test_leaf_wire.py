@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.protocols.nats.leaf_wire import message_head, scan_link
-from broker.protocols.nats.wire import ERRORS, NAMES
+from broker.protocols.nats.leafnodes.wire import message_head, scan_link
+from broker.protocols.nats.wire.wire import ERRORS, NAMES
 
 Op = tuple[Any, ...]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocols.nats.mapping import Mapper
-from broker.protocols.nats.placeholders import MappingError
+from broker.protocols.nats.accounts.mapping import Mapper
+from broker.protocols.nats.accounts.placeholders import MappingError
 from broker.protocols.nats.settings import Destination, Mapping
-from broker.protocols.nats.transform import Transform
+from broker.protocols.nats.accounts.transform import Transform
 
 COUNT = 400
 

@@ -18,10 +18,10 @@ from harness.nats_file import FileServer
 from live_nats import LiveNats
 
 from broker import __version__
-from broker.admin.metrics import metrics_page
-from broker.protocols.nats.monitor_list import LongPage
-from broker.protocols.nats.monitor_options import ConnzOptions
-from broker.protocols.nats.monitor_text import encode
+from broker.server.metrics import metrics_page
+from broker.protocols.nats.monitoring.lists import LongPage
+from broker.protocols.nats.monitoring.options import ConnzOptions
+from broker.protocols.nats.monitoring.text import encode
 
 
 @pytest.fixture(scope="module")

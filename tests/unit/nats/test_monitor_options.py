@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocols.nats.monitor_options import (
+from broker.protocols.nats.monitoring.options import (
     ANY,
     CLOSED,
     OPEN,

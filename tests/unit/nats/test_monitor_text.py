@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from broker.protocols.nats.monitor_subjects import collide, is_literal
-from broker.protocols.nats.monitor_text import (
+from broker.protocols.nats.monitoring.subjects import collide, is_literal
+from broker.protocols.nats.monitoring.text import (
     encode,
     filled,
     number,

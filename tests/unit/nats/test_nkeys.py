@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocols.nats import nkeys
+from broker.protocols.nats.auth import nkeys
 
 # Made by the original's libraries for Go.
 MADE = json.loads(Path(__file__).with_name("keys_and_tokens.json").read_text())

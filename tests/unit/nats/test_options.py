@@ -7,7 +7,7 @@ import pytest
 from fakes import FakeNats, FakePeer
 
 from broker import limits
-from broker.protocols.nats.options import (
+from broker.protocols.nats.wire.options import (
     ClientOptions,
     parse_object,
     server_info,

@@ -9,11 +9,11 @@ import threading
 import bcrypt
 import pytest
 
-from broker.protocols.nats import passwords
-from broker.protocols.nats.local_auth import LocalAuth
-from broker.protocols.nats.login import Identity, Login, Refused
-from broker.protocols.nats.options import ClientOptions
-from broker.protocols.nats.passwords import Busy, Passwords, is_hash, same
+from broker.protocols.nats.auth import passwords
+from broker.protocols.nats.auth.local import LocalAuth
+from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.wire.options import ClientOptions
+from broker.protocols.nats.auth.passwords import Busy, Passwords, is_hash, same
 from broker.protocols.nats.settings import Authorization, Settings, User
 from tests.nats_logins import HASH
 

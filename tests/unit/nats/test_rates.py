@@ -5,9 +5,9 @@ from __future__ import annotations
 from fakes import FakeNats, FakePeer
 
 from broker import limits
-from broker.protocols.nats.gate import Anybody
-from broker.protocols.nats.login import Identity, Login
-from broker.protocols.nats.rates import Bucket
+from broker.protocols.nats.client.handshake import Anybody
+from broker.protocols.nats.auth.authenticator import Identity, Login
+from broker.protocols.nats.client.rate_limit import Bucket
 from broker.protocols.nats.settings import RateLimit
 
 SECOND = limits.SECOND

@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from broker import limits
-from broker.protocols.nats import resolvers
+from broker.protocols.nats.auth.jwt import resolvers
 from broker.protocols.nats.settings import Resolver
-from broker.protocols.nats.token_folder import TokenFolder
+from broker.protocols.nats.auth.jwt.folder import TokenFolder
 from tests.nats_tokens import Company, Tenant
 
 COMPANY = Company()

@@ -7,7 +7,7 @@ import pytest
 from harness import RawPeer
 from live_nats import LiveNats
 
-from broker.protocols.nats.permit import overlap, permit_for
+from broker.protocols.nats.client.permissions import overlap, permit_for
 from broker.protocols.nats.settings import Permissions, Rules, SubjectRule
 
 ACCOUNTS = """accounts {

@@ -8,7 +8,7 @@ import pytest
 from fakes import FakeNats, FakePeer
 
 from broker import limits
-from broker.core.ear import Ear
+from broker.routing.local import Ear
 
 SECOND = limits.SECOND
 QUIET = b'{"verbose":false,"pedantic":false,"headers":true,"no_responders":true}'

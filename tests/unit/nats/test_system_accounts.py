@@ -9,9 +9,9 @@ import pytest
 from fakes_system import SERVER_ID, FakeAccount, FakeServer, FakeSession
 
 from broker import limits
-from broker.protocols.nats.login import Identity
+from broker.protocols.nats.auth.authenticator import Identity
 from broker.protocols.nats.settings import Import, Permissions, ResponseRule, Rules, SubjectRule
-from broker.protocols.nats.system_count import covers
+from broker.protocols.nats.system.count import covers
 
 PING = "$SYS.REQ.SERVER.PING"
 ME = f"$SYS.REQ.SERVER.{SERVER_ID}"

@@ -9,10 +9,10 @@ import pytest
 from fakes_system import SERVER_ID, FakeClock, FakeServer, FakeSession
 
 from broker import errors, limits
-from broker.core.ear import publish
-from broker.protocols.nats.login import Identity
-from broker.protocols.nats.system_envelope import EventIds
-from broker.protocols.nats.system_events import client_block
+from broker.routing.local import publish
+from broker.protocols.nats.auth.authenticator import Identity
+from broker.protocols.nats.system.envelope import EventIds
+from broker.protocols.nats.system.events import client_block
 from broker.protocols.nats.system_view import Backlog
 
 STATSZ = f"$SYS.SERVER.{SERVER_ID}.STATSZ"

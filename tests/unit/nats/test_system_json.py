@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocols.nats import system_options
-from broker.protocols.nats.system_json import BadBody, decode
+from broker.protocols.nats.system import options as system_options
+from broker.protocols.nats.system.go_json import BadBody, decode
 
 CONNZ = system_options.PAGES["CONNZ"]
 

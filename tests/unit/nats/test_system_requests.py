@@ -11,9 +11,10 @@ import pytest
 import snappy  # type: ignore[import-untyped]
 from fakes_system import SERVER_ID, VARZ, FakeServer
 
-from broker import errors_system, limits
-from broker.core.ear import publish
-from broker.protocols.nats.system_requests import Actions
+from broker.protocols.nats.system import errors as errors_system
+from broker import limits
+from broker.routing.local import publish
+from broker.protocols.nats.system.requests import Actions
 
 PING = "$SYS.REQ.SERVER.PING"
 ME = f"$SYS.REQ.SERVER.{SERVER_ID}"

@@ -7,7 +7,7 @@ from fakes_tls import Secure, Server
 from harness.certificates import Authority, Pair
 
 from broker import limits
-from broker.protocols.nats.gate import Anybody
+from broker.protocols.nats.client.handshake import Anybody
 
 SECOND = limits.SECOND
 CONNECT = b'CONNECT {"verbose":false}\r\n'

@@ -13,7 +13,7 @@ from harness.certificates import Authority, Pair
 from broker import errors, limits
 from broker.protocols.nats.settings import Tls
 from broker.protocols.nats.tls_gate import plainly
-from broker.protocols.nats.tls_policy import RateLimit, TlsPolicy, client_context, server_context
+from broker.protocols.nats.tls import RateLimit, TlsPolicy, client_context, server_context
 
 SECOND = limits.SECOND
 CONNECT = b'CONNECT {"verbose":false}\r\n'

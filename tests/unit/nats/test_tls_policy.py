@@ -16,11 +16,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 from harness.certificates import Authority, Pair
 
-from broker import limits, openssl
-from broker.openssl import TlsError
+from broker import limits
+from broker.net import openssl
+from broker.net.openssl import TlsError
 from broker.protocols.nats import tls_policy
 from broker.protocols.nats.settings import Settings, Tls
-from broker.protocols.nats.tls_policy import (
+from broker.protocols.nats.tls import (
     CIPHERS,
     RateLimit,
     TlsPolicy,

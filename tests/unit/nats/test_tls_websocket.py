@@ -16,10 +16,10 @@ from harness.certificates import Authority, Pair
 
 from broker import limits
 from broker.net.listener import Runtime
-from broker.openssl import TlsError
+from broker.net.openssl import TlsError
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Settings, Tls, Websocket
-from broker.protocols.nats.tls_policy import key_fingerprint
+from broker.protocols.nats.tls import key_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

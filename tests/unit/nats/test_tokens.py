@@ -9,9 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from broker.protocols.nats import nkeys, token_checks, tokens
-from broker.protocols.nats.nkeys import KeyPair
-from broker.protocols.nats.tokens import Invalid, decode
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.jwt import validate as token_checks, tokens
+from broker.protocols.nats.auth.nkeys import KeyPair
+from broker.protocols.nats.auth.jwt.tokens import Invalid, decode
 from tests.nats_tokens import NO_LIMITS, Company, Tenant, forged, user, with_header
 
 MADE = json.loads(Path(__file__).with_name("keys_and_tokens.json").read_text())

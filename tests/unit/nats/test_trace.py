@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker import logs
+from broker.base import logs
 from broker.protocols.nats.trace import Tracer, redacted, who
-from broker.protocols.nats.wire import NAMES
+from broker.protocols.nats.wire.wire import NAMES
 
 KINDS = {name: kind for kind, name in NAMES.items()}
 WHO = "127.0.0.1:4 - cid:5"

@@ -11,7 +11,7 @@ from harness import RawPeer
 from live_nats import LiveNats
 
 from broker import limits
-from broker.protocols.nats.options import ClientOptions
+from broker.protocols.nats.wire.options import ClientOptions
 from broker.protocols.nats.trace import Violations, user
 
 TEXT = """

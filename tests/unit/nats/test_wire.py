@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.protocols.nats.wire import ERRORS, NAMES, scan_bytes
+from broker.protocols.nats.wire.wire import ERRORS, NAMES, scan_bytes
 
 PENDING_PUB = 1
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from broker.net.filters import Filter, FilterError, filter_of, pack, unpack
 from broker.net.tls import Certificates, TlsFiles, server_context
-from broker.openssl import TlsError, iana_name
+from broker.net.openssl import TlsError, iana_name
 
 Kind = Literal["deflate", "snappy"]
 

@@ -9,9 +9,9 @@ from fakes import FakeDoor, FakeNats, FakePeer
 from harness.websocket import BINARY, FIN, PACKED, PING, PONG, frame
 
 from broker import limits
-from broker.net.knock import Knock
+from broker.net.handover import Knock
 from broker.net.websocket import WebSocket
-from broker.protocols.nats.session import NatsSession
+from broker.protocols.nats.client.session import NatsSession
 
 
 class Owner:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from broker.net.http_guard import HttpGuard, HttpSettings
+from broker.net.http.guard import HttpGuard, HttpSettings
 
 
 def refused(guard: HttpGuard, method: str = "GET", **headers: str) -> int | None:

@@ -11,7 +11,7 @@ from aiohttp import web
 from broker import limits
 from broker.net.listener import Runtime
 from broker.net.listening import ListenError, join
-from broker.net.pages import Pages
+from broker.net.http.pages import Pages
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Settings, Websocket
 

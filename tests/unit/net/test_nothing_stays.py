@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from broker.config import load
-from broker.server import Server
+from broker.config.load import load
+from broker.server.server import Server
 
 NATS = """
 listen: "127.0.0.1:-1"

@@ -18,9 +18,9 @@ from aiohttp import web
 from harness.certificates import Authority
 
 from broker import limits
-from broker.net.http_connections import IDLE, HttpConnection, HttpConnections
-from broker.net.http_guard import HttpSettings
-from broker.net.pages import Pages
+from broker.net.http.connections import IDLE, HttpConnection, HttpConnections
+from broker.net.http.guard import HttpSettings
+from broker.net.http.pages import Pages
 
 DEADLINE_S = 20
 SECOND = limits.SECOND

@@ -12,7 +12,7 @@ from aiohttp import web
 from harness.authd import grant, row
 
 from broker import limits
-from broker.config import NsqConfig
+from broker.config.load import NsqConfig
 from broker.protocols.nsq.auth import AuthError, Authority, Grant, Peer, secure_endpoint
 
 WAIT_S = 15.0

@@ -11,7 +11,7 @@ from fakes_nsq import OK, FakeNsq, MakeNsq, shown, sized
 from live_nsq import on_uvloop, opened
 
 from broker import limits
-from broker.protocols.nsq.api import NsqApi
+from broker.protocols.nsq.http.api import NsqApi
 
 HOUR_MS = limits.HOUR // limits.MS
 WEEK_MS = 7 * 24 * HOUR_MS

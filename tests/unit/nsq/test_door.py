@@ -12,7 +12,7 @@ import pytest
 from fakes_nsq import ERROR, OK, mpub, pub, shown
 from live_nsq import Client, on_uvloop, opened
 
-from broker.core import vfs
+from broker.runtime import vfs
 
 CALL_OPEN, CALL_WRITE = 0, 1
 

@@ -13,13 +13,13 @@ import pytest
 from aiohttp import web
 from live_nsq import Client, on_uvloop, opened
 
-from broker.core import vfs
-from broker.protocols.nsq.api import NsqApi
-from broker.protocols.nsq.door import NsqDoor
-from broker.protocols.nsq.extras import Extras, moment_ns
-from broker.protocols.nsq.http import ApiError
-from broker.protocols.nsq.messages import headers_of
-from broker.server_topics import TopicSettings
+from broker.runtime import vfs
+from broker.protocols.nsq.http.api import NsqApi
+from broker.protocols.nsq.listener import NsqDoor
+from broker.protocols.nsq.http.v1 import Extras, moment_ns
+from broker.protocols.nsq.http.app import ApiError
+from broker.protocols.nsq.http.messages import headers_of
+from broker.server.topics import TopicSettings
 
 CALL_WRITE = 1
 

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 from live_nsq import on_uvloop, opened
 
-from broker.protocols.nsq import debug
-from broker.protocols.nsq.api import NsqApi
+from broker.protocols.nsq.http import debug
+from broker.protocols.nsq.http.api import NsqApi
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker import limits
-from broker.config import NsqConfig
+from broker.config.load import NsqConfig
 from broker.protocols.nsq.identify import Identity, Refused, read_fields
 
 CONFIG = NsqConfig()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from broker import limits
-from broker.protocols.nsq.lookup_db import Producer, Registry
+from broker.protocols.nsq.lookup.registry import Producer, Registry
 
 SECOND = limits.SECOND
 START = 1_000 * SECOND

@@ -13,12 +13,12 @@ from harness.peer import sized
 from live_nsq import Client, on_uvloop, opened
 
 from broker import limits
-from broker.config_lookup import LookupConfig
-from broker.config_parse import Address
-from broker.protocols.nsq.door import NsqDoor
-from broker.protocols.nsq.lookup_link import LookupTimes
-from broker.protocols.nsq.lookup_peers import LookupPeers
-from broker.protocols.nsq.lookup_server import LookupServer
+from broker.protocols.nsq.lookup.config import LookupConfig
+from broker.base.settings import Address
+from broker.protocols.nsq.listener import NsqDoor
+from broker.protocols.nsq.lookup.client import LookupTimes
+from broker.protocols.nsq.lookup.peers import LookupPeers
+from broker.protocols.nsq.lookup.server import LookupServer
 
 WAIT_S = 10
 MS = limits.MS

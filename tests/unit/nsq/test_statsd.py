@@ -10,8 +10,8 @@ from pathlib import Path
 from fakes_nsq import OK, pub
 from live_nsq import Client, on_uvloop, opened
 
-from broker.config import Address, NsqConfig
-from broker.protocols.nsq.door import NsqDoor
+from broker.config.load import Address, NsqConfig
+from broker.protocols.nsq.listener import NsqDoor
 from broker.protocols.nsq.statsd import Round, Statsd, full_prefix, packets
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.spark.admission import admit_bytes, admit_records, share
+from broker.spark.source.admission import admit_bytes, admit_records, share
 from broker.spark.offsets import Mark, Place
 from broker.spark.topics import Entry, Survey
 

@@ -9,9 +9,9 @@ import pytest
 from archives import archiver
 from fakes_spark import FakeSpark
 
-from broker.errors_jobs import JobError
+from broker.spark.jobs.errors import JobError
 from broker.spark.jobs import archive
-from broker.spark.manifest import DataFile
+from broker.spark.archive.manifest import DataFile
 
 SPARK: Any = FakeSpark()
 

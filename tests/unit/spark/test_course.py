@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from broker.errors_spark import BrokerDownError, DataLossError
-from broker.spark import course
+from broker.spark.errors import BrokerDownError, DataLossError
+from broker.spark.source import microbatch as course
 from broker.spark.offsets import Mark, Offsets, Place
 from broker.spark.topics import Entry, Survey
 

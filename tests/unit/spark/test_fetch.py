@@ -12,7 +12,7 @@ from driven_spark import read_batch
 from harness.frames import record
 from toy_bulk import Answer, Request, ToyDoor, ToyLog
 
-from broker.errors_spark import DataLossError
+from broker.spark.errors import DataLossError
 
 TEN = {seq: record(seq, b"body-%d" % seq) for seq in range(1, 11)}
 

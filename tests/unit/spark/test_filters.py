@@ -21,8 +21,8 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from broker.limits_spark import TIME_SLACK_S
-from broker.spark.filters import Pruning
+from broker.spark.limits import TIME_SLACK_S
+from broker.spark.source.filters import Pruning
 from broker.spark.offsets import Mark, Place
 
 T, U = Place("t", 0), Place("u", 1)

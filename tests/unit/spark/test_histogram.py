@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from broker.spark.jobs import histogram  # noqa: E402
+from broker.spark.rollup import histogram  # noqa: E402
 
 
 def counted(values: list[int]) -> dict[int, int]:

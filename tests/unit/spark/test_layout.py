@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.spark import layout
+from broker.spark.archive import layout
 
 
 def test_a_record_of_an_hour() -> None:

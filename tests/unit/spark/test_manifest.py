@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors_jobs import ConflictError, JobError
-from broker.limits_jobs import SNAPSHOT_EVERY
-from broker.spark.manifest import (
+from broker.spark.jobs.errors import ConflictError, JobError
+from broker.spark.jobs.limits import SNAPSHOT_EVERY
+from broker.spark.archive.manifest import (
     Change,
     DataFile,
     Gap,

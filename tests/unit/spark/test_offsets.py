@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from broker.errors_spark import OptionError
+from broker.spark.errors import OptionError
 from broker.spark.offsets import Mark, Place, dump, load
 
 OFFSETS = {

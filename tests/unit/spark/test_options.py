@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.errors_spark import OptionError
-from broker.limits_spark import READER_TTL_BATCH_S, READER_TTL_STREAM_S
+from broker.spark.errors import OptionError
+from broker.spark.limits import READER_TTL_BATCH_S, READER_TTL_STREAM_S
 from broker.spark.options import Wanted, is_subject_filter
-from broker.spark.positions import EARLIEST, LATEST
-from broker.spark.settings import READ, read_settings
+from broker.spark.source.positions import EARLIEST, LATEST
+from broker.spark.source.options import READ, read_settings
 
 LEAST = {"servers": "a:1", "subscribe": "t"}
 

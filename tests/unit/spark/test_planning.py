@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.limits_spark import PARTITION_BYTES
+from broker.spark.limits import PARTITION_BYTES
 from broker.spark.offsets import Place
 from broker.spark.options import Splitting
-from broker.spark.planning import Slice, plan
+from broker.spark.source.planning import Slice, plan
 
 
 def piece(topic: str, start: int, end: int, server: int = 0, size: float = 256.0) -> Slice:

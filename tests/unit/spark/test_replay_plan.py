@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.spark.jobs import replay_plan as planned
+from broker.spark.archive import replay as planned
 from broker.spark.jobs.replay import epoch_records
-from broker.spark.jobs.replay_plan import Wish
-from broker.spark.manifest import Change, DataFile, Range, State
+from broker.spark.archive.replay import Wish
+from broker.spark.archive.manifest import Change, DataFile, Range, State
 
 
 def file(topic: str, inc: str, first: int, last: int, at: int, partition: int = 0) -> DataFile:

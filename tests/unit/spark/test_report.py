@@ -17,8 +17,8 @@ from toy_reports import HOSTILE, channel_row, shown, topic_row
 from broker.spark.report import charts, numbers, page
 from broker.spark.report.charts import Plot, Series
 from broker.spark.report.markup import clip, escape, tag, visible
-from broker.spark.report.rollup_page import missing, rollup_page
-from broker.spark.report.triage_page import body_text
+from broker.spark.rollup.page import missing, rollup_page
+from broker.spark.triage.page import body_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 

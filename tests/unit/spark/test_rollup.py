@@ -15,11 +15,11 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 from harness.delivery_events import HEAD, ROW  # noqa: E402
 
-from broker.errors_jobs import JobError  # noqa: E402
-from broker.spark.jobs import rollup_store  # noqa: E402
-from broker.spark.jobs.histogram import steps_of  # noqa: E402
-from broker.spark.jobs.rollup_store import Store, channel_rows, states_of  # noqa: E402
-from broker.spark.jobs.rollup_tasks import (  # noqa: E402
+from broker.spark.jobs.errors import JobError  # noqa: E402
+from broker.spark.rollup import store as rollup_store  # noqa: E402
+from broker.spark.rollup.histogram import steps_of  # noqa: E402
+from broker.spark.rollup.store import Store, channel_rows, states_of  # noqa: E402
+from broker.spark.rollup.tasks import (  # noqa: E402
     Counted,
     File,
     Range,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.spark.routing import server_of
+from broker.spark.sink.options import server_of
 
 
 def test_the_first_unless_told_otherwise() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.spark.jobs.shape import shape_of
+from broker.spark.triage.shape import shape_of
 
 ID = "0b5f8f7e-1111-2222-3333-444455556666"
 

@@ -14,7 +14,9 @@ from broker.spark.jobs import shipping
 
 IMPORTS = """
 import sys
-from broker.spark.jobs import archive_write, compact_merge, replay_stage
+from broker.spark.archive import (
+    write as archive_write, compact as compact_merge, stage as replay_stage,
+)
 import broker.client.bulk.decode, pyspark_twinwire
 mine = [m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "broker"]
 assert all(path.startswith(sys.argv[1]) for path in mine), mine

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes_spark import FakeSpark
 
-from broker.errors_jobs import JobError
+from broker.spark.jobs.errors import JobError
 from broker.spark.jobs.spread import spread
 from broker.spark.jobs.tasks import telling_line
 

@@ -15,7 +15,7 @@ from harness.stan_stores import (
     recorded_store,
 )
 
-from broker.protocols.stan.filestore import (
+from broker.importers.stan_files import (
     Indexed,
     Info,
     channel_names,
@@ -24,8 +24,8 @@ from broker.protocols.stan.filestore import (
     messages,
     read_info,
 )
-from broker.protocols.stan.filestore_places import Extent, places
-from broker.protocols.stan.filestore_state import (
+from broker.importers.stan_places import Extent, places
+from broker.importers.stan_state import (
     Problem,
     SourceError,
     Sub,

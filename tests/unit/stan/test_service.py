@@ -10,10 +10,10 @@ import pytest
 from harness import stan_wire as wire
 from harness.engine import WAIT_MS, Rig
 
-from broker.access import Access
-from broker.core.seams import Session
-from broker.protocols.nats.account import Account, Desk, Message
-from broker.protocols.stan.service import Channel, Client, Service
+from broker.protocols.access import Access
+from broker.runtime.interfaces import Session
+from broker.protocols.nats.accounts.account import Account, Desk, Message
+from broker.protocols.stan.publish import Channel, Client, Service
 
 
 class Desktop:

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from broker import limits
 from broker.protocols.stan.monitor import StreamingPages
-from broker.protocols.stan.options import ChannelLimits, ChannelOverride, StanSettings
+from broker.protocols.stan.config import ChannelLimits, ChannelOverride, StanSettings
 from broker.protocols.stan.store import SubRecord
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocols.stan.options import (
+from broker.protocols.stan.config import (
     ChannelLimits,
     ChannelOverride,
     StanSettings,

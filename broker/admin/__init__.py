@@ -1,1 +1,0 @@
-"""What operators look at: metrics, and later the admin pages."""

@@ -1,0 +1,59 @@
+"""One process per data folder: a lock that the kernel drops when its holder dies, however."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from broker.base.durable import make_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+LOCK_NAME = "twinwire.lock"
+
+
+class DataLockedError(Exception):
+    """Another process uses the data folder."""
+
+
+class DataLock:
+    """Holds a data folder, made if it is missing; release() or the end of the process frees it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LOCK_NAME
+        make_folder(folder, 0o750)
+        # Never unlinked: a second process could then lock a file that nobody else can see.
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._fd)
+            by = f"process {holder}" if holder else "another process"
+            raise DataLockedError(f"data folder {folder} is in use by {by}") from None
+        with contextlib.suppress(OSError):  # for people; a full disk is no reason not to start
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let others have the folder; twice does no harm."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> DataLock:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()

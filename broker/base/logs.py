@@ -1,0 +1,146 @@
+"""Log lines: text for people, JSON for machines; both carry the same fields.
+
+    log.info("ready", extra=fields(nats="127.0.0.1:4222"))
+
+writes `2026-01-31T12:00:00.000+00:00 INFO server: ready nats=127.0.0.1:4222`. A line is one record
+whatever a client put into its name: control characters are escaped in both formats. Secrets that
+stand in what was passed, in URLs for example, are not written. What is longer than a log needs is
+cut, and ends with an ellipsis.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TextIO
+
+import orjson
+
+from broker import limits
+from broker.base.redact import HIDDEN, redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TRACE = 5  # a level below debug: what goes over the connections
+
+_ATTRIBUTE = "twinwire_fields"
+_ROOT = "broker."
+_ELLIPSIS = "\u2026"
+
+
+def fields(**values: object) -> dict[str, Any]:
+    """What a log call passes as `extra`."""
+    return {_ATTRIBUTE: values}
+
+
+def _time(record: logging.LogRecord, *, utc: bool) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return (moment if utc else moment.astimezone()).isoformat(timespec="milliseconds")
+
+
+def _fields_of(record: logging.LogRecord) -> Mapping[str, object]:
+    found: Mapping[str, object] = getattr(record, _ATTRIBUTE, {})
+    return found
+
+
+def one_line(text: str) -> str:
+    """With every control character escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    if text and text.isprintable() and not any(c in ' "=' for c in text):
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def _told(text: str, most: int) -> str:
+    """Without secrets, and not longer than that. Only what may be shown is looked at; a bit more,
+    so that the cut goes through no secret that could then not be told from other words."""
+    if len(text) <= most:
+        return redacted(text)
+    return redacted(text[: 2 * most])[:most] + _ELLIPSIS
+
+
+def _field(key: str, value: object) -> object:
+    """The value of a field: without secrets, which its name may say that it is."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_field(key, each) for each in value]
+    told = _told(str(value), limits.LOG_TEXT_MAX)
+    named = f"{key}={told}"
+    return told if redacted(named) == named else HIDDEN
+
+
+def _message_max(record: logging.LogRecord) -> int:
+    # How much of a message is traced has a setting of its own.
+    return sys.maxsize if record.levelno <= TRACE else limits.LOG_TEXT_MAX
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """The message and its fields in one line, and a traceback below it when there is one."""
+    parts = [one_line(record.getMessage())]
+    parts += [f"{key}={_value(_field(key, value))}" for key, value in _fields_of(record).items()]
+    line = _told(" ".join(parts), _message_max(record))
+    if record.exc_info:
+        traceback = logging.Formatter().formatException(record.exc_info)
+        line += "\n" + _told(traceback, limits.LOG_TRACEBACK_MAX)
+    return line
+
+
+class TextFormatter(logging.Formatter):
+    """time LEVEL logger: message key=value ..."""
+
+    def __init__(self, *, utc: bool) -> None:
+        super().__init__()
+        self.utc = utc
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, and a traceback below it when there is one."""
+        time, name = _time(record, utc=self.utc), record.name.removeprefix(_ROOT)
+        return f"{time} {record.levelname} {name}: {message_of(record)}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def __init__(self, *, utc: bool) -> None:
+        super().__init__()
+        self.utc = utc
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Fixed keys first; fields of the record cannot replace them."""
+        line: dict[str, object] = {
+            "time": _time(record, utc=self.utc),
+            "level": record.levelname.lower(),
+            "logger": record.name.removeprefix(_ROOT),
+            "message": _told(record.getMessage(), _message_max(record)),
+        }
+        if record.exc_info:
+            traceback = self.formatException(record.exc_info)
+            line["exception"] = _told(traceback, limits.LOG_TRACEBACK_MAX)
+        # Before they are encoded: what is taken out of JSON may take its quotes and braces along.
+        line = {key: _field(key, value) for key, value in _fields_of(record).items()} | line
+        # Names from the network may hold lone surrogates, which orjson refuses.
+        try:
+            return orjson.dumps(line).decode()
+        except orjson.JSONEncodeError:
+            return json.dumps(line)
+
+
+def setup(level: str, style: str, *, utc: bool, stream: TextIO | None = None) -> None:
+    """Send every logger of the process to one stream (standard error)."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter(utc=utc) if style == "json" else TextFormatter(utc=utc))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # A log that cannot be written (a full disk, a closed pipe) must not become noise of its own.
+    logging.raiseExceptions = False

@@ -1,0 +1,5 @@
+"""The compiled load generator behind `twinwire bench`.
+
+Start with `scenarios` (what a run does) and `loadgen` (its loop). It imports the wire formats of
+the protocols; the command line and the benchmarks import it.
+"""

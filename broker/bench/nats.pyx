@@ -1,0 +1,311 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""NATS loads.
+
+NatsFlow: publishers stream a prebuilt block; each ends with a PING, whose PONG says that the
+server has taken everything. Subscribers count. Publishers stay within a fixed distance of
+the slowest subscriber, the same for every server.
+
+NatsRequest: one requester, one responder. Every request has a reply subject of its own below
+one wildcard inbox, as the usual clients do it:
+
+    PUB <subject> <inbox>.<16 hex digits> <size>      number = turn * slots + slot
+"""
+cimport cython
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from broker.bench.frames cimport (
+    OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, Block, nats_count, nats_count_t, nats_next,
+    nats_reply, op_t,
+)
+from broker.bench.histogram cimport Histogram
+from broker.bench.loadgen cimport (
+    FAIL_PROTOCOL, FAIL_SERVER, FAIL_SURPLUS, PUBLISHER, SEND_MORE, Load, conn_t,
+    monotonic_ns,
+)
+
+
+cdef enum:
+    ENDLESS_BITS = 62
+
+cdef char *PING = b"PING\r\n"
+cdef char *PONG = b"PONG\r\n"
+cdef const char *HEX = b"0123456789abcdef"
+
+
+cdef void refuse(Load load, conn_t *c, int kind, const op_t *op) noexcept nogil:
+    """Turns a line that must not come into the run's failure."""
+    if kind == OP_ERR:
+        load.fail(FAIL_SERVER, c, op.text, op.text_len)
+    elif kind == OP_BAD:
+        load.fail(FAIL_PROTOCOL, c, b"not a line of the NATS protocol", 31)
+
+
+@cython.final
+cdef class NatsFlow(Load):
+    """N publishers, M subscribers that each receive everything (or share it, in one group)."""
+
+    def __dealloc__(self):
+        free(self.pubs)
+        free(self.subs)
+
+    def begin(self, Block block not None, list counts not None, uint64_t ahead,
+              uint64_t resume, bint shared):
+        """Says what to publish: messages per publisher, or an empty list for a timed run."""
+        cdef int i
+        self.block = block
+        self.ahead = ahead
+        self.resume = resume
+        self.shared = shared
+        self.pubs = <nats_pub_t *>calloc(self.publisher_count, sizeof(nats_pub_t))
+        self.subs = <nats_count_t *>calloc(self.reader_count + 1, sizeof(nats_count_t))
+        if self.pubs == NULL or self.subs == NULL:
+            raise MemoryError
+        self.ending = bool(counts)
+        for i in range(self.publisher_count):
+            self.pubs[i].end_bytes = (block.bytes_for(counts[i]) if counts
+                                      else <uint64_t>1 << ENDLESS_BITS)
+
+    cdef uint64_t begun(self) noexcept nogil:
+        cdef uint64_t total = 0
+        cdef int i
+        for i in range(self.publisher_count):
+            total += self.block.units_begun(self.pubs[i].sent_bytes)
+        return total
+
+    cdef uint64_t taken(self) noexcept nogil:
+        """Messages that left the server for good: of the slowest subscriber, or of the group."""
+        cdef uint64_t total = 0
+        cdef uint64_t slowest = self.subs[0].msgs
+        cdef int i
+        for i in range(self.reader_count):
+            total += self.subs[i].msgs
+            if self.subs[i].msgs < slowest:
+                slowest = self.subs[i].msgs
+        return total if self.shared else slowest
+
+    cdef void answer_pings(self, conn_t *c, nats_count_t *count) noexcept nogil:
+        while count.pings:
+            count.pings -= 1
+            self.put(c, PONG, 6)
+
+    cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
+        cdef nats_count_t *count
+        cdef uint64_t before
+        cdef size_t used = 0
+        cdef op_t op
+        if c.role == PUBLISHER:
+            count = &self.pubs[c.place].in_
+        else:
+            count = &self.subs[c.place]
+        before = count.msgs + count.pongs
+        refuse(self, c, nats_count(count, p, n, &used, &op), &op)
+        self.moved += count.msgs + count.pongs - before
+        if count.pings:
+            self.answer_pings(c, count)
+            if c.role != PUBLISHER:
+                self.flush(c)
+        return used
+
+    cdef bint pump(self, int64_t now_ns) noexcept nogil:
+        cdef uint64_t room = <uint64_t>1 << ENDLESS_BITS
+        cdef uint64_t upto, ahead
+        cdef nats_pub_t *pub
+        cdef conn_t *c
+        cdef bint busy = False
+        cdef int i
+        if self.reader_count:
+            ahead = self.begun() - self.taken()
+            room = self.ahead - ahead if ahead < self.ahead else 0
+            if room < self.resume:
+                room = 0
+        for i in range(self.publisher_count):
+            pub = &self.pubs[i]
+            c = &self.publishers[i]
+            upto = pub.end_bytes
+            if self.reader_count:
+                upto = self.block.bytes_for(self.block.units_begun(pub.sent_bytes) + room)
+                if upto > pub.end_bytes:
+                    upto = pub.end_bytes
+            if self.push(c, self.block, &pub.sent_bytes, upto) == SEND_MORE:
+                busy = True
+            if pub.sent_bytes == pub.end_bytes and not pub.ping_sent:
+                pub.ping_sent = True
+                self.put(c, PING, 6)
+                self.flush(c)
+        return busy
+
+    cdef void on_stop(self) noexcept nogil:
+        """Ends each publisher at the message it is in."""
+        cdef nats_pub_t *pub
+        cdef int i
+        for i in range(self.publisher_count):
+            pub = &self.pubs[i]
+            pub.end_bytes = self.block.bytes_for(self.block.units_begun(pub.sent_bytes))
+        self.ending = True
+
+    cdef bint settled(self, int64_t now_ns) noexcept nogil:
+        cdef uint64_t wanted = 0
+        cdef int i
+        if not self.ending:
+            return False
+        for i in range(self.publisher_count):
+            if self.pubs[i].sent_bytes < self.pubs[i].end_bytes:
+                return False
+            wanted += self.block.units_begun(self.pubs[i].end_bytes)
+        if self.reader_count and not self.delivered_ns and self.taken() >= wanted:
+            self.delivered_ns = now_ns
+        for i in range(self.publisher_count):
+            if self.pubs[i].in_.pongs == 0:
+                return False
+        if not self.published_ns:
+            self.published_ns = now_ns
+        if self.reader_count and not self.delivered_ns:
+            return False
+        for i in range(self.reader_count):
+            if self.subs[i].msgs > wanted:
+                self.fail(FAIL_SURPLUS, &self.readers[i], NULL, 0)
+        self.finished_ns = now_ns
+        return True
+
+    def published(self):
+        """Messages sent, the ones begun included."""
+        return self.begun()
+
+    def received(self):
+        """Messages and payload bytes of all subscribers together."""
+        cdef uint64_t msgs = 0
+        cdef uint64_t body_bytes = 0
+        cdef int i
+        for i in range(self.reader_count):
+            msgs += self.subs[i].msgs
+            body_bytes += self.subs[i].body_bytes
+        return msgs, body_bytes
+
+    def per_subscriber(self):
+        """Messages of each subscriber."""
+        return [self.subs[i].msgs for i in range(self.reader_count)]
+
+
+@cython.final
+cdef class NatsRequest(Load):
+    """Reader 0 asks, reader 1 answers."""
+
+    def __dealloc__(self):
+        free(self.sent_ns)
+
+    def begin(self, bytes subject not None, bytes inbox not None, uint64_t size,
+              uint64_t in_flight, uint64_t wanted):
+        """`wanted` requests, or 0 for a timed run."""
+        if self.reader_count != 2 or in_flight < 1:
+            raise ValueError("a requester, a responder and at least one request in flight")
+        self.latency = Histogram()
+        self.head = b"PUB " + subject + b" " + inbox + b"."
+        self.rest = b" %d\r\n" % size + b"x" * size + b"\r\n"
+        self.head_ptr = self.head
+        self.head_len = <size_t>len(self.head)
+        self.rest_ptr = self.rest
+        self.rest_len = <size_t>len(self.rest)
+        self.payload_bytes = size
+        self.slots = in_flight
+        self.wanted = wanted or <uint64_t>1 << ENDLESS_BITS
+        self.sent_ns = <int64_t *>calloc(in_flight, sizeof(int64_t))
+        if self.sent_ns == NULL:
+            raise MemoryError
+
+    cdef void ask(self, conn_t *c, uint64_t slot) noexcept nogil:
+        cdef size_t token_end = self.head_len + TOKEN_HEX
+        cdef uint64_t number = self.asked * self.slots + slot
+        cdef char *to = self.room(c, token_end + self.rest_len)
+        cdef int i
+        if to == NULL:
+            return
+        memcpy(to, self.head_ptr, self.head_len)
+        for i in range(TOKEN_HEX):
+            to[token_end - 1 - i] = HEX[number & 15]
+            number >>= 4
+        memcpy(to + token_end, self.rest_ptr, self.rest_len)
+        c.out_len += token_end + self.rest_len
+        self.asked += 1
+        self.sent_ns[slot] = monotonic_ns()
+
+    cdef void take_reply(self, conn_t *c, const char *token, int64_t now_ns) noexcept nogil:
+        cdef uint64_t number = 0
+        cdef uint64_t slot
+        cdef int i
+        for i in range(TOKEN_HEX):
+            number = number << 4 | <uint64_t>(token[i] - 48 if token[i] < 97 else token[i] - 87)
+        slot = number % self.slots
+        self.latency.add(now_ns - self.sent_ns[slot])
+        self.answered += 1
+        self.moved += 1
+        if self.asked < self.wanted:
+            self.ask(c, slot)
+
+    cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
+        cdef int64_t now = monotonic_ns()
+        cdef const char *reply = NULL
+        cdef uint32_t reply_len = 0
+        cdef size_t pos = 0
+        cdef int kind
+        cdef op_t op
+        while pos < n:
+            kind = nats_next(p + pos, n - pos, &op)
+            if kind == OP_MORE or (kind == OP_MSG and op.frame_bytes > n - pos):
+                break
+            refuse(self, c, kind, &op)
+            if kind == OP_ERR or kind == OP_BAD:
+                return n
+            if kind == OP_PING:
+                self.put(c, PONG, 6)
+            elif kind == OP_MSG and c.place == 0:
+                self.take_reply(c, op.text + subject_end(&op) - TOKEN_HEX, now)
+            elif kind == OP_MSG and nats_reply(&op, &reply, &reply_len):
+                self.put(c, b"PUB ", 4)
+                self.put(c, reply, reply_len)
+                self.put(c, self.rest_ptr, self.rest_len)
+            pos += op.frame_bytes
+        self.flush(c)
+        return pos
+
+    cdef bint pump(self, int64_t now_ns) noexcept nogil:
+        """The first requests; each answer brings the next."""
+        cdef uint64_t slot
+        if self.asked == 0:
+            for slot in range(self.slots):
+                if slot < self.wanted:
+                    self.ask(&self.readers[0], slot)
+            self.flush(&self.readers[0])
+        return False
+
+    cdef void on_stop(self) noexcept nogil:
+        self.wanted = self.asked
+
+    cdef bint settled(self, int64_t now_ns) noexcept nogil:
+        if self.answered < self.wanted:
+            return False
+        self.published_ns = self.delivered_ns = self.finished_ns = now_ns
+        return True
+
+    def published(self):
+        """Requests sent."""
+        return self.asked
+
+    def received(self):
+        """Replies, and their payload bytes."""
+        return self.answered, self.answered * self.payload_bytes
+
+    def latencies(self):
+        """Request to reply."""
+        return self.latency
+
+
+cdef uint32_t subject_end(const op_t *op) noexcept nogil:
+    """Where the first argument of a MSG line ends, at least TOKEN_HEX bytes into the line."""
+    cdef uint32_t i = 4
+    while i < op.text_len and op.text[i] == 32:
+        i += 1
+    while i < op.text_len and op.text[i] != 32:
+        i += 1
+    return i if i > TOKEN_HEX else TOKEN_HEX

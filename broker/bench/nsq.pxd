@@ -1,0 +1,39 @@
+# cython: language_level=3
+"""NSQ loads: publish with a window of answers, receive and FIN."""
+from libc.stdint cimport int64_t, uint64_t
+
+from broker.bench.frames cimport Block, op_t
+from broker.bench.histogram cimport Histogram
+from broker.bench.loadgen cimport Load, conn_t
+
+ctypedef struct nsq_pub_t:
+    uint64_t sent_bytes    # place in the block's stream
+    uint64_t end_bytes     # stop there
+    uint64_t acked         # commands answered OK
+
+ctypedef struct nsq_sub_t:
+    uint64_t msgs          # first deliveries
+    uint64_t repeats       # later ones
+    uint64_t body_bytes    # of first deliveries
+    bint cls_sent
+    bint closed            # CLOSE_WAIT has come: every FIN before it was taken
+
+
+cdef class NsqFlow(Load):
+    cdef Block block
+    cdef Histogram latency
+    cdef nsq_pub_t *pubs         # publisher_count; owned
+    cdef nsq_sub_t *subs         # reader_count; owned
+    cdef uint64_t window         # commands without answer at most, per publisher
+    cdef uint64_t refill         # answers that are worth a new send
+    cdef uint64_t batch          # messages per command
+    cdef uint64_t body_bytes     # of one message
+    cdef uint64_t firsts         # first deliveries of all readers
+    cdef int64_t interval_ns     # fixed rate: one message each; 0 = as fast as the window lets
+    cdef int64_t due_ns          # when the next one of a fixed rate is due
+    cdef uint64_t paced          # messages of a fixed rate so far
+    cdef uint64_t paced_end
+    cdef bint ending             # end_bytes are final
+    cdef void take(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil
+    cdef void pace(self, int64_t now_ns) noexcept nogil
+    cdef bint say_goodbye(self) noexcept nogil

@@ -1,0 +1,357 @@
+"""Benchmark runs: a plan says what is sent, its run gives a result. Used by `twinwire bench`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.bench import limits as defaults
+from broker.bench.dial import Dialled, dial_nats, dial_nsq
+from broker.bench.dial_stan import StanPeer, Streaming
+from broker.bench.frames import Block
+from broker.bench.loadgen import Load, LoadError
+from broker.bench.nats import NatsFlow, NatsRequest
+from broker.bench.nsq import NsqFlow
+from broker.bench.stan import StanFlow
+
+if TYPE_CHECKING:
+    from broker.bench.histogram import Histogram
+
+# Called about ten times a second with messages published and received so far.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """Messages over the seconds until the last of them was through."""
+
+    msgs: int
+    bytes: int
+    seconds: float
+    msgs_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one run came to. Latencies are microseconds by percentile name."""
+
+    scenario: str
+    msgs: int
+    bytes: int
+    seconds: float
+    msgs_per_second: float
+    published: Rate
+    delivered: Rate | None
+    latency_us: dict[str, float] | None = None
+    redelivered: int = 0
+    refused: int = 0  # published, and answered with an error
+    generator_cpu_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NatsFlowPlan:
+    """Publishers to subscribers, or publishers alone. `seconds` wins over `msgs`."""
+
+    address: tuple[str, int]
+    readers: tuple[str, int] | None = None  # where subscribers go; None: as publishers
+    size: int = defaults.NATS_SIZE_BYTES
+    msgs: int = defaults.MESSAGES
+    seconds: float = 0.0
+    pubs: int = 1
+    subs: int = 0
+    subject: str = "bench"
+    subjects: int = 1
+    group: str = ""
+    ahead_bytes: int = defaults.AHEAD_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class NatsRequestPlan:
+    """One requester, one responder."""
+
+    address: tuple[str, int]
+    responder: tuple[str, int] | None = None  # where it is; None: as the requester
+    size: int = defaults.NATS_SIZE_BYTES
+    msgs: int = defaults.REQUESTS
+    seconds: float = 0.0
+    in_flight: int = defaults.REQUESTS_IN_FLIGHT
+    subject: str = "bench"
+    spin: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NsqFlowPlan:
+    """Publishers to the consumers of one channel, or publishers alone (subs = 0)."""
+
+    address: tuple[str, int]
+    size: int = defaults.NSQ_SIZE_BYTES
+    msgs: int = defaults.MESSAGES
+    seconds: float = 0.0
+    pubs: int = 1
+    subs: int = 1
+    batch: int = 1
+    window: int = 0
+    rdy: int = defaults.RDY
+    rate: float = 0.0
+    topic: str = field(default_factory=lambda: f"bench_{os.urandom(4).hex()}")
+    channel: str = "bench"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StanFlowPlan:
+    """Publishers to the subscribers of one channel, or publishers alone (subs = 0)."""
+
+    address: tuple[str, int]
+    size: int = defaults.STAN_SIZE_BYTES
+    msgs: int = defaults.MESSAGES
+    seconds: float = 0.0
+    pubs: int = 1
+    subs: int = 0
+    window: int = defaults.STAN_WINDOW
+    max_in_flight: int = defaults.STAN_IN_FLIGHT
+    cluster: str = defaults.STAN_CLUSTER
+    channel: str = field(default_factory=lambda: f"bench_{os.urandom(4).hex()}")
+
+
+def drive(load: Load, counts: Callable[[], tuple[int, int]], progress: Progress | None) -> float:
+    """Runs to the end; returns the generator's own CPU seconds."""
+    cpu = time.thread_time()
+    moved, moved_at = load.moved, time.monotonic()
+    while not load.step(defaults.STEP_MS):
+        now = time.monotonic()
+        if load.moved != moved:
+            moved, moved_at = load.moved, now
+        elif now - moved_at > defaults.STALL_SECONDS:
+            sent, got = counts()
+            raise LoadError(
+                f"nothing moved for {defaults.STALL_SECONDS:.0f} s"
+                f" ({sent} messages sent, {got} received)"
+            )
+        if progress is not None:
+            progress(*counts())
+    return time.thread_time() - cpu
+
+
+def share(total: int, parts: int) -> list[int]:
+    """Splits a total into parts that differ by one at most."""
+    return [total // parts + (i < total % parts) for i in range(parts)]
+
+
+def _rate(msgs: int, size: int, nanoseconds: int) -> Rate:
+    seconds = max(nanoseconds, 1) / 1e9
+    return Rate(
+        msgs=msgs, bytes=msgs * size, seconds=seconds, msgs_per_second=round(msgs / seconds, 1)
+    )
+
+
+def _percentiles(latency: Histogram) -> dict[str, float]:
+    names = {f"p{p:g}": latency.percentile_ns(p) / 1000 for p in defaults.PERCENTILES}
+    return names | {"max": latency.max_ns() / 1000}
+
+
+def _result(scenario: str, published: Rate, delivered: Rate | None, **more: object) -> Result:
+    whole = delivered or published
+    return Result(
+        scenario=scenario,
+        msgs=whole.msgs,
+        bytes=whole.bytes,
+        seconds=whole.seconds,
+        msgs_per_second=whole.msgs_per_second,
+        published=published,
+        delivered=delivered,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def _close(dialled: list[Dialled]) -> None:
+    for sock, _ in dialled:
+        sock.close()
+
+
+def _recv_bytes(size: int) -> int:
+    """Room for two whole messages with their lines, and never less than the default."""
+    return max(defaults.RECV_BUFFER_BYTES, 2 * size + 65536)
+
+
+def _nats_block(plan: NatsFlowPlan) -> tuple[Block, bytes]:
+    """The publishers' units, and the subject that matches all of them."""
+    body = b"x" * plan.size
+    if plan.subjects == 1:
+        names, match = [plan.subject], plan.subject
+    else:
+        names = [f"{plan.subject}.{i}" for i in range(plan.subjects)]
+        match = f"{plan.subject}.*"
+    units = [b"PUB %s %d\r\n%s\r\n" % (name.encode(), plan.size, body) for name in names]
+    return Block(units, defaults.BLOCK_BYTES), match.encode()
+
+
+def run_nats_flow(
+    plan: NatsFlowPlan, progress: Progress | None = None, ready: Callable[[], None] | None = None
+) -> Result:
+    """`twinwire bench nats pub` and `pubsub`. `ready` is called when everybody is there."""
+    block, match = _nats_block(plan)
+    group = b" " + plan.group.encode() if plan.group else b""
+    ahead = max(1, plan.ahead_bytes // (len(match) + plan.size + 12))
+    readers: list[Dialled] = []
+    publishers: list[Dialled] = []
+    load = NatsFlow()
+    try:
+        subscribe = [b"SUB " + match + group + b" 1"]
+        there = plan.readers or plan.address
+        readers.extend(dial_nats(there, subscribe) for _ in range(plan.subs))
+        publishers.extend(dial_nats(plan.address) for _ in range(plan.pubs))
+        if ready is not None:
+            ready()
+        duration_ns = int(plan.seconds * 1e9)
+        load.open(readers, publishers, _recv_bytes(plan.size), duration_ns, False)
+        load.begin(
+            block,
+            [] if duration_ns else share(plan.msgs, plan.pubs),
+            ahead,
+            max(1, ahead // defaults.AHEAD_RESUME_DIVISOR),
+            bool(plan.group),
+        )
+        cpu = drive(load, lambda: (load.published(), load.received()[0]), progress)
+    finally:
+        _close(readers + publishers)
+    published_ns, delivered_ns, _ = load.times_ns()
+    received = load.received()[0]
+    return _result(
+        "nats pubsub" if plan.subs else "nats pub",
+        _rate(load.published(), plan.size, published_ns),
+        _rate(received, plan.size, delivered_ns) if plan.subs else None,
+        generator_cpu_seconds=cpu,
+    )
+
+
+def run_nats_request(
+    plan: NatsRequestPlan,
+    progress: Progress | None = None,
+    ready: Callable[[], None] | None = None,
+) -> Result:
+    """`twinwire bench nats request`. `ready` is called when both are there."""
+    inbox = f"_INBOX.{os.urandom(8).hex()}"
+    readers: list[Dialled] = []
+    load = NatsRequest()
+    try:
+        readers.append(dial_nats(plan.address, [f"SUB {inbox}.* 1".encode()]))
+        there = plan.responder or plan.address
+        readers.append(dial_nats(there, [f"SUB {plan.subject} 1".encode()]))
+        if ready is not None:
+            ready()
+        duration_ns = int(plan.seconds * 1e9)
+        load.open(readers, [], _recv_bytes(plan.size), duration_ns, plan.spin)
+        wanted = 0 if duration_ns else plan.msgs
+        load.begin(plan.subject.encode(), inbox.encode(), plan.size, plan.in_flight, wanted)
+        cpu = drive(load, lambda: (load.published(), load.received()[0]), progress)
+    finally:
+        _close(readers)
+    published_ns, delivered_ns, _ = load.times_ns()
+    return _result(
+        "nats request",
+        _rate(load.published(), plan.size, published_ns),
+        _rate(load.received()[0], plan.size, delivered_ns),
+        latency_us=_percentiles(load.latencies()),
+        generator_cpu_seconds=cpu,
+    )
+
+
+def _nsq_block(plan: NsqFlowPlan) -> Block:
+    body = b"x" * plan.size
+    head = plan.size.to_bytes(4, "big")
+    if plan.batch == 1:
+        unit = b"PUB %s\n%s%s" % (plan.topic.encode(), head, body)
+    else:
+        payload = plan.batch.to_bytes(4, "big") + (head + body) * plan.batch
+        size = len(payload).to_bytes(4, "big")
+        unit = b"MPUB %s\n%s%s" % (plan.topic.encode(), size, payload)
+    # A fixed rate writes into copies of the one unit.
+    return Block([unit], len(unit) if plan.rate else defaults.BLOCK_BYTES)
+
+
+def run_nsq_flow(plan: NsqFlowPlan, progress: Progress | None = None) -> Result:
+    """`twinwire bench nsq pub` and `pubfin`. MPUBs are whole: msgs is rounded up to batches."""
+    window = plan.window or (defaults.PUB_WINDOW if plan.batch == 1 else defaults.MPUB_WINDOW)
+    readers: list[Dialled] = []
+    publishers: list[Dialled] = []
+    load = NsqFlow()
+    duration_ns = int(plan.seconds * 1e9)
+    commands = [] if duration_ns else share(-(-plan.msgs // plan.batch), plan.pubs)
+    try:
+        place = (plan.topic, plan.channel)
+        readers.extend(dial_nsq(plan.address, place, plan.rdy) for _ in range(plan.subs))
+        publishers.extend(dial_nsq(plan.address) for _ in range(plan.pubs))
+        load.open(
+            readers, publishers, _recv_bytes(plan.size), 0 if plan.rate else duration_ns, False
+        )
+        refill = max(1, window // defaults.WINDOW_REFILL_DIVISOR)
+        load.begin(
+            _nsq_block(plan), [] if plan.rate else commands, window, refill, plan.batch, plan.size
+        )
+        if plan.rate:
+            paced = max(1, int(plan.seconds * plan.rate)) if plan.seconds else plan.msgs
+            load.pace_at(plan.rate, paced)
+        cpu = drive(load, lambda: (load.acknowledged(), load.received()[0]), progress)
+    finally:
+        _close(readers + publishers)
+    published_ns, _, finished_ns = load.times_ns()
+    return _result(
+        "nsq pubfin" if plan.subs else "nsq pub",
+        _rate(load.published(), plan.size, published_ns),
+        _rate(load.received()[0], plan.size, finished_ns) if plan.subs else None,
+        latency_us=_percentiles(load.latencies()) if plan.rate and plan.subs else None,
+        redelivered=load.redelivered(),
+        generator_cpu_seconds=cpu,
+    )
+
+
+def run_stan_flow(plan: StanFlowPlan, progress: Progress | None = None) -> Result:
+    """`twinwire bench stan pub` and `pubsub`: until the last PubAck, and the last Ack was taken."""
+    where = Streaming(plan.address, plan.cluster, plan.channel)
+    peers: list[StanPeer] = []
+    load = StanFlow()
+    politely = False
+    duration_ns = int(plan.seconds * 1e9)
+    try:
+        peers.extend(StanPeer(where) for _ in range(plan.subs + plan.pubs))
+        readers, publishers = peers[: plan.subs], peers[plan.subs :]
+        subscribed = [peer.subscribe(plan.max_in_flight) for peer in readers]
+        units = [peer.unit(b"x" * plan.size) for peer in publishers]
+        load.open(
+            [peer.dialled() for peer in readers],
+            [peer.dialled() for peer in publishers],
+            _recv_bytes(plan.size),
+            duration_ns,
+            False,
+        )
+        load.begin(
+            units,
+            subscribed,
+            [] if duration_ns else share(plan.msgs, plan.pubs),
+            plan.window,
+            max(1, plan.window // defaults.WINDOW_REFILL_DIVISOR),
+            defaults.STAN_AHEAD,
+        )
+        cpu = drive(load, lambda: (load.acknowledged(), load.received()[0]), progress)
+        for peer, unread in zip(peers, load.unread(), strict=True):
+            peer.take_back(unread)
+        politely = True
+    finally:
+        for peer in peers:
+            peer.close(politely=politely)
+    refused, reason = load.refused()
+    if refused == load.published():
+        raise LoadError(f"the server refused every message: {reason}")
+    published_ns, _, finished_ns = load.times_ns()
+    return _result(
+        "stan pubsub" if plan.subs else "stan pub",
+        _rate(load.acknowledged(), plan.size, published_ns),
+        _rate(load.received()[0], plan.size, finished_ns) if plan.subs else None,
+        latency_us=_percentiles(load.latencies()),
+        redelivered=load.redelivered(),
+        refused=refused,
+        generator_cpu_seconds=cpu,
+    )

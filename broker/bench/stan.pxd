@@ -1,0 +1,61 @@
+# cython: language_level=3
+"""NATS Streaming loads: publishers with a window of PubAcks, subscribers that ack each message."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from broker.bench.frames cimport op_t
+from broker.bench.histogram cimport Histogram
+from broker.bench.loadgen cimport Load, conn_t
+
+cdef enum:
+    GUID_HEX = 16         # digits at the end of a guid
+
+ctypedef struct stan_pub_t:
+    const char *unit      # PUB line, PubMsg, CR LF; in `parts`
+    size_t unit_len
+    size_t digits_at      # where the guid's digits stand in it
+    uint64_t left         # messages still to be sent
+    uint64_t sent
+    uint64_t acked        # PubAcks without an error
+    uint64_t refused      # PubAcks with one
+    uint32_t *free        # stack of slots in which nothing is awaited; in `free_slots`
+    uint32_t free_count
+    uint64_t *awaited     # by slot: number of the guid + 1, 0 = nothing; in `awaited_slots`
+    int64_t *sent_ns      # by slot; in `sent_slots`
+
+ctypedef struct stan_sub_t:
+    const char *ack       # PUB line of an Ack up to its size; in `parts`
+    size_t ack_len
+    const char *subject   # the Ack up to its sequence; in `parts`
+    size_t subject_len
+    const char *bye       # request that ends the subscription; in `parts`
+    size_t bye_len
+    bint bye_sent
+    bint closed           # and its answer has come
+    uint64_t last_seq     # of what came for the first time
+    uint64_t msgs         # what came for the first time
+    uint64_t body_bytes
+    uint64_t repeats
+
+
+cdef class StanFlow(Load):
+    cdef stan_pub_t *pubs        # publisher_count; owned
+    cdef stan_sub_t *subs        # reader_count; owned
+    cdef uint32_t *free_slots    # window of each publisher; owned
+    cdef uint64_t *awaited_slots
+    cdef int64_t *sent_slots
+    cdef list parts              # keeps the bytes that are sent
+    cdef Histogram latency
+    cdef uint32_t window
+    cdef uint32_t refill         # free slots that let a publisher go on
+    cdef uint64_t ahead          # messages publishers may be ahead of the slowest subscriber
+    cdef bint ending             # `left` is final
+    cdef uint32_t refusal_len
+    cdef char refusal[256]       # text of the first error
+    cdef void set_up(self, stan_pub_t *pub, size_t first_slot, tuple unit, uint64_t count)
+    cdef uint64_t sent(self) noexcept nogil
+    cdef uint64_t slowest(self) noexcept nogil
+    cdef bint publish(self, conn_t *c, stan_pub_t *pub) noexcept nogil
+    cdef void take_ack(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil
+    cdef void take_message(self, conn_t *c, const op_t *op) noexcept nogil
+    cdef void ack(self, conn_t *c, const stan_sub_t *sub, uint64_t sequence) noexcept nogil
+    cdef bint say_goodbye(self) noexcept nogil

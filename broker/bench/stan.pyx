@@ -1,0 +1,410 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""NATS Streaming loads.
+
+Each connection is a client of its own with three subscriptions, told apart by their sids:
+
+    1   PubAcks of a publisher, MsgProtos of a subscriber
+    2   heartbeats: each is answered with nothing
+    3   the answer to the request that ends a subscription
+
+A publisher sends copies of one prebuilt message, which differ in the last digits of their guid:
+number = turn * window + slot. It may wait for `window` PubAcks. A subscriber acks each message;
+the request that ends its subscription is answered once the server has taken all of them.
+"""
+cimport cython
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from broker.bench.frames cimport (
+    OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, nats_next, nats_reply, op_t,
+)
+from broker.bench.histogram cimport Histogram
+from broker.bench.loadgen cimport (
+    FAIL_PROTOCOL, FAIL_SERVER, FAIL_SURPLUS, PUBLISHER, Load, conn_t, monotonic_ns,
+)
+from broker.protocols.stan.wire cimport field_t, put_varint, take_field, varint_size
+
+cdef enum:
+    ENDLESS_BITS = 62
+    SIZE_DIGITS = 10        # of an Ack
+    SID_DATA = 49           # '1'
+    SID_HEARTBEAT = 50
+    SID_BYE = 51
+    # tags of protobuf fields, as wire.pxd has them
+    PUB_ACK_GUID = 0x0A
+    PUB_ACK_ERROR = 0x12
+    MSG_SEQUENCE = 0x08
+    MSG_DATA = 0x22
+    MSG_REDELIVERED = 0x30
+    ACK_SEQUENCE = 0x10
+
+cdef const char *HEX = b"0123456789abcdef"
+
+
+cdef char sid_of(const op_t *op) noexcept nogil:
+    """First byte of the second argument of a MSG line; 0 when there is none."""
+    cdef uint32_t i = 4
+    while i < op.text_len and op.text[i] == 32:
+        i += 1
+    while i < op.text_len and op.text[i] != 32:
+        i += 1
+    while i < op.text_len and op.text[i] == 32:
+        i += 1
+    return op.text[i] if i < op.text_len else 0
+
+
+cdef bint read_digits(const char *digits, uint64_t *out) noexcept nogil:
+    """The number at the end of a guid."""
+    cdef uint64_t number = 0
+    cdef int i
+    for i in range(GUID_HEX):
+        if 48 <= digits[i] <= 57:
+            number = number << 4 | <uint64_t>(digits[i] - 48)
+        elif 97 <= digits[i] <= 102:
+            number = number << 4 | <uint64_t>(digits[i] - 87)
+        else:
+            return False
+    out[0] = number
+    return True
+
+
+@cython.final
+cdef class StanFlow(Load):
+    """P publishers and S subscribers of one channel, each of which receives everything."""
+
+    def __dealloc__(self):
+        free(self.pubs)
+        free(self.subs)
+        free(self.free_slots)
+        free(self.awaited_slots)
+        free(self.sent_slots)
+
+    def begin(self, list units not None, list readers not None, list counts not None,
+              uint32_t window, uint32_t refill, uint64_t ahead):
+        """`units`: (PUB with its PubMsg, place of the digits) of each publisher; `readers`: (PUB
+        line of an Ack, Ack without its sequence, last request) of each subscriber; `counts`:
+        messages per publisher, empty for a timed run."""
+        cdef size_t slots = <size_t>window * self.publisher_count
+        cdef int i
+        self.window = window
+        self.refill = refill
+        self.ahead = ahead
+        self.latency = Histogram()
+        self.parts = [units, readers]
+        self.pubs = <stan_pub_t *>calloc(self.publisher_count + 1, sizeof(stan_pub_t))
+        self.subs = <stan_sub_t *>calloc(self.reader_count + 1, sizeof(stan_sub_t))
+        self.free_slots = <uint32_t *>calloc(slots + 1, sizeof(uint32_t))
+        self.awaited_slots = <uint64_t *>calloc(slots + 1, sizeof(uint64_t))
+        self.sent_slots = <int64_t *>calloc(slots + 1, sizeof(int64_t))
+        if (self.pubs == NULL or self.subs == NULL or self.free_slots == NULL
+                or self.awaited_slots == NULL or self.sent_slots == NULL):
+            raise MemoryError
+        self.ending = bool(counts)
+        for i in range(self.publisher_count):
+            self.set_up(&self.pubs[i], <size_t>i * window, units[i],
+                        counts[i] if counts else <uint64_t>1 << ENDLESS_BITS)
+        for i in range(self.reader_count):
+            place(readers[i][0], &self.subs[i].ack, &self.subs[i].ack_len)
+            place(readers[i][1], &self.subs[i].subject, &self.subs[i].subject_len)
+            place(readers[i][2], &self.subs[i].bye, &self.subs[i].bye_len)
+
+    cdef void set_up(self, stan_pub_t *pub, size_t first_slot, tuple unit, uint64_t count):
+        cdef uint32_t slot
+        place(unit[0], &pub.unit, &pub.unit_len)
+        pub.digits_at = unit[1]
+        pub.left = count
+        pub.free = self.free_slots + first_slot
+        pub.awaited = self.awaited_slots + first_slot
+        pub.sent_ns = self.sent_slots + first_slot
+        pub.free_count = self.window
+        for slot in range(self.window):
+            pub.free[slot] = self.window - 1 - slot
+
+    cdef uint64_t sent(self) noexcept nogil:
+        cdef uint64_t total = 0
+        cdef int i
+        for i in range(self.publisher_count):
+            total += self.pubs[i].sent
+        return total
+
+    cdef uint64_t slowest(self) noexcept nogil:
+        """Messages of the subscriber that has the fewest."""
+        cdef uint64_t least = self.subs[0].msgs
+        cdef int i
+        for i in range(1, self.reader_count):
+            if self.subs[i].msgs < least:
+                least = self.subs[i].msgs
+        return least
+
+    cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
+        cdef int64_t now = monotonic_ns()
+        cdef const char *reply = NULL
+        cdef uint32_t reply_len = 0
+        cdef size_t pos = 0
+        cdef int kind
+        cdef char sid
+        cdef op_t op
+        while pos < n and not self.fail_code:
+            kind = nats_next(p + pos, n - pos, &op)
+            if kind == OP_MORE or (kind == OP_MSG and op.frame_bytes > n - pos):
+                break
+            if kind == OP_ERR:
+                self.fail(FAIL_SERVER, c, op.text, op.text_len)
+            elif kind == OP_BAD:
+                self.fail(FAIL_PROTOCOL, c, b"not a line of the NATS protocol", 31)
+            elif kind == OP_PING:
+                self.put(c, b"PONG\r\n", 6)
+            elif kind == OP_MSG:
+                sid = sid_of(&op)
+                if op.text[0] == c'H':
+                    self.fail(FAIL_PROTOCOL, c, b"nobody serves NATS Streaming there", 34)
+                elif sid == SID_HEARTBEAT:
+                    if nats_reply(&op, &reply, &reply_len):
+                        self.put(c, b"PUB ", 4)
+                        self.put(c, reply, reply_len)
+                        self.put(c, b" 0\r\n\r\n", 6)
+                elif sid == SID_BYE:
+                    self.subs[c.place].closed = True
+                elif c.role == PUBLISHER:
+                    self.take_ack(c, &op, now)
+                else:
+                    self.take_message(c, &op)
+            pos += op.frame_bytes
+        self.flush(c)
+        return pos if pos < n else n
+
+    cdef void take_ack(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
+        """Finds what a PubAck answers."""
+        cdef stan_pub_t *pub = &self.pubs[c.place]
+        cdef const char *p = op.body
+        cdef const char *end = p + op.body_len
+        cdef const char *error = NULL
+        cdef uint32_t error_len = 0
+        cdef uint64_t number = 0
+        cdef uint64_t slot
+        cdef bint known = False
+        cdef field_t field
+        while p != NULL and p < end:
+            p = take_field(p, end, &field)
+            if p == NULL:
+                known = False
+            elif field.tag == PUB_ACK_GUID:
+                known = (field.bytes.len > GUID_HEX and read_digits(
+                    field.bytes.ptr + field.bytes.len - GUID_HEX, &number))
+            elif field.tag == PUB_ACK_ERROR:
+                error = field.bytes.ptr
+                error_len = field.bytes.len
+        slot = number % self.window
+        if not known or pub.awaited[slot] != number + 1:
+            self.fail(FAIL_PROTOCOL, c, b"a PubAck of nothing that waits for one", 38)
+            return
+        pub.awaited[slot] = 0
+        pub.free[pub.free_count] = <uint32_t>slot
+        pub.free_count += 1
+        self.moved += 1
+        self.latency.add(now_ns - pub.sent_ns[slot])
+        if error_len == 0:
+            pub.acked += 1
+            return
+        pub.refused += 1
+        if self.refusal_len == 0:
+            self.refusal_len = min(error_len, <uint32_t>sizeof(self.refusal))
+            memcpy(self.refusal, error, self.refusal_len)
+
+    cdef void take_message(self, conn_t *c, const op_t *op) noexcept nogil:
+        """Counts a MsgProto and lays down its Ack."""
+        cdef stan_sub_t *sub = &self.subs[c.place]
+        cdef const char *p = op.body
+        cdef const char *end = p + op.body_len
+        cdef uint64_t sequence = 0
+        cdef uint32_t body_len = 0
+        cdef bint again = False
+        cdef field_t field
+        while p != NULL and p < end:
+            p = take_field(p, end, &field)
+            if p == NULL:
+                sequence = 0
+            elif field.tag == MSG_SEQUENCE:
+                sequence = field.value
+            elif field.tag == MSG_DATA:
+                body_len = field.bytes.len
+            elif field.tag == MSG_REDELIVERED:
+                again = field.value != 0
+        if sequence == 0 or (not again and sequence <= sub.last_seq):
+            self.fail(FAIL_PROTOCOL, c, b"a message out of order, or none", 31)
+            return
+        self.ack(c, sub, sequence)
+        self.moved += 1
+        if again:
+            sub.repeats += 1
+            return
+        sub.last_seq = sequence
+        sub.msgs += 1
+        sub.body_bytes += body_len
+
+    cdef void ack(self, conn_t *c, const stan_sub_t *sub, uint64_t sequence) noexcept nogil:
+        cdef size_t size = sub.subject_len + 1 + varint_size(sequence)
+        cdef char *to = self.room(c, sub.ack_len + SIZE_DIGITS + 2 + size + 2)
+        cdef char *start = to
+        cdef char digits[SIZE_DIGITS]
+        cdef int count = 0
+        if to == NULL:
+            return
+        memcpy(to, sub.ack, sub.ack_len)
+        to += sub.ack_len
+        while size:
+            digits[count] = <char>(48 + size % 10)
+            size /= 10
+            count += 1
+        while count:
+            count -= 1
+            to[0] = digits[count]
+            to += 1
+        memcpy(to, b"\r\n", 2)
+        memcpy(to + 2, sub.subject, sub.subject_len)
+        to += 2 + sub.subject_len
+        to[0] = ACK_SEQUENCE
+        to = put_varint(to + 1, sequence)
+        memcpy(to, b"\r\n", 2)
+        c.out_len += <size_t>(to + 2 - start)
+
+    cdef bint publish(self, conn_t *c, stan_pub_t *pub) noexcept nogil:
+        """Lays down one message in a free slot."""
+        cdef char *to = self.room(c, pub.unit_len)
+        cdef uint32_t slot
+        cdef uint64_t number
+        cdef char *digit
+        cdef int _
+        if to == NULL:
+            return False
+        pub.free_count -= 1
+        slot = pub.free[pub.free_count]
+        number = pub.sent * self.window + slot
+        memcpy(to, pub.unit, pub.unit_len)
+        pub.awaited[slot] = number + 1
+        pub.sent_ns[slot] = monotonic_ns()
+        digit = to + pub.digits_at + GUID_HEX
+        for _ in range(GUID_HEX):
+            digit -= 1
+            digit[0] = HEX[number & 15]
+            number >>= 4
+        c.out_len += pub.unit_len
+        pub.sent += 1
+        pub.left -= 1
+        return True
+
+    cdef bint pump(self, int64_t now_ns) noexcept nogil:
+        cdef uint64_t room = <uint64_t>1 << ENDLESS_BITS
+        cdef uint64_t begun
+        cdef stan_pub_t *pub
+        cdef conn_t *c
+        cdef int i
+        if self.reader_count:
+            begun = self.sent() - self.slowest()
+            room = self.ahead - begun if begun < self.ahead else 0
+        for i in range(self.publisher_count):
+            pub = &self.pubs[i]
+            c = &self.publishers[i]
+            if pub.free_count >= self.refill:
+                while pub.free_count and pub.left and room:
+                    if not self.publish(c, pub):
+                        return False
+                    room -= 1
+            self.flush(c)
+        return False
+
+    cdef void on_stop(self) noexcept nogil:
+        cdef int i
+        for i in range(self.publisher_count):
+            self.pubs[i].left = 0
+        self.ending = True
+
+    cdef bint settled(self, int64_t now_ns) noexcept nogil:
+        cdef uint64_t taken = 0
+        cdef stan_pub_t *pub
+        cdef int i
+        if not self.ending:
+            return False
+        for i in range(self.publisher_count):
+            pub = &self.pubs[i]
+            if pub.left or pub.free_count < self.window:
+                return False
+            taken += pub.acked
+        if not self.published_ns:
+            self.published_ns = now_ns
+        if self.reader_count and self.slowest() < taken:
+            return False
+        for i in range(self.reader_count):
+            if self.subs[i].msgs > taken:
+                self.fail(FAIL_SURPLUS, &self.readers[i], NULL, 0)
+                return True
+        if self.reader_count and not self.delivered_ns:
+            self.delivered_ns = now_ns
+        if not self.say_goodbye():
+            return False
+        self.finished_ns = now_ns
+        return True
+
+    cdef bint say_goodbye(self) noexcept nogil:
+        """Ends each subscription, behind its last Ack; true when all were answered."""
+        cdef bint closed = True
+        cdef stan_sub_t *sub
+        cdef int i
+        for i in range(self.reader_count):
+            sub = &self.subs[i]
+            if not sub.bye_sent:
+                sub.bye_sent = True
+                self.put(&self.readers[i], sub.bye, sub.bye_len)
+                self.flush(&self.readers[i])
+            closed = closed and sub.closed
+        return closed
+
+    def published(self):
+        """Messages sent."""
+        return self.sent()
+
+    def acknowledged(self):
+        """Messages whose PubAck has come, without an error."""
+        cdef uint64_t total = 0
+        cdef int i
+        for i in range(self.publisher_count):
+            total += self.pubs[i].acked
+        return total
+
+    def refused(self):
+        """Messages whose PubAck has an error, and the text of the first."""
+        cdef uint64_t total = 0
+        cdef int i
+        for i in range(self.publisher_count):
+            total += self.pubs[i].refused
+        return total, self.refusal[:self.refusal_len].decode("utf-8", "replace")
+
+    def received(self):
+        """First deliveries of all subscribers together, and their body bytes."""
+        cdef uint64_t msgs = 0
+        cdef uint64_t body_bytes = 0
+        cdef int i
+        for i in range(self.reader_count):
+            msgs += self.subs[i].msgs
+            body_bytes += self.subs[i].body_bytes
+        return msgs, body_bytes
+
+    def redelivered(self):
+        """Deliveries that the server calls repeated."""
+        cdef uint64_t repeats = 0
+        cdef int i
+        for i in range(self.reader_count):
+            repeats += self.subs[i].repeats
+        return repeats
+
+    def latencies(self):
+        """Publish to PubAck."""
+        return self.latency
+
+
+cdef int place(bytes text, const char **ptr, size_t *length) except -1:
+    """Where bytes stand that are kept elsewhere."""
+    ptr[0] = text
+    length[0] = <size_t>len(text)
+    return 0

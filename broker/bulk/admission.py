@@ -1,0 +1,143 @@
+"""How much the door does at once, so that live traffic does not feel it.
+
+a place     a range under way; so many in all, for each client, and bytes of them together.
+            Who finds none waits in line, for a while
+a turn      leave to hand one slice to a socket; one slice in each turn of the loop
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.bulk import errors as errors_bulk, limits as limits_bulk
+from broker import limits
+from broker.bulk.responses import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the door does at once."""
+
+    ranges_max: int = limits_bulk.BULK_RANGES_MAX
+    client_max: int = limits_bulk.BULK_RANGES_CLIENT_MAX
+    bytes_max: int = limits_bulk.BULK_PINNED_BYTES_MAX
+    waiting_max: int = limits_bulk.BULK_WAITING_MAX
+    wait_ns: int = limits_bulk.BULK_WAIT
+
+
+@dataclass(slots=True)
+class _Waiting:
+    client: str
+    size: int
+    admitted: asyncio.Future[None]
+
+
+class Traffic:
+    """Ranges under way, and those in line."""
+
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self.bounds = bounds or Bounds()
+        self.under_way = 0
+        self.bytes = 0
+        self.refused = 0
+        self._clients: Counter[str] = Counter()
+        self._line: deque[_Waiting] = deque()
+        self._turns: deque[asyncio.Future[None]] = deque()
+        self._serving = False
+
+    @property
+    def waiting(self) -> int:
+        """Requests in line."""
+        return len(self._line)
+
+    @contextlib.asynccontextmanager
+    async def place(self, client: str, size: int) -> AsyncIterator[None]:
+        """A place for a range of so many bytes. RefusedError when there is none in time."""
+        await self._enter(client, size)
+        try:
+            yield
+        finally:
+            self._leave(client, size)
+
+    def _fits(self, client: str, size: int) -> bool:
+        return (
+            self.under_way < self.bounds.ranges_max
+            and self._clients[client] < self.bounds.client_max
+            and (self.bytes + size <= self.bounds.bytes_max or not self.bytes)
+        )
+
+    def _take(self, client: str, size: int) -> None:
+        self.under_way += 1
+        self.bytes += size
+        self._clients[client] += 1
+
+    async def _enter(self, client: str, size: int) -> None:
+        if not self._line and self._fits(client, size):
+            self._take(client, size)
+            return
+        if len(self._line) >= self.bounds.waiting_max:
+            self.refused += 1
+            raise RefusedError(errors_bulk.BULK_BUSY)
+        entry = _Waiting(client, size, asyncio.get_running_loop().create_future())
+        self._line.append(entry)
+        self._admit()
+        try:
+            async with asyncio.timeout(self.bounds.wait_ns / limits.SECOND):
+                await asyncio.shield(entry.admitted)
+        except (TimeoutError, asyncio.CancelledError) as problem:
+            if entry.admitted.done():
+                if isinstance(problem, TimeoutError):
+                    return  # at the last moment
+                self._leave(client, size)
+            else:
+                self._line.remove(entry)
+            if not isinstance(problem, TimeoutError):
+                raise
+            self.refused += 1
+            raise RefusedError(errors_bulk.BULK_BUSY) from None
+
+    def _leave(self, client: str, size: int) -> None:
+        self.under_way -= 1
+        self.bytes -= size
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
+        self._admit()
+
+    def _admit(self) -> None:
+        """Let in who fits, in order; a client at its own limit does not hold up those behind."""
+        for entry in list(self._line):
+            if self._clients[entry.client] >= self.bounds.client_max:
+                continue
+            if not self._fits(entry.client, entry.size):
+                break
+            self._line.remove(entry)
+            self._take(entry.client, entry.size)
+            entry.admitted.set_result(None)
+
+    async def turn(self) -> None:
+        """Wait for leave to hand one slice to a socket."""
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        self._turns.append(ready)
+        if not self._serving:
+            self._serving = True
+            loop.call_soon(self._next_turn)
+        await ready
+
+    def _next_turn(self) -> None:
+        while self._turns:
+            ready = self._turns.popleft()
+            if not ready.done():
+                ready.set_result(None)
+                break
+        self._serving = bool(self._turns)
+        if self._serving:
+            asyncio.get_running_loop().call_soon(self._next_turn)

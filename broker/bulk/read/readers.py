@@ -1,0 +1,345 @@
+"""Named readers: how far each of them is, and what is kept until it has read it.
+
+Each is a file in `<data>/bulk/readers/`, written beside the old one and renamed into its place. A
+reader that is not heard of for its time to live is forgotten with its hold. After a start of the
+broker that time begins anew: nobody could be heard of before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from broker.bulk import errors as errors_bulk, limits as limits_bulk
+from broker import limits
+from broker.bulk.responses import RefusedError, wrong
+from broker.base.files import UnsyncedError, save
+from broker.bulk.read.keeping import Keeping
+from broker.engine.log.files import NEW_SUFFIX, UNREADABLE_SUFFIX, escape, unescape
+from broker.base.durable import sync_path, unsealed
+from broker.base.logs import fields
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Container, Iterable
+    from pathlib import Path
+
+    from broker.engine.engine import Engine
+
+log = logging.getLogger("broker.bulk")
+
+SUFFIX = ".json"
+HEALTH = "reader"  # the kind of reason for an unhealthy answer
+OK = "ok"
+GONE = "no_topic"
+OTHER = "other_incarnation"
+IN_MEMORY = "in_memory"  # nothing is held there: what is kept would turn publishers away
+
+
+class Position(msgspec.Struct, frozen=True):
+    """The next record to read, of one incarnation of a log."""
+
+    seq: int
+    incarnation: str
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A reader as its file has it."""
+
+    name: str
+    ttl_s: int
+    hold: bool = False
+    positions: dict[str, Position] = {}
+    renewed_ns: int = 0  # wall clock; for people
+
+
+@dataclass(slots=True)
+class Reader:
+    """A reader, and when it will be forgotten."""
+
+    kept: Kept
+    expires_ns: int = 0  # monotonic
+    doubtful: bool = False  # its file may not say what `kept` says: a sync failed
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Readers:
+    """All of them, and the holds that follow."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        folder: Path,
+        in_thread: Callable[..., Awaitable[None]],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`in_thread` does file work; `load` comes before anything can be trimmed."""
+        self.engine = engine
+        self.folder = folder
+        self.in_thread = in_thread
+        self.now_ns = now_ns
+        self.known: dict[str, Reader] = {}
+        self.expired = 0
+        self.keeping = Keeping()
+        self._by_topic: defaultdict[str, set[str]] = defaultdict(set)
+        # Readers whose files do not read, until they are heard of or deleted: nobody knows what
+        # they need, so everything is held.
+        self._unknown: set[str] = set()
+        self._expiring: asyncio.Task[None] | None = None
+
+    def share(self, keeping: Keeping) -> None:
+        """Hold together with others who need files of logs; before they hold anything."""
+        self.keeping = keeping
+        self._hold(list(self._by_topic))
+
+    # --- files
+
+    def load(self) -> None:
+        """Take over what the folder has, and hold. What does not read holds everything."""
+        try:
+            paths = sorted(self.folder.iterdir())
+        except FileNotFoundError:
+            paths = []
+        except OSError as problem:
+            self._hold_all(str(self.folder), problem)
+            paths = []
+        for path in paths:
+            if path.suffix == NEW_SUFFIX:
+                with contextlib.suppress(OSError):
+                    path.unlink()  # not finished
+            elif path.suffix == SUFFIX:
+                try:
+                    kept = msgspec.json.decode(unsealed(path.read_bytes()), type=Kept)
+                except (msgspec.MsgspecError, ValueError, OSError) as problem:
+                    # it stays where it is, so that the next start knows of it too
+                    self._hold_all(unescape(path.name.removesuffix(SUFFIX)), problem)
+                else:
+                    self._adopt(kept)
+        self.engine.watch(self._log_changed)
+
+    def _hold_all(self, name: str, problem: Exception) -> None:
+        log.error("reader %s: its file does not read, all topics are held: %s", name, problem)
+        self.engine.shared.health.add(HEALTH, name, f"holds all topics: {problem}")
+        self._unknown.add(name)
+        self._hold(list(self.engine.logs))
+
+    def _known_again(self, name: str) -> None:
+        """It said where it is, or was deleted: nothing more is held than that."""
+        if name in self._unknown:
+            self._unknown.discard(name)
+            self.engine.shared.health.remove(HEALTH, name)
+            self._hold(list(self.engine.logs))
+
+    def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
+        if made and cursor is None:  # it may have been quarantined until now
+            self._hold([name])
+
+    def _path(self, name: str) -> Path:
+        return self.folder / (escape(name) + SUFFIX)
+
+    def _write(self, kept: Kept) -> None:
+        save(self._path(kept.name), msgspec.json.encode(kept))
+
+    def _remove(self, name: str) -> None:
+        self._path(name).unlink(missing_ok=True)  # gone already when only the sync failed before
+        with contextlib.suppress(FileNotFoundError):
+            sync_path(self.folder)
+
+    # --- changes
+
+    async def put(self, kept: Kept, removed: Iterable[str] = ()) -> Reader:
+        """Renew a reader: positions are added to those it has. RefusedError: not stored; then it
+        is renewed all the same, and stays where it was."""
+        while True:
+            reader = self.known.get(kept.name)
+            if reader is None:
+                if len(self.known) >= limits_bulk.BULK_READERS_MAX:
+                    limit = limits_bulk.BULK_READERS_MAX
+                    raise RefusedError(errors_bulk.BULK_READERS, limit=limit)
+                reader = self._adopt(Kept(kept.name, kept.ttl_s))  # holds nothing yet
+            async with reader.changing:
+                if self.known.get(kept.name) is reader:  # else it went while we waited
+                    await self._change(reader, kept, removed)
+                    return reader
+
+    async def _change(self, reader: Reader, kept: Kept, removed: Iterable[str]) -> None:
+        self._renew(reader)
+        positions = {**reader.kept.positions, **kept.positions}
+        for topic in removed:
+            positions.pop(topic, None)
+        self._bound(positions, kept.positions)
+        fresh = msgspec.structs.replace(kept, positions=positions)
+        is_new = not reader.kept.renewed_ns
+        as_before = fresh == msgspec.structs.replace(reader.kept, renewed_ns=fresh.renewed_ns)
+        if is_new or reader.doubtful or not as_before:
+            try:
+                if kept.name in self._unknown:
+                    await self.in_thread(_keep_aside, self._path(kept.name))
+                await self.in_thread(self._write, fresh)
+            except OSError as problem:
+                reader.doubtful |= isinstance(problem, UnsyncedError)
+                if is_new:
+                    self._forget(reader)
+                raise _not_kept(problem) from problem
+            reader.doubtful = False
+        self._replace(reader, fresh)
+        self._renew(reader)
+        self._known_again(kept.name)
+
+    def _bound(self, positions: dict[str, Position], said: Container[str]) -> None:
+        """Of too many those go that mean nothing any more. RefusedError: it is not enough."""
+        most = limits_bulk.BULK_TOPICS_MAX
+        if len(positions) > most:
+            for topic, at in list(positions.items()):
+                if topic not in said and self.state(topic, at) in (GONE, OTHER):
+                    del positions[topic]
+        if len(positions) > most:
+            raise wrong("positions", errors_bulk.BULK_TOO_MANY.format(limit=most))
+
+    async def delete(self, name: str) -> bool:
+        """Forget a reader; False when there is none. RefusedError: it is still there."""
+        reader = self.known.get(name)
+        if reader is None:
+            if name not in self._unknown:
+                return False
+            try:
+                await self.in_thread(_put_aside, self._path(name))
+            except OSError as problem:
+                raise _not_kept(problem) from problem
+            self._known_again(name)
+            return True
+        async with reader.changing:
+            if self.known.get(name) is not reader:
+                return False
+            try:
+                await self.in_thread(self._remove, name)
+            except OSError as problem:
+                reader.doubtful = True
+                raise _not_kept(problem) from problem
+            self._forget(reader)
+        return True
+
+    def _adopt(self, kept: Kept) -> Reader:
+        reader = self.known[kept.name] = Reader(kept)
+        self._renew(reader)
+        self._replace(reader, kept)
+        return reader
+
+    def _renew(self, reader: Reader) -> None:
+        reader.expires_ns = self.now_ns() + reader.kept.ttl_s * limits.SECOND
+
+    def _replace(self, reader: Reader, kept: Kept) -> None:
+        before, reader.kept = reader.kept, kept
+        for topic in before.positions.keys() - kept.positions.keys():
+            self._by_topic[topic].discard(kept.name)
+        for topic in kept.positions:
+            self._by_topic[topic].add(kept.name)
+        self._hold(before.positions.keys() | kept.positions.keys())
+
+    def _forget(self, reader: Reader) -> None:
+        if self.known.get(reader.kept.name) is reader:
+            del self.known[reader.kept.name]
+        for topic in reader.kept.positions:
+            self._by_topic[topic].discard(reader.kept.name)
+        self._hold(reader.kept.positions)
+
+    # --- holds
+
+    def _hold(self, topics: Iterable[str]) -> None:
+        """Let these logs keep what their readers have not read."""
+        for topic in list(topics):
+            names = self._by_topic.get(topic, set())
+            if not names:
+                self._by_topic.pop(topic, None)
+            entry = self.engine.log(topic)
+            if entry is None or entry.folder is None:
+                continue
+            places = [
+                reader.kept.positions[topic].seq
+                for reader in map(self.known.__getitem__, names)
+                if reader.kept.hold and self.state(topic, reader.kept.positions[topic]) != OTHER
+            ]
+            if self._unknown:
+                places.append(entry.first_seq)
+            self.keeping.keep(entry, self, min(places, default=None))
+
+    def state(self, topic: str, position: Position) -> str:
+        """What became of a position."""
+        entry = self.engine.log(topic)
+        if entry is None:
+            return GONE
+        if position.incarnation != entry.log_id.hex():
+            return OTHER
+        return IN_MEMORY if entry.folder is None else OK
+
+    # --- time
+
+    def begin(self) -> None:
+        """Forget whoever is not heard of, from now on."""
+        self._expiring = asyncio.create_task(self._expire())
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(limits_bulk.BULK_EXPIRE_EVERY / limits.SECOND)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """Forget those whose time is over."""
+        now_ns = self.now_ns()
+        for name, reader in list(self.known.items()):
+            if reader.expires_ns > now_ns or reader.changing.locked():
+                continue
+            log.warning("reader is forgotten", extra=fields(reader=name, ttl_s=reader.kept.ttl_s))
+            self.expired += 1
+            async with reader.changing:
+                try:
+                    await self.in_thread(self._remove, name)
+                except OSError as problem:
+                    log.warning("%s stays until the next start: %s", self._path(name), problem)
+                self._forget(reader)  # not sooner: who makes it anew has a file of that name
+
+    async def end(self) -> None:
+        """No more; holds stay as they are."""
+        self.engine.unwatch(self._log_changed)
+        if self._expiring is not None:
+            self._expiring.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._expiring
+            self._expiring = None
+
+
+def _aside(path: Path) -> Path:
+    """A name for what does not read, which is for people to look at."""
+    aside = path.with_name(path.name + UNREADABLE_SUFFIX)
+    if aside.exists():
+        aside = path.with_name(f"{path.name}.{os.urandom(4).hex()}{UNREADABLE_SUFFIX}")
+    return aside
+
+
+def _put_aside(path: Path) -> None:
+    """Rename a file that does not read. OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(_aside(path))
+        sync_path(path.parent)
+
+
+def _keep_aside(path: Path) -> None:
+    """Give such a file a second name. OSError.
+
+    It stays where it is until another takes its place: a reader whose file does not read holds
+    everything, after a restart too.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.link(path, _aside(path))
+        sync_path(path.parent)
+
+
+def _not_kept(problem: OSError) -> RefusedError:
+    return RefusedError(errors_bulk.BULK_NOT_KEPT, reason=problem.strerror or str(problem))

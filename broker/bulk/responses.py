@@ -1,0 +1,128 @@
+"""What requests to the bulk door are answered with: JSON, and errors as JSON too."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from broker.bulk import errors as errors_bulk, limits as limits_bulk
+from broker import limits
+from broker.bulk.errors import BulkError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+log = logging.getLogger("broker.bulk")
+
+T = TypeVar("T")
+_INCARNATION = re.compile("[0-9a-f]{32}")
+
+
+class RefusedError(Exception):
+    """A request ends with this error; `parts` fill its text, `facts` go beside it."""
+
+    def __init__(
+        self, error: BulkError, facts: dict[str, object] | None = None, **parts: object
+    ) -> None:
+        self.status = error.status
+        self.text = error.text.format(**parts)
+        self.facts = facts or {}
+        super().__init__(self.text)
+
+
+def answer(found: object, status: int = 200) -> web.Response:
+    """As JSON."""
+    body = orjson.dumps(found)
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _refuse(refusal: RefusedError) -> web.Response:
+    response = answer({"error": refusal.text, **refusal.facts}, refusal.status)
+    if refusal.status == HTTPStatus.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    if refusal.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+        response.headers["Retry-After"] = str(limits_bulk.BULK_RETRY_AFTER // limits.SECOND)
+    return response
+
+
+@web.middleware
+async def errors_as_json(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Whatever goes wrong is said in the same form."""
+    try:
+        return await handler(request)
+    except RefusedError as refusal:
+        return _refuse(refusal)
+    except web.HTTPMethodNotAllowed as problem:
+        response = _refuse(RefusedError(errors_bulk.BULK_METHOD, method=request.method))
+        response.headers["Allow"] = problem.headers["Allow"]
+        return response
+    except web.HTTPNotFound:
+        return _refuse(RefusedError(errors_bulk.BULK_NO_PATH))
+    except (ConnectionError, web.HTTPException):
+        raise
+    except Exception:
+        log.exception("request failed: %s %s", request.method, request.rel_url.raw_path)
+        return _refuse(RefusedError(errors_bulk.BULK_INTERNAL))
+
+
+async def read_body(request: web.Request, limit: int) -> bytes:
+    """The body, when it comes in time and is no longer than this."""
+    try:
+        async with asyncio.timeout(limits_bulk.BULK_BODY_WAIT / limits.SECOND):
+            return await request.clone(client_max_size=limit).read()
+    except web.HTTPRequestEntityTooLarge:
+        raise RefusedError(errors_bulk.BULK_BODY_BIG, limit=limit) from None
+    except TimeoutError:
+        seconds = limits_bulk.BULK_BODY_WAIT // limits.SECOND
+        raise RefusedError(errors_bulk.BULK_BODY_SLOW, seconds=seconds) from None
+
+
+async def read_json(
+    request: web.Request, kind: type[T], limit: int = limits_bulk.BULK_BODY_BYTES_MAX
+) -> T:
+    """The body as this type."""
+    return from_json(await read_body(request, limit), kind)
+
+
+def from_json(text: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """A text of a client's as this type. RefusedError."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+        raise RefusedError(errors_bulk.BULK_JSON, problem=problem) from None
+
+
+def number(request: web.Request, name: str, default: int | None, low: int, high: int) -> int:
+    """A whole number of the query."""
+    text = request.query.get(name)
+    if text is None:
+        if default is None:
+            raise wrong(name, errors_bulk.BULK_MISSING)
+        return default
+    if not re.fullmatch("[0-9]{1,20}", text) or not low <= int(text) <= high:
+        raise wrong(name, errors_bulk.BULK_NUMBER.format(low=low, high=high, text=text))
+    return int(text)
+
+
+def incarnation_of(text: str | None, name: str = "inc") -> str | None:
+    """The id of a log as it was given, or None."""
+    if text is not None and not _INCARNATION.fullmatch(text):
+        raise wrong(name, errors_bulk.BULK_HEX.format(text=text))
+    return text
+
+
+def wrong(name: str, reason: str) -> RefusedError:
+    """An argument that cannot be."""
+    return RefusedError(errors_bulk.BULK_ARGUMENT, name=name, reason=reason)
+
+
+Answered = dict[str, Any]

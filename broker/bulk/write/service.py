@@ -1,0 +1,127 @@
+"""The writing half of the bulk door: made before the logs are opened, started after.
+
+writes = Writes(data)
+writes.look()                 what an earlier process has begun
+engine.open(...)
+await writes.start(engine)    and finish it in the background
+... writes.pages(door).routes() ...
+await writes.stop()           before the engine is closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from broker import limits
+from broker.bulk import limits as limits_bulk
+from broker.bulk.responses import RefusedError
+from broker.bulk.write.appending import AppendPages
+from broker.bulk.write.commits import Commits
+from broker.bulk.write.intents import Intent, survey
+from broker.bulk.read.keeping import Keeping
+from broker.bulk.write.staging import Bounds, Staging
+from broker.bulk.write.handlers import WritePages
+from broker.base.logs import fields
+from broker.protocols.nsq.wire import is_ephemeral
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from broker.bulk.app import BulkDoor, BulkRoute
+    from broker.engine.engine import Engine
+    from broker.engine.log.log import Log
+    from broker.server.stats import BulkStats
+
+log = logging.getLogger("broker.bulk")
+
+STAGED_FOLDER: Final = "staged"
+WRITER_PROBLEM: Final = "writer"  # a kind of problem on /healthz
+
+
+class Writes:
+    """Staged blocks and commits of one data folder."""
+
+    def __init__(self, data: Path, logs: Path, bounds: Bounds | None = None) -> None:
+        self.logs = logs
+        self.staging = Staging(data / STAGED_FOLDER, bounds)
+        self.keeping = Keeping()
+        self._intents: list[Intent] = []
+        self.unknown: dict[str, str] = {}  # writers whose commits wait for an operator, and why
+        self._unsure: set[str] = set()
+        self._engine: Engine | None = None
+        self._commits: Commits | None = None
+        self._open_log: Callable[[str], Log] | None = None
+        self._look: asyncio.Task[None] | None = None
+
+    @property
+    def commits(self) -> Commits:
+        """Only after start."""
+        assert self._commits is not None
+        return self._commits
+
+    def look(self) -> None:
+        """See what an earlier process has begun. OSError."""
+        root = self.staging.root
+        self._intents, self.unknown = survey(root, self.logs, self._unsure)
+        for writer, reason in self.unknown.items():
+            log.error("no commits for a writer: %s", reason, extra=fields(writer=writer))
+
+    async def start(self, engine: Engine) -> None:
+        """Take commits from now on, and finish those that were begun. OSError."""
+        self._open_log = lambda name: engine.open_log(name, is_ephemeral(name.encode()))
+        self._commits = Commits(
+            self.staging, self._open_log, engine.log, self.keeping.keep, engine.quarantined
+        )
+        for writer, reason in self.unknown.items():
+            engine.shared.health.add(WRITER_PROBLEM, writer, reason)
+        self._commits.unknown = self.unknown
+        await self.staging.start()
+        for path, reason in self.staging.problems:
+            engine.shared.health.add("staged", path, reason)
+        self._commits.start(self._intents, self._unsure)
+        self._engine = engine
+        engine.watch(self._log_changed)
+        self._look = asyncio.create_task(self._keep_house())
+
+    def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
+        if made and cursor is None:
+            self.commits.log_found(name)
+
+    def routes(self, door: BulkDoor) -> list[BulkRoute]:
+        """What a door has for those who write."""
+        assert self._open_log is not None
+        pages = WritePages(door, self.staging, self.commits)
+        appends = AppendPages(door, self.staging, self._open_log)
+        return [*pages.routes(), *appends.routes()]
+
+    def count(self, stats: BulkStats) -> None:
+        """Say how much is staged, and what became of commits."""
+        stats.staged_bytes, stats.staged_attempts = self.staging.bytes, self.staging.files
+        stats.commits, stats.commits_failed = self.commits.finished, self.commits.failed
+        stats.committed_records = self.commits.records
+        stats.commits_under_way = self.commits.under_way
+
+    async def _keep_house(self) -> None:
+        while True:
+            try:
+                await self.staging.expire(time.time_ns())
+                await self.commits.forget(time.time_ns())
+            except (OSError, RefusedError) as problem:
+                log.error("staged blocks cannot be looked through: %s", problem)
+            await asyncio.sleep(limits_bulk.STAGED_LOOK / limits.SECOND)
+
+    async def stop(self) -> None:
+        """Take no more; commits that have begun go on after the next start."""
+        if self._engine is not None:
+            self._engine.unwatch(self._log_changed)
+            self._engine = None
+        if self._look is not None:
+            self._look.cancel()
+            await asyncio.gather(self._look, return_exceptions=True)
+        if self._commits is not None:
+            await self._commits.stop()
+        await asyncio.to_thread(self.staging.close)

@@ -1,0 +1,190 @@
+"""`twinwire nats-server`: the original's flags, configuration files, log lines and exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.cli.dropin import errors as errors_cli
+from broker import limits
+from broker.cli.dropin.nats_server import flags as nats_flags
+from broker.cli.dropin.nsqd.command import Passed
+from broker.cli.dropin.goflags import FlagError
+from broker.cli.dropin.nats_server.flags import PROGRAM
+from broker.base.gotext import quoted
+from broker.protocols.nats.conf.text import ConfErrors, ConfNote
+from broker.protocols.nats.settings import Settings
+from broker.base.redact import redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from broker.cli.dropin.nats_server.run import Server
+
+log = logging.getLogger("broker.nats")
+
+
+@click.command(PROGRAM, cls=Passed, add_help_option=False)
+def nats_server(args: tuple[str, ...]) -> None:
+    """Take the flags of nats-server; -h lists them."""
+    sys.exit(main(args))
+
+
+def main(args: Sequence[str]) -> int:
+    """The exit code."""
+    try:
+        given, words = nats_flags.read(args)
+    except FlagError as error:
+        click.echo(redacted(str(error)), err=True)
+        click.echo(nats_flags.usage())
+        return limits.EXIT_OK  # as the original, whatever one thinks of it
+    try:
+        text = asked_for(given, words)
+        if text is not None:
+            click.echo(text)
+            return limits.EXIT_OK
+        nats_flags.check(given)
+        if given.get("signal"):
+            from broker.cli.dropin.nats_server import process as nats_process
+
+            nats_process.send(given["signal"])
+            return limits.EXIT_OK
+        settings = first_settings(given)
+    except (FlagError, ConfErrors) as error:
+        click.echo(f"{PROGRAM}: {error}", err=True)
+        return limits.EXIT_START_FAILED
+    if settings is None:
+        click.echo(errors_cli.CHECKED.format(PROGRAM, given["config"]), err=True)
+        return limits.EXIT_OK
+    return serve(settings, given)
+
+
+def asked_for(given: Mapping[str, Any], words: Sequence[str]) -> str | None:
+    """The text that somebody wants instead of a server. FlagError for an unknown word."""
+    version = f"{PROGRAM}: v{limits.NATS_VERSION}"
+    word = words[0].lower() if words else ""
+    if given.get("version"):
+        return version
+    if given.get("help"):
+        return nats_flags.usage()
+    if given.get("help_tls"):
+        return nats_flags.HELP_TLS
+    if word == "version":
+        return version
+    if word == "help":
+        return nats_flags.usage()
+    if word:
+        raise FlagError(errors_cli.UNKNOWN_WORD.format(quoted(words[0])))
+    return None
+
+
+def first_settings(given: Mapping[str, Any]) -> Settings | None:
+    """What the file and the flags say; None when they were only to be checked. FlagError."""
+    if not given.get("config"):
+        if given.get("check"):
+            raise FlagError(errors_cli.CHECK_WHAT)
+        return checked(nats_flags.apply(Settings(), given))
+    settings, warnings = read_file(given["config"])
+    if given.get("check"):
+        if doubts := [text for text, harmless in warnings if not harmless]:
+            raise FlagError("\n".join(doubts))
+        return None
+    for text, _ in warnings:
+        click.echo(text, err=True)
+    return checked(nats_flags.apply(settings, given))
+
+
+def read_file(path: str) -> tuple[Settings, list[tuple[str, bool]]]:
+    """Settings of a file; warnings, and whether each is only a note. FlagError, ConfErrors."""
+    from broker.protocols.nats.conf import reader as conf_reader
+
+    readable(path)
+    settings, warnings = conf_reader.read_file(Path(path), os.environ)
+    return settings, [(str(one), isinstance(one, ConfNote)) for one in warnings]
+
+
+def readable(path: str) -> None:
+    """FlagError unless this can be read."""
+    from broker.cli.dropin.nats_server.log import system_text
+
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise FlagError(system_text("open", path, error)) from None
+
+
+def checked(settings: Settings) -> Settings:
+    """The same, if its certificate can be used. FlagError."""
+    tls = settings.tls
+    if tls is not None:
+        from broker.net.openssl import TlsError
+        from broker.protocols.nats.tls import server_context
+
+        try:
+            server_context(tls)
+        except TlsError as error:
+            raise FlagError(errors_cli.TLS_FILES.format(error)) from None
+    return settings
+
+
+def serve(settings: Settings, given: Mapping[str, Any]) -> int:
+    """Run until a signal; the exit code."""
+    import asyncio
+
+    import uvloop
+
+    from broker.cli.dropin.nats_server import process as nats_process
+    from broker.cli.dropin.nats_server.log import Log, LogError, stamp_now
+    from broker.cli.dropin.nats_server.run import Run
+    from broker.cli.serve import keep_from_others, raise_open_files_limit
+
+    place = Log(PROGRAM)
+    try:
+        place.use(settings)
+    except LogError as error:
+        click.echo(f"{stamp_now()} {error}", err=True)
+        return limits.EXIT_START_FAILED
+    nats_process.take_name()
+    keep_from_others()
+    raise_open_files_limit()
+
+    def again() -> Settings:
+        found, warnings = read_file(given["config"])
+        for text, _ in warnings:
+            log.warning("%s", text)
+        return checked(nats_flags.apply(found, given))
+
+    run = Run(
+        settings,
+        place,
+        make_server,
+        file=given.get("config", ""),
+        read_again=again,
+        program=PROGRAM,
+        remarks=tuple(nats_flags.remarks(given)),
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code = runner.run(run.run())
+    place.close()
+    return code
+
+
+def make_server(settings: Settings) -> Server:
+    """The server; made while the loop runs."""
+    from broker.server.metrics import metrics_page
+    from broker.cli.dropin.http_environment import http_config
+    from broker.net.http.guard import HttpSettings
+    from broker.net.listener import Runtime
+    from broker.protocols.nats.server import NatsServer
+
+    server = NatsServer(settings, Runtime())
+    server.monitor.http = HttpSettings(**dataclasses.asdict(http_config()))
+    server.monitor.more = {"/metrics": metrics_page(None, server.pages)}
+    return server

@@ -1,0 +1,338 @@
+"""The log of `twinwire nats-server`: lines as nats-server writes them, and the places they go to.
+
+    [4711] 2026/01/31 12:00:00.000000 [INF] Server is ready
+
+To standard error, a file (which starts anew when it has grown too long), or a syslog. A syslog is
+written to by a thread with a short queue: a slow one loses lines, it does not stop the broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import logging.handlers
+import os
+import queue
+import re
+import socket
+import stat
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+from urllib.parse import urlsplit
+
+from broker.cli.dropin import errors as errors_cli
+from broker import limits
+from broker.base import logs
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.settings import Settings
+
+log = logging.getLogger("broker.nats")
+
+_LABELS: Final = {
+    logs.TRACE: "TRC",
+    logging.DEBUG: "DBG",
+    logging.INFO: "INF",
+    logging.WARNING: "WRN",
+    logging.ERROR: "ERR",
+    logging.CRITICAL: "FTL",
+}
+_COLORS: Final = {"TRC": "33", "DBG": "36", "INF": "32", "WRN": "0;93", "ERR": "31", "FTL": "31"}
+_FILE_MODE: Final = 0o640
+_OPEN: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+_LOCAL_SYSLOGS: Final = ("/dev/log", "/var/run/syslog", "/var/run/log")
+
+
+class LogError(Exception):
+    """The log cannot be written where it should be."""
+
+
+def stamp_now() -> str:
+    """Local time as Go's own log package begins a line."""
+    return f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S}"
+
+
+def system_text(what: str, path: str, error: OSError) -> str:
+    """A failed file call in the words of Go."""
+    return f"{what} {path}: {(error.strerror or str(error)).lower()}"
+
+
+STREAMING: Final = "broker.stan"  # the logger of NATS Streaming
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """The text, behind the mark that nats-streaming-server gives to what is its own."""
+    text = logs.message_of(record)
+    return f"STREAM: {text}" if record.name.startswith(STREAMING) else text
+
+
+class LineFormatter(logging.Formatter):
+    """[pid] time [LEVEL] message"""
+
+    def __init__(self, *, timed: bool, utc: bool, colors: bool = False) -> None:
+        super().__init__()
+        self.timed, self.utc = timed, utc
+        self.pid = os.getpid()
+        self.labels = {
+            level: f"\x1b[{_COLORS[label]}m{label}\x1b[0m" if colors else label
+            for level, label in _LABELS.items()
+        }
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; a traceback below it."""
+        shown = ""
+        if self.timed:
+            moment = datetime.fromtimestamp(record.created, UTC)
+            shown = f"{moment if self.utc else moment.astimezone():%Y/%m/%d %H:%M:%S.%f} "
+        label = self.labels.get(record.levelno, record.levelname)
+        return f"[{self.pid}] {shown}[{label}] {message_of(record)}"
+
+
+class NoDebug(logging.Filter):
+    """Keeps debug lines out of a log that shows traces."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno != logging.DEBUG
+
+
+class LogFile(logging.Handler):
+    """Appends to a file; past `size_max` bytes it is renamed and another begun (0 = never)."""
+
+    def __init__(self, path: str, size_max: int = 0, files_max: int = 0) -> None:
+        """`files_max`: this one and those renamed, 0 = any number. OSError."""
+        super().__init__()
+        self.path = Path(path)
+        self.size_max = self.size_next = size_max
+        self.files_max = files_max
+        self._open()
+
+    def _open(self) -> None:
+        self.fd = os.open(self.path, _OPEN, _FILE_MODE)
+        self.size = os.fstat(self.fd).st_size
+
+    def begin(self) -> None:
+        """Say what the first line has to say: a file that is too long already is renamed."""
+        if self.size_max and self.size > self.size_max:
+            log.info("Rotating logfile...")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            self._write(self.format(record))
+            if self.size_next and self.size > self.size_next:
+                self._rotate()
+        except OSError:
+            self.handleError(record)
+
+    def _write(self, line: str) -> None:
+        data = memoryview(line.encode("utf-8", "backslashreplace") + b"\n")
+        while data:
+            count = os.write(self.fd, data)
+            self.size += count
+            data = data[count:]
+
+    def _say(self, level: int, template: str, *args: object) -> None:
+        self._write(self.format(logging.LogRecord(log.name, level, "", 0, template, args, None)))
+
+    def _rotate(self) -> None:
+        now_ns = time.time_ns()
+        moment = datetime.fromtimestamp(now_ns // limits.SECOND).astimezone()
+        saved = f"{self.path}.{moment:%Y.%m.%d.%H.%M.%S}.{now_ns % limits.SECOND:09d}"
+        before = self.fd
+        try:
+            self.path.rename(saved)
+            self._open()
+        except OSError as error:
+            self.size_next *= 2
+            self._say(logging.ERROR, errors_cli.LOG_KEPT, error.strerror, self.size_next)
+            return
+        os.close(before)
+        self.size_next = self.size_max
+        self._say(logging.INFO, "Rotated log, backup saved as %s", f'"{saved}"')
+        if self.files_max:
+            self._purge()
+
+    def _purge(self) -> None:
+        pattern = re.compile(re.escape(self.path.name) + r"(?:\.[0-9]+){7}")
+        try:
+            names = [e.name for e in self.path.parent.iterdir() if pattern.fullmatch(e.name)]
+            for name in sorted(names)[: max(len(names) - self.files_max + 1, 0)]:
+                (self.path.parent / name).unlink()
+                self._say(logging.INFO, "Purged log file %s", f'"{name}"')
+        except OSError as error:
+            self._say(logging.ERROR, "Unable to purge old log files: %s", error.strerror)
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        super().close()
+
+
+class _Syslog(logging.handlers.SysLogHandler):
+    """Plain messages; priorities as the original gives them."""
+
+    append_nul = False
+    priority_map: ClassVar[dict[str, str]] = {
+        "DEBUG": "debug",
+        "INFO": "notice",
+        "WARNING": "warning",
+        "ERROR": "err",
+        "CRITICAL": "crit",
+    }
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """A line that cannot be sent is lost."""
+
+    def mapPriority(self, levelName: str) -> str:  # noqa: N802, N803 - as it is in logging
+        return self.priority_map.get(levelName, "notice")
+
+
+class _SyslogFormatter(logging.Formatter):
+    """What stands behind the priority."""
+
+    def __init__(self, tag: str, *, remote: bool) -> None:
+        super().__init__()
+        self.tag = f"{tag}[{os.getpid()}]"
+        self.host = f"{socket.gethostname()} " if remote else ""
+        self.remote = remote
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).astimezone()
+        if self.remote:
+            shown = moment.isoformat(timespec="seconds")
+        else:
+            shown = f"{moment:%b} {moment.day:2} {moment:%H:%M:%S}"
+        return f"{shown} {self.host}{self.tag}: {message_of(record)}\n"
+
+
+class SyslogThread(logging.handlers.QueueHandler):
+    """Hands lines to a thread that writes them to a syslog."""
+
+    def __init__(self, target: _Syslog, formatter: logging.Formatter) -> None:
+        self.lines: queue.Queue[logging.LogRecord | None] = queue.Queue(limits.NATS_SYSLOG_QUEUE)
+        super().__init__(self.lines)
+        self.setFormatter(formatter)
+        self.target = target
+        self.closed = False
+        self.thread = threading.Thread(target=self._run, name="syslog", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while (record := self.lines.get()) is not None and not self.closed:
+            self.target.emit(record)  # without its lock: only this thread writes, and may be stuck
+
+    def close(self) -> None:
+        """Let the thread write what it has, if it can do so soon."""
+        with contextlib.suppress(queue.Full):
+            self.lines.put_nowait(None)
+        self.thread.join(limits.NATS_SYSLOG_FLUSH / limits.SECOND)
+        self.closed = True
+        self.target.close()
+        super().close()
+
+
+def _syslog_of(url: str, tag: str) -> SyslogThread:
+    """Of this host when there is no URL. LogError."""
+    if not url:
+        path = next((path for path in _LOCAL_SYSLOGS if _is_socket(path)), "")
+        if not path:
+            raise LogError(errors_cli.SYSLOG.format("Unix syslog delivery error"))
+        daemon = logging.handlers.SysLogHandler.LOG_DAEMON
+        return SyslogThread(_Syslog(path, daemon), _SyslogFormatter(tag, remote=False))
+    parts = urlsplit(url)
+    kinds = {"udp": socket.SOCK_DGRAM, "tcp": socket.SOCK_STREAM}
+    try:
+        if parts.scheme == "unix":
+            if not _is_socket(parts.path):
+                raise LogError(errors_cli.SYSLOG.format(f"no socket at {parts.path}"))
+            target = _Syslog(parts.path, logging.handlers.SysLogHandler.LOG_KERN)
+        elif parts.scheme in kinds:
+            if not parts.port:
+                raise LogError(errors_cli.SYSLOG.format(f"address {parts.netloc}: missing port"))
+            address = (parts.hostname or "localhost", parts.port)
+            kern = logging.handlers.SysLogHandler.LOG_KERN
+            target = _Syslog(address, kern, kinds[parts.scheme])
+        else:
+            raise LogError(errors_cli.SYSLOG_NETWORK.format(parts.scheme))
+    except (OSError, ValueError) as error:
+        raise LogError(errors_cli.SYSLOG.format(error)) from None
+    return SyslogThread(target, _SyslogFormatter(tag, remote=True))
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(Path(path).stat().st_mode)
+    except OSError:
+        return False
+
+
+class Log:
+    """Where the log of this process goes now."""
+
+    def __init__(self, tag: str) -> None:
+        """`tag`: the name of the program, for a syslog."""
+        self.tag = tag
+        self.handler: logging.Handler | None = None
+        self.settings: Settings | None = None
+
+    def use(self, settings: Settings) -> None:
+        """Write to where these say; LogError leaves everything as it was."""
+        handler = self._make(settings)
+        if settings.trace and not settings.debug:
+            handler.addFilter(NoDebug())
+        before, self.handler, self.settings = self.handler, handler, settings
+        logging.addLevelName(logs.TRACE, "TRACE")
+        logging.raiseExceptions = False  # a log that cannot be written must not become noise
+        root, ours = logging.getLogger(), logging.getLogger("broker")
+        root.handlers[:] = [handler]
+        root.setLevel(logging.WARNING)  # of libraries
+        level = logging.DEBUG if settings.debug else logging.INFO
+        ours.setLevel(logs.TRACE if settings.trace else level)
+        if before is not None:
+            before.close()
+        if isinstance(handler, LogFile):
+            handler.begin()
+
+    def _make(self, settings: Settings) -> logging.Handler:
+        colors = False
+        handler: logging.Handler
+        if settings.logfile:
+            try:
+                size_max = max(settings.logfile_size_limit, 0)
+                handler = LogFile(settings.logfile, size_max, max(settings.logfile_max_num, 0))
+            except OSError as error:
+                text = system_text("open", settings.logfile, error)
+                raise LogError(errors_cli.LOG_FILE.format(text)) from None
+        elif settings.remote_syslog or settings.syslog:
+            return _syslog_of(settings.remote_syslog, self.tag)
+        else:
+            handler = logging.StreamHandler(sys.stderr)
+            colors = sys.stderr.isatty()
+        formatter = LineFormatter(timed=settings.logtime, utc=settings.logtime_utc, colors=colors)
+        handler.setFormatter(formatter)
+        return handler
+
+    def reopen(self) -> None:
+        """Open the file anew under its name, after somebody has renamed it."""
+        if self.settings is None or not isinstance(self.handler, LogFile):
+            log.info("File log re-open ignored, not a file logger")
+            return
+        try:
+            self.use(self.settings)
+        except LogError as error:
+            log.error("%s", error)
+        else:
+            log.info("File log re-opened")
+
+    def close(self) -> None:
+        """Write what waits; nothing is logged after this."""
+        if self.handler is not None:
+            logging.getLogger().handlers[:] = []
+            self.handler.close()
+            self.handler = None

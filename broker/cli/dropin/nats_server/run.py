@@ -1,0 +1,397 @@
+"""One run of a NATS server: the lines it begins and ends with, its files, and its signals.
+
+INT   stop, exit 0                  USR1  open the log file anew
+TERM  stop, exit 1 (not while it    USR2  lame duck, then exit 0
+      is a lame duck)               HUP   read the configuration file again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import re
+import signal
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker import __version__, limits
+from broker.cli.dropin import errors as errors_cli
+from broker.cli.dropin.nats_server import process as nats_process
+from broker.cli import open_files
+from broker.cli.dropin.goflags import FlagError
+from broker.cli.dropin.nats_server.log import LogError
+from broker.cli.serve import lasting_memory
+from broker.base.gotext import quoted
+from broker.net.listening import ListenError, join
+from broker.protocols.nats import reload
+from broker.protocols.nats.auth.jwt.accounts import operator_token
+from broker.protocols.nats.conf.text import ConfErrors
+from broker.protocols.nats.settings import SYSTEM_ACCOUNT
+from broker.protocols.nats.trace import Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+    from broker.cli.dropin.nats_server.log import Log
+    from broker.protocols.nats.client.frontend import NatsFace
+    from broker.protocols.nats.settings import Settings
+
+log = logging.getLogger("broker.nats")
+
+_NAMES: Final = {
+    signal.SIGINT: "interrupt",
+    signal.SIGTERM: "terminated",
+    signal.SIGHUP: "hangup",
+    signal.SIGUSR1: "user defined signal 1",
+    signal.SIGUSR2: "user defined signal 2",
+}
+_HASHED: Final = re.compile(r"\$2[abxy]\$\d\d\$")
+
+
+class Server(Protocol):
+    """The part of NatsServer that is used here."""
+
+    server_id: str
+    server_name: str
+    ports: dict[str, tuple[str, int]]
+    face: NatsFace
+    reread: Callable[[], Awaitable[str]] | None  # asked for by a request of the system account
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def lame_duck(self) -> None: ...
+    async def reload(self, settings: Settings) -> object: ...
+
+
+class Run:
+    """A server from its first log line to its last."""
+
+    terminated = limits.EXIT_TERMINATED  # the exit code after SIGTERM
+
+    def __init__(
+        self,
+        settings: Settings,
+        place: Log,
+        make: Callable[[Settings], Server],
+        *,
+        file: str = "",
+        read_again: Callable[[], Settings],
+        program: str,
+        remarks: tuple[str, ...] = (),
+    ) -> None:
+        """`read_again`: the settings as file and flags have them now."""
+        self.settings = settings
+        self.place = place
+        self.make = make
+        self.file = file
+        self.read_again = read_again
+        self.program = program
+        self.remarks = remarks
+        self.code = limits.EXIT_OK
+        self.server: Server
+        self._stopping = asyncio.Event()
+        self._reloading = asyncio.Lock()
+        self._duck: asyncio.Task[None] | None = None
+        self._reloads: set[asyncio.Task[str]] = set()
+
+    async def run(self) -> int:
+        """Until a signal; the exit code."""
+        self.server = self.make(self.settings)
+        self.server.reread = self.reload
+        self._trace()
+        for line in self._first_lines():
+            log.info("%s", line)
+        if problem := self._prelude():
+            return fatal(problem)
+        loop = asyncio.get_running_loop()
+        for number in _NAMES:
+            loop.add_signal_handler(number, self.on_signal, number)
+        try:
+            with lasting_memory():
+                await self.server.start()
+        except Exception as error:  # whatever it is, one line for the operator
+            log.debug("not started", exc_info=error)
+            return fatal(start_problem(error, self.settings))
+        for level, line in doors(self.settings, self.server.ports):
+            log.log(level, "%s", line)
+        self._write_ports()
+        log.info("Server is ready")
+        if problem := await self.when_ready():
+            self.code = fatal(problem)
+        else:
+            await open_files.until(self._stopping, log)
+        return await self._end()
+
+    def _prelude(self) -> str:
+        """What is said and written before anything is opened; why that cannot be."""
+        if problem := self.early_problem():
+            return problem
+        if plain_passwords(self.settings):
+            log.warning("Plaintext passwords detected, use nkeys or bcrypt")
+        for line in self.remarks:
+            log.warning("%s", line)
+        if self.file:
+            log.info("Using configuration file: %s", self.file)
+        if self.settings.max_payload > limits.NATS_MAX_PAYLOAD_ADVISED:
+            log.warning("%s", errors_cli.PAYLOAD_LARGE)
+        for level, line in trusted(self.settings):
+            log.log(level, "%s", line)
+        if self.settings.pid_file:
+            try:
+                nats_process.write_pid(self.settings.pid_file)
+            except OSError as error:
+                return errors_cli.PID_FILE.format(error)
+        return ""
+
+    def early_problem(self) -> str:
+        """What is found wrong only when the server starts; empty if nothing is."""
+        return early_problem(self.settings)
+
+    async def when_ready(self) -> str:
+        """Start what else there is; why it cannot, if it cannot."""
+        return ""
+
+    def _trace(self) -> None:
+        """Have the sessions show what they do, if that is wanted."""
+        settings = self.settings
+        system = settings.system_account or SYSTEM_ACCOUNT
+        silent = "" if settings.trace_verbose else system
+        self.server.face.tracer = (
+            Tracer(settings.max_traced_msg_len, silent) if settings.trace else None
+        )
+
+    async def _end(self) -> int:
+        log.info("Initiating Shutdown...")
+        try:
+            await self.server.stop()
+        except Exception:
+            log.exception("%s", "not stopped cleanly")
+            self.code = limits.EXIT_STOP_FAILED
+        self._remove_ports()
+        log.info("Server Exiting..")
+        return self.code
+
+    def _first_lines(self) -> Iterator[str]:
+        yield "Starting nats-server"
+        yield f"  Version:  {limits.NATS_VERSION}"
+        yield f"  Twinwire: {__version__}"
+        if cluster := self.settings.cluster:
+            yield f"  Cluster:  {cluster}"
+        yield f"  Name:     {self.server.server_name}"
+        yield f"  ID:       {self.server.server_id}"
+
+    # --- signals
+
+    def on_signal(self, number: signal.Signals) -> None:
+        """What each means stands at the top of this module."""
+        log.debug('Trapped "%s" signal', _NAMES[number])
+        if number in (signal.SIGINT, signal.SIGTERM):
+            self._stop(number)
+        elif number == signal.SIGUSR1:
+            self.place.reopen()
+        elif number == signal.SIGUSR2:
+            self.lame_duck()
+        else:
+            self.reload_soon()
+
+    def _stop(self, number: signal.Signals) -> None:
+        if self._stopping.is_set():  # asked twice: no more waiting for clients
+            log.warning("stopped at once by a second signal")
+            os._exit(limits.EXIT_SIGNAL_BASE + number)
+        if number == signal.SIGTERM and self._duck is not None:
+            return
+        self.code = limits.EXIT_OK if number == signal.SIGINT else self.terminated
+        self._stopping.set()
+        if self._duck is not None:
+            self._duck.cancel()
+
+    def lame_duck(self) -> None:
+        """Take no more clients, send those away that are there, end; once."""
+        if self._duck is None and not self._stopping.is_set() and self.server.ports:
+            self._duck = asyncio.get_running_loop().create_task(self._lame_duck())
+
+    async def _lame_duck(self) -> None:
+        log.info("Entering lame duck mode, stop accepting new clients")
+        try:
+            await self.server.lame_duck()
+        except Exception:
+            log.exception("%s", "lame duck mode failed")
+        self._stopping.set()
+
+    def reload_soon(self) -> None:
+        """Read the configuration again, after any reload that is under way."""
+        task = asyncio.get_running_loop().create_task(self.reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def reload(self) -> str:
+        """Do so now; what went wrong, if something did. The old settings then stay."""
+        async with self._reloading:
+            try:
+                await self._reload()
+            except (reload.ReloadRefused, FlagError, ConfErrors, LogError) as error:
+                problem = str(error)
+            except Exception as error:  # a server that runs goes on as it was
+                log.debug("not reloaded", exc_info=error)
+                problem = str(error) or type(error).__name__
+            else:
+                log.info("Reloaded server configuration")
+                return ""
+        for line in problem.splitlines():
+            log.error("%s", errors_cli.RELOAD_FAILED.format(line))
+        return problem
+
+    async def _reload(self) -> None:
+        if not self.file:
+            raise FlagError(errors_cli.RELOAD_FILE)
+        old = self.settings
+        new = await asyncio.to_thread(self.read_again)  # clients do not wait for a long file
+        if not old.listen[1]:  # any port: it has one by now
+            old = dataclasses.replace(old, listen=(old.listen[0], self.server.ports["nats"][1]))
+        plan = reload.plan(old, new)
+        await self.server.reload(new)
+        self.settings = new
+        for line in plan.lines:
+            log.info("%s", line)
+        if reload.Action.TRACE in plan.actions:
+            self._trace()
+        if reload.Action.LOGGING in plan.actions:
+            self.place.use(new)
+        if reload.Action.PID_FILE in plan.actions and new.pid_file:
+            try:
+                nats_process.write_pid(new.pid_file)
+            except OSError as error:
+                log.error("%s", errors_cli.PID_FILE_AGAIN.format(error))
+        if reload.Action.PORTS_FILE in plan.actions:
+            self._remove_ports(old)
+            self._write_ports()
+
+    # --- ports file
+
+    def _write_ports(self) -> None:
+        if folder := self.settings.ports_file_dir:
+            path = nats_process.ports_path(folder, self.program)
+            nats_process.write_ports(path, self.server.ports, self.settings)
+
+    def _remove_ports(self, settings: Settings | None = None) -> None:
+        if folder := (settings or self.settings).ports_file_dir:
+            nats_process.remove_ports(nats_process.ports_path(folder, self.program))
+
+
+def fatal(line: str) -> int:
+    """Why it does not start; the exit code."""
+    log.critical("%s", line)
+    return limits.EXIT_START_FAILED
+
+
+def plain_passwords(settings: Settings) -> bool:
+    """Whether one is kept that is no hash."""
+    block = settings.authorization
+    by_certificate = settings.tls is not None and settings.tls.verify_and_map
+    users = [user for account in settings.accounts for user in account.users]
+    passwords = [u.password for u in (*block.users, *users) if not u.nkey]
+    passwords = [p for p in passwords if p or not by_certificate]
+    if block.password:
+        passwords.append(block.password)
+    return any(not _HASHED.match(password) for password in passwords)
+
+
+# --- doors
+
+
+def doors(settings: Settings, ports: Mapping[str, tuple[str, int]]) -> Iterator[tuple[int, str]]:
+    """Level and text of a line for each door, in the original's order."""
+    info, warning = logging.INFO, logging.WARNING
+    where = {name: join(*bound[:2]) for name, bound in ports.items()}
+    pages = settings.https or settings.http
+    if "monitor" in ports and pages is not None:
+        scheme = "https" if settings.https else "http"
+        shown = join(pages[0], ports["monitor"][1])
+        yield info, f"Starting {scheme} monitor on {shown}"
+    if "websocket" in ports and settings.websocket is not None:
+        scheme = "wss" if settings.websocket.tls else "ws"
+        yield info, f"Listening for websocket clients on {scheme}://{where['websocket']}"
+        if not settings.websocket.tls:
+            yield warning, "Websocket not configured with TLS. DO NOT USE IN PRODUCTION!"
+    if "leafnodes" in ports:
+        yield info, f"Listening for leafnode connections on {where['leafnodes']}"
+    yield info, f"Listening for client connections on {where['nats']}"
+    if settings.tls is not None and not settings.allow_non_tls:
+        yield info, "TLS required for client connections"
+        if settings.tls.handshake_first and not settings.tls.handshake_first_wait_ns:
+            yield warning, errors_cli.TLS_FIRST
+
+
+def trusted(settings: Settings) -> Iterator[tuple[int, str]]:
+    """Level and text of the lines about operators."""
+    if settings.resolver is None or not settings.resolver.operators:
+        return
+    yield logging.INFO, "Trusted Operators"
+    named = []
+    for text in settings.resolver.operators:
+        token = operator_token(text)
+        claims = token.claims
+        named.append(token.body.system_account)
+        yield logging.INFO, f"  System  : {quoted(claims.aud)}"
+        yield logging.INFO, f"  Operator: {quoted(claims.name)}"
+        yield logging.INFO, f"  Issued  : {_moment(claims.iat)}"
+        yield logging.INFO, f"  Expires : {_moment(claims.exp) if claims.exp else 'Never'}"
+    if not settings.system_account and not (len(named) == 1 and named[0]):
+        yield logging.WARNING, "Trusted Operators should utilize a System Account"
+
+
+def _moment(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %z %Z", time.localtime(seconds))
+
+
+def early_problem(settings: Settings) -> str:
+    """What is found wrong only when the server starts; empty if nothing is."""
+    http, https = settings.http, settings.https
+    if http and https:
+        return errors_cli.MONITOR.format(errors_cli.MONITOR_BOTH.format(http[1], https[1]))
+    if https and settings.tls is None:
+        return errors_cli.MONITOR.format(errors_cli.MONITOR_TLS)
+    pages = settings.https or settings.http
+    if pages is not None and not _is_port(pages[1]):
+        return errors_cli.MONITOR.format(errors_cli.MONITOR_LISTEN.format(_no_port(pages[1])))
+    if not _is_port(settings.listen[1]):
+        return errors_cli.LISTEN.format(join(*settings.listen), _no_port(settings.listen[1]))
+    if problem := reload.advertise_problem(settings.client_advertise):
+        return errors_cli.ADVERTISE.format(settings.client_advertise, problem)
+    return ""
+
+
+def _is_port(port: int) -> bool:
+    return 0 <= port <= limits.PORT_MAX
+
+
+def _no_port(port: int) -> str:
+    return f"listen tcp: address {port}: invalid port"
+
+
+def start_problem(error: Exception, settings: Settings) -> str:
+    """Which door it was, and why, in the original's words."""
+    if not isinstance(error, ListenError):
+        return errors_cli.START.format(error)
+    host, port = error.listen
+    where = join(host, port)
+    text = (
+        f"listen tcp: lookup {host}: no such host"
+        if error.unknown_host
+        else f"listen tcp {where}: bind: {error.reason.lower()}"
+    )
+    pages, websocket, leafs = (
+        settings.https or settings.http,
+        settings.websocket,
+        settings.leafnodes,
+    )
+    if port != settings.listen[1]:
+        if pages is not None and port == pages[1]:
+            return errors_cli.MONITOR.format(errors_cli.MONITOR_LISTEN.format(text))
+        if websocket is not None and port == websocket.listen[1]:
+            return errors_cli.LISTEN_WEBSOCKET.format(text)
+        if leafs is not None and leafs.listen is not None and port == leafs.listen[1]:
+            return errors_cli.LISTEN_LEAF.format(port, text)
+    return errors_cli.LISTEN.format(where, text)

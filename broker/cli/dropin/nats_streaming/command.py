@@ -1,0 +1,240 @@
+"""`twinwire nats-streaming-server`: the original's flags, files, log lines and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import platform
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import uvloop
+
+from broker.cli.dropin import errors as errors_cli
+from broker import limits
+from broker.base import logs
+from broker.cli.dropin.nats_server import flags as nats_flags, process as nats_process
+from broker.cli.dropin.nats_streaming import flags
+from broker.cli.dropin.nsqd.command import Passed
+from broker.cli.dropin.goflags import FlagError
+from broker.cli.dropin.http_environment import http_config
+from broker.cli.dropin.nats_server.log import STREAMING, Log, LogError, stamp_now
+from broker.cli.dropin.nats_server.run import Run
+from broker.cli.dropin.nats_server.command import checked, readable
+from broker.cli.dropin.nats_streaming.config import Files, read_files
+from broker.cli.dropin.nats_streaming.flags import PROGRAM
+from broker.cli.dropin.nats_streaming.settings import (
+    account_of,
+    check,
+    limit_lines,
+    problem_of,
+    settings_of,
+)
+from broker.cli.serve import keep_from_others, lasting_memory, raise_open_files_limit
+from broker.base.gotext import quoted
+from broker.net.http.guard import HttpSettings
+from broker.protocols.nats.conf.text import ConfErrors
+from broker.protocols.nats.settings import Settings
+from broker.base.redact import redacted
+from broker.protocols.stan.service import StreamingServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from broker.protocols.stan.config import StanSettings
+
+log = logging.getLogger(STREAMING)
+VERSION = f"{PROGRAM} version {limits.STAN_VERSION}, nats-server: v{limits.NATS_VERSION}"
+
+
+@click.command(PROGRAM, cls=Passed, add_help_option=False)
+def nats_streaming_server(args: tuple[str, ...]) -> None:
+    """Take the flags of nats-streaming-server; -h lists them."""
+    sys.exit(main(args))
+
+
+class Asked(NamedTuple):
+    """All that flags and files come to."""
+
+    settings: Settings
+    stan: StanSettings
+    folder: Path | None
+    file: str  # of the NATS server
+    problem: str  # why it cannot start, found when it tries to
+    remarks: tuple[str, ...]
+    debug: bool
+    trace: bool
+
+
+def main(args: Sequence[str]) -> int:
+    """The exit code."""
+    try:
+        own, nats, words = flags.read(args)
+    except FlagError as error:
+        click.echo(redacted(str(error)), err=True)
+        click.echo(flags.usage())
+        return limits.EXIT_OK  # as the original, whatever one thinks of it
+    try:
+        if (text := asked_for(nats, words)) is not None:
+            click.echo(text)
+            return limits.EXIT_OK
+        nats_flags.check(nats)
+        if nats.get("signal"):
+            nats_process.send(nats["signal"], PROGRAM)
+            return limits.EXIT_OK
+        if nats.get("check") and not nats.get("config"):
+            raise FlagError(errors_cli.CHECK_WHAT)
+        asked = everything(flags.sizes(own), nats)
+    except (FlagError, ConfErrors) as error:
+        click.echo(redacted(str(error)), err=True)
+        return limits.EXIT_START_FAILED
+    if nats.get("check"):
+        click.echo(errors_cli.CHECKED.format(PROGRAM, nats["config"]), err=True)
+        return limits.EXIT_OK
+    return serve(asked, own, nats)
+
+
+def asked_for(nats: Mapping[str, Any], words: Sequence[str]) -> str | None:
+    """The text that somebody wants instead of a server. FlagError for an unknown word."""
+    word = words[0].lower() if words else ""
+    if nats.get("version"):
+        return VERSION
+    if nats.get("help"):
+        return flags.usage()
+    if nats.get("help_tls"):
+        return nats_flags.HELP_TLS
+    if word not in ("", "version", "help"):
+        raise FlagError(errors_cli.UNKNOWN_WORD.format(quoted(words[0])))
+    return {"version": VERSION, "help": flags.usage()}.get(word)
+
+
+def read(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Files:
+    """What the files say, with the NATS server's flags over it. FlagError, ConfErrors."""
+    paths = nats.get("config", ""), own.get("stan_config", "")
+    for path in filter(None, paths):
+        readable(path)
+    files = read_files(*paths, Settings(), os.environ)
+    files.settings = checked(nats_flags.apply(files.settings, nats))
+    return files
+
+
+def everything(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Asked:
+    """Flags over files. FlagError, ConfErrors."""
+    files = read(own, nats)
+    for text, _ in files.warnings:
+        click.echo(text, err=True)
+    both = files.own | dict(own)
+    check(both)
+    if "SDV" in own:
+        both |= {"stan_debug": own["SDV"], "stan_trace": own["SDV"]}
+    account = account_of(files.settings, both)
+    problem = problem_of(both, files)
+    stan = settings_of(both, files, account or "")
+    remarks = list(nats_flags.remarks(nats))
+    if idle := [*own.get("", ()), *files.idle]:
+        remarks.append(errors_cli.STAN_NO_EFFECT.format(", ".join(idle)))
+    return Asked(
+        settings=files.settings,
+        stan=stan,
+        folder=Path(both["dir"]) if stan.store == "file" and both.get("dir") else None,
+        file=nats.get("config", "") or own.get("stan_config", ""),
+        problem=problem,
+        remarks=tuple(remarks),
+        debug=both.get("stan_debug", False),
+        trace=both.get("stan_trace", False),
+    )
+
+
+def serve(asked: Asked, own: Mapping[str, Any], nats: Mapping[str, Any]) -> int:
+    """Run until a signal; the exit code."""
+    place = Log(PROGRAM)
+    try:
+        place.use(asked.settings)
+    except LogError as error:
+        click.echo(f"{stamp_now()} {error}", err=True)
+        return limits.EXIT_START_FAILED
+    level = logging.DEBUG if asked.debug else logging.INFO
+    log.setLevel(logs.TRACE if asked.trace else level)
+    nats_process.take_name(PROGRAM)
+    keep_from_others()
+    raise_open_files_limit()
+
+    def again() -> Settings:
+        files = read(own, nats)
+        for text, _ in files.warnings:
+            log.warning("%s", text)
+        return files.settings
+
+    run = StreamingRun(asked, place, again)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        code = runner.run(run.run())
+    place.close()
+    return code
+
+
+class StreamingRun(Run):
+    """The run of a NATS server, and then of the service."""
+
+    terminated = limits.EXIT_SIGNAL_BASE + signal.SIGTERM
+    server: StreamingServer
+
+    def __init__(self, asked: Asked, place: Log, again: Any) -> None:
+        self.asked = asked
+        super().__init__(
+            asked.settings,
+            place,
+            self._make,
+            file=asked.file,
+            read_again=again,
+            program=PROGRAM,
+            remarks=asked.remarks,
+        )
+
+    def _make(self, settings: Settings) -> StreamingServer:
+        server = StreamingServer(settings, self.asked.stan, self.asked.folder)
+        server.monitor.http = HttpSettings(**dataclasses.asdict(http_config()))
+        return server
+
+    def _first_lines(self) -> Iterator[str]:
+        cluster = self.asked.stan.cluster_id
+        yield f"STREAM: Starting {PROGRAM}[{cluster}] version {limits.STAN_VERSION}"
+        yield f"STREAM: ServerID: {self.server.stan_id}"
+        yield f"STREAM: Python version: {platform.python_version()}"
+        if not self.asked.problem:
+            yield from super()._first_lines()
+
+    def early_problem(self) -> str:
+        """What is found wrong only when the server starts."""
+        if self.asked.problem:
+            return errors_cli.STAN_START.format(self.asked.problem)
+        return super().early_problem()
+
+    async def when_ready(self) -> str:
+        """Start the service; why it cannot start, if it cannot."""
+        if not self.asked.stan.account:
+            return errors_cli.STAN_START.format(errors_cli.STAN_LOGIN)
+        log.info("Recovering the state...")
+        try:
+            with lasting_memory():
+                service = await self.server.start_service()
+        except Exception as error:  # whatever it is, one line for the operator
+            log.debug("not started", exc_info=error)
+            return errors_cli.STAN_START.format(error)
+        found = len(service.channels)
+        log.info("%s", f"Recovered {found} channel(s)" if found else "No recovered state")
+        log.info("Message store is %s", self.asked.stan.store.upper())
+        if self.asked.folder is not None:
+            log.info("Store location: %s", self.asked.folder)
+        for line in limit_lines(self.asked.stan):
+            log.info("%s", line)
+        log.info("Streaming Server is ready")
+        return ""
+
+    async def _end(self) -> int:
+        log.info("Shutting down.")
+        return await super()._end()

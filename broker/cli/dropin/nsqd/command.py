@@ -1,0 +1,292 @@
+"""`twinwire nsqd` and `twinwire nsqlookupd`: the originals' flags, log lines and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+import fcntl
+import logging
+import os
+import platform
+import signal
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
+
+import click
+import uvloop
+
+from broker.cli.dropin import errors as errors_cli
+from broker import limits
+from broker.base import logs
+from broker.cli.dropin.nsqd import config as translate
+from broker.cli.dropin import goflags
+from broker.cli.dropin.nsqd import flags as nsqd_flags
+from broker.cli import open_files
+from broker.cli.serve import (
+    keep_from_others,
+    lasting_memory,
+    on_signal,
+    raise_open_files_limit,
+    reload_soon,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from broker.config.load import Config
+
+log = logging.getLogger("broker.dropin")
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+}
+_NAMES = {logging.CRITICAL: "FATAL"}
+
+
+class Passed(click.Command):
+    """A command whose arguments are not looked at, `--` included."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """All of them, as they are."""
+        ctx.params["args"] = tuple(args)
+        return []
+
+
+class Startable(Protocol):
+    """A server as it is run here."""
+
+    ports: dict[str, tuple[str, int]]
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+@runtime_checkable
+class Reloadable(Protocol):
+    """A server that can read its certificates again."""
+
+    async def reload(self) -> None: ...
+
+
+class GoFormatter(logging.Formatter):
+    """PREFIX2026/11/20 10:00:00.000000 INFO: message key=value"""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self.prefix = prefix
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The message, with its fields, as our own text log has it behind the logger's name."""
+        moment = datetime.fromtimestamp(record.created).astimezone()
+        level = _NAMES.get(record.levelno, record.levelname)
+        text = logs.message_of(record)
+        return f"{self.prefix}{moment:%Y/%m/%d %H:%M:%S.%f} {level}: {text}"
+
+
+def log_like(prefix: str, level: str) -> None:
+    """Send all logs to standard error in the originals' form."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(GoFormatter(prefix))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(_LEVELS[level])
+    logging.raiseExceptions = False  # a log that cannot be written must not become noise
+
+
+def version_line(program: str) -> str:
+    """What -version shows, and the first line of the log."""
+    built = f"python{platform.python_version()}"
+    return f"{program} v{limits.NSQ_VERSION} (built w/{built})"
+
+
+def die(program: str, text: str) -> NoReturn:
+    """One FATAL line, exit code 1."""
+    log_like(f"[{program}] ", "fatal")
+    log.critical("%s", text)
+    sys.exit(limits.EXIT_START_FAILED)
+
+
+def read(
+    program: str, flags: Mapping[str, goflags.Flag], args: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The value of each flag, and those that somebody gave. Ends the process as the original."""
+    try:
+        found = goflags.parse(flags, args)
+    except goflags.HelpWanted:
+        click.echo(goflags.usage(program, flags), err=True, nl=False)
+        sys.exit(limits.EXIT_OK)
+    except goflags.FlagError as error:
+        click.echo(f"{error}\n{goflags.usage(program, flags)}", err=True, nl=False)
+        sys.exit(limits.EXIT_BAD_CONFIG)
+    if found.given.get("version"):
+        click.echo(version_line(program))
+        sys.exit(limits.EXIT_OK)
+    try:
+        path = found.given.get("config")
+        file = translate.read_file(path) if path else {}
+        values = goflags.resolve(flags, found.given, file)
+    except goflags.FlagError as error:
+        die(program, str(error))
+    return values, translate.named_in_file(flags, file) | found.given
+
+
+@click.command("nsqd", cls=Passed, add_help_option=False)
+def nsqd(args: tuple[str, ...]) -> None:
+    """Take the flags of nsqd; -h lists them."""
+    keep_from_others()
+    flags = nsqd_flags.nsqd()
+    values, given = read("nsqd", flags, args)
+    log_like(values["log-prefix"], values["log-level"])
+    try:
+        translate.check(values)
+        config = translate.to_config(flags, values)
+        folder = lock_folder(config.server.data)
+    except (translate.StartError, OSError) as error:
+        die("nsqd", errors_cli.DROPIN_START.format("nsqd", error))
+    log.info("%s", version_line("nsqd"))
+    log.info("ID: %d", values["node-id"])
+    for line in translate.remarks(flags, given):
+        log.info("%s", line)
+    take_over(Path(config.server.data), config)
+
+    def server() -> Startable:
+        from broker.server.server import Server
+
+        return Server(config)
+
+    addresses = (values["tcp-address"], values["http-address"])
+    code = run("nsqd", server, addresses)
+    os.close(folder)
+    sys.exit(code)
+
+
+@click.command("nsqlookupd", cls=Passed, add_help_option=False)
+def nsqlookupd(args: tuple[str, ...]) -> None:
+    """Take the flags of nsqlookupd; -h lists them."""
+    flags = nsqd_flags.nsqlookupd()
+    values, _ = read("nsqlookupd", flags, args)
+    log_like(values["log-prefix"], values["log-level"])
+    try:
+        config = translate.to_config(flags, values)
+        server = lookup_server(config)
+    except translate.StartError as error:
+        die("nsqlookupd", errors_cli.DROPIN_START.format("nsqlookupd", error))
+    log.info("%s", version_line("nsqlookupd"))
+    addresses = (values["tcp-address"], values["http-address"])
+    sys.exit(run("nsqlookupd", server, addresses))
+
+
+def lookup_server(config: Config) -> Callable[[], Startable]:
+    """What makes the lookup server; StartError when the configuration has no such section."""
+    section = getattr(config, "nsqlookupd", None)
+    if section is None:
+        raise translate.StartError("the lookup service is not part of this version")
+
+    def make() -> Startable:
+        import importlib
+
+        from broker.net.http.guard import HttpSettings
+
+        module = importlib.import_module("broker.protocols.nsq.lookup.server")
+        http = HttpSettings(**dataclasses.asdict(config.http))
+        server: Startable = module.LookupServer(section, http=http)
+        return server
+
+    return make
+
+
+def lock_folder(data: str) -> int:
+    """Lock the data folder itself, as the original does, so that both never share one."""
+    fd = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno != errno.EWOULDBLOCK:
+            raise
+        raise translate.StartError(errors_cli.NSQD_LOCKED.format(data)) from None
+    return fd
+
+
+def take_over(data: Path, config: Config) -> None:
+    """Import what an original left in its folder, once: its consumers wait for it."""
+    from broker.importers.nsqd import ImportRefusedError, holds_messages, importing
+
+    if not holds_messages(data):
+        return
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
+        with importing(data, data, config, held=True) as make, runner:
+            outcome = runner.run(make().run())
+    except ImportRefusedError as error:
+        die("nsqd", f"failed to load metadata - {error}")
+    if outcome.changed:
+        log.warning("an nsqd has used this folder since it was taken over: what is new is not read")
+    if outcome.already:
+        return
+    for line in outcome.remarks:
+        log.error("not taken over: %s", line)
+    log.info("taken over from nsqd: %d topics, %d messages", outcome.topics, outcome.messages)
+
+
+def run(program: str, make: Callable[[], Startable], addresses: tuple[str, str]) -> int:
+    """Run a server until a signal; the exit code."""
+    raise_open_files_limit()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(program, make, addresses))
+
+
+async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str, str]) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number, stopping)
+    server = make()
+    reloads: set[asyncio.Task[None]] = set()
+    if isinstance(server, Reloadable):
+        loop.add_signal_handler(signal.SIGHUP, reload_soon, server, reloads)
+    try:
+        with lasting_memory():
+            await server.start()
+    except Exception as error:  # whatever it is, one line for the operator
+        reason = translate.listen_failure(error, *addresses)
+        log.critical(
+            "%s",
+            errors_cli.DROPIN_START.format(program, reason),
+            exc_info=log.isEnabledFor(logging.DEBUG),
+        )
+        return limits.EXIT_START_FAILED
+    names = listeners(server.ports)
+    for name, where in names:
+        log.info("%s: listening on %s", name, where)
+    await open_files.until(stopping, log)
+    for name, where in names:
+        log.info("%s: closing %s", name, where)
+    try:
+        await server.stop()
+    except Exception:
+        log.exception("%s", "not stopped cleanly")
+        return limits.EXIT_STOP_FAILED
+    log.info("%s: bye", "NSQ" if program == "nsqd" else program)
+    return limits.EXIT_OK
+
+
+def listeners(ports: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
+    """TCP, HTTP and HTTPS with their addresses, in the original's order."""
+    doors = (("TCP", "nsq"), ("HTTP", "nsq_http"), ("HTTPS", "nsq_https"))
+    return [(label, address_text(*ports[door][:2])) for label, door in doors if door in ports]
+
+
+def address_text(host: str, port: int) -> str:
+    """As Go writes the address of a listener: every interface is [::]."""
+    if port == limits.UNIX_SOCKET_PORT:
+        return host
+    shown = "::" if host in ("", "0.0.0.0") else host  # noqa: S104 (shown, not bound)
+    return f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"

@@ -1,0 +1,195 @@
+"""From the flags of nsqd and nsqlookupd to our configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broker.cli.dropin import errors as errors_cli
+from broker import limits
+from broker.cli.dropin.nsqd import flags as nsqd_flags
+from broker.cli.dropin.goflags import Flag, FlagError
+from broker.cli.dropin.http_environment import http_config
+from broker.config.load import (
+    SECTIONS, Address, Config, ConfigError, SyncPolicy, read_toml, settings,
+)
+from broker.base.settings import duration_text, parse_address
+from broker.net.listening import ListenError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+ADDRESSES = frozenset({"tcp-address", "http-address", "https-address"})
+
+
+class StartError(Exception):
+    """The original would not start with these values."""
+
+
+def read_file(path: str) -> dict[str, object]:
+    """The keys of a configuration file. FlagError with what a person can use."""
+    try:
+        values = read_toml(Path(path))
+    except OSError as error:
+        reason = f"open {path}: {str(error.strerror).lower()}"
+        raise FlagError(errors_cli.DROPIN_CONFIG.format(path, reason)) from None
+    except ValueError as error:
+        raise FlagError(errors_cli.DROPIN_CONFIG.format(path, error)) from None
+    for key, kind in (
+        ("tls_required", nsqd_flags.TLS_REQUIRED),
+        ("tls_min_version", nsqd_flags.TLS_VERSION),
+        ("log_level", nsqd_flags.LEVEL),
+    ):
+        if key in values:
+            try:
+                kind.coerce(values[key])
+            except ValueError:
+                raise FlagError(errors_cli.DROPIN_PARSING.format(key, values[key])) from None
+    return values
+
+
+def attribute_of(target: str) -> tuple[str, str] | None:
+    """Section and attribute of "section.key"; None when our configuration has no such key."""
+    section, _, key = target.partition(".")
+    known = settings(SECTIONS[section]) if section in SECTIONS else {}
+    return (section, known[key][0]) if key in known else None
+
+
+def without_target(flags: Mapping[str, Flag]) -> list[str]:
+    """Flags that reach no key of our configuration, and are not dealt with otherwise."""
+    return sorted(
+        name
+        for name, flag in flags.items()
+        if name not in nsqd_flags.BY_NAME
+        and name not in nsqd_flags.NO_EFFECT
+        and attribute_of(flag.target) is None
+    )
+
+
+def listen(value: str) -> Address | None:
+    """host:port, or the path of a unix socket (port -1); None = off."""
+    if not value:
+        return None
+    if ":" not in value or "/" in value:
+        return Address(value, limits.UNIX_SOCKET_PORT)
+    try:
+        return parse_address(value)
+    except ValueError:
+        reason = f"listen ({value}) failed - listen tcp: address {value}: not an address"
+        raise StartError(reason) from None
+
+
+def check(values: Mapping[str, Any]) -> None:
+    """Refuse what the original refuses when it starts, in its words and its order."""
+    if not 1 <= values["max-deflate-level"] <= limits.NSQ_DEFLATE_LEVEL_CEILING:
+        raise StartError(errors_cli.NSQD_DEFLATE_LEVEL)
+    if not 0 <= values["node-id"] <= limits.NSQ_NODE_ID_MAX:
+        raise StartError(errors_cli.NSQD_NODE_ID)
+    required = values["tls-required"] != "false" or values["tls-client-auth-policy"]
+    if required and not (values["tls-cert"] and values["tls-key"]):
+        raise StartError(errors_cli.NSQD_TLS_WITHOUT)
+    if values["auth-http-request-method"] not in ("get", "post"):
+        raise StartError(errors_cli.NSQD_AUTH_METHOD)
+    for value in values["e2e-processing-latency-percentile"]:
+        if not 0 < value <= 1:
+            raise StartError(errors_cli.NSQD_PERCENTILE.format(f"{value:g}"))
+
+
+def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
+    """Our configuration for these flags: only the doors of NSQ are open. StartError."""
+    try:
+        base = Config(http=http_config())
+    except ConfigError as error:
+        raise StartError(str(error)) from None
+    changed: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    changed["nats"]["listen"] = changed["monitor"]["listen"] = None
+    changed["nsq"]["listen"] = changed["nsq"]["http"] = changed["bulk"]["listen"] = None
+    for name, flag in flags.items():
+        place = attribute_of(flag.target)
+        if place is not None:
+            section, attribute = place
+            changed[section][attribute] = _value(name, flag, values[name])
+        elif name in without_target(flags) and values[name] != flag.default:
+            raise StartError(f"--{name} is not supported")
+    if "sync-timeout" in values:
+        changed["storage"].update(_storage(values))
+        changed["server"]["data"] = values["data-path"] or os.curdir
+    parts = {
+        section: dataclasses.replace(getattr(base, section), **attributes)
+        for section, attributes in changed.items()
+        if attributes
+    }
+    return dataclasses.replace(base, **parts)
+
+
+def _value(name: str, flag: Flag, value: Any) -> Any:
+    """The value for our key, refused when it is beyond what the engine can do."""
+    if name in ADDRESSES:
+        return listen(value)
+    place = attribute_of(flag.target)
+    assert place is not None
+    section, attribute = place
+    kind = settings(SECTIONS[section])[attribute.removesuffix("_ns")][1]
+    if isinstance(value, bool) or (attribute.endswith("_ns") and value == 0):
+        return value
+    try:
+        if attribute.endswith("_ns"):
+            whole_us = max(value, 0) // limits.US
+            return kind.read(duration_text(whole_us * limits.US))
+        return kind.read(list(value) if isinstance(value, tuple) else value)
+    except ValueError as error:
+        raise StartError(f"--{name} {error}") from None
+
+
+def _storage(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Files and syncs: what the original counts in messages we take by time."""
+    low, high = limits.STORAGE_SEGMENT_SIZE_MIN, limits.STORAGE_SEGMENT_SIZE_MAX
+    period = min(
+        max(values["sync-timeout"], limits.STORAGE_SYNC_PERIOD_MIN), limits.STORAGE_SYNC_PERIOD_MAX
+    )
+    always = values["sync-every"] == 1
+    largest = max(values["max-body-size"], values["max-msg-size"])
+    return {
+        "segment_size": min(max(values["max-bytes-per-file"], low), high),
+        "sync": SyncPolicy("always") if always else SyncPolicy("period", period),
+        "append_buffer_max": max(limits.STORAGE_APPEND_BUFFER_MAX, largest),
+        "memory_topic_max": max(limits.STORAGE_MEMORY_TOPIC_MAX, largest),
+    }
+
+
+def remarks(flags: Mapping[str, Flag], given: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each flag that was given and does something else, or nothing, here."""
+    for name in flags:
+        if name not in given:
+            continue
+        if name in nsqd_flags.NO_EFFECT:
+            yield f"--{name} has no effect: {nsqd_flags.NO_EFFECT[name]}"
+        elif name == "sync-every" and given[name] != 1:
+            yield "--sync-every counts no messages here: --sync-timeout alone is the period"
+        elif name == "max-bytes-per-file":
+            size = given[name]
+            low, high = limits.STORAGE_SEGMENT_SIZE_MIN, limits.STORAGE_SEGMENT_SIZE_MAX
+            if not low <= size <= high:
+                yield f"--{name} is kept between {low} and {high}"
+
+
+def named_in_file(flags: Mapping[str, Flag], file: Mapping[str, object]) -> dict[str, object]:
+    """Flag name -> value, for the keys of a file that belong to a flag."""
+    keys = {flag.file_key: name for name, flag in flags.items() if flag.in_file}
+    return {keys[key]: value for key, value in file.items() if key in keys}
+
+
+def listen_failure(error: Exception, tcp: str, http: str) -> str:
+    """Why it did not start; of an address that cannot be listened on in the original's words."""
+    if not isinstance(error, ListenError):
+        return str(error)
+    host, port = error.listen
+    own = host if port == limits.UNIX_SOCKET_PORT else f":{port}"
+    wanted = next((a for a in (tcp, http) if a.endswith(own)), tcp)
+    if error.unknown_host:
+        return f"listen ({wanted}) failed - listen tcp: lookup {host}: no such host"
+    network = "unix" if port == limits.UNIX_SOCKET_PORT else "tcp"
+    reason = error.reason.lower()
+    return f"listen ({wanted}) failed - listen {network} {wanted}: bind: {reason}"

@@ -1,0 +1,250 @@
+"""The configuration: one TOML file, the environment, flags, turned into frozen dataclasses.
+
+Flags win over the environment, the environment over the file, the file over defaults. This module
+is their only reader. Attributes carry the names of the keys; durations end in _ns because
+they are nanoseconds, sizes are bytes. What is wrong is refused, all of it at once, with its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker.base import settings as kinds
+from broker import limits
+from broker.bulk.config import BulkConfig
+from broker.config.check import conflicts, near, syntax_error
+from broker.engine.config import EventsConfig
+from broker.net.http.config import HttpConfig
+from broker.protocols.nsq.lookup.config import LookupConfig
+from broker.base.settings import Address, SyncPolicy
+from broker.config.config import (
+    BridgeConfig,
+    Config,
+    LogConfig,
+    MonitorConfig,
+    NatsConfig,
+    NsqConfig,
+    ServerConfig,
+    StorageConfig,
+    TopicConfig,
+)
+from broker.protocols.stan.section import StanChannelConfig, StanConfig
+from broker.base.redact import redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = [
+    "Address",
+    "BridgeConfig",
+    "BulkConfig",
+    "Config",
+    "ConfigError",
+    "EventsConfig",
+    "HttpConfig",
+    "LogConfig",
+    "LookupConfig",
+    "MonitorConfig",
+    "NatsConfig",
+    "NsqConfig",
+    "ServerConfig",
+    "StanChannelConfig",
+    "StanConfig",
+    "StorageConfig",
+    "SyncPolicy",
+    "TopicConfig",
+    "load",
+    "read_toml",
+]
+
+
+# Flags of `twinwire serve` that set a key.
+FLAGS = {
+    "--data": ("server", "data"),
+    "--nats": ("nats", "listen"),
+    "--monitor": ("monitor", "listen"),
+    "--nsq": ("nsq", "listen"),
+    "--nsq-http": ("nsq", "http"),
+    "--bulk": ("bulk", "listen"),
+    "--log-level": ("log", "level"),
+    "--log-format": ("log", "format"),
+}
+
+SECTIONS = {f.name: type(f.default) for f in dataclasses.fields(Config)}
+# Keys that are tables, any number of them, each for the names that its pattern matches.
+LISTS = {("storage", "topic"): TopicConfig, ("stan", "channel"): StanChannelConfig}
+
+
+class Mistake(NamedTuple):
+    """One thing wrong with the configuration."""
+
+    place: str  # file:line, file:line:column, "environment", or a flag
+    key: str  # section.key, or empty
+    reason: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in self if part)
+
+
+class ConfigError(Exception):
+    """The configuration is refused."""
+
+    def __init__(self, mistakes: list[Mistake]) -> None:
+        super().__init__(redacted("\n".join(map(str, mistakes))))
+        self.mistakes = mistakes
+
+
+def _line_of(mistake: Mistake) -> int:
+    # What stands in no file comes last, in the order in which it was found.
+    match = re.search(r":(\d+)$", mistake.place)
+    return int(match[1]) if match else limits.COUNT_MAX
+
+
+def settings(section: type) -> dict[str, tuple[str, kinds.Kind[Any]]]:
+    """Key -> attribute and kind, in the order of the section's class."""
+    return {
+        f.name.removesuffix("_ns"): (f.name, f.metadata["kind"])
+        for f in dataclasses.fields(section)
+        if "kind" in f.metadata
+    }
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> Config:
+    """Read all sources; `flags` maps names of FLAGS to text. ConfigError lists all mistakes."""
+    reading = _Reading()
+    if file is not None:
+        reading.take_file(file)
+    reading.take_environment(environment or {})
+    reading.take_flags(flags or {})
+    return reading.finish()
+
+
+def read_toml(file: Path) -> dict[str, object]:
+    """A TOML file that is not ours. OSError; ValueError when it is not TOML."""
+    return tomllib.loads(file.read_bytes().decode())
+
+
+class _Reading:
+    """Values as they were found, each with its place, and what is wrong so far."""
+
+    def __init__(self) -> None:
+        self.mistakes: list[Mistake] = []
+        self.found: dict[tuple[str, str], tuple[str, object]] = {}
+        self.lists: dict[tuple[str, str], tuple[Any, ...]] = {}
+
+    def wrong(self, place: str, key: str, reason: str) -> None:
+        self.mistakes.append(Mistake(place, key, reason))
+
+    def take_file(self, file: Path) -> None:
+        try:
+            source = file.read_bytes().decode().replace("\r\n", "\n")
+            document = tomllib.loads(source)
+        except OSError as error:
+            return self.wrong(str(file), "", f"cannot be read: {error.strerror}")
+        except UnicodeDecodeError as error:
+            return self.wrong(str(file), "", f"is not UTF-8 text (byte {error.start + 1})")
+        except tomllib.TOMLDecodeError as error:
+            place, reason = syntax_error(str(error), source)
+            return self.wrong(f"{file}:{place}", "", reason)
+        lines = kinds.key_lines(source)
+
+        def place_of(*path: str | int) -> str:
+            while path and path not in lines:
+                path = path[:-1]
+            return f"{file}:{lines.get(path, 1)}"
+
+        for name, table in document.items():
+            if name not in SECTIONS:
+                self.wrong(place_of(name), name, f"unknown section{near(name, SECTIONS)}")
+            elif not isinstance(table, dict):
+                self.wrong(place_of(name), name, "is a section: write [" + name + "]")
+            else:
+                known = settings(SECTIONS[name])
+                for key, value in table.items():
+                    if (name, key) in LISTS:
+                        self._take_list((name, key), value, place_of)
+                    elif key not in known:
+                        reason = f"unknown key{near(key, known)}"
+                        self.wrong(place_of(name, key), f"{name}.{key}", reason)
+                    else:
+                        self.found[name, key] = (place_of(name, key), value)
+        return None
+
+    def _take_list(self, name: tuple[str, str], tables: object, place_of: Any) -> None:
+        shown = ".".join(name)
+        if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
+            return self.wrong(place_of(*name), shown, f"is a list: write [[{shown}]]")
+        entries = []
+        for index, table in enumerate(tables):
+            label = f"{shown}[{index + 1}]"
+            if not table.get("pattern"):
+                self.wrong(place_of(*name, index), label, "pattern is missing")
+            values = {
+                (label, key): (place_of(*name, index, key), value) for key, value in table.items()
+            }
+            entries.append(self._build(LISTS[name], label, values))
+        self.lists[name] = tuple(entries)
+        self.found[name] = (place_of(*name), tables)
+        return None
+
+    def take_environment(self, environment: Mapping[str, str]) -> None:
+        for variable, value in sorted(environment.items()):
+            match = re.fullmatch(rf"TWINWIRE_({'|'.join(SECTIONS)})_(\w+)", variable, re.IGNORECASE)
+            if match is None:
+                continue
+            section, key = match[1].lower(), match[2].lower()
+            known = settings(SECTIONS[section])
+            if key in known and variable.isupper():
+                self.found[section, key] = (variable, known[key][1].from_text(value))
+            else:
+                self.wrong(variable, "", f"unknown variable: [{section}] has no key {key}")
+
+    def take_flags(self, flags: Mapping[str, str]) -> None:
+        for flag, value in flags.items():
+            section, key = FLAGS[flag]
+            kind = settings(SECTIONS[section])[key][1]
+            self.found[section, key] = (flag, kind.from_text(value))
+
+    def finish(self) -> Config:
+        sections = {name: self._build(cls, name, self.found) for name, cls in SECTIONS.items()}
+        for (section, name), entries in self.lists.items():
+            sections[section] = dataclasses.replace(sections[section], **{name: entries})
+        config = Config(**sections)
+        if not self.mistakes:
+            for keys, reason in conflicts(config):
+                key = next((k for k in keys if k in self.found), keys[0])
+                place = self.found[key][0] if key in self.found else "default"
+                self.wrong(place, ".".join(key), reason)
+        if self.mistakes:
+            raise ConfigError(sorted(self.mistakes, key=_line_of))
+        return config
+
+    def _build(
+        self, section: type, label: str, found: Mapping[tuple[str, str], tuple[str, object]]
+    ) -> Any:
+        known = settings(section)
+        hidden = {f.name for f in dataclasses.fields(section) if not f.repr}
+        values = {}
+        for (owner, key), (place, raw) in found.items():
+            if owner != label or (owner, key) in LISTS:
+                continue
+            if key not in known:
+                self.wrong(place, f"{label}.{key}", f"unknown key{near(key, known)}")
+                continue
+            attribute, kind = known[key]
+            try:
+                values[attribute] = kind.read(raw)
+            except ValueError as error:
+                reason = str(error)
+                if attribute in hidden:  # only what was expected, not what was given
+                    reason = reason.partition(", got")[0]
+                self.wrong(place, f"{label}.{key}", reason)
+        return section(**values)

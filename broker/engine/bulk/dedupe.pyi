@@ -1,0 +1,22 @@
+"""The ids of messages that a log got lately."""
+
+from typing import final
+
+from broker.engine.log.log import Log
+from broker.engine.bulk.view import View
+
+_Plan = tuple[list[View], int, int, int]
+
+@final
+class Window:
+    window_ns: int
+    ids_max: int
+    size: int
+    log_id: bytes | None
+    next_seq: int
+    def __init__(self, name: bytes, window_ns: int, ids_max: int) -> None: ...
+    def reset(self, log: Log | None) -> None: ...
+    def look(self, log: Log, bytes_max: int) -> _Plan | None: ...
+    def read(self, plan: _Plan) -> None: ...
+
+def note(window: Window, headers: bytes, time_ns: int) -> bool | None: ...

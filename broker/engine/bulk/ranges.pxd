@@ -1,0 +1,52 @@
+# cython: language_level=3
+"""A range of records as one frame for readers far away: see ranges.pyx and docs/bulk-api.md."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from broker.runtime.mapping cimport mapping_t
+from broker.engine.log.segment cimport Segment
+
+cdef enum:
+    FRAME_HEADER_BYTES = 64
+    GAP_BYTES = 24
+    GAP_DAMAGED = 1         # bytes are there that do not read
+    GAP_MISSING = 2         # no bytes are there
+
+# What a walk over a segment found. The arrays belong to the Range that holds it.
+cdef struct found_t:
+    uint32_t *offsets       # of records, relative to data_at; count of them
+    size_t count
+    size_t offsets_cap
+    uint64_t *gaps          # from, to, reason; three for each
+    size_t gaps_size
+    size_t gaps_cap
+    uint64_t *places        # seq, offset: what the sparse index may learn
+    size_t places_size
+    size_t places_cap
+    size_t *hurts           # start and end of each stretch of bytes that does not read
+    size_t hurts_size
+    size_t hurts_cap
+    size_t data_at          # where the first record begins
+    size_t data_end         # behind the last one, padding included
+    uint64_t next_seq       # where the next range begins
+    int error               # errno; 0 = none
+
+
+cdef class Range:
+    cdef Segment segment            # only for the loop's thread
+    cdef readonly str log
+    cdef readonly bytes log_id
+    cdef bytes path                 # None for a copy of records in memory
+    cdef mapping_t file             # of a file
+    cdef char *base                 # mapping, or the copy; NULL = not open
+    cdef size_t size                # bytes of it that may be read
+    cdef size_t at                  # an offset at or before the first record
+    cdef size_t bytes_max
+    cdef uint32_t salt
+    cdef uint64_t file_seq          # seq the segment begins with
+    cdef readonly uint64_t first, bound     # seqs that are asked for
+    cdef found_t found
+
+    cdef object copy(self, Segment segment)
+    cdef object open(self, bint again)
+    cdef void walk(self) noexcept
+    cdef bytes head(self)

@@ -1,0 +1,435 @@
+# cython: language_level=3
+"""Ranges of records for readers that want very many of them: raw, in one frame.
+
+    loop's thread      Range(log, start, ...)      which segment, which bounds
+    any other thread   range.read()                maps, verifies, builds the frame's head
+    loop's thread      range.learn(); the data is sent from the mapping, never copied
+
+Every record is verified: one that does not read would lead the walk astray or be served broken.
+What does not read becomes a gap of the frame. Pages are brought in here, so that whoever sends them
+waits for no disk; the file may be dropped meanwhile, its mapping stays.
+"""
+import os
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.errno cimport EFAULT, EINVAL, ENOENT, ENOMEM, errno
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
+from posix.fcntl cimport O_RDONLY
+
+from broker.engine.log.log cimport Log
+from broker.runtime.mapping cimport map_again, map_file, unmap_file
+from broker.engine.cursor.position cimport tell_damage
+from broker.engine.log.segment cimport (
+    RECORD_HEADER_BYTES,
+    Segment,
+    below,
+    in_place,
+    record_get,
+    resync,
+    stored_t,
+    sum_records,
+)
+from broker.engine.log.sync import durable_next
+from broker.runtime.vfs cimport vfs_close, vfs_open
+from broker.engine.bulk.view cimport hint_of, is_another
+
+cdef extern from "core.h" nogil:
+    uint32_t tw_load_u32(const void *p)
+    void tw_store_u32(void *p, uint32_t v)
+    void tw_store_u64(void *p, uint64_t v)
+
+cdef extern from "crc32c.h" nogil:
+    void tw_crc_init()
+    uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)
+
+cdef extern from "sys/mman.h" nogil:
+    int madvise(void *addr, size_t length, int advice)
+
+cdef enum:
+    MADV_POPULATE_READ = 22         # Linux 5.14; older ones say EINVAL, and pages come by touch
+    POPULATE_BYTES = 1 << 20        # brought in at a time
+    PAGE_BYTES = 4096
+    PLACE_BYTES = 32768             # between two places that an index learns
+    FIRST_CAP = 64
+
+FRAME_MAGIC = b'TWRANGE1'
+
+tw_crc_init()
+
+
+def readable_from(Log log):
+    """Seq of the oldest record that a reader of files may ask for: one that is held still counts
+    although its log would not give it to anybody any more."""
+    if not log.segments:
+        return log.next_seq
+    return max((<Segment>log.segments[0]).first_seq, min(log.floor, log.held_from))
+
+
+cdef class Range:
+    def __init__(self, Log log, uint64_t start, uint64_t end, size_t bytes_max):
+        """Records of [start, end), of one segment, of `bytes_max` together unless the first alone
+        is larger. start must lie between readable_from and durable_next. MemoryError."""
+        cdef Segment segment = log.segment_of(start)
+        self.log = log.name
+        self.log_id = log.log_id
+        self.salt = log.salt
+        self.first = start
+        self.bound = min(max(start, end), <uint64_t>durable_next(log))
+        self.found.next_seq = start
+        self.bytes_max = bytes_max
+        if segment is None or start >= self.bound:
+            self.bound = start
+            return
+        self.segment = segment
+        self.path = segment.path
+        self.size = segment.size
+        self.file_seq = segment.first_seq
+        self.bound = min(self.bound, segment.next_seq)
+        self.at = hint_of(segment, start)
+        if self.path is None:
+            self.copy(segment)
+
+    def __dealloc__(self):
+        free(self.found.offsets)
+        free(self.found.gaps)
+        free(self.found.places)
+        free(self.found.hurts)
+        if self.base != NULL:
+            if self.path is None:
+                free(self.base)
+            else:
+                unmap_file(&self.file)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        """The records, as they stand in the file."""
+        cdef size_t n = min(self.found.data_end, self.size) - self.found.data_at
+        PyBuffer_FillInfo(view, self, self.base + self.found.data_at, <Py_ssize_t>n, True, flags)
+
+    cdef object copy(self, Segment segment):
+        """Take records out of memory that may be given back at any moment."""
+        cdef const char *base = segment.map()
+        cdef stored_t s
+        cdef size_t at = self.at, step, end
+        while at < self.size:
+            step = record_get(base + at, self.size - at, self.salt, False, &s)
+            if step == 0 or s.rec.seq >= self.first:
+                break
+            at += step
+        end = at
+        while end < self.size:
+            step = record_get(base + end, self.size - end, self.salt, False, &s)
+            if step == 0 or s.rec.seq >= self.bound or (
+                    end > at and end + step - at > self.bytes_max):
+                break
+            end += step
+        self.at = 0
+        self.size = end - at
+        if end > at:
+            self.base = <char *>malloc(self.size)
+            if self.base == NULL:
+                raise MemoryError
+            memcpy(self.base, base + at, self.size)
+            if end < segment.size and step:
+                self.bound = min(self.bound, s.rec.seq)
+
+    @property
+    def next_seq(self):
+        """Where the next range begins."""
+        return self.found.next_seq
+
+    @property
+    def count(self):
+        """Records in it."""
+        return self.found.count
+
+    @property
+    def gaps(self):
+        """[(from, to, reason)]."""
+        cdef uint64_t *gap = self.found.gaps
+        return [(gap[i], gap[i + 1], gap[i + 2]) for i in range(0, self.found.gaps_size, 3)]
+
+    @property
+    def padding(self):
+        """Zeros that the file lacks behind the last record."""
+        return self.found.data_end - min(self.found.data_end, self.size)
+
+    def read(self):
+        """Find and verify the records; the frame up to its data. OSError: FileNotFoundError when
+        the segment has been dropped, else the disk does not read."""
+        cdef found_t *found = &self.found
+        if self.bound > self.first:
+            self.open(False)
+            if self.path is None:
+                with nogil:
+                    sum_records(self.base, self.size, self.salt)
+            self.walk()
+            if found.hurts_size and self.path is not None:
+                self.open(True)     # memory may be at fault: who reads this goes on behind it
+                self.walk()
+            if found.error == ENOMEM:
+                raise MemoryError
+            if found.error:
+                raise OSError(found.error, os.strerror(found.error), self.log)
+        return self.head()
+
+    cdef object open(self, bint again):
+        """Map the file; `again`: have the disk be asked for all of it, whatever memory has."""
+        cdef int fd = -1, error
+        if self.path is None or (self.base != NULL and not again) or not self.size:
+            return              # of an empty file, as a power cut leaves it, nothing can be mapped
+        error = vfs_open(self.path, O_RDONLY, &fd)
+        if error:
+            raise OSError(error, os.strerror(error), os.fsdecode(self.path))
+        try:
+            if is_another(fd, self.size, self.salt):
+                raise FileNotFoundError(ENOENT, os.strerror(ENOENT), os.fsdecode(self.path))
+            if again:
+                error = map_again(&self.file, fd, 0, self.size)
+            else:
+                error = map_file(fd, self.size, &self.file)
+        finally:
+            vfs_close(fd)
+        if error:
+            raise OSError(error, os.strerror(error), os.fsdecode(self.path))
+        self.base = self.file.base
+
+    cdef void walk(self) noexcept:
+        """Find the records from the beginning."""
+        cdef found_t *found = &self.found
+        found.count = found.gaps_size = found.places_size = found.hurts_size = 0
+        found.next_seq = self.first
+        found.error = 0
+        with nogil:
+            walk(self.base, self.size, self.at, self.salt, self.file_seq, self.first,
+                 self.bound, self.bytes_max, self.path is not None, found)
+
+    cdef bytes head(self):
+        cdef found_t *found = &self.found
+        cdef size_t tables = FRAME_HEADER_BYTES + found.gaps_size * 8 + (found.count + 1) * 4
+        cdef size_t total = (tables + 7) & ~<size_t>7
+        cdef size_t i
+        cdef uint32_t sum
+        cdef bytes head = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
+        cdef char *p = PyBytes_AS_STRING(head)
+        cdef char *at = p + FRAME_HEADER_BYTES
+        cdef bytes magic = FRAME_MAGIC
+        memset(p, 0, FRAME_HEADER_BYTES)
+        memset(p + total - 8, 0, 8)
+        memcpy(p, <const char *>magic, 8)
+        tw_store_u32(p + 8, <uint32_t>found.count)
+        tw_store_u32(p + 12, <uint32_t>(found.gaps_size // 3))
+        tw_store_u64(p + 16, self.first)
+        tw_store_u64(p + 24, found.next_seq)
+        memcpy(p + 32, <const char *>self.log_id, 16)
+        tw_store_u64(p + 48, found.data_end - found.data_at)
+        with nogil:
+            for i in range(found.gaps_size):
+                tw_store_u64(at, found.gaps[i])     # a reason is a u32 with zeros behind it
+                at += 8
+            for i in range(found.count):
+                tw_store_u32(at, found.offsets[i])
+                at += 4
+            tw_store_u32(at, <uint32_t>(found.data_end - found.data_at))
+            sum = tw_crc32c(0, p, FRAME_HEADER_BYTES - 4)
+            sum = tw_crc32c(sum, p + FRAME_HEADER_BYTES, tables - FRAME_HEADER_BYTES)
+            tw_store_u32(p + FRAME_HEADER_BYTES - 4, sum)
+        return head
+
+    def view(self):
+        """The records, where they are; valid as long as it is kept."""
+        return memoryview(self)
+
+    def joined(self, bytes head):
+        """The whole frame as one; for what needs that, on any thread."""
+        cdef size_t n = min(self.found.data_end, self.size) - self.found.data_at
+        cdef size_t front = <size_t>len(head), total = front + n + self.padding
+        cdef bytes whole = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
+        cdef char *p = PyBytes_AS_STRING(whole)
+        cdef const char *h = head
+        with nogil:
+            memcpy(p, h, front)
+            memcpy(p + front, self.base + self.found.data_at, n)
+            memset(p + front + n, 0, total - front - n)
+        return whole
+
+    def learn(self, Log log):
+        """Let the segment know where records are, so that the next range begins there, and what
+        does not read. On the loop's thread, after read; bytes of damage that is news."""
+        cdef size_t i, news = 0
+        if self.segment is None or self.path is None:
+            return 0
+        for i in range(0, self.found.hurts_size, 2):
+            if self.segment.quarantine(self.found.hurts[i], self.found.hurts[i + 1]):
+                tell_damage(log, self.segment, self.found.hurts[i], self.found.hurts[i + 1])
+                news += self.found.hurts[i + 1] - self.found.hurts[i]
+        for i in range(0, self.found.places_size, 2):
+            self.segment.note(self.found.places[i], <size_t>self.found.places[i + 1])
+        self.found.places_size = self.found.hurts_size = 0
+        self.segment = None
+        return news
+
+
+cdef void walk(const char *base, size_t size, size_t at, uint32_t salt, uint64_t file_seq,
+               uint64_t first, uint64_t bound, size_t bytes_max, bint is_file,
+               found_t *found) noexcept nogil:
+    """Collect the records of [first, bound) from `at` on, in file order."""
+    cdef stored_t s
+    cdef size_t step, again, here = at, populated = at, place = at
+    cdef uint64_t expected = file_seq, passed = first   # below it all is here or in a gap
+    cdef bint hurt = False      # bytes were passed over since the last good record
+    found.data_at = found.data_end = 0
+    while here < size:
+        if is_file and not populate(base, size, here, &populated, found):
+            return
+        step = record_get(base + here, size - here, salt, True, &s)
+        if step == 0 or s.rec.seq < expected or (
+                is_file and not in_place(s.rec.seq, file_seq, here)):
+            again = resync(base, size, here + 8, salt, file_seq, below(expected))
+            hurt = True
+            again = again or size
+            if not put_hurt(found, here, again):
+                return
+            here = again
+            continue
+        if here >= place:
+            if not put_pair(found, s.rec.seq, here):
+                return
+            place = here + PLACE_BYTES
+        expected = s.rec.seq + 1
+        if s.rec.seq < first:
+            here += step
+            hurt = False
+            continue
+        if s.rec.seq >= bound:
+            break
+        if s.rec.seq > passed and not put_gap(found, passed, s.rec.seq, hurt):
+            return
+        passed = s.rec.seq
+        hurt = False
+        if found.count == 0:
+            found.data_at = here
+        elif here + step - found.data_at > bytes_max:
+            found.next_seq = passed
+            return
+        if not put_offset(found, <uint32_t>(here - found.data_at)):
+            return
+        here += step
+        found.data_end = here
+        passed += 1
+    if passed < bound and not put_gap(found, passed, bound, hurt):
+        return
+    found.next_seq = bound
+
+
+cdef bint populate(const char *base, size_t size, size_t at, size_t *populated,
+                   found_t *found) noexcept nogil:
+    """Bring in the pages of the record at this place and some behind it, so that the disk is asked
+    for many at once."""
+    cdef size_t need = at + RECORD_HEADER_BYTES, begin, end
+    while True:
+        need = min(need, size)
+        if need > populated[0]:
+            begin = min(at, populated[0]) & ~<size_t>(PAGE_BYTES - 1)
+            end = min(size, max(need, populated[0] + POPULATE_BYTES))
+            if madvise(<void *>(base + begin), end - begin, MADV_POPULATE_READ) != 0 and (
+                    errno != EINVAL and errno != EFAULT):
+                found.error = errno     # EFAULT: it does not read, and counts as zeros when touched
+                return False
+            populated[0] = end
+            continue
+        if need > at + RECORD_HEADER_BYTES or need == size:
+            return True
+        need = at + max(<size_t>RECORD_HEADER_BYTES + 1, tw_load_u32(base + at))
+
+
+cdef void *grown(void *array, size_t size, size_t *cap, size_t item, found_t *found) noexcept nogil:
+    """An array with room for three more; NULL when there is no memory."""
+    cdef size_t wanted
+    cdef void *new
+    if size + 3 <= cap[0]:
+        return array
+    wanted = max(<size_t>FIRST_CAP, 2 * cap[0])
+    new = realloc(array, wanted * item)
+    if new == NULL:
+        found.error = ENOMEM
+        return NULL
+    cap[0] = wanted
+    return new
+
+
+cdef bint put_offset(found_t *found, uint32_t offset) noexcept nogil:
+    cdef void *array = grown(
+        found.offsets, found.count, &found.offsets_cap, sizeof(uint32_t), found)
+    if array == NULL:
+        return False
+    found.offsets = <uint32_t *>array
+    found.offsets[found.count] = offset
+    found.count += 1
+    return True
+
+
+cdef bint put_gap(found_t *found, uint64_t start, uint64_t end, bint hurt) noexcept nogil:
+    cdef void *array = grown(
+        found.gaps, found.gaps_size, &found.gaps_cap, sizeof(uint64_t), found)
+    if array == NULL:
+        return False
+    found.gaps = <uint64_t *>array
+    found.gaps[found.gaps_size] = start
+    found.gaps[found.gaps_size + 1] = end
+    found.gaps[found.gaps_size + 2] = GAP_DAMAGED if hurt else GAP_MISSING
+    found.gaps_size += 3
+    return True
+
+
+cdef bint put_pair(found_t *found, uint64_t seq, size_t offset) noexcept nogil:
+    cdef void *array = grown(
+        found.places, found.places_size, &found.places_cap, sizeof(uint64_t), found)
+    if array == NULL:
+        return False
+    found.places = <uint64_t *>array
+    found.places[found.places_size] = seq
+    found.places[found.places_size + 1] = offset
+    found.places_size += 2
+    return True
+
+
+cdef bint put_hurt(found_t *found, size_t start, size_t end) noexcept nogil:
+    cdef void *array = grown(
+        found.hurts, found.hurts_size, &found.hurts_cap, sizeof(size_t), found)
+    if array == NULL:
+        return False
+    found.hurts = <size_t *>array
+    found.hurts[found.hurts_size] = start
+    found.hurts[found.hurts_size + 1] = end
+    found.hurts_size += 2
+    return True
+
+
+def moment_in_memory(Log log, int64_t time_ns):
+    """Of a log in memory: seq of the first record stored at or after a moment; behind the last one
+    when all are older. Looks at the records of one segment, where they are."""
+    cdef Segment segment, found = None
+    cdef stored_t s
+    cdef size_t at = 0, step
+    for segment in log.segments:
+        if segment.size == 0:
+            continue
+        if record_get(segment.map(), segment.size, segment.salt, False, &s) and (
+                s.rec.timestamp_ns >= time_ns):
+            if found is None:
+                return s.rec.seq
+            break
+        found = segment
+    if found is None:
+        return log.visible
+    while at < found.size:
+        step = record_get(found.map() + at, found.size - at, found.salt, False, &s)
+        if step == 0:
+            break
+        if s.rec.timestamp_ns >= time_ns:
+            return s.rec.seq
+        at += step
+    return found.next_seq

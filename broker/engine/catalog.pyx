@@ -1,0 +1,243 @@
+# cython: language_level=3
+"""The catalog: what all logs were when the process ended in order, in one file.
+
+    TWINCATALOG <version> <crc32c, 8 hexadecimal digits> <bytes>\\n
+    {"boot": ..., "number": ..., "logs": [[folder, seal, metadata, segments, cursors], ...]}
+
+With very many logs it saves looking into each of them at the next start. It is written last of all
+and removed first of all, before anything else is. An entry counts only if its seal is still right:
+a sum over what the file system says of the log's folder and of each file in it (inode, size,
+times). Times of change cannot be set back, so a file that was touched, replaced or copied is
+noticed; the log is then opened by looking at it, as is each one that has no entry. After a restart
+of the machine the catalog counts for nothing: not everything it speaks of need have reached the
+disk.
+
+Logs with something to tell (damage, failures) or a long last file have no entry. What is taken from
+the catalog has not been verified: its records are when they are read, as those of old segments.
+"""
+import os
+
+import orjson
+
+from libc.stdint cimport int64_t, uint64_t
+from posix.fcntl cimport O_RDWR
+
+from broker.engine.cursor.cursor cimport Cursor
+from broker.runtime.facts cimport facts_at, facts_t
+from broker.engine.log.log cimport Log
+from broker.runtime.mapping cimport read_at
+from broker.engine.log.segment cimport FILE_HEADER_BYTES, Segment, below, load_window
+from broker.runtime.vfs cimport vfs_open
+
+from broker.engine.log.files import CURSOR_SUFFIX, CURSORS, META, NEW_SUFFIX, escape, meta_of
+from broker.engine.log.segment import crc32c
+
+FILE = '.catalog'       # no log's folder begins with a dot
+VERSION = 1
+LOGS_MIN = 100          # fewer are opened in no time
+BOOT_ID = '/proc/sys/kernel/random/boot_id'
+
+cdef char small[SMALL_BYTES]
+
+
+# --- writing
+
+
+def entry_of(Log log):
+    """What the catalog is to say of a log that was closed just now; None when it is to be looked at
+    again. The seal is left out."""
+    cdef Segment segment
+    cdef Cursor cursor
+    cdef list segments = [], cursors = []
+    if log.folder is None or log.last_error or log.waiting_bytes or log.next_seq != log.visible:
+        return None
+    if log.delays is not None and len(log.delays):
+        return None         # a scan finds them again
+    for segment in log.segments:
+        if segment.quarantined or segment.zeroed or segment.planned - segment.size > 7:
+            return None
+        if os.path.basename(segment.path) != segment_name(segment.first_seq):
+            return None
+        segments.append((segment.first_seq, segment.next_seq, segment.size, segment.changed_ns))
+    segment = log.active
+    if segment is None or segment.bare or segment.next_seq != log.visible or not (
+            FILE_HEADER_BYTES <= segment.size <= <size_t>SMALL_BYTES):
+        return None
+    for cursor in log.cursors.values():
+        if cursor.journal is not None:
+            cursors.append((cursor.name, *state_of(cursor)))
+    meta = meta_of(log, log.floor)
+    if log.unsynced:
+        meta['unsynced'] = True     # the policy of then did not ask for it
+    return [os.path.basename(log.folder), 0, meta, segments, cursors]
+
+
+cdef tuple state_of(Cursor cursor):
+    """(bytes of the journal, floor, paused); 0 bytes: the journal has more to say."""
+    # a closed cursor has forgotten what it had given, so its places must tell
+    if cursor.acks.count or cursor.next_seq != cursor.acks.floor or cursor.ahead:
+        return 0, 0, False
+    return cursor.journal.file_bytes, cursor.acks.floor, cursor.paused
+
+
+def is_written(Log log):
+    """Whether all that the log's cursors had to say has got into their journals."""
+    cdef Cursor cursor
+    for cursor in log.cursors.values():
+        if cursor.journal is not None and (
+                cursor.journal.last_error or cursor.journal.done != cursor.journal.handed):
+            return False
+    return True
+
+
+def save(root, list entries, list problems):
+    """Write the catalog of these entries. OSError. Logs that had problems at the start are left
+    out, so that these are told again."""
+    cdef int fd, folder_fd
+    if len(entries) < LOGS_MIN:
+        return
+    told = {problem[len(root) + 1:].replace(':', '/').partition('/')[0] for problem in problems}
+    path = os.path.join(root, FILE)
+    folder_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        kept = []
+        for entry in entries:
+            entry[1] = seal_of(folder_fd, entry)
+            if entry[1] and entry[0] not in told:
+                kept.append(entry)
+        fd = os.open(path + NEW_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(fd, 'wb') as file:
+                file.write(page_of(kept, os.fstat(fd).st_ino))
+                file.flush()
+                os.fsync(fd)
+            os.replace(path + NEW_SUFFIX, path)
+        except OSError:
+            os.unlink(path + NEW_SUFFIX)
+            raise
+        os.fsync(folder_fd)
+    finally:
+        os.close(folder_fd)
+
+
+cdef bytes page_of(list entries, number):
+    body = orjson.dumps({'boot': boot_id(), 'number': number, 'logs': entries})
+    return b'TWINCATALOG %d %08x %d\n%s' % (VERSION, crc32c(body), len(body), body)
+
+
+def boot_id():
+    """What tells this run of the machine from others; None when that is not known."""
+    try:
+        with open(BOOT_ID, encoding='ascii') as file:
+            return file.read().strip() or None
+    except OSError:
+        return None
+
+
+# --- reading
+
+
+def take(root):
+    """The entries of the catalog by folder, and it is there no more; OSError when it cannot be
+    removed: then it must not be believed."""
+    cdef int fd
+    path = os.path.join(root, FILE)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return {}
+    with os.fdopen(fd, 'rb') as file:
+        data = file.read()
+        number = os.fstat(fd).st_ino
+    os.unlink(path)
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return {entry[0]: entry for entry in entries_in(data, number)}
+
+
+def entries_in(bytes data, number):
+    """What a catalog says that is whole, of this version, and was not copied here; else nothing."""
+    head, _, body = data.partition(b'\n')
+    if head != b'TWINCATALOG %d %08x %d' % (VERSION, crc32c(body), len(body)):
+        return []
+    page = orjson.loads(body)
+    boot = boot_id()
+    return page['logs'] if page['number'] == number and boot and page['boot'] == boot else []
+
+
+def is_still_so(int folder_fd, list entry):
+    """Whether nobody has touched the log since its entry was written."""
+    seal = seal_of(folder_fd, entry)
+    return seal != 0 and seal == entry[1]
+
+
+cdef uint64_t seal_of(int folder_fd, list entry) except? 0:
+    """A sum over all that the file system says of the log; 0 when something is not there."""
+    cdef uint64_t sum = 0
+    cdef bytes folder = os.fsencode(entry[0])
+    cdef bytes name
+    cdef list names = [b'', META.encode()]
+    for segment in entry[3]:
+        names.append(segment_name(segment[0]))
+    if entry[4]:
+        names.append(CURSORS.encode())
+        for cursor in entry[4]:
+            names.append(f'{CURSORS}/{escape(cursor[0])}{CURSOR_SUFFIX}'.encode())
+    for name in names:
+        if not mix_in(&sum, folder_fd, folder + b'/' + name):
+            return 0
+    return sum or 1
+
+
+cdef bint mix_in(uint64_t *sum, int folder_fd, const char *path) noexcept nogil:
+    cdef facts_t facts
+    if facts_at(folder_fd, path, &facts):
+        return False
+    sum[0] = mixed(sum[0], facts.number)
+    sum[0] = mixed(sum[0], facts.size)
+    sum[0] = mixed(sum[0], <uint64_t>facts.modified_ns)
+    sum[0] = mixed(sum[0], <uint64_t>facts.changed_ns)
+    return True
+
+
+cdef inline uint64_t mixed(uint64_t sum, uint64_t value) noexcept nogil:
+    """The finish of splitmix64: each bit of both goes into each bit of the result."""
+    sum = (sum ^ value) + <uint64_t>0x9E3779B97F4A7C15
+    sum = (sum ^ (sum >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
+    sum = (sum ^ (sum >> 27)) * <uint64_t>0x94D049BB133111EB
+    return sum ^ (sum >> 31)
+
+
+cdef bytes segment_name(uint64_t first_seq):
+    return b'%020d.seg' % first_seq
+
+
+# --- small files
+
+
+cdef char *read_small(int fd, size_t size) noexcept:
+    if size > <size_t>SMALL_BYTES or read_at(fd, small, size, 0) != <ssize_t>size:
+        return NULL
+    return small
+
+
+cdef int awaken(Segment segment) except -1:
+    cdef size_t done = 0, again = 0
+    cdef char *data
+    cdef int error = vfs_open(segment.path, O_RDWR, &segment.fd)
+    if error:
+        raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
+    if segment.ready:
+        return 0
+    # It is as the catalog says. If all of it reads, who reads what is appended need not wait for a
+    # verification; if not, it stays so, and readers will see.
+    data = read_small(segment.fd, segment.size)
+    if data != NULL:
+        load_window(data, segment.size, <int64_t>segment.start(), segment.size, segment.salt,
+                    segment.first_seq, below(segment.first_seq), &done, &again)
+        if done >= segment.size:
+            segment.ready = segment.size
+    return 0

@@ -1,0 +1,33 @@
+"""Dead letters: a record delivered `deliver_max` times in vain goes to another log."""
+
+from collections.abc import Callable
+from typing import final
+
+from broker.engine.cursor.cursor import Cursor
+from broker.engine.log.log import Log
+from broker.runtime.interfaces import Session
+
+REASONS: tuple[str, ...]
+ADDRESSED: int
+
+_Facts = tuple[int, int, str, int, bytes, bytes]
+
+@final
+class DeadLetters(Session):
+    cursor: Cursor
+    deliver_max: int
+    target: str
+    count: int
+    failing: bool
+    def __init__(
+        self,
+        cursor: Cursor,
+        deliver_max: int,
+        target: str,
+        open_log: Callable[[str], Log],
+        heads: Callable[[Cursor, _Facts], bytes],
+    ) -> None: ...
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+    @property
+    def leaving(self) -> int: ...

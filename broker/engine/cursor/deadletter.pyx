@@ -1,0 +1,187 @@
+# cython: language_level=3
+"""Dead letters: a record delivered `deliver_max` times in vain goes to another log.
+
+    in flight -- requeue, deadline, leave --> leaving -- it is in the other log --> acked
+                                               |  ^
+                             it cannot be there|  | retry_ns later
+                                               v  |
+                                             deferred
+
+The record is acked here only after the other log has answered for it, so an end of the process in
+between can make two of it, never none.
+"""
+import errno
+
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from broker.engine.cursor.cursor cimport Cursor
+from broker.engine.cursor.events cimport EVENT_DEAD, told
+from broker.engine.cursor.inflight cimport ENTRY_LEAVING, Inflight, entry_t
+from broker.engine.log.log cimport Log
+from broker.engine.cursor.position cimport read_entry
+from broker.engine.log.segment cimport STORED_ADDRESSED, STORED_LIVE, stored_t
+from broker.runtime.types cimport record_t
+
+REASONS = ('returned', 'timeout', 'requeue', 'close')
+# Flags for append(): only for the cursor named in `reply`, and for no live subscriber.
+ADDRESSED = STORED_ADDRESSED | STORED_LIVE
+
+cdef enum:
+    RETRY_NS_MIN = 1000000          # a retry of this very moment would never end
+    RETRIES_MAX = 1024              # per period
+
+
+cdef void bury(Cursor cursor, entry_t *e, int reason) noexcept:
+    if reason:      # else it is a second try, and the first one's reason stands
+        e.reason = <unsigned char>reason
+    (<DeadLetters>cursor.dead).take(e)
+
+
+cdef bint addressed_to(Cursor cursor, const stored_t *s) noexcept:
+    return s.rec.reply[:s.rec.reply_len] == cursor.name.encode()
+
+
+cdef void skip_others(Log log, const stored_t *s) noexcept:
+    cdef Cursor cursor
+    for cursor in log.cursors.values():
+        # one whose window is full finds out when it reads
+        if not addressed_to(cursor, s) and cursor.acks.fits(s.rec.seq):
+            cursor.skip_range(s.rec.seq, s.rec.seq + 1)
+
+
+cdef class DeadLetters(Session):
+    def __init__(self, Cursor cursor, uint16_t deliver_max, str target, open_log, heads):
+        """Records of `cursor` go to the log `target` when delivery number `deliver_max` failed.
+
+        `open_log(name)` finds or makes that log. `heads(cursor, (seq, attempts,
+        reason, timestamp_ns, subject, headers))` makes the headers of the dead letter.
+        """
+        self.cursor = cursor
+        self.deliver_max = deliver_max
+        self.target = target
+        self.open_log = open_log
+        self.heads = heads
+        self.pending = []
+
+    def begin(self):
+        """Be the cursor's dead letters; what was delivered often enough already leaves at once."""
+        cdef Inflight inflight = self.cursor.inflight
+        cdef entry_t *e
+        cdef uint32_t _i
+        self.cursor.dead = self
+        self.cursor.deliver_max = self.deliver_max
+        self.cursor.shared.turn.tick()
+        for _i in range(inflight.again):
+            e = inflight.pop_again()
+            if e.attempts >= self.deliver_max:
+                bury(self.cursor, e, REASON_RETURNED)
+            else:
+                inflight.push_again(e)
+
+    def end(self):
+        """Deliver without a limit again; what is on its way still arrives."""
+        if self.cursor.dead is self:
+            self.cursor.dead = None
+            self.cursor.deliver_max = 0
+
+    @property
+    def leaving(self):
+        """Records on their way."""
+        return len(self.pending)
+
+    cdef void take(self, entry_t *e) noexcept:
+        cdef Cursor cursor = self.cursor
+        cdef stored_t s
+        cdef int found = read_entry(cursor, e, &s)
+        if found == 0:
+            # its bytes are quarantined, so they stay in the file
+            cursor.shared.report('error', 'a record does not read and is passed over',
+                                 log=cursor.log.name, cursor=cursor.name, seq=e.seq)
+            cursor.done_with(e.seq)
+            cursor.inflight.free_entry(e)
+            return
+        if found < 0:
+            self.later(e, 'its segment cannot be opened')
+            return
+        try:
+            self.append(&s, e)
+        except Exception as problem:
+            self.later(e, problem)
+            return
+        e.state = ENTRY_LEAVING
+
+    cdef int append(self, const stored_t *s, const entry_t *e) except -1:
+        """Append the dead letter of an entry, and wait for the log's answer."""
+        cdef Log log = self.open_log(self.target)
+        cdef record_t rec
+        cdef uint64_t ticket
+        cdef bytes head = self.heads(self.cursor, (
+            e.seq, e.attempts, REASONS[e.reason], s.rec.timestamp_ns,
+            s.rec.subject[:s.rec.subject_len], s.rec.data[:s.rec.headers_len]))
+        cdef bytes data = head + s.rec.data[s.rec.headers_len:s.rec.total_len]
+        if log is self.cursor.log:
+            raise OSError(errno.ELOOP, 'a log cannot be its own dead letters')
+        if log.behind():
+            raise OSError(errno.EBUSY, 'the disk is behind')
+        memset(&rec, 0, sizeof(rec))
+        rec.data = data
+        rec.headers_len = <uint32_t>len(head)
+        rec.total_len = <uint32_t>len(data)
+        if not s.flags & STORED_ADDRESSED:
+            rec.reply = s.rec.reply
+            rec.reply_len = s.rec.reply_len
+        ticket = log.append(&rec, 0, 0)
+        if ticket == 0:
+            raise OSError(log.last_error or errno.EINVAL, log.refusal)
+        if not self.pending or self.pending[len(self.pending) - 1][0] is not log:
+            log.wait(self)
+        self.pending.append((log, e.seq, ticket))
+        return 0
+
+    cdef void later(self, entry_t *e, object problem) noexcept:
+        """It stays, is given to nobody, and is tried again."""
+        cdef Cursor cursor = self.cursor
+        if not self.failing:
+            self.failing = True
+            cursor.shared.report('error', 'a dead letter cannot be stored', log=cursor.log.name,
+                                 cursor=cursor.name, target=self.target, reason=str(problem))
+        # many of them must not all come back in the same turn
+        cursor.put_off(e, max(cursor.shared.retry_ns, <int64_t>RETRY_NS_MIN) * (
+            1 + <int64_t>cursor.inflight.deferred // RETRIES_MAX))
+
+    cdef void settled(self) noexcept:
+        cdef list pending = self.pending
+        cdef Log log
+        cdef int outcome
+        logs = set()
+        self.pending = []
+        for log, seq, ticket in pending:
+            outcome = log.outcome(ticket)
+            if outcome:
+                self.arrived(seq, outcome > 0)
+            else:
+                self.pending.append((log, seq, ticket))
+                logs.add(log)
+        for log in logs:
+            log.wait(self)
+
+    cdef void arrived(self, uint64_t seq, bint stored) noexcept:
+        """The other log has it, or could not take it."""
+        cdef Cursor cursor = self.cursor
+        cdef entry_t *e
+        if stored:
+            self.count += 1
+            self.failing = False
+        if cursor.deleted:
+            return
+        e = cursor.inflight.find(seq)
+        if e == NULL or e.state != <int>ENTRY_LEAVING:
+            return      # the cursor was emptied meanwhile
+        if not stored:
+            self.later(e, 'it was not written')
+            return
+        if cursor.shared.events is not None:
+            told(cursor, e, EVENT_DEAD)
+        cursor.inflight.free_entry(e)
+        cursor.done_with(seq)

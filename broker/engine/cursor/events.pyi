@@ -1,0 +1,24 @@
+"""What became of each delivery, in a log of its own."""
+
+from collections.abc import Callable
+from typing import final
+
+from broker.engine.log.log import Log
+from broker.runtime.interfaces import Session
+from broker.engine.state import Shared
+
+@final
+class EventLog(Session):
+    topic: str
+    written: int
+    lost: int
+    def __init__(
+        self,
+        shared: Shared,
+        open_log: Callable[[str], Log],
+        topic: str,
+        buffer_bytes: int,
+        linger_ns: int,
+    ) -> None: ...
+    def begin(self) -> None: ...
+    def end(self) -> None: ...

@@ -1,0 +1,246 @@
+# cython: language_level=3
+"""What became of each delivery, gathered in rows and appended to a log of its own.
+
+    acked, given back, timed out, dead -> row -> [the buffer is full, or linger_ns later] -> record
+
+    0        8        12       16               24       28       32
+    +--------+--------+--------+----------------+--------+--------+---------- - - +------- - -
+    |TWEVENT1|rows    |cursors |events lost     |names   |zeros   |rows           |names
+    +--------+--------+--------+----------------+--------+--------+---------- - - +------- - -
+     8 bytes  u32      u32      u64              u32 bytes         32 bytes each: row_t
+
+Nobody waits for this log. When it cannot take a record its events are lost, and the next record
+says how many. What happens to its own records is no event.
+"""
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from broker.engine.cursor.cursor cimport Cursor
+from broker.engine.cursor.inflight cimport ENTRY_SENT, entry_t
+from broker.engine.log.log cimport Log
+from broker.engine.cursor.position cimport read_entry
+from broker.engine.log.segment cimport stored_t
+from broker.engine.state cimport Shared
+from broker.runtime.turn cimport PHASE_STORE
+from broker.runtime.types cimport record_t
+
+cdef enum:
+    HEAD_BYTES = 32
+    ROW_BYTES = 32
+    NAMES_SHARE = 4         # so much of the buffer is for names: a quarter
+    PLACES_MAX = 0xFFFF
+
+if sizeof(row_t) != ROW_BYTES:
+    raise ImportError('row_t is not what the format says')
+
+
+cdef void told(Cursor cursor, entry_t *e, int event) noexcept:
+    cdef stored_t s
+    cdef int64_t latency_ns = -1
+    if e.state == ENTRY_SENT:
+        latency_ns = since_stored(cursor, e)
+    elif read_entry(cursor, e, &s) > 0:     # its mark is used for something else by now
+        latency_ns = max(<int64_t>0, cursor.shared.turn.wall_ns - s.rec.timestamp_ns)
+    (<EventLog>cursor.shared.events).note(cursor, e, event, latency_ns)
+
+
+cdef void acked(Cursor cursor, entry_t *e) noexcept:
+    cdef int64_t latency_ns = since_stored(cursor, e)
+    if cursor.latency is not None:
+        cursor.latency.note(latency_ns, cursor.shared.turn.now_ns)
+    if cursor.shared.events is not None:
+        (<EventLog>cursor.shared.events).note(cursor, e, EVENT_FIN, latency_ns)
+
+
+cdef int64_t since_stored(Cursor cursor, const entry_t *e) noexcept:
+    """For how long the record of an entry that is in flight has been in its log."""
+    return max(<int64_t>0, cursor.shared.turn.now_ns - e.mark + <int64_t>e.age_ns)
+
+
+cdef class EventLog(Session):
+    def __init__(self, Shared shared, open_log, str topic, size_t buffer_bytes, int64_t linger_ns):
+        """Events go to the log `topic`, which open_log(topic) finds or makes (OSError).
+
+        A record is appended when `buffer_bytes` are full, or linger_ns after its first event;
+        0 = at the end of the turn.
+        """
+        self.names_max = <uint32_t>(buffer_bytes // NAMES_SHARE)
+        self.rows_max = <uint32_t>((buffer_bytes - HEAD_BYTES - self.names_max) // ROW_BYTES)
+        self.shared = shared
+        self.open_log = open_log
+        self.topic = topic
+        self.linger_ns = linger_ns
+        self.places = {}
+        self.pending = []
+        self.data = <char *>malloc(buffer_bytes)
+        self.names = <char *>malloc(self.names_max)
+        if self.data == NULL or self.names == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.data)
+        free(self.names)
+
+    def begin(self):
+        """Hear of every delivery from now on; while their log cannot be opened events are lost.
+
+        To be called while nothing is in flight.
+        """
+        try:
+            self.use(self.open_log(self.topic))
+        except OSError as problem:
+            self.tell(problem)
+        self.shared.events = self
+
+    def end(self):
+        """Hear of no more; what is gathered is appended."""
+        if self.shared.events is self:
+            self.shared.events = None
+        self.shared.turn.disarm(self)
+        self.flush()
+
+    cdef void note(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept:
+        cdef row_t *row
+        cdef int place
+        if cursor.log is self.log:
+            return
+        if self.count == self.rows_max:
+            self.flush()
+        place = self.place_of(cursor)
+        if place < 0:
+            self.flush()        # no room for one more name
+            place = self.place_of(cursor)
+            if place < 0:
+                self.lose(1)
+                return
+        row = <row_t *>(self.data + HEAD_BYTES) + self.count
+        row.seq = e.seq
+        row.latency_ns = latency_ns
+        row.time_ns = self.shared.turn.wall_ns
+        row.place = <uint16_t>place
+        row.attempt = e.attempts
+        row.event = <uint16_t>event
+        row.reason = e.reason if event == EVENT_DEAD else 0
+        self.count += 1
+        if self.count == 1:
+            self.shared.turn.add(PHASE_STORE, self)
+
+    cdef int place_of(self, Cursor cursor) noexcept:
+        """The place of a cursor in this record; -1 when there is none."""
+        cdef bytes log_name, name
+        cdef uint16_t lengths[2]
+        cdef size_t size
+        if cursor is self.last:
+            return self.last_place
+        found = self.places.get(cursor)
+        if found is None:
+            log_name = cursor.log.name.encode()
+            name = cursor.name.encode()
+            size = sizeof(lengths) + <size_t>len(log_name) + <size_t>len(name)
+            if self.names_len + size > self.names_max or len(self.places) == PLACES_MAX:
+                return -1
+            lengths[0] = <uint16_t>len(log_name)
+            lengths[1] = <uint16_t>len(name)
+            memcpy(self.names + self.names_len, lengths, sizeof(lengths))
+            self.names_len += <uint32_t>sizeof(lengths)
+            memcpy(self.names + self.names_len, <const char *>log_name, lengths[0])
+            self.names_len += lengths[0]
+            memcpy(self.names + self.names_len, <const char *>name, lengths[1])
+            self.names_len += lengths[1]
+            self.places[cursor] = found = len(self.places)
+        self.last = cursor
+        self.last_place = <uint16_t>found
+        return self.last_place
+
+    cdef void run(self) noexcept:
+        if self.linger_ns and self.shared.events is self:
+            self.shared.turn.arm(self, self.shared.turn.now_ns + self.linger_ns)
+        else:
+            self.flush()
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        self.flush()
+
+    cdef void flush(self) noexcept:
+        """Append what is gathered."""
+        cdef uint32_t count = self.count
+        cdef uint32_t *numbers = <uint32_t *>self.data
+        cdef uint64_t told_lost = self.untold
+        cdef size_t size = HEAD_BYTES + <size_t>count * ROW_BYTES
+        cdef uint64_t ticket
+        if count == 0:
+            return
+        memset(self.data, 0, HEAD_BYTES)
+        memcpy(self.data, b'TWEVENT1', 8)
+        numbers[2] = count
+        numbers[3] = <uint32_t>len(self.places)
+        memcpy(self.data + 16, &told_lost, sizeof(told_lost))
+        numbers[6] = self.names_len
+        memcpy(self.data + size, self.names, self.names_len)
+        size += self.names_len
+        self.count = self.names_len = 0
+        self.places.clear()
+        self.last = None
+        ticket = self.append(size)
+        if ticket == 0:
+            self.lose(count)
+            return
+        self.untold = 0
+        if not self.pending or self.pending[len(self.pending) - 1][0] is not self.log:
+            self.log.wait(self)
+        self.pending.append((self.log, ticket, count, told_lost))
+
+    cdef uint64_t append(self, size_t size) noexcept:
+        """Append the record that stands in the buffer; 0 when that is not possible."""
+        cdef record_t rec
+        cdef Log log
+        try:
+            log = self.open_log(self.topic)
+            if log is not self.log:
+                self.use(log)
+        except Exception as problem:
+            self.tell(problem)
+            return 0
+        self.failing = False
+        if log.behind():
+            return 0
+        memset(&rec, 0, sizeof(rec))
+        rec.data = self.data
+        rec.total_len = <uint32_t>size
+        return log.append(&rec, 0, 0)
+
+    def tell(self, problem):
+        """Say once that the log cannot be opened."""
+        if not self.failing:
+            self.shared.report('error', 'delivery events are lost: their log cannot be opened',
+                               log=self.topic, reason=str(problem))
+        self.failing = True
+
+    def use(self, Log log):
+        """Write to this log; live subscribers neither hear of it nor write to it."""
+        log.connect(False, False)
+        self.log = log
+
+    cdef void lose(self, uint64_t count) noexcept:
+        self.lost += count
+        self.untold += count
+
+    cdef void settled(self) noexcept:
+        cdef list pending = self.pending
+        cdef Log log
+        cdef int outcome
+        logs = set()
+        self.pending = []
+        for log, ticket, count, told_lost in pending:
+            outcome = log.outcome(ticket)
+            if outcome == 0:
+                self.pending.append((log, ticket, count, told_lost))
+                logs.add(log)
+            elif outcome > 0:
+                self.written += count
+            else:
+                self.lose(count)
+                self.untold += told_lost
+        for log in logs:
+            log.wait(self)

@@ -1,0 +1,55 @@
+# cython: language_level=3
+"""Records of one cursor that are neither waiting in the log nor acked: an entry for each.
+
+Entries live in slabs that never move; they are named by index, 0 meaning none.
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from broker.runtime.heap cimport heap_t
+from broker.runtime.types cimport heap_item_t
+
+cdef enum:
+    SLAB_ENTRIES = 1024
+    ENTRY_FREE = 0
+    ENTRY_SENT = 1          # with a consumer (timer.owner) until timer.due_ns; in its list
+    ENTRY_DEFERRED = 2      # not before timer.due_ns; in no list
+    ENTRY_AGAIN = 3         # to be given again, in the `again` queue; no timer
+    ENTRY_LEAVING = 4       # on its way to another log; in no list, no timer
+
+cdef struct entry_t:
+    heap_item_t timer       # owner: the consumer_t while SENT; tag: the entry's own index
+    uint64_t seq
+    int64_t mark            # SENT: when it was sent (ns); AGAIN: turn of fresh records to wait for
+    uint32_t segment        # id of its segment, 0 = not known
+    uint32_t offset         # in the segment's file, in units of 8 bytes
+    uint32_t prev           # neighbours in the consumer's list or in the queue
+    uint32_t next
+    uint16_t attempts       # deliveries so far
+    uint8_t state           # ENTRY_*
+    uint8_t reason          # of its leaving, see deadletter.pxd
+    float age_ns            # SENT: how old the record was then; kept if its cursor has `latency`
+
+
+cdef class Inflight:
+    cdef entry_t **slabs            # owned; SLAB_ENTRIES each
+    cdef uint32_t slabs_size
+    cdef uint32_t free_first        # a chain through `next`
+    cdef uint32_t *table            # index by seq, open addressing
+    cdef uint32_t table_mask
+    cdef readonly uint32_t size     # entries in use
+    cdef heap_t due                 # SENT and DEFERRED ones by time
+    cdef uint32_t again_first, again_last
+    cdef readonly uint32_t sent, deferred, again    # how many of each state
+
+    cdef entry_t *find(self, uint64_t seq) noexcept
+    cdef entry_t *make(self, uint64_t seq) except NULL
+    cdef void free_entry(self, entry_t *e) noexcept
+    cdef void push_again(self, entry_t *e) noexcept
+    cdef entry_t *pop_again(self) noexcept
+    cdef void take_again(self, entry_t *e) noexcept
+    cdef void clear(self) noexcept
+    cdef int grow(self) except -1
+    cdef int rehash(self, uint32_t cap) except -1
+
+    cdef inline entry_t *at(self, uint32_t index) noexcept:
+        return &self.slabs[index >> 10][index & 1023]

@@ -1,0 +1,213 @@
+# cython: language_level=3
+"""In-flight, deferred and waiting-again records: slabs of entries, found by seq."""
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+
+from broker.runtime.heap cimport heap_free, heap_init, heap_remove
+
+cdef enum:
+    TABLE_MIN = 64
+
+if sizeof(entry_t) != 64:
+    raise ImportError('entry_t is not one cache line')
+
+
+cdef class Inflight:
+    def __cinit__(self):
+        heap_init(&self.due)
+        self.table = <uint32_t *>calloc(TABLE_MIN, sizeof(uint32_t))
+        if self.table == NULL:
+            raise MemoryError
+        self.table_mask = TABLE_MIN - 1
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self.slabs_size):
+            free(self.slabs[i])
+        free(self.slabs)
+        free(self.table)
+        heap_free(&self.due)
+
+    cdef entry_t *find(self, uint64_t seq) noexcept:
+        cdef uint32_t i = slot_of(seq) & self.table_mask
+        cdef uint32_t index = self.table[i]
+        cdef entry_t *e
+        while index:
+            e = self.at(index)
+            if e.seq == seq:
+                return e
+            i = (i + 1) & self.table_mask
+            index = self.table[i]
+        return NULL
+
+    cdef entry_t *make(self, uint64_t seq) except NULL:
+        """A new entry in state FREE; the caller gives it a state."""
+        cdef uint32_t index, i
+        cdef entry_t *e
+        if self.free_first == 0:
+            self.grow()
+        if 4 * (self.size + 1) > 3 * (self.table_mask + 1):
+            self.rehash(2 * (self.table_mask + 1))
+        index = self.free_first
+        e = self.at(index)
+        self.free_first = e.next
+        e.timer.pos = 0
+        e.timer.tag = index
+        e.timer.owner = NULL
+        e.seq = seq
+        e.mark = 0
+        e.segment = 0
+        e.prev = e.next = 0
+        e.attempts = 0
+        e.reason = 0
+        e.state = ENTRY_FREE
+        i = slot_of(seq) & self.table_mask
+        while self.table[i]:
+            i = (i + 1) & self.table_mask
+        self.table[i] = index
+        self.size += 1
+        return e
+
+    cdef void free_entry(self, entry_t *e) noexcept:
+        """Give an entry back; the caller has taken it out of any list."""
+        cdef uint32_t i = slot_of(e.seq) & self.table_mask, j, home
+        cdef uint32_t index = e.timer.tag
+        heap_remove(&self.due, &e.timer)
+        while self.table[i] != index:
+            i = (i + 1) & self.table_mask
+        j = i
+        while True:
+            j = (j + 1) & self.table_mask
+            if self.table[j] == 0:
+                break
+            home = slot_of(self.at(self.table[j]).seq) & self.table_mask
+            if ((j - home) & self.table_mask) >= ((j - i) & self.table_mask):
+                self.table[i] = self.table[j]
+                i = j
+        self.table[i] = 0
+        e.state = ENTRY_FREE
+        e.next = self.free_first
+        self.free_first = index
+        self.size -= 1
+
+    cdef void push_again(self, entry_t *e) noexcept:
+        e.state = ENTRY_AGAIN
+        e.prev = self.again_last
+        e.next = 0
+        if self.again_last:
+            self.at(self.again_last).next = e.timer.tag
+        else:
+            self.again_first = e.timer.tag
+        self.again_last = e.timer.tag
+        self.again += 1
+
+    cdef entry_t *pop_again(self) noexcept:
+        """Take the oldest of the queue out of it, or NULL."""
+        cdef entry_t *e
+        if self.again_first == 0:
+            return NULL
+        e = self.at(self.again_first)
+        self.take_again(e)
+        return e
+
+    cdef void take_again(self, entry_t *e) noexcept:
+        """Take one of the queue out of it."""
+        if e.prev:
+            self.at(e.prev).next = e.next
+        else:
+            self.again_first = e.next
+        if e.next:
+            self.at(e.next).prev = e.prev
+        else:
+            self.again_last = e.prev
+        e.prev = e.next = 0
+        self.again -= 1
+
+    cdef void clear(self) noexcept:
+        """Forget everything; memory of a large set goes back."""
+        cdef uint32_t i
+        for i in range(self.slabs_size):
+            free(self.slabs[i])
+        self.slabs_size = 0
+        self.free_first = 0
+        self.size = self.sent = self.deferred = self.again = 0
+        self.again_first = self.again_last = 0
+        self.due.size = 0
+        for i in range(self.table_mask + 1):
+            self.table[i] = 0
+
+    cdef int grow(self) except -1:
+        """One more slab of free entries; index 0 is never given out."""
+        cdef entry_t **slabs = <entry_t **>realloc(
+            self.slabs, (self.slabs_size + 1) * sizeof(void *))
+        cdef entry_t *slab
+        cdef uint32_t i, first
+        if slabs == NULL:
+            raise MemoryError
+        self.slabs = slabs
+        slab = <entry_t *>calloc(SLAB_ENTRIES, sizeof(entry_t))
+        if slab == NULL:
+            raise MemoryError
+        slabs[self.slabs_size] = slab
+        first = 0 if self.slabs_size else 1
+        i = SLAB_ENTRIES
+        while i > first:        # unsigned: a range down to 0 would not run
+            i -= 1
+            slab[i].next = self.free_first
+            self.free_first = self.slabs_size * SLAB_ENTRIES + i
+        self.slabs_size += 1
+        return 0
+
+    cdef int rehash(self, uint32_t cap) except -1:
+        cdef uint32_t *table = <uint32_t *>calloc(cap, sizeof(uint32_t))
+        cdef uint32_t i, j, index
+        if table == NULL:
+            raise MemoryError
+        for i in range(self.table_mask + 1):
+            index = self.table[i]
+            if index:
+                j = slot_of(self.at(index).seq) & (cap - 1)
+                while table[j]:
+                    j = (j + 1) & (cap - 1)
+                table[j] = index
+        free(self.table)
+        self.table = table
+        self.table_mask = cap - 1
+        return 0
+
+    # --- for tests
+
+    def add(self, uint64_t seq):
+        """A new entry for seq; its index."""
+        return self.make(seq).timer.tag
+
+    def drop(self, uint64_t seq):
+        """Free the entry of seq; it must be in no list."""
+        self.free_entry(self.find(seq))
+
+    def queue(self, uint64_t seq):
+        """See push_again."""
+        self.push_again(self.find(seq))
+
+    def unqueue(self):
+        """The seq of the entry that pop_again takes out, None = the queue is empty."""
+        cdef entry_t *e = self.pop_again()
+        return None if e == NULL else e.seq
+
+    def forget(self):
+        """See clear."""
+        self.clear()
+
+    def __contains__(self, uint64_t seq):
+        return self.find(seq) != NULL
+
+    @property
+    def slab_count(self):
+        """Slabs it holds."""
+        return self.slabs_size
+
+
+# Spread by multiplication: runs of neighbouring seqs must not become runs of taken slots,
+# because a removal walks to the end of its run.
+cdef inline uint32_t slot_of(uint64_t seq) noexcept nogil:
+    return <uint32_t>((seq * <uint64_t>0x9E3779B97F4A7C15) >> 32)

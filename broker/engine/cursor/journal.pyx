@@ -1,0 +1,447 @@
+# cython: language_level=3
+"""Cursor journals: operations gathered per turn, written by the worker, compacted to a snapshot.
+
+A journal that could not be written is not patched: it is written anew as a snapshot as soon as
+the disk allows, because everything it should hold is in memory anyway.
+"""
+import os
+
+from libc.errno cimport ENOENT, ENOMEM
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove
+from posix.fcntl cimport O_CREAT, O_RDWR, O_TRUNC
+
+from broker.runtime.workers cimport (
+    JOB_CLOSE,
+    JOB_REPLACE,
+    JOB_SYNC,
+    JOB_SYNC_PATH,
+    JOB_WRITE,
+    MAY_BE_GONE,
+    JobKind,
+    copy_path,
+    job_t,
+)
+from broker.engine.state cimport Shared
+from broker.runtime.vfs cimport (
+    vfs_close,
+    vfs_open,
+    vfs_rename,
+    vfs_truncate,
+    vfs_unlink,
+    vfs_write,
+)
+
+from broker.engine.log.segment import FormatError
+
+cdef extern from "core.h" nogil:
+    uint16_t tw_load_u16(const void *p)
+    uint32_t tw_load_u32(const void *p)
+    void tw_store_u32(void *p, uint32_t v)
+
+cdef extern from "crc32c.h" nogil:
+    void tw_crc_init()
+    uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)
+
+cdef enum:
+    BLOCK_HEADER_BYTES = 8
+    OP_BYTES_MAX = 31       # a kind and three varints
+
+    FORMAT_VERSION = 1
+
+# A name, the version as u16, six zeros.
+cdef bytes NAME = b'TWINCUR\0'
+cdef bytes MAGIC = NAME + bytes([FORMAT_VERSION, 0, 0, 0, 0, 0, 0, 0])
+
+tw_crc_init()
+
+
+cdef class Journal(JobOwner):
+    def __cinit__(self):
+        self.fd = -1
+        self.old_fd = -1
+
+    def __init__(self, Shared shared, path):
+        """A journal at `path`; nothing is opened before the first rewrite."""
+        self.shared = shared
+        self.path = path
+        # a journal of the same name may come while jobs of this one are under way
+        self.new_path = f'{path}.{id(self):x}.new'
+
+    def __dealloc__(self):
+        free(self.data)
+        vfs_close(self.fd)
+        vfs_close(self.old_fd)
+
+    cdef int room(self, size_t n) except -1:
+        cdef char *grown
+        cdef size_t cap
+        if self.len == 0:
+            self.len = BLOCK_HEADER_BYTES
+        if self.len + n > self.cap:
+            cap = max(<size_t>256, 2 * (self.len + n))
+            grown = <char *>realloc(self.data, cap)
+            if grown == NULL:
+                raise MemoryError
+            self.data = grown
+            self.cap = cap
+        return 0
+
+    cdef void put_varint(self, uint64_t v) noexcept:
+        while v >= 0x80:
+            self.data[self.len] = <char>(v & 0x7F | 0x80)
+            self.len += 1
+            v >>= 7
+        self.data[self.len] = <char>v
+        self.len += 1
+
+    cdef void op(self, JournalOp kind, uint64_t a, uint64_t b, uint64_t c, int arity) noexcept:
+        if self.last_error or self.closed:
+            return      # a snapshot will say it
+        if self.run_count:
+            self.end_run()
+        try:
+            self.room(OP_BYTES_MAX)
+        except MemoryError:
+            self.last_error = ENOMEM    # a snapshot will say it
+            return
+        self.data[self.len] = <char>kind
+        self.len += 1
+        self.put_varint(a)
+        if arity > 1:
+            self.put_varint(b)
+        if arity > 2:
+            self.put_varint(c)
+
+    cdef void ack(self, uint64_t seq) noexcept:
+        if self.last_error or self.closed:
+            return
+        if self.run_count and seq == self.run_first + self.run_count:
+            self.run_count += 1
+            return
+        self.end_run()
+        self.run_first = seq
+        self.run_count = 1
+
+    cdef void end_run(self) noexcept:
+        cdef uint64_t count = self.run_count
+        if count:
+            self.run_count = 0
+            self.op(OP_ACK, self.run_first, count, 0, 2)
+
+    @property
+    def pending_bytes(self):
+        """Memory of what is still to be written."""
+        return self.cap
+
+    @property
+    def mark(self):
+        """What has been said so far is in the file once `done` is that high, unless last_error."""
+        return self.handed + (1 if self.pending() else 0)
+
+    cdef bint pending(self) noexcept:
+        return self.len > 0 or self.run_count > 0
+
+    cdef void seal_block(self) noexcept:
+        """Finish the block: no run open, length and sum in place."""
+        self.end_run()
+        tw_store_u32(self.data, <uint32_t>(self.len - BLOCK_HEADER_BYTES))
+        tw_store_u32(self.data + 4, tw_crc32c(
+            0, self.data + BLOCK_HEADER_BYTES, self.len - BLOCK_HEADER_BYTES))
+
+    cdef job_t *seal(self, JobKind kind) except NULL:
+        """Finish the block and give it to a job, which owns its memory from then on."""
+        self.seal_block()
+        return self.hand_over(kind)
+
+    cdef job_t *hand_over(self, JobKind kind) except NULL:
+        """Give what is in `data` to a job, which owns the memory from then on."""
+        cdef job_t *job = self.shared.writer.job(kind, self)
+        job.fd = self.fd
+        job.data = self.data
+        job.len = self.len
+        self.data = NULL
+        self.len = self.cap = 0
+        self.under_way += 1
+        self.handed += 1
+        return job
+
+    cdef void flush(self) noexcept:
+        cdef job_t *job
+        cdef int error
+        if self.replacing or self.last_error or self.closed or not self.pending():
+            return
+        if self.fd < 0 and not self.reopen():
+            return
+        self.end_run()
+        if self.last_error:
+            return
+        if self.shared.may_inline(self.len):
+            self.seal_block()
+            self.handed += 1
+            error = self.shared.write_inline(
+                self.fd, self.data, self.len, <int64_t>self.file_bytes)
+            self.file_bytes += self.len
+            self.len = 0
+            self.wrote(error)
+            return
+        job = self.seal(JOB_WRITE)
+        job.offset = <int64_t>self.file_bytes
+        self.file_bytes += job.len
+        self.shared.writer.submit(job)
+
+    def adopt(self, size_t file_bytes):
+        """The file exists and is good up to file_bytes: go on behind that."""
+        self.adopted = True
+        self.named = True       # the log sees to the names of what it has found
+        self.file_bytes = file_bytes
+
+    cdef bint reopen(self) noexcept:
+        """Open an adopted file, cutting what did not read."""
+        cdef int error
+        if not self.adopted:
+            return False
+        error = vfs_open(os.fsencode(self.path), O_RDWR, &self.fd)
+        if not error:
+            error = vfs_truncate(self.fd, <int64_t>self.file_bytes)
+        if error:
+            self.last_error = error     # wants_compaction: a new file instead
+        return not error
+
+    cdef bint wants_compaction(self) noexcept:
+        if self.replacing or self.closed:
+            return False
+        if self.last_error or (self.fd < 0 and not self.adopted):
+            return True
+        return (self.file_bytes > self.shared.journal_bytes_min
+                and self.file_bytes > 4 * self.snapshot_bytes)
+
+    cdef object rewrite(self):
+        """Begin a new file beside the old one; OSError when it cannot be made."""
+        cdef int fd = -1, error
+        error = vfs_open(os.fsencode(self.new_path), O_RDWR | O_CREAT | O_TRUNC, &fd)
+        if error:
+            self.last_error = error
+            raise OSError(error, os.strerror(error), self.path)
+        self.last_error = 0
+        self.old_fd = self.fd
+        self.fd = fd
+        self.len = 0
+        self.run_count = 0
+        self.room(OP_BYTES_MAX)
+
+    cdef void end_rewrite(self) noexcept:
+        """The snapshot is complete: write it and put the new file in the place of the old."""
+        cdef job_t *job
+        cdef size_t head = <size_t>len(MAGIC)
+        self.end_run()
+        try:
+            self.room(head)
+        except MemoryError:
+            self.last_error = ENOMEM
+        if self.last_error:
+            vfs_close(self.fd)      # what is there goes on being the journal
+            self.fd = self.old_fd
+            self.old_fd = -1
+            return
+        self.seal_block()
+        memmove(self.data + head, self.data, self.len)
+        memcpy(self.data, <const char *>MAGIC, head)
+        self.len += head
+        self.file_bytes = self.snapshot_bytes = self.len
+        if self.old_fd < 0 and not self.adopted:
+            self.begin()
+            return
+        job = self.hand_over(JOB_REPLACE)
+        job.path = copy_path(os.fsencode(self.new_path))
+        job.path2 = copy_path(os.fsencode(self.path))
+        job.tag = 1         # what replaces a file must be on the disk first
+        self.adopted = False
+        self.replacing = True
+        self.shared.writer.submit(job)
+
+    cdef void begin(self) noexcept:
+        """The first file: it is short, and a cursor that was answered for must be found again."""
+        cdef int error = vfs_write(self.fd, self.data, self.len, 0)
+        if not error:
+            error = vfs_rename(os.fsencode(self.new_path), os.fsencode(self.path))
+        self.len = 0
+        self.handed += 1
+        if error:
+            vfs_close(self.fd)
+            self.fd = -1
+        else:
+            self.last_error = 0
+            self.renamed()
+        self.wrote(error)
+
+    cdef void finished(self, job_t *job) noexcept:
+        if job.kind == <int>JOB_SYNC_PATH:
+            if not job.error and job.seq == self.files:
+                self.named = True
+            return
+        if job.kind == <int>JOB_SYNC:
+            self.syncs -= 1
+            if job.error:
+                self.last_error = job.error
+            return
+        free(job.data)
+        self.under_way -= 1
+        self.wrote(job.error)
+        if job.kind == <int>JOB_REPLACE:
+            self.replacing = False
+            if not job.error:
+                self.renamed()
+            if self.old_fd >= 0:
+                self.close_later(self.old_fd)
+                self.old_fd = -1
+            self.flush()
+        if self.closed and self.under_way == 0:
+            self.release()
+
+    cdef void wrote(self, int error) noexcept:
+        self.done += 1
+        if error:
+            # what is lost here is in memory: a whole new file follows, once that works
+            self.last_error = error
+            self.len = 0
+            self.run_count = 0
+        else:
+            self.unsynced = True
+
+    cdef void release(self) noexcept:
+        if self.fd >= 0:
+            self.close_later(self.fd)
+            self.fd = -1
+
+    cdef void close_later(self, int fd) noexcept:
+        """Close behind every sync that was asked for: a number must not be reused under one."""
+        cdef job_t *job = self.shared.syncer.job(JOB_CLOSE, None)
+        job.fd = fd
+        self.shared.syncer.submit(job)
+
+    cdef void rest(self, bint anyway) noexcept:
+        if self.fd >= 0 and (anyway or (self.named and not self.unsynced)) and not (
+                self.pending() or self.under_way or self.replacing
+                or self.last_error or self.closed):
+            self.release()
+            self.adopted = True
+
+    cdef void sync(self) noexcept:
+        """Bring what was written onto the disk, some time soon."""
+        cdef job_t *job
+        if self.fd < 0 or self.closed or self.last_error:
+            return
+        if self.unsynced:
+            self.unsynced = False
+            job = self.shared.syncer.job(JOB_SYNC, self)
+            job.fd = self.fd
+            self.syncs += 1
+            self.shared.syncer.submit(job)
+        if not self.named and not self.replacing:
+            # else a power cut may bring an older file back, with acks that came since missing
+            job = self.shared.syncer.job(JOB_SYNC_PATH, self)
+            job.path = copy_path(os.fsencode(os.path.dirname(self.path)))
+            job.tag = MAY_BE_GONE
+            job.seq = self.files
+            self.shared.syncer.submit(job)
+
+    cdef bint is_synced(self) noexcept:
+        return self.closed or self.fd < 0 or (self.named and not self.unsynced and not self.syncs
+                               and not self.last_error and not self.replacing)
+
+    cdef void renamed(self) noexcept:
+        """Another file has the journal's name."""
+        self.named = False
+        self.files += 1
+
+    def close(self):
+        """Write what is pending and close the file once that is done."""
+        if not self.closed:
+            self.flush()
+            self.closed = True
+            if self.under_way == 0:
+                self.release()
+
+    def discard(self):
+        """Forget the journal and its file, also a file that is still being put in place."""
+        cdef int error
+        self.closed = True
+        self.len = 0
+        self.run_count = 0
+        if self.under_way == 0:
+            self.release()
+        # Without it a rename that the writer has still to do fails. A later removal by the writer
+        # could meet the file of a cursor that was made anew.
+        vfs_unlink(os.fsencode(self.new_path))
+        error = vfs_unlink(os.fsencode(self.path))
+        if error and error != ENOENT:
+            raise OSError(error, os.strerror(error), self.path)
+
+
+def read_journal(path):
+    """The operations [(kind, a, b, c), ...] of a journal, its good bytes and its unreadable ones.
+
+    FormatError when it is of a version this build does not know.
+    """
+    cdef const char *p
+    cdef size_t at, size, length
+    cdef list ops = []
+    cdef bytes data
+    with open(path, 'rb', buffering=0) as file:
+        data = file.read()
+    size = <size_t>len(data)
+    p = data
+    if data[:len(MAGIC)] != MAGIC:
+        if size >= <size_t>len(MAGIC) and data[:len(NAME)] == NAME:
+            raise FormatError(
+                f'{path}: journal format version {tw_load_u16(p + len(NAME))}; '
+                f'this build reads {FORMAT_VERSION}')
+        return ops, 0, size
+    at = <size_t>len(MAGIC)
+    while at + BLOCK_HEADER_BYTES <= size:
+        length = tw_load_u32(p + at)
+        if length == 0:
+            break       # zeros behind the end
+        if at + BLOCK_HEADER_BYTES + length > size:
+            break
+        if tw_load_u32(p + at + 4) != tw_crc32c(0, p + at + BLOCK_HEADER_BYTES, length):
+            break
+        if not read_block(p + at + BLOCK_HEADER_BYTES, length, ops):
+            break
+        at += BLOCK_HEADER_BYTES + length
+    return ops, at, size - at
+
+
+cdef bint read_block(const char *p, size_t n, list ops):
+    """Append the operations of one block; False, and none of them, when they make no sense."""
+    cdef list found = []
+    cdef size_t at = 0
+    cdef uint64_t v[3]
+    cdef int kind, arity, i, shift
+    while at < n:
+        kind = p[at]
+        at += 1
+        if kind == <int>OP_ENTRY:
+            arity = 3
+        elif kind == <int>OP_ACK:
+            arity = 2
+        elif kind in (<int>OP_NEXT, <int>OP_FLOOR, <int>OP_PAUSE):
+            arity = 1
+        else:
+            return False
+        v[0] = v[1] = v[2] = 0
+        for i in range(arity):
+            shift = 0
+            while True:
+                if at >= n or (shift == 63 and p[at] & 0xFE):
+                    return False
+                v[i] |= <uint64_t>(p[at] & 0x7F) << shift
+                at += 1
+                if not p[at - 1] & 0x80:
+                    break
+                shift += 7
+        found.append((kind, v[0], v[1], v[2]))
+    ops.extend(found)
+    return True

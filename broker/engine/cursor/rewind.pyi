@@ -1,0 +1,19 @@
+"""Putting a cursor to another place of its log."""
+
+from typing import final
+
+from broker.engine.cursor.cursor import Cursor
+from broker.engine.log.log import Log
+
+def rewind(cursor: Cursor, seq: int) -> int: ...
+async def saved(cursor: Cursor) -> int: ...
+
+@final
+class Approach:
+    def __init__(self, log: Log, seq: int) -> None: ...
+    def read(self) -> bool: ...
+
+@final
+class TimeSearch:
+    def __init__(self, log: Log) -> None: ...
+    def find(self, time_ns: int) -> int: ...

@@ -1,0 +1,23 @@
+# cython: language_level=3
+"""All logs of one data folder, by name."""
+from broker.engine.log.log cimport Log
+from broker.engine.state cimport Shared
+
+
+cdef class Engine:
+    cdef readonly Shared shared
+    cdef readonly dict logs         # name (str) -> Log
+    cdef dict by_bytes              # name (bytes) -> Log
+    # name (str) -> path, of logs that could not be opened. The name is taken: nothing in the folder
+    # is changed, and whoever wants the log gets a QuarantinedError.
+    cdef readonly dict quarantined
+    cdef readonly list problems     # what recovery found wrong, in words
+    cdef object policy_for          # policy_for(name) -> 'always', 'none' or seconds
+    cdef object retention_for
+    cdef object loop
+    cdef object timer
+
+    cdef object open_folders(self, list folders)
+    cdef Log recover(self, str folder, int root_fd, list entry)
+    cdef Log make_log(self, str name, folder, bint ephemeral, str face)
+    cdef Log find(self, const char *name, size_t n)     # None when there is no such log

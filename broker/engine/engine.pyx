@@ -1,0 +1,341 @@
+# cython: language_level=3
+"""The engine: opens a data folder, finds logs by name, keeps house, closes in order."""
+import asyncio
+import errno
+import gc
+import os
+import shutil
+import threading
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from broker.engine.log.log cimport SYNC_NONE, Log
+from broker.routing.router cimport Router
+from broker.engine.state cimport Shared
+from broker.engine.log.sync cimport sync
+from broker.runtime.turn cimport Turn
+from broker.engine.log.retention cimport housekeep, relieved
+
+from broker.engine import catalog, health
+from broker.engine.log.files import QuarantinedError, escape, is_log_folder, put_aside, unescape
+from broker.engine.recovery import open_known, open_log
+from broker.engine.settings import change, configure, effective
+from broker.base.durable import make_folder
+
+TRASH = '.deleted'
+
+cdef enum:
+    FOUND_SYNCS = 200       # logs found at a start that are synced in a second, beside live ones
+
+
+cdef class Engine:
+    def __init__(self, Turn turn, Router router, root, limits, policy_for, report,
+                 retention_for=None):
+        """`root`: the folder of the logs, None = all in memory. `limits`: see Shared.
+
+        `policy_for(name)` says when appends to a log are synced: 'always', 'none' or a period
+        in seconds; `retention_for(name)` what it keeps, see settings.pyx: (max_age, max_bytes,
+        max_msgs, keep, keep_bytes) with 0 for no limit, or None to keep what is not acked.
+        `report(level, text, **fields)` writes a log line.
+        """
+        self.shared = Shared(turn, router, root, report, limits)
+        self.policy_for = policy_for
+        self.retention_for = retention_for or keep_all
+        self.logs = {}
+        self.by_bytes = {}
+        self.quarantined = {}
+        self.problems = []
+
+    def open(self, loop):
+        """Recover what the folder holds, start keeping house. OSError: the folder cannot be read.
+
+        A log that cannot be opened is quarantined; all others are opened.
+        """
+        self.loop = loop
+        for worker in self.shared.workers:
+            loop.add_reader(worker.event_fd, worker.reap)
+        if self.shared.root is not None:
+            folders = self.folders()
+            collecting = gc.isenabled()
+            gc.disable()        # very many new objects, and all of them stay
+            try:
+                self.open_folders(folders)
+            finally:
+                if collecting:
+                    gc.enable()
+        self.begin_syncs()
+        self.timer = loop.call_later(1.0, self.keep_house)
+
+    def begin_syncs(self):
+        """Sync what was found, of as many logs as the housekeeping would in a second."""
+        cdef Log log
+        cdef int left = FOUND_SYNCS
+        for log in self.logs.values():
+            if log.unsynced and log.sync_policy != SYNC_NONE and left:
+                left -= 1
+                sync(log)
+
+    def folders(self):
+        """The names in the folder of all logs, in order. It is made if need be; on a full disk
+        that may have to wait until the first log is made."""
+        root = self.shared.root
+        try:
+            make_folder(root)
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.problems.append(f'{root}: cannot be made: {problem.strerror}')
+            return []
+        return sorted(os.listdir(root))
+
+    cdef object open_folders(self, list folders):
+        cdef Log log
+        if not folders:
+            return
+        root = self.shared.root
+        known = self.known_logs()
+        root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name in folders:
+                if name.startswith(TRASH):
+                    remove_later(f'{root}/{name}')
+                elif is_log_folder(name):
+                    log = self.recover(name, root_fd, known.get(name))
+                    if log is not None:
+                        self.adopt(log)
+        finally:
+            os.close(root_fd)
+
+    cdef Log recover(self, str folder, int root_fd, list entry):
+        """The log in a folder, None when there is none in it, or none that can be opened: then it
+        is quarantined. `entry`: what the catalog says of it, or None."""
+        path = f'{self.shared.root}/{folder}'
+        try:
+            if entry is not None and catalog.is_still_so(root_fd, entry):
+                return open_known(self.shared, entry, self.policy_for, self.retention_for,
+                                  self.problems)
+            return open_log(self.shared, path, self.policy_for, self.retention_for,
+                            self.problems)
+        except Exception as problem:
+            self.quarantine(unescape(folder), path, problem)
+        return None
+
+    def quarantine(self, str name, str path, problem):
+        """A log cannot be opened: nobody may use its name, and its files stay as they are."""
+        reason = str(problem) or repr(problem)
+        self.quarantined[name] = path
+        self.shared.health.add(health.LOG, name, f'quarantined: {reason}')
+        self.shared.report('error', 'a log cannot be opened and is quarantined', log=name,
+                           path=path, reason=reason)
+
+    def retry(self, str name):
+        """Open a quarantined log again; None when its folder holds no log any more.
+
+        KeyError: no log of that name is quarantined. QuarantinedError: it still is.
+        """
+        cdef Log log = None
+        path = self.quarantined.pop(name)
+        self.shared.turn.tick()
+        try:
+            if os.path.lexists(path):
+                log = self.recover(os.path.basename(path), -1, None)
+        finally:
+            if name not in self.quarantined:
+                self.shared.health.remove(health.LOG, name)
+        if name in self.quarantined:
+            raise QuarantinedError(path)
+        if log is not None:
+            self.adopt(log)
+        self.shared.report('info', 'a log is not quarantined any more', log=name)
+        return log
+
+    def put_aside(self, str name):
+        """Take the folder of a quarantined log out of the way; its new path. KeyError: none of
+        that name is quarantined. OSError: nothing has changed."""
+        aside = put_aside(self.quarantined[name])
+        del self.quarantined[name]
+        self.shared.health.remove(health.LOG, name)
+        self.shared.report('warning', 'a quarantined log was put aside', log=name, path=aside)
+        return aside
+
+    def known_logs(self):
+        """What the last stop left of each log, by folder."""
+        try:
+            return catalog.take(self.shared.root)
+        except OSError as problem:
+            self.problems.append(f'{problem}: all logs are looked at')
+            return {}
+
+    def watch(self, watcher):
+        """Call watcher(log, cursor, made) when a log is made or deleted (cursor is None) or one
+        of its cursors; at once, so it must not wait. By name: what it names may be gone again."""
+        self.shared.watchers.append(watcher)
+
+    def unwatch(self, watcher):
+        """No more."""
+        self.shared.watchers.remove(watcher)
+
+    def adopt(self, Log log):
+        """Make a log known by its name."""
+        self.logs[log.name] = log
+        self.by_bytes[log.name.encode()] = log
+        log.on_unused = self.delete_log
+        log.touch()
+        self.shared.changed(log.name, None, True)
+
+    cdef Log find(self, const char *name, size_t n):
+        return self.by_bytes.get(PyBytes_FromStringAndSize(name, <Py_ssize_t>n))
+
+    def log(self, str name):
+        """The log of that name, or None."""
+        return self.logs.get(name)
+
+    def open_log(self, str name, bint ephemeral=False, str face=None):
+        """The log of that name, made if need be; an ephemeral one lives in memory. OSError.
+
+        `face`: the protocol whose own it is to be, see Log.face; None leaves that as it is.
+        """
+        cdef Log log = self.logs.get(name)
+        if log is not None:
+            if face is not None and log.face != face:
+                before = log.face
+                log.face = face
+                try:
+                    log.save(True)
+                except OSError:
+                    log.face = before
+                    raise
+                log.restamp()
+            return log
+        if name in self.quarantined:
+            raise QuarantinedError(self.quarantined[name])
+        folder = None
+        if not ephemeral and self.shared.root is not None:
+            folder = os.path.join(self.shared.root, escape(name))
+            os.makedirs(folder, exist_ok=True)
+        self.shared.turn.tick()
+        try:
+            return self.make_log(name, folder, ephemeral, face)
+        except OSError as problem:
+            if not relieved(self.shared, problem):
+                raise
+        return self.make_log(name, folder, ephemeral, face)
+
+    cdef Log make_log(self, str name, folder, bint ephemeral, str face):
+        cdef Log log
+        log = Log(self.shared, name, folder, os.urandom(16), self.policy_for(name), ephemeral)
+        log.face = face
+        configure(log, self.policy_for, self.retention_for)
+        try:
+            log.save()
+        except OSError:
+            log.close(True)
+            raise
+        self.adopt(log)
+        return log
+
+    def settings_of(self, Log log):
+        """What holds for a log: its own settings, and else what is configured."""
+        return effective(log, self.policy_for, self.retention_for)
+
+    def set_settings(self, Log log, dict settings):
+        """Replace a log's own settings, now and for good. OSError: nothing has changed."""
+        self.shared.turn.tick()
+        change(log, settings, self.policy_for, self.retention_for)
+
+    def delete_log(self, str name):
+        """Forget a log, its cursors and its files. OSError: nothing has changed."""
+        cdef Log log = self.logs.get(name)
+        if log is None:
+            return
+        trash = None
+        if log.folder is not None:
+            # first of all: a folder that stays would be found by the next log of this name
+            trash = os.path.join(self.shared.root, f'{TRASH}-{log.log_id.hex()}')
+            os.rename(log.folder, trash)
+        del self.logs[name]
+        del self.by_bytes[log.name.encode()]
+        self.shared.touched.discard(log)
+        gone = list(log.cursors)
+        log.close(True)
+        if trash is not None:
+            remove_later(trash)
+        for cursor in gone:
+            self.shared.changed(name, cursor, False)
+        self.shared.changed(name, None, False)
+
+    def keep_house(self):
+        """Every second: periodic syncs, files to close, space to give back."""
+        cdef Log log
+        self.shared.turn.tick()
+        self.shared.found_left = FOUND_SYNCS
+        for log in list(self.shared.touched):
+            housekeep(log)
+        self.timer = self.loop.call_later(1.0, self.keep_house)
+
+    @property
+    def behind(self):
+        """True while something that was accepted is not yet in its file, or not yet synced."""
+        cdef Log log
+        for log in self.logs.values():
+            if log.waiting_bytes or log.syncs or log.settled_ticket < log.ticket:
+                return True
+        return not all(worker.idle for worker in self.shared.workers)
+
+    async def settle(self):
+        """Wait until everything accepted has been answered for."""
+        while self.behind:
+            await asyncio.sleep(self.shared.settle_poll)
+
+    async def close(self):
+        """Write, sync and close everything."""
+        cdef Log log
+        if self.timer is not None:
+            self.timer.cancel()
+        self.shared.turn.end()
+        await self.settle()
+        for log in self.logs.values():
+            housekeep(log)
+            if log.sync_policy != SYNC_NONE:
+                sync(log)
+        await self.settle()
+        entries = []
+        for log in self.logs.values():
+            log.close()
+            entries.append((log, catalog.entry_of(log)))
+            log.abandon()
+        for worker in self.shared.workers:
+            worker.stop()
+            worker.reap()
+        self.finish_workers()
+        if self.shared.root is not None:
+            self.write_catalog(entries)
+
+    def write_catalog(self, entries):
+        """Leave behind what the logs are, for the next start; not if a disk has failed."""
+        if self.shared.write_errors or self.shared.sync_errors:
+            return
+        try:
+            catalog.save(self.shared.root, [
+                entry for log, entry in entries
+                if entry is not None and catalog.is_written(log)], self.problems)
+        except OSError as problem:
+            self.shared.report('warning', 'the next start must look at all logs',
+                               reason=str(problem))
+
+    def finish_workers(self):
+        """Hand the event descriptors back to the loop."""
+        for worker in self.shared.workers:
+            if self.loop is not None:
+                self.loop.remove_reader(worker.event_fd)
+            worker.close()
+
+
+def keep_all(name):
+    """No limits."""
+    return None
+
+
+def remove_later(path):
+    """Remove a folder without holding anybody up."""
+    threading.Thread(target=shutil.rmtree, args=(path, True), daemon=True).start()

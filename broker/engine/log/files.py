@@ -1,0 +1,183 @@
+"""Names and metadata of logs on disk.
+
+    <root>/<log name, escaped>/meta.json
+                               <first seq>.seg
+                               cursors/<cursor name, escaped>.cur
+
+Names are escaped because a topic may be called what no file can be.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import Any
+from urllib.parse import quote, unquote
+
+import orjson
+
+from broker.engine.log.segment import crc32c
+from broker.base.durable import sync_path
+
+META_VERSION = 1
+META = "meta.json"
+META_BYTES = 1 << 12  # more than nearly any has
+META_BYTES_MAX = 1 << 20  # far more than any has
+CURSORS = "cursors"
+CURSOR_SUFFIX = ".cur"
+SEGMENT_SUFFIX = ".seg"
+NEW_SUFFIX = ".new"  # not finished; removed at start
+UNREADABLE_SUFFIX = ".unreadable"  # put aside; kept
+ASIDE = ".unreadable-"  # begins the name of a log's folder that was put aside; kept
+ASIDE_NAME_CHARS = 200  # of the log's name in it: file names have 255 bytes
+SEQ_MAX = 1 << 62
+DROPPED_SUFFIX = ".dropped"  # ends the name of a segment that is about to be removed
+DROPPED = DROPPED_SUFFIX.encode()
+SPARE = "next.spare"  # the file of a segment to come; removed at start
+
+
+_LOG_ID = re.compile("[0-9a-f]{32}")
+_UNSUMMED = {
+    *("version", "name", "log_id", "created_ns", "paused", "frontier"),
+    *("settings", "face", "floor"),
+}
+
+
+class MetaError(Exception):
+    """The metadata of a log is of a version this build does not know, or beyond repair."""
+
+
+class GarbledMetaError(MetaError):
+    """The metadata of a log does not read."""
+
+
+class QuarantinedError(OSError):
+    """The log is there and could not be opened: its name is taken, nobody may use it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EIO, "the log could not be opened and is quarantined", path)
+
+
+def escape(name: str) -> str:
+    """A file name for any log or cursor name, short and reversible."""
+    quoted = quote(name, safe="")
+    return "%2E" + quoted[1:] if quoted.startswith(".") else quoted
+
+
+def unescape(name: str) -> str:
+    """The name that `escape` was given."""
+    return unquote(name)
+
+
+def is_log_folder(name: str) -> bool:
+    """Whether a file of that name can be a log's folder; others in the same place are not ours."""
+    return escape(unescape(name)) == name
+
+
+def put_aside(folder: str) -> str:
+    """Take the folder of a log out of the way; its new path. OSError: it is where it was."""
+    root, name = os.path.split(folder)
+    aside = os.path.join(root, f"{ASIDE}{name[:ASIDE_NAME_CHARS]}-{os.urandom(4).hex()}")
+    os.rename(folder, aside)
+    return aside
+
+
+def meta_of(log: Any, floor: int) -> dict[str, Any]:
+    """What is stored of a log beside its records; `floor`: none below it is there any more."""
+    follows = bool(log.cursors) and not log.paused
+    return {
+        "name": log.name,
+        "log_id": log.log_id.hex(),
+        "created_ns": log.created_ns,
+        "paused": log.paused,
+        "frontier": None if follows else log.frontier,
+        **({"settings": log.settings} if log.settings else {}),
+        **({"face": log.face} if log.face else {}),
+        **({"floor": floor} if floor > 1 else {}),
+        **({"unclaimed": True} if log.unclaimed else {}),
+    }
+
+
+def save_meta(folder: str, meta: dict[str, Any], *, durable: bool = False) -> None:
+    """Put the metadata of a log in place in one step; `durable`: safe against a power cut too.
+
+    What replaces other metadata is always on the disk first: else a power cut could leave a name
+    with nothing in it. The first metadata of a log are synced with its first records.
+    """
+    path = os.path.join(folder, META)
+    page = {"version": META_VERSION, **meta}
+    durable = durable or os.path.exists(path)
+    with open(path + NEW_SUFFIX, "wb") as file:
+        file.write(orjson.dumps({**page, "crc": crc_of(page)}, option=orjson.OPT_INDENT_2))
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(path + NEW_SUFFIX, path)
+    if durable:
+        sync_path(folder)
+
+
+def crc_of(page: dict[str, Any]) -> str:
+    """The checksum of metadata: of all else in the file, as compact JSON in order of keys."""
+    return f"{crc32c(orjson.dumps(page, option=orjson.OPT_SORT_KEYS)):08x}"
+
+
+def has_meta(folder: str, meta: dict[str, Any]) -> bool:
+    """Whether this is what the metadata of a log say already.
+
+    A frontier that is stored counts for nothing while there are cursors.
+    """
+    try:
+        found = load_meta(folder)
+    except (MetaError, OSError):
+        return False
+    if found is not None and meta["frontier"] is None:
+        found["frontier"] = None
+    return found == {"version": META_VERSION, **meta}
+
+
+def load_meta(folder: str) -> dict[str, Any] | None:
+    """The metadata of a log, None when there is none."""
+    path = f"{folder}/{META}"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        data = os.read(descriptor, META_BYTES)
+        if len(data) == META_BYTES:
+            data += os.read(descriptor, META_BYTES_MAX)
+        meta = orjson.loads(data)
+    except orjson.JSONDecodeError as problem:
+        raise GarbledMetaError(f"{path}: {problem}") from None
+    finally:
+        os.close(descriptor)
+    if not isinstance(meta, dict):
+        raise GarbledMetaError(f"{path}: this is no metadata")
+    stated = meta.pop("crc", None)
+    # before there was a checksum, files had certain keys only
+    whole = meta.keys() <= _UNSUMMED if stated is None else stated == crc_of(meta)
+    version = meta.get("version")
+    if whole and stated and isinstance(version, int) and version != META_VERSION:
+        raise MetaError(f"{path}: metadata version {version}; this build reads {META_VERSION}")
+    if not whole or version != META_VERSION or not _complete(meta):
+        raise GarbledMetaError(f"{path}: this is no metadata")
+    return meta
+
+
+def _complete(meta: dict[str, Any]) -> bool:
+    frontier, log_id = meta.get("frontier"), meta.get("log_id")
+    face, floor = meta.get("face"), meta.get("floor", 0)
+    return (
+        isinstance(meta.get("name"), str)
+        and isinstance(log_id, str)
+        and _LOG_ID.fullmatch(log_id) is not None
+        and isinstance(meta.get("created_ns"), int)
+        and isinstance(meta.get("paused"), bool)
+        and (face is None or isinstance(face, str))
+        and isinstance(meta.get("unclaimed", False), bool)
+        and isinstance(floor, int)
+        and 0 <= floor < SEQ_MAX
+        and (frontier is None or (isinstance(frontier, int) and 0 < frontier < SEQ_MAX))
+    )

@@ -1,0 +1,6 @@
+"""Holding a new log back until all its cursors are there."""
+
+from broker.engine.log.log import Log
+
+def hold(log: Log) -> None: ...
+def release(log: Log) -> None: ...

@@ -1,0 +1,13 @@
+"""Building a log out of records that another broker kept."""
+
+from collections.abc import Iterable
+
+from broker.engine.cursor.cursor import Cursor
+from broker.engine.log.log import Log
+
+def append_at(
+    log: Log, body: bytes, timestamp_ns: int, reader: bytes = b"", reply: bytes = b""
+) -> int: ...
+def pass_over(cursor: Cursor, first: int, behind: int) -> None: ...
+def stand(cursor: Cursor, next_seq: int, unacked: Iterable[int]) -> None: ...
+def set_attempts(cursor: Cursor, seq: int, attempts: int) -> bool: ...

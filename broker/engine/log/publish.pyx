@@ -1,0 +1,84 @@
+# cython: language_level=3
+"""Publishing from Python code: append, then wait until the log answers for it."""
+import asyncio
+import errno
+import os
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from broker.engine.log.log cimport Log
+from broker.runtime.interfaces cimport Session
+from broker.engine.log.segment cimport record_size
+from broker.runtime.types cimport record_t
+
+
+cdef class Waiter(Session):
+    """Resolves a future when a ticket is settled."""
+    cdef object future
+    cdef Log log
+    cdef uint64_t ticket
+
+    def __init__(self, future):
+        self.future = future
+
+    cdef void settled(self) noexcept:
+        if self.log.outcome(self.ticket) == 0:
+            self.log.wait(self)
+        elif not self.future.done():
+            self.future.set_result(None)
+
+
+async def publish(Log log, list bodies, int64_t not_before_ns=0):
+    """Append bodies as one run; returns when they are settled. OSError when they are not stored."""
+    cdef record_t rec
+    cdef bytes body
+    cdef uint64_t ticket = 0, first = 0
+    log.shared.turn.tick()
+    memset(&rec, 0, sizeof(rec))
+    if bodies and not log.reserve(sum([record_size(0, 0, <size_t>len(body)) for body in bodies])):
+        raise OSError(log.last_error or errno.EINVAL, log.refusal, log.name)
+    for body in bodies:
+        rec.data = <const char *>body
+        rec.total_len = <uint32_t>len(body)
+        ticket = log.append(&rec, not_before_ns, 0)
+        first = first or ticket
+        if ticket == 0:
+            raise OSError(log.last_error or errno.EINVAL, log.refusal, log.name)
+    await settled(log, ticket)
+    if ticket and log.failures is not None:
+        for failed_first, failed_last, error in log.failures:
+            if failed_first <= ticket and first <= failed_last:
+                raise OSError(error, os.strerror(error), log.name)
+
+
+async def settled(Log log, uint64_t ticket):
+    """Wait until the log has answered for a ticket: see outcome."""
+    cdef Waiter waiter
+    if log.outcome(ticket) == 0:
+        waiter = Waiter(asyncio.get_running_loop().create_future())
+        waiter.log = log
+        waiter.ticket = ticket
+        log.wait(waiter)
+        await waiter.future
+
+
+def append(Log log, bytes body, *, bytes headers=b'', bytes reply=b'', bytes subject=b'',
+           int64_t not_before_ns=0, uint8_t flags=0):
+    """Append one record; its ticket, or 0 when it is refused."""
+    cdef record_t rec
+    cdef bytes data = headers + body
+    memset(&rec, 0, sizeof(rec))
+    rec.subject = subject
+    rec.subject_len = <uint16_t>len(subject)
+    rec.reply = reply
+    rec.reply_len = <uint16_t>len(reply)
+    rec.data = data
+    rec.headers_len = <uint32_t>len(headers)
+    rec.total_len = <uint32_t>len(data)
+    return log.append(&rec, not_before_ns, flags)
+
+
+def outcome(Log log, uint64_t ticket):
+    """1 = stored as the policy wants it, 0 = not yet, -1 = failed."""
+    return log.outcome(ticket)

@@ -1,0 +1,13 @@
+"""Bringing a log onto the disk: what waits for it shares a sync."""
+
+from typing import final
+
+from broker.runtime.workers import JobOwner
+from broker.engine.log.log import Log
+
+@final
+class Round(JobOwner): ...
+
+async def synced(log: Log) -> None: ...
+def sync_now(log: Log) -> None: ...
+def durable_next(log: Log) -> int: ...

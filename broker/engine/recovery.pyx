@@ -1,0 +1,670 @@
+# cython: language_level=3
+"""Opening a log from its folder: the last segment is scanned, the others are taken as they are.
+
+A torn tail is cut (its bytes are kept beside the file); a damaged range in the middle is passed
+over and stays in the file. Older segments are verified when somebody reads them.
+"""
+import contextlib
+import os
+
+from libc.errno cimport EIO, EMFILE, ENFILE, ENOMEM, errno
+from libc.stdint cimport int64_t, uint64_t
+from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR
+
+from broker.engine.log.binding cimport Binding
+from broker.engine.catalog cimport read_small
+from broker.engine.cursor.cursor cimport Cursor
+from broker.runtime.facts cimport facts_of, facts_t
+from broker.engine.cursor.journal cimport OP_FLOOR, OP_PAUSE, Journal
+from broker.engine.log.log cimport Log
+from broker.runtime.mapping cimport faults_of, read_at
+from broker.engine.log.mishap cimport refuse
+from broker.engine.log.segment cimport FILE_HEADER_BYTES, Segment, record_get, stored_t
+from broker.engine.state cimport Shared
+from broker.engine.cursor.state cimport restore
+from broker.engine.log.retention cimport rest
+from broker.runtime.vfs cimport vfs_close, vfs_open, vfs_truncate, vfs_write
+
+from broker.engine.log.files import (
+    CURSOR_SUFFIX,
+    CURSORS,
+    DROPPED_SUFFIX,
+    META,
+    META_BYTES,
+    NEW_SUFFIX,
+    SEGMENT_SUFFIX,
+    SPARE,
+    UNREADABLE_SUFFIX,
+    GarbledMetaError,
+    MetaError,
+    escape,
+    load_meta,
+    put_aside,
+    unescape,
+)
+from broker.engine.health import RECORDS
+from broker.engine.cursor.journal import read_journal
+from broker.engine.log.segment import check_header, header_facts
+from broker.engine.settings import configure, valid
+from broker.base.durable import sync_path
+
+cdef enum:
+    TAIL_BYTES = 64     # zeros at the end of a file make it worth a look
+    SPARE_LOOK_BYTES = 1 << 16      # a spare file that begins with so many zeros has no records
+    LOOK_BYTES = 1 << 20    # read at a time when a file is looked through
+
+
+cdef int64_t RECENT_NS = 600 * 1000000000   # who wrote a file so long before the last has synced it
+
+
+def open_log(Shared shared, folder, policy_for, retention_for, list problems):
+    """The log in `folder`; None when there is none in it. What was wrong goes to `problems`."""
+    cdef Log log
+    take_spare(folder)
+    names = os.listdir(folder)
+    paths = segment_paths(folder, names)
+    meta = read_meta(folder, names, paths, problems)
+    if meta is None:
+        return None
+    if escape(meta['name']) != os.path.basename(folder):
+        raise MetaError(f'{folder}: the metadata belong to the log {meta["name"]!r}')
+    if not valid(meta.get('settings', {})):
+        problems.append(f'{folder}: the settings of the log make no sense and are left out')
+        del meta['settings']
+    log = new_log(shared, folder, meta, policy_for, retention_for)
+    try:
+        open_segments(log, paths, problems)
+        if CURSORS in names:
+            open_cursors(log, problems)
+        begin(log, meta)
+    except BaseException:
+        let_go(log)
+        raise
+    if meta.pop('made', False):
+        try:
+            log.save(True)
+        except OSError as problem:
+            problems.append(f'{folder}: the metadata cannot be saved: {problem}')
+    rest(log)
+    found(log)
+    return log
+
+
+def open_known(Shared shared, list entry, policy_for, retention_for, list problems):
+    """The log that the catalog has this entry of; its files are not opened now."""
+    cdef Log log
+    cdef Segment segment
+    cdef uint64_t end = 0
+    folder_name, _, meta, segments, cursors = entry
+    folder = f'{shared.root}/{folder_name}'
+    log = new_log(shared, folder, meta, policy_for, retention_for)
+    for first_seq, next_seq, size, changed_ns in segments:
+        segment = add_segment(log, f'{folder}/{first_seq:020d}{SEGMENT_SUFFIX}', first_seq)
+        segment.next_seq = next_seq
+        segment.size = size
+        segment.planned = (segment.size + 7) & ~<size_t>7
+        segment.cap = max(shared.segment_bytes, segment.planned)
+        segment.changed_ns = changed_ns
+    segment.active = True
+    log.active = segment
+    stand_at_end(log)
+    try:
+        for name, size, floor, paused in cursors:
+            path = f'{folder}/{CURSORS}/{escape(name)}{CURSOR_SUFFIX}'
+            if size:
+                take_cursor(log, name, path, size, floor, paused)
+            else:
+                end = max(end, open_cursor(log, name, path, problems))
+        go_behind(log, end, problems)
+        begin(log, meta)
+    except BaseException:
+        let_go(log)
+        raise
+    if meta.get('unsynced'):
+        found(log)
+    return log
+
+
+cdef void let_go(Log log) noexcept:
+    """The log cannot be opened: leave its files as they are, and nothing of it in memory."""
+    cdef Cursor cursor
+    cdef Segment segment
+    log.deleted = True
+    if log.binding is not None:
+        (<Binding>log.binding).cut()
+        log.binding = None
+    log.shared.turn.disarm(log)
+    log.shared.touched.discard(log)
+    for cursor in log.cursors.values():
+        cursor.journal = None       # what it has to say is not written
+        cursor.close()
+    log.cursors.clear()
+    for segment in log.segments:
+        vfs_close(segment.fd)
+        segment.fd = -1
+    log.segments.clear()
+    log.active = None
+
+
+cdef void found(Log log) noexcept:
+    """The process before may have ended without a sync: what was written last counts as on the disk
+    when it has been synced now."""
+    cdef Segment segment
+    cdef Py_ssize_t i
+    cdef int64_t newest_ns
+    if log.active is None:
+        return
+    newest_ns = log.active.changed_ns
+    for i in range(len(log.segments) - 1, -1, -1):
+        segment = log.segments[i]
+        if segment is not log.active and (
+                segment.changed_ns < newest_ns - RECENT_NS - 2 * log.sync_period_ns):
+            break
+        segment.dirty = True
+        log.durable = segment.first_seq
+    log.unsynced = True
+
+
+cdef Log new_log(Shared shared, folder, meta, policy_for, retention_for):
+    """A log as its metadata say, without its records."""
+    cdef Log log
+    name = meta['name']
+    log = Log(shared, name, folder, bytes.fromhex(meta['log_id']), policy_for(name))
+    log.settings = meta.get('settings', {})
+    configure(log, policy_for, retention_for)
+    log.created_ns = meta['created_ns']
+    log.face = meta.get('face')
+    log.paused = meta['paused']
+    log.unclaimed = meta.get('unclaimed', False)
+    return log
+
+
+cdef object begin(Log log, meta):
+    """All of the log is there: let it go on where it was."""
+    if log.cursors and not log.paused:
+        log.frontier = log.visible
+    elif meta['frontier'] is not None:
+        log.frontier = min(max(meta['frontier'], log.first_seq), log.visible)
+    else:
+        log.frontier = log.first_seq
+    log.durable = log.answered = log.visible
+    log.start_cursors()
+    log.floor = min(meta.get('floor', 0), log.visible)     # what is below goes when it may
+    # nothing is trimmed here: the housekeeping does, once it is known what readers of files hold
+
+
+def read_meta(folder, names, list paths, list problems):
+    """The log's metadata; made again from what else is there if they are lost or do not read.
+
+    None when there is no log in the folder. One that was made just before the power went can be
+    nothing but empty files, or parts of records: nothing in it was promised to anybody, and it is
+    put aside. MetaError: there are records that nobody can read without the metadata.
+    """
+    garbled = False
+    try:
+        meta = load_meta(folder)
+    except GarbledMetaError as problem:
+        problems.append(str(problem))
+        garbled = True
+        meta = None
+    if meta is not None:
+        return meta
+    if paths:
+        meta = meta_from(paths, folder)
+        if meta is None and holds_records(paths):
+            if not never_synced(folder, paths):
+                raise MetaError(f'{folder}: no metadata and no readable segment header')
+            garbled = True
+            for _, path in paths:
+                os.rename(path, path + UNREADABLE_SUFFIX)
+            paths.clear()
+    if meta is None and knows_cursors(folder, names):
+        # without records any id is as good as the one that was lost
+        meta = meta_for(folder, os.urandom(16))
+    if meta is not None:
+        if meta['face'] is None and CURSORS in names:
+            # its cursors may say whose own it is: not for sure, so an operator has to claim it
+            meta['face'] = face_of_cursors(f'{folder}/{CURSORS}')
+            meta['unclaimed'] = meta['unclaimed'] or meta['face'] is not None
+        if garbled:
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(f'{folder}/{META}', f'{folder}/{META}{UNREADABLE_SUFFIX}')
+        problems.append(f'{folder}: the metadata are made again from what is there' + (
+            '; nothing of the log is dropped before it is claimed' if meta['unclaimed'] else ''))
+    elif paths or garbled or CURSORS in names:
+        aside = put_aside(folder)
+        problems.append(f'{folder}: nothing was stored there yet; it is put aside as {aside}')
+    return meta
+
+
+def face_of_cursors(cursors):
+    """The protocol that has named a cursor, as FACE:NAME; other names have no colon."""
+    for name in os.listdir(cursors):
+        face, colon, _ = unescape(name).partition(':')
+        if colon and name.endswith(CURSOR_SUFFIX):
+            return face
+    return None
+
+
+def never_synced(folder, paths):
+    """Whether the log was made and not synced once: its metadata and the headers of its segments
+    are empty or nothing but zeros. OSError.
+
+    A power cut leaves that of a log without a promise: with a log's first sync its metadata and
+    the header of its file reach the disk, whatever of them may be damaged later.
+    """
+    with contextlib.suppress(FileNotFoundError), open(f'{folder}/{META}', 'rb') as file:
+        if file.read(META_BYTES).strip(b'\0'):
+            return False
+    for _, path in paths:
+        with open(path, 'rb', buffering=0) as file:
+            if file.read(FILE_HEADER_BYTES).strip(b'\0'):
+                return False
+    return True
+
+
+def holds_records(paths):
+    """Whether there is anything but zeros behind the header of any segment. OSError."""
+    for _, path in paths:
+        with open(path, 'rb', buffering=0) as file:
+            file.seek(FILE_HEADER_BYTES)
+            while data := file.read(LOOK_BYTES):
+                if data.strip(b'\0'):
+                    return True
+    return False
+
+
+def knows_cursors(folder, names):
+    """Whether the journal of any cursor has something to say. OSError, FormatError."""
+    if CURSORS not in names:
+        return False
+    cursors = f'{folder}/{CURSORS}'
+    return any(
+        read_journal(f'{cursors}/{name}')[1]
+        for name in os.listdir(cursors) if name.endswith(CURSOR_SUFFIX))
+
+
+def segment_paths(folder, names):
+    """The segment files among the names in a folder with their first seqs, oldest first."""
+    found = []
+    for name in names:
+        if name.endswith(SEGMENT_SUFFIX):
+            stem = name[:-len(SEGMENT_SUFFIX)]
+            if stem.isdigit():
+                found.append((int(stem), f'{folder}/{name}'))
+        elif name.endswith((DROPPED_SUFFIX, SEGMENT_SUFFIX + NEW_SUFFIX)):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))   # else the next start tries again
+    return sorted(found)
+
+
+def take_spare(folder):
+    """Give a spare file that has become a segment its name back; one that is empty is removed.
+
+    A power cut may undo the rename and keep what was written to the file. OSError.
+    """
+    path = os.path.join(folder, SPARE)
+    try:
+        with open(path, 'rb') as file:
+            head = file.read(SPARE_LOOK_BYTES)
+    except FileNotFoundError:
+        return
+    if not head.strip(b'\0'):
+        os.unlink(path)
+        return
+    header = check_header(head, path)
+    named = path + UNREADABLE_SUFFIX
+    others = segment_paths(folder, os.listdir(folder))
+    if header is not None and header[0] == (log_id_of(folder, others) or header[0]) and (
+            header[1] > max((seq for seq, _ in others), default=0)):
+        named = os.path.join(folder, f'{header[1]:020d}{SEGMENT_SUFFIX}')
+    elif os.path.exists(named):
+        named = f'{path}.{os.urandom(8).hex()}{UNREADABLE_SUFFIX}'
+    sync_path(path)
+    os.rename(path, named)
+    sync_path(folder)
+
+
+cdef object log_id_of(folder, paths):
+    """The id of the log in a folder as its metadata or another segment have it; None = unknown."""
+    try:
+        meta = load_meta(folder)
+    except MetaError:
+        meta = None
+    if meta is not None:
+        return bytes.fromhex(meta['log_id'])
+    for _, path in paths:
+        header = check_header(head_of(path), path)
+        if header is not None:
+            return header[0]
+    return None
+
+
+cdef bytes head_of(path):
+    """The file header; empty if it cannot be read."""
+    cdef char head[FILE_HEADER_BYTES]
+    cdef ssize_t got
+    with open(path, 'rb', buffering=0) as file:
+        got = read_at(file.fileno(), head, FILE_HEADER_BYTES, 0)
+    return head[:max(<ssize_t>0, got)]
+
+
+def meta_from(paths, folder):
+    """Metadata for a folder that has lost its own: segment headers have the log's id, and whose own
+    it is. A log that had settings of its own, or whose headers do not say, is unclaimed. None when
+    no header reads."""
+    for _, path in reversed(paths):
+        head = head_of(path)
+        header = check_header(head, path)
+        if header is not None:
+            face, own = header_facts(head) or (None, True)
+            return meta_for(folder, header[0], face, own)
+    return None
+
+
+def meta_for(folder, bytes log_id, face=None, bint unclaimed=False):
+    """Metadata of a log of which no more is known."""
+    return {'name': unescape(os.path.basename(folder)), 'log_id': log_id.hex(),
+            'created_ns': 0, 'paused': False, 'frontier': None, 'face': face,
+            'unclaimed': unclaimed, 'made': True}
+
+
+cdef object open_segments(Log log, list paths, list problems):
+    """Take over the segment files; scan the last one and open it for appending."""
+    cdef Segment segment
+    cdef Segment before = None
+    for position, (first_seq, path) in enumerate(paths):
+        segment = add_segment(log, path, first_seq)
+        take_file(segment, position == len(paths) - 1, problems)
+        segment.cap = max(log.shared.segment_bytes, segment.size)
+        if before is not None:
+            before.next_seq = first_seq
+        before = segment
+    if before is not None:
+        take_last(log, before, problems)
+        stand_at_end(log)
+
+
+cdef Segment add_segment(Log log, path, uint64_t first_seq):
+    """The next file of a log; what is in it is said by the caller."""
+    cdef Segment segment = Segment()
+    segment.path = os.fsencode(path)
+    segment.first_seq = segment.next_seq = first_seq
+    segment.salt = log.salt
+    log.segment_ids += 1
+    segment.id = log.segment_ids
+    segment.known_to_folder = True
+    log.segments.append(segment)
+    return segment
+
+
+cdef void stand_at_end(Log log) noexcept:
+    """The next record comes behind the last segment."""
+    log.next_seq = log.visible = log.active.next_seq
+    log.trim_at = (<Segment>log.segments[0]).next_seq if len(log.segments) > 1 else <uint64_t>-1
+
+
+cdef object take_file(Segment segment, bint last, list problems):
+    """Read size and file header: refuse a foreign version, report damage. The last one stays
+    open for writing."""
+    cdef int fd = -1
+    cdef facts_t facts
+    cdef ssize_t got
+    cdef ssize_t tail_len = 0
+    cdef char head[FILE_HEADER_BYTES]
+    cdef char end[TAIL_BYTES]
+    cdef int error = vfs_open(segment.path, O_RDWR if last else O_RDONLY, &fd)
+    path = os.fsdecode(segment.path)
+    if error:
+        raise OSError(error, os.strerror(error), path)
+    try:
+        error = facts_of(fd, &facts)
+        if error:
+            raise OSError(error, os.strerror(error), path)
+        got = read_at(fd, head, FILE_HEADER_BYTES, 0)
+        if got < 0 and errno != EIO:
+            raise OSError(errno, os.strerror(errno), path)
+        # a sector that does not read is damage like any other: a scan or a reader will see of what
+        got = max(<ssize_t>0, got)
+        if not last:
+            tail_len = max(<ssize_t>0, read_at(
+                fd, end, TAIL_BYTES, max(<int64_t>0, <int64_t>facts.size - TAIL_BYTES)))
+    finally:
+        if last:
+            segment.fd = fd
+        else:
+            vfs_close(fd)
+    segment.size = segment.planned = facts.size
+    tail = end[:tail_len]
+    if tail and not tail.strip(b'\0'):
+        find_end(segment, problems)
+    segment.changed_ns = facts.modified_ns
+    # the process may have ended, or the disk been full, between making a file and its header
+    segment.bare = last and (segment.size < FILE_HEADER_BYTES or (
+        got > 0 and not head[:got].strip(b'\0')))
+    if check_header(head[:got], path) is None and not segment.bare:
+        problems.append(f'{path}: file header is damaged')
+
+
+cdef object find_end(Segment segment, list problems):
+    """A full segment that ends with zeros: the process ended before they were cut, unless they are
+    the last record's. It is taken to end where the records do."""
+    cdef size_t size = segment.size
+    segment.cap = size
+    cut, _ = segment.scan()
+    for start, end in segment.quarantined or ():
+        problems.append(f'{os.fsdecode(segment.path)}: bytes {start} to {end} do not read')
+    tail = (<char *>segment.map())[segment.size:size] if cut else b''
+    segment.unmap()
+    segment.ready = 0
+    if tail.strip(b'\0'):
+        segment.size = segment.planned = size       # it is no torn tail: who reads it will see
+
+
+cdef object take_last(Log log, Segment segment, list problems):
+    """Scan the last segment, cut a torn tail, and make it the active one."""
+    path = os.fsdecode(segment.path)
+    if segment.size < FILE_HEADER_BYTES:
+        segment.size = segment.planned = FILE_HEADER_BYTES
+    cut, bad = scan(segment)
+    if bad:
+        log.shared.health.add(RECORDS, log.name, 'some do not read and are passed over')
+        for start, end in segment.quarantined:
+            log.shared.quarantined_ranges += 1
+            log.shared.quarantined_bytes += end - start
+            problems.append(f'{path}: bytes {start} to {end} do not read and are passed over')
+    if cut:
+        try:
+            cut_torn(log, segment, cut, problems)
+        except OSError as problem:
+            leave_torn(log, segment, cut, problem, problems)
+    if segment.bare and segment.planned > segment.start():
+        segment.bare = False
+        problems.append(f'{path}: file header is damaged')
+    if segment.bare:
+        give_header(log, segment, problems)
+    if segment.delayed:
+        find_delays(log, segment)
+    if faults_of(&segment.file):
+        segment.cap = segment.planned   # what comes goes into a new file
+    segment.active = True
+    log.active = segment
+
+
+cdef object cut_torn(Log log, Segment segment, size_t cut, list problems):
+    """Cut the bytes behind the last good record, and keep a copy unless they are zeros. OSError:
+    they are still there."""
+    cdef int error
+    path = os.fsdecode(segment.path)
+    torn = keep_torn(path, segment.size, cut)
+    error = vfs_truncate(segment.fd, <int64_t>segment.size)
+    if error and torn:
+        raise OSError(error, os.strerror(error), path)
+    segment.zeroed = error != 0     # zeros harm nobody: they are cut later
+    if torn:
+        log.shared.torn_bytes += cut
+        problems.append(f'{path}: a torn tail of {cut} bytes was cut at {segment.size}')
+
+
+cdef object leave_torn(Log log, Segment segment, size_t cut, problem, list problems):
+    """A torn tail that cannot be copied or cut (the disk is full) stays where it is: the file gets
+    no more records, and is not removed when everybody is done with it. OSError."""
+    cdef int error
+    path = os.fsdecode(segment.path)
+    problems.append(f'{path}: a torn tail of {cut} bytes stays at {segment.size}: '
+                    f'{problem.strerror or problem}')
+    if segment.planned > segment.start():
+        segment.quarantine(segment.size, segment.size + cut)
+        log.shared.quarantined_ranges += 1
+        log.shared.quarantined_bytes += cut
+        segment.cap = segment.planned       # the next record begins a new file
+        return
+    # not one record is good: the new file would have the name of this one
+    os.rename(path, free_name(f'{path}.torn-0'))
+    vfs_close(segment.fd)
+    segment.fd = -1
+    error = vfs_open(segment.path, O_RDWR | O_CREAT | O_EXCL, &segment.fd)
+    if error:
+        raise OSError(error, os.strerror(error), path)
+    segment.bare = True
+
+
+cdef object give_header(Log log, Segment segment, list problems):
+    """Write the header of a file without records; on a full disk the first append has to."""
+    cdef bytes head = log.header(segment.first_seq)
+    cdef int error = vfs_write(segment.fd, head, FILE_HEADER_BYTES, 0)
+    segment.bare = error != 0
+    if error:
+        problems.append(f'{os.fsdecode(segment.path)}: no header yet: {os.strerror(error)}')
+
+
+cdef object find_delays(Log log, Segment segment):
+    """Let the log know which records of a segment are to wait."""
+    cdef const char *base = segment.map()
+    cdef size_t at = segment.start(), step
+    cdef stored_t s
+    while at < segment.size:
+        at = segment.hop(at)
+        if at >= segment.size:
+            break
+        step = record_get(base + at, segment.size - at, segment.salt, False, &s)
+        if step == 0:
+            break
+        if s.not_before_ns > log.shared.turn.wall_ns:
+            log.delay(s.rec.seq, s.not_before_ns)
+        at += step
+
+
+cdef object scan(Segment segment):
+    """As segment.scan; a small file is not mapped for it."""
+    segment.base = read_small(segment.fd, segment.size)
+    if segment.base == NULL:
+        return segment.scan()
+    try:
+        return segment.scan()
+    finally:
+        segment.base = NULL
+
+
+def keep_torn(path, offset, size):
+    """Copy what is about to be cut, unless it is nothing but zeros; whether it was more."""
+    with open(path, 'rb') as file:
+        file.seek(offset)
+        torn = file.read(size)
+    if not torn.strip(b'\0'):
+        return False
+    copy = free_name(f'{path}.torn-{offset}')
+    try:
+        with open(copy, 'wb') as file:
+            file.write(torn)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(copy)     # half a copy is none
+        raise
+    return True
+
+
+def free_name(path):
+    """The path, or one like it at which there is nothing yet: what was put aside stays."""
+    return f'{path}.{os.urandom(4).hex()}' if os.path.lexists(path) else path
+
+
+cdef object open_cursors(Log log, list problems):
+    """Restore every cursor from its journal."""
+    cdef uint64_t end = log.visible
+    folder = f'{log.folder}/{CURSORS}'
+    for file_name in sorted(os.listdir(folder)):
+        path = f'{folder}/{file_name}'
+        if file_name.endswith(NEW_SUFFIX):
+            with contextlib.suppress(OSError):
+                os.unlink(path)     # a snapshot that was not finished
+        if file_name.endswith(CURSOR_SUFFIX):
+            name = unescape(file_name[:-len(CURSOR_SUFFIX)])
+            end = max(end, open_cursor(log, name, path, problems))
+    go_behind(log, end, problems)
+
+
+cdef object go_behind(Log log, uint64_t end, list problems):
+    """Cursors know of records below `end`: their seqs must not be used again, even if the file has
+    lost them."""
+    if end > log.visible:
+        problems.append(f'{log.folder}: records {log.visible} to {end - 1} are missing')
+        try:
+            log.skip_to(end)
+        except OSError as problem:
+            # nothing can be appended now; consumers can go on, and make room
+            if log.active is not None:
+                log.active.cap = log.active.planned     # the next record begins a new file
+            refuse(log, problem)
+
+
+cdef object take_cursor(Log log, str name, path, size_t journal_bytes, uint64_t floor,
+                        bint paused):
+    """A cursor that is done with all below `floor` and has seen nothing else."""
+    cdef Cursor cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
+    restore(cursor, [(OP_FLOOR, floor, 0, 0), (OP_PAUSE, paused, 0, 0)])
+    cursor.journal.adopt(journal_bytes)
+    log.cursors[name] = cursor
+
+
+def keeps_end(path, size_t good, size_t unread):
+    """Copy the end of a journal that does not read; whether it can be cut then. On a full disk
+    the whole file gets a second name instead, and a new one takes its place later. OSError."""
+    try:
+        keep_torn(path, good, unread)
+    except OSError:
+        os.link(path, free_name(f'{path}.torn-{good}'))
+        return False
+    return True
+
+
+cdef uint64_t open_cursor(Log log, str name, path, list problems) except? 0:
+    """Restore a cursor from its journal; the seq behind the highest one it knows of."""
+    cdef uint64_t end = log.visible
+    cdef Cursor cursor
+    try:
+        ops, good, unread = read_journal(path)
+    except OSError as problem:
+        if problem.errno in (EMFILE, ENFILE, ENOMEM):
+            raise       # it is not the file's fault
+        problems.append(f'{problem}: the journal is put aside, its records are given again')
+        ops, good, unread = [], 0, 1
+    else:
+        if unread:
+            problems.append(f'{path}: {unread} bytes at the end do not read')
+        elif not good:
+            problems.append(f'{path}: the journal is empty, its records are given again')
+    cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
+    try:
+        end = restore(cursor, ops)
+    except OverflowError:
+        problems.append(f'{path}: the journal makes no sense, its records are given again')
+        cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
+        unread += good
+        good = 0
+    if good and (not unread or keeps_end(path, good, unread)):
+        cursor.journal.adopt(good)
+    elif unread and not good:
+        os.rename(path, free_name(path + UNREADABLE_SUFFIX))
+    log.cursors[name] = cursor
+    return end

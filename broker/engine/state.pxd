@@ -1,0 +1,64 @@
+# cython: language_level=3
+"""What all logs of one engine share."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from broker.runtime.workers cimport Worker
+from broker.routing.router cimport Router
+from broker.runtime.turn cimport Turn
+
+
+cdef class Shared:
+    cdef readonly Turn turn
+    cdef readonly Worker writer         # appends and journals
+    cdef readonly Worker syncer         # fdatasync, and closing what may be under sync
+    cdef readonly Worker second_syncer  # the same, for a second sync of a log at the same time
+    cdef readonly Worker loader         # cold reads
+    cdef readonly Worker mender         # copies of doubtful segments
+    cdef readonly Router router         # live subscribers
+    cdef readonly object root           # str: folder of all logs; None = everything in memory
+    cdef public object report           # report(level, text, **fields): the engine's log lines
+    cdef public size_t segment_bytes    # a segment is closed above it
+    cdef public size_t append_bytes_max     # per log, waiting for the disk; more: publishers pause
+    cdef public size_t memory_bytes_max     # of one log in memory
+    cdef public size_t memory_segment_bytes     # steps in which such a log grows
+    cdef public size_t load_bytes           # one cold read
+    cdef public size_t journal_bytes_min    # a shorter journal is not compacted
+    cdef public size_t spare_rate           # bytes a second from which on files are made beforehand
+    cdef public size_t reclaim_bytes        # an idle, fully acked segment above it is given back
+    cdef public size_t pump_bytes_max       # handed out per cursor and turn
+    # Short writes are done on the loop while that is fast: see write_inline.
+    cdef public size_t inline_bytes         # a longer write always goes to the writer; 0 = all do
+    cdef public int64_t inline_stall_ns     # one that took longer sends the next ones to the writer
+    cdef public int64_t inline_pause_ns     # for so long, and twice as long each time
+    cdef public int64_t inline_pause_max_ns
+    cdef int64_t inline_pause           # the pause in force
+    cdef int64_t inline_after_ns        # monotonic; not before
+    cdef bint uncut                     # the last inline write failed and could not be taken back
+    cdef int found_left                 # logs found at start that may still be synced this second
+    cdef readonly uint64_t inline_writes, inline_stalls
+    cdef public int64_t retry_ns            # after a failed write, appends are refused for so long
+    cdef public uint32_t entries_max        # per cursor: in flight, deferred and to be given again
+    cdef public uint64_t deferred_max       # of all cursors together
+    cdef public uint64_t deferred           # ... that they do hold
+    cdef public uint64_t window_max         # per cursor: records between ack floor and last ack
+    cdef public int64_t ack_latency_ns      # window of each cursor's latencies; 0 = not kept
+    cdef public double settle_poll      # seconds between looks while a stopping engine settles
+    cdef public bint to_live, from_live     # the two crossings between logs and live subscribers
+    cdef public tuple private_subjects      # prefixes (bytes) of names that never cross
+    cdef public object new_cursor       # called with each cursor that is made; None = nobody
+    cdef object events                  # an EventLog, told of each delivery; None = nobody
+    cdef readonly object health         # a Health: what is wrong with the data folder, for long
+    cdef readonly list watchers         # called with (log, cursor or None, made): see Engine
+    cdef readonly set touched           # logs that the housekeeping must look at
+    # counters for monitoring
+    cdef public uint64_t bytes_written, write_errors, sync_errors
+    cdef public uint64_t torn_bytes, quarantined_bytes, quarantined_ranges
+    cdef public uint64_t syncs
+    cdef public double sync_seconds
+    cdef readonly list sync_buckets     # counts by SYNC_BUCKETS
+
+    cdef uint64_t deferred_share(self) noexcept     # what one cursor may hold back now
+    cdef bint may_inline(self, size_t n) noexcept
+    cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept
+    cdef void changed(self, str log, cursor, bint made)
+    cdef void note_sync(self, int64_t took_ns) noexcept

@@ -1,0 +1,71 @@
+"""What all logs of one engine share."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from broker.engine.cursor.cursor import Cursor
+from broker.engine.health import Health
+from broker.runtime.workers import Worker
+from broker.engine.log.log import Log
+from broker.routing.router import Router
+from broker.runtime.turn import Turn
+
+SYNC_BUCKETS: tuple[float, ...]
+
+@final
+class Shared:
+    turn: Turn
+    writer: Worker
+    syncer: Worker
+    second_syncer: Worker
+    loader: Worker
+    router: Router
+    root: str | None
+    report: Callable[..., object]
+    segment_bytes: int
+    append_bytes_max: int
+    memory_bytes_max: int
+    memory_segment_bytes: int
+    load_bytes: int
+    journal_bytes_min: int
+    reclaim_bytes: int
+    pump_bytes_max: int
+    inline_bytes: int
+    inline_stall_ns: int
+    inline_pause_ns: int
+    inline_pause_max_ns: int
+    inline_writes: int
+    inline_stalls: int
+    retry_ns: int
+    entries_max: int
+    deferred_max: int
+    deferred: int
+    window_max: int
+    ack_latency_ns: int
+    settle_poll: float
+    to_live: bool
+    from_live: bool
+    health: Health
+    watchers: list[Callable[[str, str | None, bool], object]]
+    touched: set[Log]
+    private_subjects: tuple[bytes, ...]
+    new_cursor: Callable[[Cursor], object] | None
+    bytes_written: int
+    write_errors: int
+    sync_errors: int
+    torn_bytes: int
+    quarantined_bytes: int
+    quarantined_ranges: int
+    syncs: int
+    sync_seconds: float
+    sync_buckets: list[int]
+    def __init__(
+        self,
+        turn: Turn,
+        router: Router,
+        root: str | None,
+        report: Callable[..., object],
+        limits: Mapping[str, Any],
+    ) -> None: ...
+    @property
+    def workers(self) -> tuple[Worker, Worker, Worker]: ...

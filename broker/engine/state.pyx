@@ -1,0 +1,93 @@
+# cython: language_level=3
+"""What all logs of one engine share: the turn, the workers, the limits, the counters."""
+from libc.stdint cimport int64_t
+
+from broker.runtime.workers cimport Worker, monotonic_ns
+from broker.routing.router cimport Router
+from broker.runtime.turn cimport Turn
+from broker.runtime.vfs cimport vfs_truncate, vfs_write
+
+from broker.engine.health import Health
+
+cdef enum:
+    DEFERRED_MIN = 1024     # one cursor may hold back, however many there are
+
+# Upper bounds of the sync latency histogram, in seconds.
+SYNC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+cdef class Shared:
+    def __init__(self, Turn turn, Router router, root, report, limits):
+        """`limits`: the engine's numbers by name, each set on the attribute of that name."""
+        self.turn = turn
+        self.router = router
+        self.root = root
+        self.private_subjects = ()
+        self.report = report
+        for name, value in limits.items():
+            setattr(self, name, value)
+        self.touched = set()
+        self.health = Health()
+        self.watchers = []
+        self.writer = Worker('log-writer')
+        self.syncer = Worker('log-syncer')
+        self.second_syncer = Worker('log-syncer-2')
+        self.loader = Worker('log-loader')
+        self.mender = Worker('log-mender')
+        self.sync_buckets = [0] * (len(SYNC_BUCKETS) + 1)
+
+    cdef uint64_t deferred_share(self) noexcept:
+        return <uint64_t>-1 if self.deferred < self.deferred_max else <uint64_t>DEFERRED_MIN
+
+    cdef bint may_inline(self, size_t n) noexcept:
+        """A short write may be done here and now: the writer is idle and writes have been quick."""
+        return (n <= self.inline_bytes and self.writer.submitted == self.writer.reaped
+                and self.turn.now_ns >= self.inline_after_ns)
+
+    cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept:
+        """Write without leaving the loop; 0 or an errno, as the writer would say.
+
+        Handing a write to the thread and hearing of its end costs two wake-ups, several times
+        what a short write into the page cache takes. But when the kernel makes writers wait for
+        the disk, the loop must not be among them: one slow write, and the thread takes over.
+        """
+        cdef int64_t before = monotonic_ns(), took
+        cdef int error = vfs_write(fd, data, n, offset)
+        self.uncut = False
+        if error:
+            # what got in must not look like a record later
+            self.uncut = vfs_truncate(fd, offset) != 0
+        took = monotonic_ns() - before
+        self.inline_writes += 1
+        if took > self.inline_stall_ns:
+            self.inline_stalls += 1
+            if before > self.inline_after_ns + 16 * self.inline_pause or self.inline_pause == 0:
+                self.inline_pause = self.inline_pause_ns
+            else:
+                self.inline_pause = min(2 * self.inline_pause, self.inline_pause_max_ns)
+            self.inline_after_ns = before + took + self.inline_pause
+            self.report('debug', 'a write was slow: the writer thread takes over',
+                        seconds=took / 1e9, bytes=n, pause_seconds=self.inline_pause / 1e9)
+        return error
+
+    cdef void changed(self, str log, cursor, bint made):
+        """A log, or a cursor of it, was made or deleted."""
+        for watcher in self.watchers:
+            try:
+                watcher(log, cursor, made)
+            except Exception as problem:
+                self.report('error', 'a watcher failed', log=log, reason=repr(problem))
+
+    cdef void note_sync(self, int64_t took_ns) noexcept:
+        cdef double seconds = took_ns / 1e9
+        cdef Py_ssize_t i = 0
+        while i < len(SYNC_BUCKETS) and seconds > SYNC_BUCKETS[i]:
+            i += 1
+        self.sync_buckets[i] += 1
+        self.syncs += 1
+        self.sync_seconds += seconds
+
+    @property
+    def workers(self):
+        """All of them; the loop calls `reap` of each when its event_fd is readable."""
+        return (self.writer, self.syncer, self.second_syncer, self.loader, self.mender)

@@ -1,0 +1,283 @@
+"""Taking over the data folder of an nsqd, topic by topic, so that it can be ended at any moment.
+
+Each topic is built in a folder of its own beside the logs, synced, and then renamed into its place.
+What is finished stands in a progress file; the topic about to be renamed stands there with the id
+of its log, so that whoever goes on knows whether that has happened. The source is only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import orjson
+
+from broker import limits
+from broker.engine.engine import Engine
+from broker.engine.log.files import MetaError, escape, load_meta
+from broker.engine.log.importing import append_at, pass_over, set_attempts
+from broker.routing.router import Router
+from broker.base.durable import make_folder, sync_path
+from broker.base.lockfile import DataLock, DataLockedError
+from broker.net.listener import Runtime
+from broker.importers.diskqueue import (
+    METADATA,
+    Problem,
+    Queue,
+    SourceError,
+    Topic,
+    messages,
+    read_folder,
+)
+from broker.server.engine import LOGS_FOLDER, engine_limits, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from broker.config.load import Config
+    from broker.engine.cursor.cursor import Cursor
+    from broker.engine.log.log import Log
+
+
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+S = TypeVar("S", bound=_Sized)
+PROGRESS = "import-nsqd.json"
+STAGING = ".import-nsqd"
+
+
+class ImportRefusedError(Exception):
+    """Nothing, or nothing more, can be taken over."""
+
+
+@dataclass
+class Outcome:
+    """What one run has done."""
+
+    topics: int = 0
+    messages: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    already: bool = False  # an earlier run had finished, and these were its problems:
+    remembered: list[str] = field(default_factory=list)
+    changed: bool = False  # an nsqd has used the source since then
+
+    @property
+    def remarks(self) -> list[str]:
+        """What was not taken over, one line each."""
+        return self.remembered or [str(problem) for problem in self.problems]
+
+
+def hold_source(source: Path) -> int:
+    """Keep every nsqd from starting on the folder, by the descriptor. ImportRefusedError."""
+    try:
+        fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ImportRefusedError(f"{source}: {error.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise ImportRefusedError(f"{source} is in use by a running nsqd: stop it first") from None
+    except OSError:
+        pass  # a file system without locks: nobody can hold one either
+    return fd
+
+
+class Progress:
+    """The progress file: per source, the finished topics."""
+
+    def __init__(self, data: Path, source: Path, name: str = PROGRESS) -> None:
+        self.path = data / name
+        self.all: dict[str, Any] = {"version": 1, "sources": {}}
+        if self.path.exists():
+            self.all = orjson.loads(self.path.read_bytes())
+        self.own: dict[str, Any] = self.all["sources"].setdefault(
+            str(source), {"finished": False, "topics": {}, "moving": None}
+        )
+
+    def save(self) -> None:
+        """Put the file in place, safe against a power cut."""
+        fresh = self.path.with_suffix(".new")
+        with fresh.open("wb") as file:
+            file.write(orjson.dumps(self.all, option=orjson.OPT_INDENT_2))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+        sync_path(self.path.parent)
+
+
+def signature(source: Path) -> list[list[object]]:
+    """What changes when an nsqd has run on the folder again."""
+    found: list[list[object]] = []
+    for path in sorted(source.glob("*.dat")):
+        status = path.stat()
+        found.append([path.name, status.st_size, status.st_mtime_ns])
+    return found
+
+
+def holds_messages(folder: Path) -> bool:
+    """Whether an nsqd has used the folder."""
+    return (folder / METADATA).exists() or any(folder.glob("*.diskqueue.*.dat"))
+
+
+class Import:
+    """One run."""
+
+    def __init__(self, source: Path, data: Path, config: Config) -> None:
+        self.source = source.resolve()
+        self.data = data
+        self.config = config
+        self.advance: Callable[[int], object] = lambda _: None  # told of bytes that were read
+        self.outcome = Outcome()
+        self.topics = read_folder(self.source, self.outcome.problems)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all that is to be read."""
+        return sum(topic.bytes for topic in self.topics.values())
+
+    async def run(self) -> Outcome:
+        """Do what is left to do; the data folder must be locked by the caller."""
+        progress = Progress(self.data, self.source)
+        if progress.own["finished"]:
+            self.outcome.already = True
+            self.outcome.remembered = list(progress.own["problems"])
+            self.outcome.changed = progress.own["signature"] != signature(self.source)
+            return self.outcome
+        staging = self.data / STAGING
+        make_folder(self.data / LOGS_FOLDER)
+        self._finish_move(progress, staging)
+        for name, topic in sorted(self.topics.items()):
+            if name in progress.own["topics"]:
+                self.advance(topic.bytes)
+                continue
+            place = self.data / LOGS_FOLDER / escape(name)
+            if place.exists():
+                reason = f"topic {name} exists here already: not taken over"
+                self.outcome.problems.append(Problem(str(self.source), 0, reason))
+                self.advance(topic.bytes)
+                continue
+            await self._take(name, topic, progress, staging)
+        remaining = set(self.topics) - set(progress.own["topics"])
+        progress.own["finished"] = not remaining
+        progress.own["problems"] = self.outcome.remarks
+        progress.own["signature"] = signature(self.source)
+        progress.save()
+        return self.outcome
+
+    def _finish_move(self, progress: Progress, staging: Path) -> None:
+        """An earlier run may have ended between the rename of a topic and the note of it."""
+        moving = progress.own["moving"]
+        if moving is not None:
+            place = self.data / LOGS_FOLDER / escape(moving["topic"])
+            try:
+                meta = load_meta(str(place))
+            except MetaError:
+                meta = None
+            if meta is not None and meta["log_id"] == moving["log_id"]:
+                progress.own["topics"][moving["topic"]] = moving["messages"]
+            progress.own["moving"] = None
+            progress.save()
+        shutil.rmtree(staging, ignore_errors=True)
+
+    async def _take(self, name: str, topic: Topic, progress: Progress, staging: Path) -> None:
+        runtime = Runtime()
+        bounds = engine_limits(self.config)
+        router = Router(limits.ROUTER_CACHE_SUBJECTS, limits.ROUTER_CACHE_REFS)
+        engine = Engine(runtime.turn, router, str(staging), bounds, lambda _: "none", report)
+        engine.open(runtime.loop)
+        try:
+            count = await self._fill(engine, engine.open_log(name), topic)
+            log_id = engine.logs[name].log_id.hex()
+        finally:
+            await engine.close()
+        sync_tree(staging)
+        folder = escape(name)
+        progress.own["moving"] = {"topic": name, "log_id": log_id, "messages": count}
+        progress.save()
+        (staging / folder).rename(self.data / LOGS_FOLDER / folder)
+        sync_path(self.data / LOGS_FOLDER)
+        progress.own["topics"][name] = count
+        progress.own["moving"] = None
+        progress.save()
+        self.outcome.topics += 1
+        self.outcome.messages += count
+
+    async def _fill(self, engine: Engine, log: Log, topic: Topic) -> int:
+        """Channels first, each its own backlog; then what the topic has not given them yet."""
+        cursors = {name: log.open_cursor(name) for name in sorted(topic.channels)}
+        for name, cursor in cursors.items():
+            others = [other for other in cursors.values() if other is not cursor]
+            await self._copy(engine, log, topic.channels[name].queue, cursor, others)
+        if topic.paused:
+            log.pause()
+        await self._copy(engine, log, topic.queue, None, [])
+        for name, channel in topic.channels.items():
+            if channel.paused:
+                cursors[name].pause()
+        return log.next_seq - 1
+
+    async def _copy(
+        self, engine: Engine, log: Log, queue: Queue, own: Cursor | None, others: list[Cursor]
+    ) -> None:
+        reader = own.name.encode() if own is not None and others else b""
+        for batch in batches(messages(queue, self.outcome.problems)):
+            first = log.next_seq
+            tries = []
+            for stored in batch:
+                seq = append_at(log, stored.body, stored.timestamp_ns, reader)
+                if own is not None and stored.attempts:
+                    tries.append((seq, stored.attempts))
+            await engine.settle()
+            if log.last_error:
+                raise OSError(log.last_error, os.strerror(log.last_error), log.folder)
+            for cursor in others:
+                pass_over(cursor, first, log.next_seq)
+            for seq, attempts in tries:
+                assert own is not None
+                set_attempts(own, seq, attempts)
+            self.advance(sum(stored.size for stored in batch))
+
+
+@contextlib.contextmanager
+def importing(
+    source: Path, data: Path, config: Config, *, held: bool = False
+) -> Iterator[Callable[[], Import]]:
+    """Hold both folders meanwhile; `held`: the caller has the lock of the source."""
+    fd = -1 if held else hold_source(source)
+    try:
+        with DataLock(data):
+            yield lambda: Import(source, data, config)
+    except (SourceError, DataLockedError, OSError, OverflowError) as error:
+        raise ImportRefusedError(str(error)) from error
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def batches(stored: Iterator[S]) -> Iterator[list[S]]:
+    """Runs of messages, as large as may wait for the disk."""
+    batch: list[S] = []
+    size = 0
+    for one in stored:
+        batch.append(one)
+        size += one.size
+        if size >= limits.IMPORT_BATCH_BYTES or len(batch) >= limits.IMPORT_BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def sync_tree(folder: Path) -> None:
+    """Make everything below a folder safe."""
+    for path in (folder, *folder.rglob("*")):
+        sync_path(path)

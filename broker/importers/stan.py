@@ -1,0 +1,396 @@
+"""Taking over the file store of a NATS Streaming server, channel by channel.
+
+As with server_import.py each channel is built in a folder of its own, read back, synced and renamed
+into its place. Before the rename the records of its subscriptions go into the file of clients, so
+that no channel is ever there without them. A server that finds them without their channel forgets
+them, and the next run of the import makes them anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import zlib
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from broker import limits
+from broker.protocols.access import FACE
+from broker.engine.engine import Engine
+from broker.engine.log.files import MetaError, escape, load_meta
+from broker.engine.log.importing import append_at, stand
+from broker.engine.cursor.peek import peek_log
+from broker.routing.router import Router
+from broker.base.durable import make_folder, sync_path
+from broker.base.lockfile import DataLock, DataLockedError
+from broker.net.listener import Runtime
+from broker.importers.stan_files import (
+    Info,
+    Stored,
+    channel_names,
+    indexed,
+    looks_encrypted,
+    messages,
+    read_info,
+    slices,
+)
+from broker.importers.stan_places import Extent, Place, places
+from broker.importers.stan_state import (
+    Problem,
+    SourceError,
+    read_clients,
+    read_subs,
+)
+from broker.protocols.stan.config import covers
+from broker.protocols.stan.store import ForeignStateError, Store
+from broker.server.engine import LOGS_FOLDER, STAN_FOLDER, engine_limits, report
+from broker.importers.nsqd import (
+    ImportRefusedError,
+    Progress,
+    batches,
+    sync_tree,
+)
+from broker.importers.stan_source import Hold
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from broker.config.load import Config
+    from broker.engine.log.log import Log
+
+PROGRESS = "import-stan.json"
+STAGING = ".import-stan"
+
+
+@dataclass
+class Channel:
+    """What is there of one, or was taken over."""
+
+    name: str
+    messages: int = 0
+    first: int = 0
+    last: int = 0
+    behind: int = 1  # the sequence of the next one
+    subscriptions: int = 0
+    unacked: int = 0
+    digest: int = field(default=0, repr=False)  # of all messages, to compare
+
+    def add(self, sequence: int, timestamp_ns: int, body: bytes) -> None:
+        """One more message."""
+        self.messages += 1
+        self.first = self.first or sequence
+        self.last = sequence
+        self.digest = zlib.crc32(
+            body, zlib.crc32(b"%d %d " % (sequence, timestamp_ns), self.digest)
+        )
+
+    def __str__(self) -> str:
+        extent = f" ({self.first}-{self.last})" if self.messages else ""
+        return (
+            f"{self.name}: {self.messages} messages{extent}, {self.subscriptions} subscriptions,"
+            f" {self.unacked} unacknowledged"
+        )
+
+
+@dataclass
+class Outcome:
+    """What one run has done."""
+
+    cluster_id: str
+    channels: list[Channel] = field(default_factory=list)
+    clients: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    already: bool = False  # an earlier run had finished, and these were its problems:
+    remembered: list[str] = field(default_factory=list)
+    changed: bool = False  # a server has used the source since then, or meanwhile
+
+    @property
+    def remarks(self) -> list[str]:
+        """What was not taken over, one line each."""
+        return self.remembered or [str(problem) for problem in self.problems]
+
+    @property
+    def messages(self) -> int:
+        """Of all channels."""
+        return sum(channel.messages for channel in self.channels)
+
+
+def signature(source: Path) -> list[list[object]]:
+    """What changes when a server has run on the folder again."""
+    found: list[list[object]] = []
+    for path in sorted(source.rglob("*.dat")):
+        status = path.stat()
+        found.append([str(path.relative_to(source)), status.st_size, status.st_mtime_ns])
+    return found
+
+
+class Import:
+    """One run; `patterns`: the channels to take over, empty = all."""
+
+    def __init__(
+        self, source: Path, data: Path, config: Config, patterns: Sequence[str] = ()
+    ) -> None:
+        self.source = source.resolve()
+        self.data = data
+        self.config = config
+        self.advance: Callable[[int], object] = lambda _: None  # told of bytes that were read
+        problems: list[Problem] = []
+        info = self._identify(problems)
+        self.outcome = Outcome(info.cluster_id, problems=problems)
+        names = channel_names(self.source, problems)
+        self.clients = read_clients(self.source, problems)
+        self.wanted = [
+            name for name in names if not patterns or any(covers(each, name) for each in patterns)
+        ]
+        self.all_wanted = len(self.wanted) == len(names)
+        for name in self.wanted:
+            if looks_encrypted(self.source, name):
+                raise SourceError(
+                    f"{self.source}: the messages of channel {name} are encrypted: encrypted stores"
+                    " are not read"
+                )
+
+    def _identify(self, problems: list[Problem]) -> Info:
+        try:
+            info = read_info(self.source)
+        except SourceError as error:
+            if error.damaged is None:
+                raise
+            problems.append(error.damaged)
+            return Info(self.config.stan.cluster_id, "")
+        if info.node_id:
+            reason = (
+                f"this was node {info.node_id!r} of a cluster, which keeps clients and"
+                " subscriptions in its Raft log: only messages are taken over"
+            )
+            problems.append(Problem(str(self.source), 0, reason))
+        return info
+
+    @property
+    def bytes(self) -> int:
+        """Size of all messages that are to be read."""
+        return sum(self._size(name) for name in self.wanted)
+
+    def _size(self, name: str) -> int:
+        return sum(path.stat().st_size for path in slices(self.source, name, []))
+
+    # --- looking only
+
+    def look(self) -> Outcome:
+        """Read everything and change nothing."""
+        self.outcome.clients = len(self.clients)
+        for name in self.wanted:
+            channel = Channel(name)
+            for stored in messages(self.source, name, self.outcome.problems):
+                channel.add(stored.sequence, stored.timestamp_ns, stored.body)
+                self.advance(stored.size)
+            self._subscriptions(channel, set(self.clients), 1)
+            self._check_count(channel)
+            if (self.data / LOGS_FOLDER / escape(name)).exists():
+                self._exists(name)
+            self.outcome.channels.append(channel)
+        return self.outcome
+
+    # --- taking over
+
+    async def run(self) -> Outcome:
+        """Do what is left to do; the data folder must be locked by the caller."""
+        progress = Progress(self.data, self.source, PROGRESS)
+        if progress.own["finished"]:
+            self.outcome.already = True
+            self.outcome.remembered = list(progress.own["problems"])
+            self.outcome.changed = progress.own["signature"] != signature(self.source)
+            return self.outcome
+        before = signature(self.source)
+        try:
+            store = Store(self.data / STAN_FOLDER, self.outcome.cluster_id)
+        except ForeignStateError as error:
+            raise ImportRefusedError(str(error)) from None
+        try:
+            await self._run(progress, store)
+        finally:
+            await store.close()
+        self.outcome.changed = signature(self.source) != before
+        left = set(self.wanted) - set(progress.own["topics"])
+        progress.own["finished"] = self.all_wanted and not left and not self.outcome.changed
+        progress.own["problems"] = self.outcome.remarks
+        progress.own["signature"] = before
+        progress.save()
+        return self.outcome
+
+    async def _run(self, progress: Progress, store: Store) -> None:
+        staging = self.data / STAGING
+        make_folder(self.data / LOGS_FOLDER)
+        self._finish_move(progress, store)
+        shutil.rmtree(staging, ignore_errors=True)
+        known = self._take_clients(progress, store)
+        for name in self.wanted:
+            if name in progress.own["topics"]:
+                self.advance(self._size(name))
+            elif (self.data / LOGS_FOLDER / escape(name)).exists():
+                self._exists(name)
+                self.advance(self._size(name))
+            else:
+                await self._take(name, known, progress, store)
+
+    def _exists(self, name: str) -> None:
+        reason = f"channel {name} exists here already: not taken over"
+        self.outcome.problems.append(Problem(str(self.source / name), 0, reason))
+
+    def _finish_move(self, progress: Progress, store: Store) -> None:
+        """An earlier run may have ended between the rename of a channel and the note of it."""
+        moving = progress.own["moving"]
+        if moving is None:
+            return
+        place = self.data / LOGS_FOLDER / escape(moving["name"])
+        try:
+            meta = load_meta(str(place))
+        except MetaError:
+            meta = None
+        if meta is not None and meta["log_id"] == moving["log_id"]:
+            progress.own["topics"][moving["name"]] = moving["messages"]
+        else:
+            for record in moving["records"]:
+                known = store.subs.get(record["number"])
+                if known is not None and asdict(known) == record:
+                    store.remove_sub(known)
+            store.sync()
+        progress.own["moving"] = None
+        progress.save()
+
+    def _take_clients(self, progress: Progress, store: Store) -> set[str]:
+        """Those that were connected, once; an id that is taken here is somebody else's."""
+        if "clients" not in progress.own:
+            progress.own["clients"] = [name for name in self.clients if name not in store.clients]
+            self.outcome.clients = len(progress.own["clients"])
+            progress.save()
+        known = set(progress.own["clients"])
+        for client in self.clients.values():
+            if client.client_id in known and client.client_id not in store.clients:
+                store.add_client(client)
+        store.sync()
+        return known
+
+    async def _take(self, name: str, clients: set[str], progress: Progress, store: Store) -> None:
+        channel = Channel(name)
+        staging = self.data / STAGING
+        async with self._engine(staging) as engine:
+            log = engine.open_log(name, face=FACE)
+            await self._fill(engine, log, channel)
+            found = self._subscriptions(channel, clients, store.next_number)
+            if channel.behind > log.next_seq:
+                log.skip_to(channel.behind)
+            for place in found:
+                self._stand(log, place)
+            await engine.settle()
+            log_id = log.log_id.hex()
+        async with self._engine(staging) as engine:
+            self._compare(engine.logs[name], channel)
+        self._check_count(channel)
+        sync_tree(staging)
+        records = [record for place in found for record in place.records]
+        progress.own["moving"] = {
+            "name": name,
+            "log_id": log_id,
+            "messages": channel.messages,
+            "records": [asdict(record) for record in records],
+        }
+        progress.save()
+        for record in records:
+            store.put_sub(record)
+        store.sync()
+        folder = escape(name)
+        (staging / folder).rename(self.data / LOGS_FOLDER / folder)
+        sync_path(self.data / LOGS_FOLDER)
+        progress.own["topics"][name] = channel.messages
+        progress.own["moving"] = None
+        progress.save()
+        self.outcome.channels.append(channel)
+
+    @contextlib.asynccontextmanager
+    async def _engine(self, folder: Path) -> AsyncIterator[Engine]:
+        runtime = Runtime()
+        bounds = engine_limits(self.config) | {"to_live": False, "from_live": False}
+        router = Router(limits.ROUTER_CACHE_SUBJECTS, limits.ROUTER_CACHE_REFS)
+        engine = Engine(runtime.turn, router, str(folder), bounds, lambda _: "none", report)
+        engine.open(runtime.loop)
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+    async def _fill(self, engine: Engine, log: Log, channel: Channel) -> None:
+        for batch in batches(messages(self.source, channel.name, self.outcome.problems)):
+            for stored in batch:
+                await self._append(engine, log, stored)
+                channel.add(stored.sequence, stored.timestamp_ns, stored.body)
+            await self._settle(engine, log)
+            self.advance(sum(stored.size for stored in batch))
+
+    async def _append(self, engine: Engine, log: Log, stored: Stored) -> None:
+        if stored.sequence != log.next_seq:
+            await self._settle(engine, log)
+            log.skip_to(stored.sequence)
+        append_at(log, stored.body, stored.timestamp_ns, reply=stored.reply.encode())
+
+    async def _settle(self, engine: Engine, log: Log) -> None:
+        await engine.settle()
+        if log.last_error:
+            raise OSError(log.last_error, os.strerror(log.last_error), log.folder)
+
+    def _subscriptions(self, channel: Channel, clients: set[str], number: int) -> list[Place]:
+        subs = read_subs(self.source, channel.name, self.outcome.problems)
+        # messages that are lost had their sequences
+        last = max(channel.last, indexed(self.source, channel.name).last)
+        last = max(last, max((sub.last_sent for sub in subs), default=0))
+        channel.behind = last + 1
+        extent = Extent(channel.name, channel.first or channel.behind, channel.behind)
+        found = places(extent, subs, clients, number)
+        channel.subscriptions = sum(len(place.records) for place in found)
+        channel.unacked = sum(len(place.unacked) for place in found)
+        return found
+
+    def _stand(self, log: Log, place: Place) -> None:
+        cursor = log.open_cursor(place.cursor, start=place.next_seq)
+        try:
+            stand(cursor, place.next_seq, place.unacked)
+        except OverflowError as error:
+            # what it had acknowledged since then comes again
+            stand(cursor, min(place.unacked), ())
+            reason = f"subscription {asdict(place.records[0])}: {error}: it begins at the first"
+            self.outcome.problems.append(Problem(str(self.source / log.name), 0, reason))
+
+    def _compare(self, log: Log, channel: Channel) -> None:
+        """Read back what was written. OSError when that is not the same."""
+        found = Channel(channel.name)
+        at: int | None = log.first_seq
+        while at is not None:
+            page = peek_log(log, at, limits.IMPORT_BATCH)
+            records = page.read(limits.IMPORT_BATCH_BYTES)
+            for sequence, (timestamp_ns, _, _, _, _, body, _) in sorted(records.items()):
+                found.add(sequence, timestamp_ns, body)
+            at = page.next_seq
+        if (found.messages, found.digest) != (channel.messages, channel.digest):
+            raise OSError(f"{log.folder}: what was written does not read back")
+
+    def _check_count(self, channel: Channel) -> None:
+        index = indexed(self.source, channel.name)
+        if index.complete and index.messages != channel.messages:
+            reason = f"the index names {index.messages} messages, {channel.messages} are there"
+            self.outcome.problems.append(Problem(str(self.source / channel.name), 0, reason))
+
+
+@contextlib.contextmanager
+def importing(
+    source: Path, data: Path, config: Config, patterns: Sequence[str] = (), *, dry: bool = False
+) -> Iterator[Callable[[], Import]]:
+    """Hold both folders meanwhile, the data folder only when it is written to."""
+    if source.resolve() in (data.resolve(), *data.resolve().parents):
+        raise ImportRefusedError(f"{data} is in {source}, in which nothing may change")
+    try:
+        with Hold(source), contextlib.nullcontext() if dry else DataLock(data):
+            yield lambda: Import(source, data, config, patterns)
+    except (SourceError, DataLockedError, OSError, OverflowError) as error:
+        raise ImportRefusedError(str(error)) from error

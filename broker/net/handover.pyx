@@ -1,0 +1,61 @@
+# cython: language_level=3
+"""The session of a connection until another one takes it over: see Conn.hand_over.
+
+Whatever happens to it is told to its owner: `opened`, `heard` (bytes), `secured` (why TLS failed,
+or None), `late` (the time is over), `left`.
+"""
+cimport cython
+import logging
+
+from libc.stdint cimport int64_t
+
+from broker.runtime.outbuf cimport OutBuf, out_put
+from broker.runtime.interfaces cimport Session
+
+LOG = logging.getLogger('broker.net')
+
+
+@cython.final
+cdef class Knock(Session):
+    def __init__(self, owner):
+        self.owner = owner
+        self.head = bytearray()
+
+    cdef void opened(self, object link) except *:
+        self.link = link
+        self.owner.opened(self)
+
+    cdef Py_ssize_t feed(self, const char *data, Py_ssize_t n) except -1:
+        self.owner.heard(self, data[:n])
+        return n
+
+    cdef void secured(self, str cause) noexcept:
+        if self.link is None:
+            return
+        try:
+            self.owner.secured(self, cause)
+        except Exception as problem:
+            LOG.error('connection dropped after an internal error', exc_info=problem)
+            self.link.abort()
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        self.owner.late(self)
+
+    cdef void closed(self) noexcept:
+        self.wait(0)
+        self.owner.left(self)
+        self.link = None    # else both would be in a cycle, and the garbage collector comes rarely
+
+    def wait(self, int64_t ns):
+        """The owner is told `late` then, unless it says something else before; 0 = never."""
+        cdef OutBuf out
+        if self.link is None:
+            return
+        out = self.link.out
+        out.turn.disarm(self)
+        if ns:
+            out.turn.arm(self, out.turn.now_ns + ns)
+
+    def say(self, bytes data):
+        """Put this into the output."""
+        out_put(self.link.out, data, <size_t>len(data))

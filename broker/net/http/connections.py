@@ -1,0 +1,304 @@
+"""The connections of one HTTP listener: how many there are, and how long each may take.
+
+    connection made [-> handshake] -> header -> request -> idle -> header -> ...
+
+A connection counts from the moment it is made, so those that never shake hands count as well.
+A header must be whole in time, counted from the first byte (of the first one: from the beginning).
+A body must come at a least rate, an answer must be taken, and between requests a connection rests
+for a while only. One timer for all looks at them once a second, so a request costs none.
+
+When there are as many as there may be, the one that has said nothing for the longest makes room;
+if all of them have requests under way, the new one is closed. So clients that ask nothing take
+neither this listener nor the process's open files from those who do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import resource
+import time
+import types
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, cast
+
+from broker import limits
+from broker.net.listener import files_are_short
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Coroutine, Generator
+
+    from aiohttp.streams import StreamReader
+
+    from broker.net.http.guard import HttpSettings
+
+HEADER, REQUEST, IDLE = range(3)
+
+
+def connections_max(settings: HttpSettings) -> int:
+    """Of one listener."""
+    if settings.max_connections:
+        return settings.max_connections
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        return limits.HTTP_CONNECTIONS_MAX
+    share = files // limits.HTTP_FILES_DIVISOR
+    return min(max(share, limits.HTTP_CONNECTIONS_MIN), limits.HTTP_CONNECTIONS_MAX)
+
+
+class HttpConnections:
+    """Needs a running loop as soon as there is a connection."""
+
+    def __init__(
+        self, settings: HttpSettings, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self.settings = settings
+        self.now_ns = now_ns
+        self.most = connections_max(settings)
+        self.open: dict[HttpConnection, None] = {}
+        # Those without a request, the one first that has been so for the longest. Its first member
+        # is found at once; in a plain dict those that were removed before it would be passed over
+        # each time.
+        self._quiet: OrderedDict[HttpConnection, None] = OrderedDict()
+        self.given_up = 0  # closed by us: too slow, or one too many
+        self._timer: asyncio.TimerHandle | None = None
+
+    def joined(self, connection: HttpConnection) -> bool:
+        """There is one more; False: there is no room for it."""
+        full = len(self.open) >= self.most or files_are_short()
+        if full and not self._make_room():
+            self.given_up += 1
+            return False
+        self.open[connection] = self._quiet[connection] = None
+        if self._timer is None:
+            self._look_later()
+        return True
+
+    def left(self, connection: HttpConnection) -> None:
+        """It is gone."""
+        self._remove(connection)
+        if not self.open and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _make_room(self) -> bool:
+        # An answer may still be written when the request has ended. The first few are looked at and
+        # go to the end: a flood must not walk through all of them for each new connection.
+        for connection in list(itertools.islice(self._quiet, limits.HTTP_ROOM_LOOKS)):
+            if not connection.is_writing:
+                self.give_up(connection)
+                return True
+            self._quiet.move_to_end(connection)
+        return False
+
+    def entered(self, connection: HttpConnection) -> None:
+        """It is in another state than before."""
+        self._quiet.pop(connection, None)
+        if connection.state != REQUEST and connection in self.open:
+            self._quiet[connection] = None
+
+    def give_up(self, connection: HttpConnection) -> None:
+        """End this one at once."""
+        self.given_up += 1
+        self._remove(connection)  # it counts no more, though its end comes a turn later
+        connection.abort()
+
+    def _remove(self, connection: HttpConnection) -> None:
+        self.open.pop(connection, None)
+        self._quiet.pop(connection, None)
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(limits.HTTP_LOOK / limits.SECOND, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.look()
+        if self.open:
+            self._look_later()
+
+    def look(self) -> None:
+        """Give up those whose time is over."""
+        now_ns = self.now_ns()
+        for connection in [one for one in self.open if one.is_late(now_ns)]:
+            self.give_up(connection)
+
+
+@types.coroutine
+def _from_there(
+    coroutine: Coroutine[Any, Any, asyncio.Transport | None], first: Any
+) -> Generator[Any, Any, asyncio.Transport | None]:
+    """The rest of one that has been begun, and waits for `first`."""
+    try:
+        yield first
+        safe: asyncio.Transport | None = yield from coroutine
+        return safe
+    finally:
+        coroutine.close()
+
+
+class HttpConnection(asyncio.Protocol):
+    """One of them, in front of the protocol that parses and answers."""
+
+    def __init__(
+        self,
+        connections: HttpConnections,
+        inner: asyncio.Protocol,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """With a `context` it shakes hands first."""
+        self.connections = connections
+        self.state = HEADER
+        self.since_ns = connections.now_ns()  # in this state
+        self._inner: asyncio.Protocol | None = inner
+        self._context = context
+        self._shaking = context is not None
+        self._handshake: asyncio.Task[None] | None = None
+        self._early = b""  # what came behind the handshake before we were told of its end
+        self._transport: asyncio.Transport | None = None
+        self._body: StreamReader | None = None  # of the request under way
+        self._received = 0  # of that body
+        self._unsent = 0  # of the answer, when it was last looked at
+        self._stuck_ns = 0  # the peer has taken nothing of it since; 0: the transport is not full
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        if not self.connections.joined(self):
+            self._inner = None
+            self._transport.abort()
+            return
+        assert self._inner is not None
+        if self._context is None:
+            self._inner.connection_made(transport)
+            return
+        loop = asyncio.get_running_loop()
+        shaking = loop.start_tls(
+            self._transport,
+            self,
+            self._context,
+            server_side=True,
+            ssl_handshake_timeout=limits.HTTP_TLS_TIMEOUT / limits.SECOND,
+        )
+        # Its first step is done at once: a task would begin when bytes may have come already, which
+        # would then be ours and not TLS's.
+        first = shaking.send(None)
+        self._handshake = loop.create_task(self._shake_hands(shaking, first))
+
+    async def _shake_hands(
+        self, shaking: Coroutine[Any, Any, asyncio.Transport | None], first: Any
+    ) -> None:
+        safe: asyncio.Transport | None = None
+        try:
+            with contextlib.suppress(OSError):  # of the peer: it is told, as far as it listens
+                safe = await _from_there(shaking, first)
+        finally:
+            self._handshake = None
+            if safe is None:
+                self.abort()
+                self.connection_lost(None)
+        if safe is None or self._transport is None or self._inner is None:
+            return  # it has gone meanwhile
+        self._transport = safe
+        self._shaking = False
+        self._enter(HEADER)
+        self._inner.connection_made(safe)
+        early, self._early = self._early, b""
+        if early:
+            self.data_received(early)
+
+    def data_received(self, data: bytes) -> None:
+        if self._shaking:
+            self._early += data
+            return
+        if self.state == IDLE:
+            self._enter(HEADER)
+        elif self.state == REQUEST:
+            self._received += len(data)
+        if self._inner is not None:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        if self._inner is None or self._shaking:
+            return None
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._unsent = self._transport.get_write_buffer_size()
+            self._stuck_ns = self.connections.now_ns()
+        if self._inner is not None and not self._shaking:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stuck_ns = 0
+        if self._inner is not None and not self._shaking:
+            self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.connections.left(self)
+        inner, self._inner = self._inner, None
+        if inner is not None and not self._shaking:
+            inner.connection_lost(exc)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether something of an answer still waits for the peer."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+
+    def abort(self) -> None:
+        """Go away now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Go away when what was answered is written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # --- told by those who serve
+
+    def begin(self, body: StreamReader) -> None:
+        """A whole header has come; `body` may still be on its way."""
+        self._enter(REQUEST)
+        self._body = body
+        self._received = 0
+
+    def end(self) -> None:
+        """That request is answered."""
+        self._enter(IDLE)
+        self._body = None
+
+    def _enter(self, state: int) -> None:
+        self.state = state
+        self.since_ns = self.connections.now_ns()
+        self.connections.entered(self)
+
+    # --- time
+
+    def is_late(self, now_ns: int) -> bool:
+        """Whether its time is over."""
+        if self._stuck_ns and self._transport is not None:
+            unsent = self._transport.get_write_buffer_size()
+            if unsent != self._unsent:
+                self._unsent, self._stuck_ns = unsent, now_ns
+            return now_ns - self._stuck_ns >= limits.HTTP_WRITE_TIMEOUT
+        if self._shaking:  # which has its own timer
+            return False
+        quiet_ns = now_ns - self.since_ns
+        if self.state == HEADER:
+            return quiet_ns >= self.connections.settings.header_timeout_ns
+        if self.state == IDLE:
+            return quiet_ns >= self.connections.settings.idle_timeout_ns
+        return self._is_body_late(now_ns)
+
+    def _is_body_late(self, now_ns: int) -> bool:
+        if self._body is None or self._body.is_eof() or self._transport is None:
+            return False
+        if not self._transport.is_reading():  # it waits for us: its time does not run
+            self.since_ns, self._received = now_ns, 0
+            return False
+        over_ns = now_ns - self.since_ns - limits.HTTP_BODY_GRACE
+        return self._received * limits.SECOND < over_ns * limits.HTTP_BODY_RATE

@@ -1,0 +1,131 @@
+"""Which HTTP requests a listener answers: those that no page of another site can have sent.
+
+A browser on the same machine or network reaches our listeners as well as we do, and sends what any
+page asks it to. Three headers that pages cannot set tell where a request comes from:
+
+    Host             the name in the address that was asked. Of a page whose name is pointed at our
+                     address (DNS rebinding) it is that page's: 421
+    Origin           the site of the page, with each request that changes something: 403 unless it
+                     is the site that is asked, or a configured one
+    Sec-Fetch-Site   "cross-site": likewise, for requests that have no Origin, of images for
+                     example; but a link may be followed, as its page reads nothing
+
+Programs send neither Origin nor Sec-Fetch-Site, and a request without them is answered. The names
+of a listener that other machines reach cannot be known, so Host counts on loopback addresses, and
+everywhere once names are configured.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from aiohttp import web
+
+from broker.protocols.nsq.http import errors as errors_http
+from broker import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from multidict import CIMultiDictProxy
+
+_PORT: Final = re.compile(r":[0-9]*\Z")
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+ANY_HOST: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """What all HTTP listeners of a server have in common."""
+
+    allowed_hosts: tuple[str, ...] = ()  # a name, *.DOMAIN for all below it, or * for any
+    allowed_origins: tuple[str, ...] = ()  # of pages on other sites that may ask
+    header_timeout_ns: int = limits.HTTP_HEADER_TIMEOUT
+    idle_timeout_ns: int = limits.HTTP_IDLE_TIMEOUT
+    max_connections: int = 0  # of each listener; 0: a share of the files that may be open
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a listener with this address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_address(name: str) -> bool:
+    if name.startswith("["):
+        return name.endswith("]")
+    return re.fullmatch(r"[0-9.]+", name) is not None
+
+
+class HttpGuard:
+    """The rule of one listener."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        names: Iterable[str] = (),
+        *,
+        loopback: bool = False,
+        public: bool = False,
+    ) -> None:
+        """`names`: of this machine and listener, allowed beside those of the settings. `public`:
+        what is only read here may be read by pages of other sites (nats-server's pages)."""
+        known = {"localhost", socket.gethostname(), *names, *settings.allowed_hosts}
+        self._names = {name.lower().rstrip(".") for name in known if name}
+        self._domains = tuple(name[1:] for name in self._names if name.startswith("*."))
+        self._origins = frozenset(origin.lower() for origin in settings.allowed_origins)
+        strict = loopback or bool(settings.allowed_hosts)
+        self.any_host = not strict or ANY_HOST in self._names
+        self.public = public and not strict
+
+    def is_host(self, host: str) -> bool:
+        """Whether requests for this Host are ours; what comes without one is of no browser."""
+        if self.any_host or not host:
+            return True
+        name = _PORT.sub("", host.strip()).lower().rstrip(".")
+        return name in self._names or name.endswith(self._domains) or _is_address(name)
+
+    def refusal(self, method: str, headers: CIMultiDictProxy[str]) -> web.Response | None:
+        """The answer to a request that is not served; None: it is."""
+        hosts = headers.getall("Host", ())
+        if not all(self.is_host(host) for host in hosts):
+            return _refuse(errors_http.HTTP_HOST)
+        origin = headers.get("Origin")
+        reads = method in ("GET", "HEAD")
+        if origin is None and (
+            headers.get("Sec-Fetch-Site") != "cross-site" or (reads and _is_link(headers))
+        ):
+            return None
+        if self.public and reads:
+            return None
+        if origin is None or not self._is_own(origin.lower(), hosts[0] if hosts else ""):
+            return _refuse(errors_http.HTTP_ORIGIN)
+        return None
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        if origin in self._origins:
+            return True
+        # A proxy in front may speak TLS for us: the scheme is not compared.
+        scheme, _, site = origin.partition("://")
+        return site != "" and site == host.lower().removesuffix(_DEFAULT_PORTS.get(scheme, "\n"))
+
+
+def _is_link(headers: CIMultiDictProxy[str]) -> bool:
+    """Whether somebody follows a link: the page that it stands on cannot read what comes."""
+    return (
+        headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
+    )
+
+
+def _refuse(error: errors_http.HttpError) -> web.Response:
+    body = orjson.dumps({"message": error.code, "error": error.code})  # NSQ's key, and bulk's
+    return web.Response(status=error.status, body=body, content_type="application/json")

@@ -1,0 +1,60 @@
+"""A subject space of its own, and who is in it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+from broker.routing.router import Router
+from broker.runtime.interfaces import Sink
+from broker.runtime.turn import Turn
+from broker.protocols.nats.accounts.mapping import Mapper
+from broker.protocols.nats.client.rate_limit import Bucket
+
+class Message(NamedTuple):
+    subject: bytes
+    reply: bytes
+    headers: bytes
+    data: bytes
+    session: Any
+    account: Account
+
+@final
+class Desk: ...
+
+@final
+class Listener(Sink):
+    def close(self) -> None: ...
+
+@final
+class Account:
+    name: str
+    router: Router
+    turn: Turn
+    desk: Desk
+    sessions: set[Any]
+    leafs: set[Any]
+    config: Any
+    mapper: Mapper | None
+    imports: Any
+    connections_max: int
+    subscriptions_max: int
+    payload_max: int
+    leafs_max: int
+    bucket: Bucket | None
+    total_connections: int
+    slow_consumers: int
+    def __init__(self, name: str, turn: Turn, desk: Desk, router: Router | None = None) -> None: ...
+    def traffic(self) -> tuple[int, int, int, int]: ...
+    def join(self, session: Any) -> None: ...
+    def leave(self, session: Any) -> None: ...
+    def interest(self, subject: bytes) -> int: ...
+    def listen(
+        self, subject: bytes, callback: Callable[[Message], object], queue: bytes = b""
+    ) -> Listener: ...
+    def publish(
+        self,
+        subject: bytes,
+        data: bytes = b"",
+        reply: bytes = b"",
+        headers: bytes = b"",
+        session: Any = None,
+    ) -> int: ...

@@ -1,0 +1,131 @@
+# cython: language_level=3
+"""Accounts: a router each, so that nothing crosses by accident."""
+import logging
+from collections import namedtuple
+
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from broker import limits
+from broker.routing.router cimport Router
+from broker.runtime.interfaces cimport Sink
+from broker.runtime.turn cimport PHASE_STORE, Turn
+from broker.runtime.types cimport record_t
+
+LOG = logging.getLogger('broker.nats')
+
+# What a Listener hears; `data` is the body, `session` who published it or None.
+Message = namedtuple('Message', 'subject reply headers data session account')
+
+
+cdef class Desk:
+    pass
+
+
+cdef class Account:
+    def __init__(self, str name, Turn turn, Desk desk, Router router=None):
+        """`router`: one that is there already; None makes one."""
+        self.name = name
+        self.turn = turn
+        self.desk = desk
+        if router is None:
+            router = Router(limits.NATS_ACCOUNT_CACHE, limits.NATS_ACCOUNT_CACHE_REFS)
+        self.router = router
+        self.sessions = set()
+        self.leafs = set()
+        self.listeners = set()
+        self.connections_max = self.subscriptions_max = self.payload_max = self.leafs_max = -1
+
+    def traffic(self):
+        """Messages and bytes since start: (in_msgs, in_bytes, out_msgs, out_bytes)."""
+        cdef uint64_t in_msgs = self.gone_in_msgs, in_bytes = self.gone_in_bytes
+        cdef uint64_t out_msgs = self.gone_out_msgs, out_bytes = self.gone_out_bytes
+        for here in (self.sessions, self.leafs):
+            for session in here:
+                in_msgs += session.in_msgs
+                in_bytes += session.in_bytes
+                out_msgs += session.out_msgs
+                out_bytes += session.out_bytes
+        return in_msgs, in_bytes, out_msgs, out_bytes
+
+    def join(self, session):
+        """A client's session is bound to it."""
+        self.sessions.add(session)
+        self.total_connections += 1
+
+    def leave(self, session):
+        """A session, of a client or a server, is gone; its counts stay."""
+        self.sessions.discard(session)
+        self.leafs.discard(session)
+        self.gone_in_msgs += session.in_msgs
+        self.gone_in_bytes += session.in_bytes
+        self.gone_out_msgs += session.out_msgs
+        self.gone_out_bytes += session.out_bytes
+
+    def interest(self, bytes subject):
+        """How many subscriptions a message to this subject would find."""
+        return self.router.match(subject, <size_t>len(subject)).size
+
+    def listen(self, bytes subject, callback, bytes queue=b''):
+        """`callback(Message)` is called at the end of the turn for what is published there."""
+        cdef Listener listener = Listener()
+        listener.account = self
+        listener.callback = callback
+        listener.heard = []
+        listener.sub = self.router.add(
+            listener, subject, <size_t>len(subject), queue, <size_t>len(queue), b'', 0)
+        self.listeners.add(listener)
+        return listener
+
+    def publish(self, bytes subject, bytes data=b'', bytes reply=b'', bytes headers=b'',
+                Sink session=None):
+        """Route one message now; how many took it. `session`: on whose behalf."""
+        cdef record_t rec
+        cdef bytes whole = headers + data if headers else data
+        cdef void *before = self.desk.speaker
+        cdef uint32_t taken
+        memset(&rec, 0, sizeof(rec))
+        rec.subject = subject
+        rec.subject_len = <uint16_t>len(subject)
+        rec.reply = reply
+        rec.reply_len = <uint16_t>len(reply)
+        rec.data = whole
+        rec.total_len = <uint32_t>len(whole)
+        rec.headers_len = <uint32_t>len(headers)
+        rec.timestamp_ns = self.turn.wall_ns
+        self.desk.speaker = <void *>session if session is not None else NULL
+        taken = self.router.route(
+            self.router.match(subject, <size_t>len(subject)), &rec, NULL)
+        self.desk.speaker = before
+        return taken
+
+
+cdef class Listener(Sink):
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef void *speaker = self.account.desk.speaker
+        if self.sub == NULL or len(self.heard) >= limits.NATS_LISTENER_MAX:
+            return 0
+        self.heard.append(Message(
+            rec.subject[:rec.subject_len], rec.reply[:rec.reply_len] if rec.reply_len else b'',
+            rec.data[:rec.headers_len], rec.data[rec.headers_len:rec.total_len],
+            <object>speaker if speaker != NULL else None, self.account))
+        self.account.turn.add(PHASE_STORE, self)
+        return 1
+
+    cdef void run(self) noexcept:
+        cdef list heard = self.heard
+        self.heard = []
+        for message in heard:
+            if self.sub == NULL:
+                return
+            try:
+                self.callback(message)
+            except Exception:
+                LOG.exception('internal subscriber of %r', message.subject)
+
+    def close(self):
+        """Hear no more. Not inside `deliver`."""
+        if self.sub != NULL:
+            self.account.router.remove(self.sub)
+            self.account.listeners.discard(self)
+            self.sub = NULL

@@ -1,0 +1,17 @@
+"""What the imports of all accounts of a server share while messages cross between accounts."""
+
+from typing import final
+
+from broker.runtime.interfaces import Task
+from broker.runtime.turn import Turn
+from broker.protocols.nats.accounts.account import Desk
+
+@final
+class Crossing(Task):
+    turn: Turn
+    desk: Desk
+    server: dict[str, str]
+    mark: bytes
+    def __init__(
+        self, turn: Turn, desk: Desk, server_name: str = "", cluster: str = ""
+    ) -> None: ...

@@ -1,0 +1,199 @@
+# cython: language_level=3
+"""Messages that leave one account for another by a service import.
+
+    session of A -> router of A -> ServiceImport -> enter, pack, send -> router of E -> responder
+    responder of E -> router of E -> Imports (_R_.) -> enter, pack, send -> router of A -> session
+
+All of it happens inside the publisher's call; `depth` says how far in.
+Source: nats-server client.go processServiceImport, setHeader.
+"""
+cimport cython
+import hashlib
+import logging
+import os
+
+from libc.stdint cimport uint16_t, uint32_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from broker import limits
+from broker.routing.router cimport Router
+from broker.routing.trie cimport key_of
+from broker.runtime.turn cimport PHASE_STORE, Turn
+from broker.runtime.types cimport REC_CRLF, record_t
+from broker.protocols.nats.accounts.account cimport Account, Desk
+from broker.protocols.nats.accounts.mapping cimport MAP_LOST, MAP_TO, Mapper
+from broker.protocols.nats.client.session cimport NatsSession
+from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX
+
+from broker.protocols.nats.auth.client_info import (
+    client_info, go_json, passed_on, server_of, with_header, without_header)
+
+LOG = logging.getLogger('broker.nats')
+
+cdef enum:
+    HASH_LEN = 8
+
+cdef str LETTERS = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
+
+assert limits.NATS_IMPORT_CHAIN == CHAIN_MAX
+
+
+@cython.final
+cdef class Crossing(Task):
+    def __init__(self, Turn turn, Desk desk, str server_name='', str cluster=''):
+        digest = hashlib.sha256(server_name.encode()).digest()
+        self.turn = turn
+        self.desk = desk
+        self.server = {'server': server_name, 'cluster': cluster}
+        self.mark = ('.' + ''.join(LETTERS[b % 62] for b in digest[:HASH_LEN]) + '.T').encode()
+        self.key = key_of(os.urandom(sizeof(self.key)))
+        self.random = int.from_bytes(os.urandom(8), 'little')
+        self.events = []
+        self.said = [None] * CHAIN_MAX
+        self.scratch = <char *>malloc(2 * <size_t>SUBJECT_MAX)
+        if self.scratch == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.scratch)
+
+    cdef bint enter(self, void *export, bint share) noexcept:
+        cdef uint32_t i
+        for i in range(self.depth):
+            if self.chain[i] == export:
+                return False
+        if self.depth == CHAIN_MAX:
+            LOG.warning('a request was handed on by more than %d services', <int>CHAIN_MAX)
+            return False
+        self.chain[self.depth] = export
+        self.shares[self.depth] = share
+        self.packed[self.depth] = NULL
+        self.depth += 1
+        return True
+
+    cdef void leave(self) noexcept:
+        self.depth -= 1
+        self.said[self.depth] = None
+
+    cdef void *muted(self) noexcept:
+        cdef void *speaker = self.desk.speaker
+        if speaker == NULL:
+            return NULL
+        if isinstance(<object>speaker, NatsSession):
+            return NULL if (<NatsSession>speaker).echo else speaker
+        return speaker      # another server: it has done what is to be done there
+
+    cdef object speaker(self):
+        return <object>self.desk.speaker if self.desk.speaker != NULL else None
+
+    cdef bytes info(self, Account importer, bint share, bint system, const record_t *rec):
+        # The export of this request has been entered already: it is the last of the chain.
+        cdef object speaker = self.speaker()
+        cdef bint own = share
+        cdef NatsSession client
+        if speaker is None:
+            return None
+        if self.depth > 1:
+            share = self.shares[self.depth - 2]
+        # What this very message says because we wrote it there; what else it says is a client's.
+        if self.depth > 1 and rec.data == self.packed[self.depth - 2]:
+            fields = passed_on(
+                self.said[self.depth - 2], importer.name,
+                self.server if not share and (own or system) else None)
+            return go_json(fields)
+        if isinstance(speaker, NatsSession):
+            client = <NatsSession>speaker
+            if not share and not system:
+                if self.memo_speaker != <void *>client or self.memo_id != client.client_id or (
+                        self.memo_rtt != client.rtt_ns) or self.memo is None:
+                    self.memo = go_json(client_info(client, None))
+                    self.memo_speaker = <void *>client
+                    self.memo_id = client.client_id
+                    self.memo_rtt = client.rtt_ns
+                return self.memo
+        fields = client_info(speaker, self.server if share else None)
+        if system and not share:
+            fields |= {
+                name: text for name, text in server_of(speaker, self.server).items() if text}
+        return go_json(fields)
+
+    cdef int pack(self, parcel_t *parcel, const record_t *rec, const char *subject, size_t n,
+                  bytes reply, bytes info, bint told) except -1:
+        """Make the message for the other account; `send` frees it."""
+        cdef size_t reply_len = <size_t>len(reply), body = rec.total_len - rec.headers_len
+        cdef size_t room = n + reply_len
+        cdef bytes head = None
+        cdef char *p
+        if info is not None:
+            head = with_header(rec.data[:rec.headers_len], info)
+        elif told and rec.headers_len:
+            head = without_header(rec.data[:rec.headers_len])
+        if head is not None:
+            room += <size_t>len(head) + body + 2
+        p = <char *>malloc(max(room, <size_t>1))
+        if p == NULL:
+            raise MemoryError
+        parcel.memory = p
+        parcel.rec = rec[0]
+        parcel.rec.seq = 0
+        memcpy(p, subject, n)
+        parcel.rec.subject = p
+        parcel.rec.subject_len = <uint16_t>n
+        p += n
+        memcpy(p, <const char *>reply, reply_len)
+        parcel.rec.reply = p
+        parcel.rec.reply_len = <uint16_t>reply_len
+        p += reply_len
+        if head is not None:
+            parcel.rec.data = p
+            memcpy(p, <const char *>head, <size_t>len(head))
+            p += len(head)
+            memcpy(p, rec.data + rec.headers_len, body)
+            memcpy(p + body, b'\r\n', 2)
+            parcel.rec.headers_len = <uint32_t>len(head)
+            parcel.rec.total_len = <uint32_t>(<size_t>len(head) + body)
+            parcel.rec.size_text = NULL
+            parcel.rec.size_text_len = 0
+            parcel.rec.flags |= REC_CRLF
+        if info is not None:
+            self.said[self.depth - 1] = info
+            self.packed[self.depth - 1] = parcel.rec.data
+        return 0
+
+    cdef uint32_t send(self, parcel_t *parcel, Account account) except? 0xFFFFFFFF:
+        """Route it there; how many took it."""
+        cdef Router router = account.router
+        cdef record_t *rec = &parcel.rec
+        try:
+            return router.route(
+                router.match(rec.subject, rec.subject_len), rec, self.muted())
+        finally:
+            free(parcel.memory)
+
+    cdef size_t map(self, Account account, const char *subject, size_t n, char *out) except? 0:
+        """The subject after the mappings of an account, into `out`: its length, 0 = lost."""
+        cdef int answer
+        if account.mapper is not None:
+            answer = (<Mapper?>account.mapper).map(subject, n, out, &n)
+            if answer & MAP_LOST:
+                return 0
+            if answer & MAP_TO:
+                return n
+        memcpy(out, subject, n)
+        return n
+
+    cdef int tell(self, Account account, bytes subject, bytes data) except -1:
+        """Publish it when what goes on at the moment is over."""
+        self.events.append((account, subject, data))
+        self.turn.add(PHASE_STORE, self)
+        return 0
+
+    cdef void run(self) noexcept:
+        cdef list events = self.events
+        self.events = []
+        for account, subject, data in events:
+            try:
+                account.publish(subject, data)
+            except Exception:
+                LOG.exception('event on %r', subject)

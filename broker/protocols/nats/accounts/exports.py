@@ -1,0 +1,177 @@
+"""Who takes what from whom: the configured exports, imports and mappings of all accounts, carried
+out by the Imports of each.
+
+An import that cannot be is left out with a line in the log: a configuration file is checked before
+(import_rules.problems), the tokens of operators are not.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from broker.protocols.nats.accounts import import_rules as rules
+from broker.protocols.nats.accounts.crossing import Crossing
+from broker.protocols.nats.accounts.imports import Imports
+from broker.protocols.nats.accounts.mapping import Mapper
+from broker.protocols.nats.accounts.subjects import raw
+from broker.protocols.nats.accounts.placeholders import MappingError
+from broker.protocols.nats.settings import Account as Config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from broker.runtime.turn import Turn
+    from broker.protocols.nats.accounts.account import Account, Desk
+    from broker.protocols.nats.settings import Export, Import
+
+log = logging.getLogger("broker.nats")
+
+
+class Exchange:
+    """All accounts of a server, as far as they have to do with each other."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        desk: Desk,
+        *,
+        server_name: str = "",
+        cluster: str = "",
+        system_account: str = "",
+    ) -> None:
+        """`system_account`: its name; empty when there is none."""
+        self.crossing = Crossing(turn, desk, server_name, cluster)
+        self.cluster = cluster
+        self.system_account = system_account
+        self.members: dict[str, Imports] = {}
+        self.configs: dict[str, Config] = {}
+
+    def rename(self, cluster: str) -> None:
+        """The cluster has another name; mappings follow with the next `configure`."""
+        self.cluster = self.crossing.server["cluster"] = cluster
+
+    def join(self, account: Account) -> Imports:
+        """An account is there; what it takes and gives begins with `configure` or `update`."""
+        member = self.members.get(account.name)
+        if member is None:
+            member = self.members[account.name] = Imports(account, self.crossing)
+            account.imports = member
+            self._offer(account.name)
+        return member
+
+    def leave(self, name: str) -> None:
+        """An account is gone, with everything that others take of it."""
+        member = self.members.pop(name, None)
+        self.configs.pop(name, None)
+        if member is None:
+            return
+        for other in self._importers(name):
+            self._take(other)
+        member.account.imports = None
+        member.close()
+
+    def close(self) -> None:
+        """The server is gone."""
+        members, self.members = self.members, {}
+        for member in members.values():
+            member.account.imports = None
+            member.close()
+
+    def configure(self, configs: Iterable[Config]) -> None:
+        """From now on this holds, for all accounts; those not named have no settings.
+
+        What did not change is left alone: requests under way are answered.
+        """
+        self.configs = {config.name: config for config in configs}
+        for name in self.members:
+            self._offer(name)
+        for name in self.members:
+            self._take(name)
+
+    def update(self, config: Config) -> None:
+        """From now on this holds for one account."""
+        self.configs[config.name] = config
+        self._offer(config.name)
+        self._take(config.name)
+        for name in self._importers(config.name):
+            self._take(name)
+
+    def _config(self, name: str) -> Config:
+        return self.configs.get(name) or Config(name)
+
+    def _importers(self, name: str) -> list[str]:
+        """Accounts that take something from this one."""
+        return [
+            other
+            for other in self.members
+            if other != name and any(i.account == name for i in self._config(other).imports)
+        ]
+
+    def _exports(self, name: str) -> tuple[Export, ...]:
+        own = self._config(name).exports
+        return own + rules.system_exports(own) if name == self.system_account else own
+
+    def _offer(self, name: str) -> None:
+        member = self.members[name]
+        mappings = self._config(name).mappings
+        try:
+            member.account.mapper = Mapper(mappings, self.cluster) if mappings else None
+        except MappingError:
+            log.exception("account %s: its mappings are not used", name)
+        member.offer([export for export in self._exports(name) if export.service])
+
+    def _take(self, name: str) -> None:
+        own = self._config(name).imports
+        self.members[name].take_services(list(self._services(name, own)))
+        self.members[name].take_streams(list(self._streams(name, own)))
+
+    def _allowed(self, name: str, taken: Import) -> bool:
+        """Whether the exporter is there and lets it have that."""
+        there = taken.account in self.members
+        if there and rules.may_import(name, taken, self._exports(taken.account)):
+            return True
+        log.warning(
+            "account %s: import of %r from %s is left out: %s",
+            name,
+            taken.subject,
+            taken.account,
+            "it is not exported to it" if there else "no such account",
+        )
+        return False
+
+    def _streams(self, name: str, own: tuple[Import, ...]) -> Iterator[tuple[Any, ...]]:
+        seen = set()
+        for taken in own:
+            key = (taken.account, taken.subject)
+            if taken.service or key in seen or not self._allowed(name, taken):
+                continue
+            seen.add(key)
+            try:
+                here, forth, back = rules.stream_transform(taken)
+            except MappingError as error:
+                log.warning("account %s: import of %r: %s", name, taken.subject, error)
+                continue
+            exporter = self.members[taken.account]
+            yield exporter, raw(here), raw(taken.subject), forth, back
+
+    def _services(self, name: str, own: tuple[Import, ...]) -> Iterator[tuple[Any, ...]]:
+        seen = set()
+        for taken in own:
+            if not taken.service or not self._allowed(name, taken):
+                continue
+            exports = self._exports(taken.account)
+            found = rules.export_for(taken.subject, exports, service=True)
+            try:
+                here, forth = rules.service_transform(taken)
+            except MappingError as error:
+                log.warning("account %s: import of %r: %s", name, taken.subject, error)
+                continue
+            export = None
+            if found is not None:
+                export = self.members[taken.account].exports.get(found)
+            if export is None or here in seen:
+                continue
+            seen.add(here)
+            system = taken.account == self.system_account
+            yield export, raw(here), raw(taken.subject), forth, taken.share, system

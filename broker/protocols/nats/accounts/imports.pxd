@@ -1,0 +1,90 @@
+# cython: language_level=3
+"""What one account takes from others, and the answers it owes them."""
+from libc.stdint cimport int64_t, uint32_t
+
+from broker.runtime.interfaces cimport Sink, Task
+from broker.routing.trie cimport sub_t
+from broker.runtime.types cimport record_t
+from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.accounts.crossing cimport Crossing
+from broker.protocols.nats.accounts.responses cimport links_t, response_t
+from broker.protocols.nats.accounts.transform cimport Transform
+
+cdef enum:
+    PREFIX_LEN = 11         # of `_R_.xxxxxx.`
+
+
+cdef class ServiceExport(Task):
+    cdef readonly object config         # settings.Export
+    cdef readonly Imports owner
+    cdef bytes latency_subject
+    cdef int sampling                   # percent; 0 = off, -1 = as headers ask
+    cdef bint singleton
+    cdef int64_t threshold_ns
+    cdef response_t *oldest             # open ones, by last use
+    cdef response_t *newest
+    cdef readonly uint32_t size         # how many are open
+
+    cdef void append(self, response_t *r, int64_t now_ns) noexcept
+    cdef void unlink(self, response_t *r) noexcept
+
+
+cdef class ServiceImport(Sink):
+    cdef readonly Imports importer, exporter
+    cdef readonly ServiceExport export
+    cdef readonly bytes here, there
+    cdef Transform forth                # None: there, or the published subject
+    cdef bint same                      # the published subject
+    cdef readonly bint share, system
+    cdef sub_t *sub                     # in the importer's router; NULL once closed
+
+    cdef int request(self, const record_t *rec) except -1
+
+
+cdef class StreamImport:
+    cdef readonly Imports exporter
+    cdef readonly bytes here, there
+    cdef Transform forth, back          # None: the literal, or the published subject
+    cdef bint same                      # the published subject
+
+    cdef bytes wanted(self, bytes subject)
+
+
+cdef class Shadow(Sink):
+    cdef StreamImport what
+    cdef Imports owner                  # of the subscriber's account
+    cdef readonly Sink sink             # the subscriber
+    cdef sub_t *real                    # its subscription; it goes after this
+    cdef sub_t *sub                     # ours, in the exporter's router
+
+
+cdef class Imports(Sink):
+    cdef readonly Account account
+    cdef readonly Crossing crossing
+    cdef readonly list streams          # StreamImports
+    cdef readonly list services         # ServiceImports
+    cdef readonly dict exports          # settings.Export of a service -> ServiceExport
+    cdef set ending                     # exports that are gone from it, with responses open
+    cdef dict shadows                   # address of a sub_t -> its Shadows
+    cdef links_t by_token               # responses that are answered here
+    cdef links_t by_reply               # responses that are waited for here
+    cdef list unwanted                  # replies that somebody stopped to listen to
+    cdef uint32_t unchecked             # slots of by_reply to look through for the like
+    cdef uint32_t cursor
+    cdef char prefix[PREFIX_LEN]
+    cdef sub_t *inbox                   # on `_R_.xxxxxx.>`; NULL until it is needed
+
+    # To be called with each subscription that a client or a leaf of this account makes, and before
+    # one is removed from the router: always, also for one that ran out or whose session is gone.
+    cdef int subscribed(self, Sink sink, sub_t *sub) except -1
+    cdef void unsubscribed(self, Sink sink, sub_t *sub) noexcept
+
+    cdef int add_shadow(self, Sink sink, sub_t *sub, StreamImport what, bytes subject) except -1
+    cdef response_t *expect(self, ServiceExport export, Imports asker, const record_t *rec,
+                            bint share, object sample) except NULL
+    cdef bytes reply_to(self, response_t *r)
+    cdef response_t *find(self, const char *subject, size_t n) noexcept
+    cdef void finish(self, response_t *r, int status) noexcept
+    cdef int answer(self, const record_t *rec) except -1
+    cdef int check_reply(self, bytes reply) except -1
+    cdef int check_slot(self, uint32_t i) except -1

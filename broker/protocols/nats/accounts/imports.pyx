@@ -1,0 +1,598 @@
+# cython: language_level=3
+"""Imports of an account A from an account E.
+
+    stream     SUB in A -> Shadow in E's router -> the same session, under a subject of A
+    service    ServiceImport in A's router -> E's router, reply `_R_.E.token`
+               Imports of E on `_R_.E.>` -> A's router, the reply of the request
+
+A stream import costs something per SUB, a service import per request, an account without either
+nothing. Source: nats-server client.go (addShadowSubscriptions, processServiceImport), accounts.go
+(addRespServiceImport and what removes it).
+"""
+cimport cython
+import logging
+
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy
+
+from broker import limits
+from broker.routing.router cimport Router
+from broker.runtime.interfaces cimport Session, Sink, Task
+from broker.routing.trie cimport node_t, queue_name, set_far, spell, sub_t
+from broker.runtime.turn cimport PHASE_STORE
+from broker.runtime.types cimport record_t, tw_hash
+from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.accounts.crossing cimport Crossing, parcel_t
+from broker.protocols.nats.leafnodes.session cimport LeafSession
+from broker.protocols.nats.accounts.responses cimport (
+    TOKEN_LEN, draw, link_t, links_drop, links_first, links_free, links_next, links_put, links_t,
+    put_token, response_t)
+from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX, Transform, within
+
+from broker.protocols.nats.accounts import latency
+from broker.protocols.nats.accounts.subjects import has_wildcard
+
+LOG = logging.getLogger('broker.nats')
+
+cdef enum:
+    STATUS_DONE = 0         # nothing is told
+    STATUS_NO_REPLY = 400
+    STATUS_UNWANTED = 408
+    STATUS_NOBODY = 503
+    STATUS_LATE = 504
+
+cdef const char *ACK = b'$JS.ACK.'
+cdef enum:
+    ACK_LEN = 8
+
+
+cdef inline bint keeps_reply(const record_t *rec) noexcept:
+    """Acks of pulled messages find their own way."""
+    return rec.reply_len >= ACK_LEN and memcmp(rec.reply, ACK, ACK_LEN) == 0
+
+
+@cython.final
+cdef class ServiceExport(Task):
+    def __init__(self, Imports owner, config):
+        self.owner = owner
+        self.config = config
+        self.singleton = config.response_type == 'singleton'
+        self.threshold_ns = config.threshold_ns
+        self.latency_subject = config.latency_subject.encode('utf-8', 'surrogateescape')
+        self.sampling = config.latency_sampling if self.latency_subject else 0
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        while self.oldest != NULL and self.oldest.used_ns + self.threshold_ns <= now_ns:
+            (<Imports>self.oldest.holder).finish(self.oldest, STATUS_LATE)
+        if self.oldest != NULL:
+            self.owner.crossing.turn.arm(self, self.oldest.used_ns + self.threshold_ns)
+
+    cdef void append(self, response_t *r, int64_t now_ns) noexcept:
+        r.used_ns = now_ns
+        r.newer = NULL
+        r.older = self.newest
+        if self.newest != NULL:
+            self.newest.newer = r
+        else:
+            self.oldest = r
+        self.newest = r
+        self.size += 1
+        if self.timer.pos == 0:
+            self.owner.crossing.turn.arm(self, self.oldest.used_ns + self.threshold_ns)
+
+    cdef void unlink(self, response_t *r) noexcept:
+        if r.older != NULL:
+            r.older.newer = r.newer
+        else:
+            self.oldest = r.newer
+        if r.newer != NULL:
+            r.newer.older = r.older
+        else:
+            self.newest = r.older
+        self.size -= 1
+
+
+@cython.final
+cdef class ServiceImport(Sink):
+    def __init__(self, Imports importer, ServiceExport export, bytes here, bytes there,
+                 Transform forth, bint share=False, bint system=False):
+        """`system`: the exporter is the system account."""
+        self.importer = importer
+        self.export = export
+        self.exporter = export.owner
+        self.here = here
+        self.there = there
+        self.forth = forth
+        self.same = forth is None and here == there and has_wildcard(there.decode('latin-1'))
+        self.share = share
+        self.system = system
+
+    def open(self):
+        """Take requests."""
+        self.sub = self.importer.account.router.add(
+            self, self.here, <size_t>len(self.here), b'', 0, b'', 0)
+
+    def close(self):
+        """Take none any more. Not inside `deliver`."""
+        if self.sub != NULL:
+            self.importer.account.router.remove(self.sub)
+            self.sub = NULL
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        try:
+            self.request(rec)
+        except Exception:
+            LOG.exception('request on %r of account %s', self.here, self.importer.account.name)
+        return 1    # as the original: who asks an import is never told that nobody is there
+
+    cdef int request(self, const record_t *rec) except -1:
+        cdef Crossing x = self.importer.crossing
+        cdef Account account = self.exporter.account
+        cdef response_t *r = NULL
+        cdef parcel_t parcel
+        cdef bytes reply = b'', own = None
+        cdef const char *subject = self.there
+        cdef size_t n = <size_t>len(self.there)
+        cdef Py_ssize_t size
+        if not x.enter(<void *>self.export, self.share):
+            return 0
+        try:
+            sample = self.sample(rec.data[:rec.headers_len]) if self.export.sampling else None
+            if rec.reply_len and keeps_reply(rec):
+                reply = rec.reply[:rec.reply_len]
+            elif rec.reply_len:
+                r = self.exporter.expect(self.export, self.importer, rec, self.share, sample)
+                reply = own = self.exporter.reply_to(r)
+            elif sample is not None:
+                x.tell(account, self.export.latency_subject, latency.failed(
+                    sample, STATUS_NO_REPLY, x.server))
+            if self.same:
+                subject = rec.subject
+                n = rec.subject_len
+            elif self.forth is not None:
+                size = self.forth.apply(rec.subject, rec.subject_len, x.scratch + SUBJECT_MAX)
+                subject = x.scratch + SUBJECT_MAX
+                n = <size_t>max(size, 0)
+            n = x.map(account, subject, n, x.scratch) if n else 0
+            if n:
+                x.pack(&parcel, rec, x.scratch, n, reply, x.info(
+                    self.importer.account, self.share, self.system, rec), True)
+                if x.send(&parcel, account):
+                    return 0
+            if own is not None:
+                r = self.exporter.find(own, <size_t>len(own))
+                if r != NULL:
+                    self.exporter.finish(r, STATUS_NOBODY)
+        finally:
+            x.leave()
+        return 0
+
+    def sample(self, bytes headers):
+        """A latency.Sample when this request is to be measured."""
+        found = latency.wanted(self.export.sampling, headers)
+        if found is None:
+            return None
+        return latency.Sample(self.importer.crossing.speaker(), self.share, found)
+
+
+@cython.final
+cdef class StreamImport:
+    def __init__(self, Imports exporter, bytes here, bytes there, Transform forth, Transform back):
+        self.exporter = exporter
+        self.here = here
+        self.there = there
+        self.forth = forth
+        self.back = back
+        self.same = forth is None and here == there
+
+    cdef bytes wanted(self, bytes subject):
+        """What a subscription to `subject` makes us subscribe to in the exporter, or None."""
+        cdef bytes overlap
+        if subject == self.here or within(
+                self.here, <size_t>len(self.here), subject, <size_t>len(subject)):
+            return self.there
+        if not within(subject, <size_t>len(subject), self.here, <size_t>len(self.here)):
+            overlap = narrowed(subject, self.here)
+            if overlap is None:
+                return None
+            subject = overlap
+        if self.same:
+            return subject
+        return self.back(subject) if self.back is not None else self.there
+
+
+cdef bytes narrowed(bytes subject, bytes pattern):
+    """The part of a subscription that lies within a pattern, or None.
+
+    Both have wildcards where the other is narrower: a.*.> and *.b.* meet in a.b.*
+    """
+    cdef list tokens = subject.split(b'.'), other = pattern.split(b'.')
+    cdef Py_ssize_t i, last = len(tokens) - 1
+    cdef bytes both
+    for i in range(min(last + 1, len(other))):
+        if tokens[i] == b'*' and other[i] != b'>':
+            tokens[i] = other[i]
+    if tokens[last] == b'>' and len(other) > last:
+        tokens[last:] = other[last:]
+    both = b'.'.join(tokens)
+    if both != subject and within(both, <size_t>len(both), pattern, <size_t>len(pattern)):
+        return both
+    return None
+
+
+@cython.final
+cdef class Shadow(Sink):
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef Crossing x = self.owner.crossing
+        cdef StreamImport what = self.what
+        cdef record_t copy = rec[0]
+        cdef Py_ssize_t n
+        cdef int taken
+        # what came by a service import is not given on to stream imports
+        if x.depth or self.real.retired or x.muted() == <void *>self.sink:
+            return 0
+        if what.forth is not None:
+            n = what.forth.apply(rec.subject, rec.subject_len, x.scratch)
+            if n < 0:
+                return 0
+            copy.subject = x.scratch
+            copy.subject_len = <uint16_t>n
+        elif not what.same:
+            copy.subject = what.here
+            copy.subject_len = <uint16_t>len(what.here)
+        if type(self.sink) is LeafSession:
+            taken = (<LeafSession>self.sink).take(
+                self.real, rec, copy.subject, copy.subject_len, what.exporter.account.router)
+        else:
+            taken = self.sink.deliver(self.real, &copy)
+        self.sub.delivered += <uint64_t>taken
+        return taken
+
+
+@cython.final
+cdef class Imports(Sink):
+    def __init__(self, Account account, Crossing crossing):
+        self.account = account
+        self.crossing = crossing
+        self.streams = []
+        self.services = []
+        self.exports = {}
+        self.ending = set()
+        self.shadows = {}
+        self.unwanted = []
+        memcpy(self.prefix, b'_R_.', 4)
+        put_token(self.prefix + 4, draw(&crossing.random))
+        self.prefix[PREFIX_LEN - 1] = c'.'
+
+    def __dealloc__(self):
+        links_free(&self.by_token)
+        links_free(&self.by_reply)
+
+    # --- what is configured
+
+    def offer(self, configs):
+        """Export these services (settings.Export) and no others; open responses stay open."""
+        cdef ServiceExport export
+        before = self.exports
+        self.exports = {
+            config: before.get(config) or ServiceExport(self, config) for config in configs}
+        for config, export in before.items():
+            if config not in self.exports and export.size:
+                self.ending.add(export)
+        self.ending = {export for export in self.ending if export.size}
+
+    def take_services(self, list services):
+        """Import these (export, here, there, transform, share, system) and no others."""
+        cdef ServiceImport old
+        before = {
+            (old.export, old.here, old.there, old.share): old for old in self.services}
+        self.services = []
+        fresh = []
+        for export, here, there, forth, share, system in services:
+            old = before.pop((export, here, there, share), None)
+            if old is None:
+                old = ServiceImport(self, export, here, there, forth, share, system)
+                fresh.append(old)
+            self.services.append(old)
+        for old in before.values():
+            old.close()
+        for old in fresh:
+            old.open()
+
+    def take_streams(self, list streams):
+        """Import these (exporter, here, there, transform, back) and no others; subscriptions
+        that are there already get what they would get if they were made now."""
+        cdef StreamImport what
+        if [(what.exporter, what.here, what.there) for what in self.streams] == [
+                tuple(stream[:3]) for stream in streams]:
+            return
+        for address in list(self.shadows):
+            self.drop_shadows(address)
+        self.streams = [StreamImport(*stream) for stream in streams]
+        if self.streams:
+            for address in subscriptions(self.account.router):
+                self.subscribed(
+                    <Sink>(<sub_t *><uintptr_t>address).sink, <sub_t *><uintptr_t>address)
+
+    def close(self):
+        """The account is gone."""
+        self.take_services([])
+        self.take_streams([])
+        self.offer([])
+        while self.by_token.size:
+            self.finish_any(True)
+        while self.by_reply.size:
+            self.finish_any(False)
+        if self.inbox != NULL:
+            self.account.router.remove(self.inbox)
+            self.inbox = NULL
+
+    # --- streams
+
+    cdef int subscribed(self, Sink sink, sub_t *sub) except -1:
+        cdef StreamImport what
+        cdef bytes subject, there
+        if not self.streams:
+            return 0
+        subject = spell(sub.node)
+        for what in self.streams:
+            there = what.wanted(subject)
+            if there is not None:
+                self.add_shadow(sink, sub, what, there)
+        return 0
+
+    cdef int add_shadow(self, Sink sink, sub_t *sub, StreamImport what, bytes subject) except -1:
+        cdef Shadow shadow = Shadow()
+        cdef bytes queue = queue_name(sub)
+        shadow.what = what
+        shadow.owner = self
+        shadow.sink = sink
+        shadow.real = sub
+        shadow.sub = what.exporter.account.router.add(
+            shadow, subject, <size_t>len(subject), queue, <size_t>len(queue),
+            sub.sid, sub.sid_len)
+        set_far(shadow.sub, sub.far)
+        self.shadows.setdefault(<uintptr_t>sub, []).append(shadow)
+        return 0
+
+    def drop_shadows(self, address):
+        """Remove what a subscription has in other routers."""
+        cdef Shadow shadow
+        for shadow in self.shadows.pop(address, ()):
+            shadow.what.exporter.account.router.remove(shadow.sub)
+
+    cdef void unsubscribed(self, Sink sink, sub_t *sub) noexcept:
+        cdef bytes subject
+        if self.shadows:
+            self.drop_shadows(<uintptr_t>sub)
+        if self.by_reply.size == 0:
+            return
+        subject = spell(sub.node)
+        if subject.startswith(b'_R_.'):
+            return
+        if has_wildcard(subject.decode('latin-1')):
+            self.unchecked = self.by_reply.mask + 1
+        elif links_first(&self.by_reply, tw_hash(
+                &self.crossing.key, subject, <size_t>len(subject))) != NULL:
+            self.unwanted.append(subject)
+        else:
+            return
+        self.crossing.turn.add(PHASE_STORE, self)
+
+    # --- answers that are waited for
+
+    cdef response_t *expect(self, ServiceExport export, Imports asker, const record_t *rec,
+                            bint share, object sample) except NULL:
+        """Remember that `asker` wants an answer from here on rec.reply."""
+        cdef Crossing x = self.crossing
+        cdef response_t *r
+        if self.inbox == NULL:
+            subject = self.prefix[:PREFIX_LEN] + b'>'
+            self.inbox = self.account.router.add(
+                self, subject, <size_t>len(subject), b'', 0, b'', 0)
+        if export.size >= <uint32_t>limits.NATS_RESPONSES_OPEN:
+            (<Imports>export.oldest.holder).finish(export.oldest, STATUS_LATE)
+        r = <response_t *>calloc(1, sizeof(response_t) + rec.reply_len)
+        if r == NULL:
+            raise MemoryError
+        while True:
+            put_token(r.token, draw(&x.random))
+            r.by_token.hash = tw_hash(&x.key, r.token, TOKEN_LEN)
+            if links_first(&self.by_token, r.by_token.hash) == NULL:
+                break
+        memcpy(r.reply, rec.reply, rec.reply_len)
+        r.reply_len = rec.reply_len
+        r.by_reply.hash = tw_hash(&x.key, r.reply, r.reply_len)
+        r.by_token.item = r.by_reply.item = r
+        r.holder = <void *>self
+        r.asker = <void *>asker
+        r.export = <void *>export
+        r.share = share
+        links_put(&self.by_token, &r.by_token)
+        links_put(&asker.by_reply, &r.by_reply)
+        if sample is not None:
+            Py_INCREF(sample)
+            r.sample = <void *>sample
+        export.append(r, x.turn.now_ns)
+        return r
+
+    cdef bytes reply_to(self, response_t *r):
+        """Where the answer has to be sent."""
+        cdef bytes reply = self.prefix[:PREFIX_LEN] + r.token[:TOKEN_LEN]
+        return reply + self.crossing.mark if r.sample != NULL else reply
+
+    cdef response_t *find(self, const char *subject, size_t n) noexcept:
+        """The response that a subject behind our prefix means."""
+        cdef bytes mark = self.crossing.mark
+        cdef const char *token = subject + <int>PREFIX_LEN
+        cdef size_t rest
+        cdef link_t *link
+        cdef response_t *r
+        if n < PREFIX_LEN + TOKEN_LEN:
+            return NULL
+        rest = n - PREFIX_LEN - TOKEN_LEN
+        link = links_first(&self.by_token, tw_hash(&self.crossing.key, token, TOKEN_LEN))
+        while link != NULL:
+            r = <response_t *>link.item
+            if memcmp(r.token, token, TOKEN_LEN) == 0 and rest == (
+                    <size_t>len(mark) if r.sample != NULL else 0):
+                if rest == 0 or memcmp(token + <int>TOKEN_LEN, <const char *>mark, rest) == 0:
+                    return r
+            link = links_next(link)
+        return NULL
+
+    cdef void finish(self, response_t *r, int status) noexcept:
+        """Forget it; who measures it is told a status that is not 0."""
+        cdef ServiceExport export = <ServiceExport>r.export
+        cdef Imports asker = <Imports>r.asker
+        links_drop(&self.by_token, &r.by_token)
+        links_drop(&asker.by_reply, &r.by_reply)
+        export.unlink(r)
+        if r.sample != NULL:
+            try:
+                if status and not r.answered:
+                    self.crossing.tell(self.account, export.latency_subject, latency.failed(
+                        <object>r.sample, status, self.crossing.server))
+            except Exception:
+                LOG.exception('latency of %s', export.config.subject)
+            Py_DECREF(<object>r.sample)
+        free(r)
+
+    def finish_any(self, bint here):
+        """End the responses that are answered here, or those that are waited for here."""
+        cdef links_t *table = &self.by_token if here else &self.by_reply
+        cdef response_t *r
+        cdef uint32_t i
+        for i in range(table.mask + 1):
+            while table.slots[i] != NULL:
+                r = <response_t *>table.slots[i].item
+                (<Imports>r.holder).finish(r, STATUS_DONE)
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        try:
+            self.answer(rec)
+        except Exception:
+            LOG.exception('response in account %s', self.account.name)
+        return 1
+
+    cdef int answer(self, const record_t *rec) except -1:
+        """Send an answer to where the request came from."""
+        cdef Crossing x = self.crossing
+        cdef response_t *r = self.find(rec.subject, rec.subject_len)
+        cdef ServiceExport export
+        cdef Imports asker
+        cdef parcel_t parcel
+        cdef bytes own, back = b'', reply
+        cdef uint32_t taken = 0
+        cdef size_t n
+        if r == NULL:
+            return 0
+        export = <ServiceExport>r.export
+        asker = <Imports>r.asker
+        if not x.enter(r.export, r.share):
+            return 0
+        try:
+            own = rec.subject[:rec.subject_len]
+            reply = r.reply[:r.reply_len]
+            if r.sample != NULL and not r.answered:
+                r.answered = 1
+                x.tell(self.account, export.latency_subject, latency.answered(
+                    <object>r.sample, x.speaker(), x.server))
+            if rec.reply_len and keeps_reply(rec):
+                back = rec.reply[:rec.reply_len]
+            elif rec.reply_len:     # the asker may answer in turn; this may end the oldest one
+                back = asker.reply_to(asker.expect(export, self, rec, r.share, None))
+            n = x.map(asker.account, reply, <size_t>len(reply), x.scratch)
+            if n:
+                x.pack(&parcel, rec, x.scratch, n, back, None, False)
+                taken = x.send(&parcel, asker.account)
+            r = self.find(own, <size_t>len(own))
+            if r == NULL:
+                return 0
+            if not taken:
+                self.finish(r, STATUS_NOBODY)
+            elif export.singleton or rec.total_len == 0:
+                self.finish(r, STATUS_DONE)
+            else:
+                export.unlink(r)
+                export.append(r, x.turn.now_ns)
+        finally:
+            x.leave()
+        return 0
+
+    # --- answers that nobody waits for any more
+
+    cdef void run(self) noexcept:
+        cdef list unwanted = self.unwanted
+        cdef uint32_t left = limits.NATS_REPLY_CHECKS
+        self.unwanted = []
+        try:
+            for reply in unwanted:
+                self.check_reply(reply)
+            while left and self.unchecked:
+                if self.by_reply.size == 0:
+                    self.unchecked = 0
+                    break
+                self.cursor = (self.cursor + 1) & self.by_reply.mask
+                self.check_slot(self.cursor)
+                self.unchecked -= 1
+                left -= 1
+        except Exception:
+            LOG.exception('responses of account %s', self.account.name)
+            self.unchecked = 0
+        if self.unchecked:
+            self.crossing.turn.add(PHASE_STORE, self)
+
+    cdef int check_reply(self, bytes reply) except -1:
+        """End what is answered there if nobody listens."""
+        if self.account.router.match(reply, <size_t>len(reply)).size:
+            return 0
+        cdef link_t *link = links_first(
+            &self.by_reply, tw_hash(&self.crossing.key, reply, <size_t>len(reply)))
+        if link != NULL:
+            self.check_slot(link.hash & self.by_reply.mask)
+        return 0
+
+    cdef int check_slot(self, uint32_t i) except -1:
+        cdef link_t *link = self.by_reply.slots[i]
+        cdef response_t *r
+        while link != NULL:
+            r = <response_t *>link.item
+            link = link.next
+            if not r.answered and self.account.router.match(r.reply, r.reply_len).size == 0:
+                (<Imports>r.holder).finish(r, STATUS_UNWANTED)
+        return 0
+
+    @property
+    def waiting(self):
+        """Answers that are waited for: (by others, by this account)."""
+        return self.by_token.size, self.by_reply.size
+
+
+cdef list subscriptions(Router router):
+    """The addresses of the subscriptions that sessions have in a router."""
+    cdef uint32_t i
+    cdef list found = []
+    gather(router.root, found)
+    for i in range(router.table_mask + 1):
+        if router.table[i] != NULL:
+            gather(router.table[i], found)
+    return found
+
+
+cdef gather(node_t *node, list found):
+    """Those of a node and of what hangs below it by `*` and `>`."""
+    cdef uint32_t i, j
+    for i in range(node.subs_size):
+        if isinstance(<object>node.subs[i].sink, Session):
+            found.append(<uintptr_t>node.subs[i])
+    for i in range(node.queues_size):
+        for j in range(node.queues[i].size):
+            if isinstance(<object>node.queues[i].members[j].sink, Session):
+                found.append(<uintptr_t>node.queues[i].members[j])
+    if node.star != NULL:
+        gather(node.star, found)
+    if node.tail != NULL:
+        gather(node.tail, found)

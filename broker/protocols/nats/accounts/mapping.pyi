@@ -1,0 +1,14 @@
+"""Where messages go that are published to a mapped subject."""
+
+from typing import final
+
+from broker.protocols.nats.settings import Mapping
+from broker.protocols.nats.accounts.transform import Transform
+
+def ways(mapping: Mapping, cluster: str = "") -> list[tuple[Transform, int]]: ...
+
+@final
+class Mapper:
+    sources: tuple[bytes, ...]
+    def __init__(self, mappings: tuple[Mapping, ...], cluster: str = "") -> None: ...
+    def __call__(self, subject: bytes) -> tuple[bytes | None, bool]: ...

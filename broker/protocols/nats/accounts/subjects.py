@@ -1,0 +1,96 @@
+"""What two subjects with wildcards have in common, as imports and mappings ask it.
+
+Source: nats-server server/sublist.go (isValidSubject, SubjectsCollide), subject_transform.go.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from broker import errors
+from broker.protocols.nats.accounts.placeholders import parse, wrong
+from broker.protocols.nats.accounts.transform import is_within
+
+_BLANK: Final = re.compile(r"[\t\n\f\r ]")
+_NUMBERED: Final = re.compile(r"\$[1-9].*")
+_WILDCARD: Final = re.compile(
+    r"\{\{[\t\n\f\r ]*[wW]ildcard[\t\n\f\r ]*\(([^,]+)\)[\t\n\f\r ]*\}\}", re.DOTALL
+)
+
+
+def raw(subject: str) -> bytes:
+    """A configured subject as it is on the wire."""
+    return subject.encode("utf-8", "surrogateescape")
+
+
+def is_subject(text: str) -> bool:
+    """Whether it may be subscribed to."""
+    tokens = text.split(".")
+    return all(tokens) and ">" not in tokens[:-1] and not _BLANK.search(text)
+
+
+def has_wildcard(subject: str) -> bool:
+    """Whether it stands for more than one subject."""
+    return not {"*", ">"}.isdisjoint(subject.split("."))
+
+
+def lies_within(subject: str, pattern: str) -> bool:
+    """Whether everything that matches `subject` matches `pattern`."""
+    return is_within(raw(subject), raw(pattern))
+
+
+def collide(one: str, other: str) -> bool:
+    """Whether some subject may match both."""
+    if one == other:
+        return True
+    if not has_wildcard(one):
+        return has_wildcard(other) and lies_within(one, other)
+    if not has_wildcard(other):
+        return lies_within(other, one)
+    first, second = one.split("."), other.split(".")
+    if len(first) != len(second) and ">" not in min(first, second, key=len):
+        return False
+    return all(map(_may_match, first, second))
+
+
+def _may_match(one: str, other: str) -> bool:
+    # As there, the first letter alone makes a token a wildcard.
+    return one[:1] in {"*", ">"} or other[:1] in {"*", ">"} or one == other
+
+
+def numbered(subject: str) -> str:
+    """Each * becomes $1, $2 ..."""
+    tokens = subject.split(".")
+    count = 0
+    for index, text in enumerate(tokens):
+        if text == "*":
+            count += 1
+            tokens[index] = f"${count}"
+    return ".".join(tokens)
+
+
+def unnumbered(subject: str) -> tuple[str, list[str]]:
+    """$2 and {{wildcard(2)}} become *; and what stood there, in order."""
+    tokens = subject.split(".")
+    places = []
+    for index, token in enumerate(tokens):
+        if _NUMBERED.fullmatch(token) or _WILDCARD.search(token):
+            places.append(token)
+            tokens[index] = "*"
+    return ".".join(tokens), places
+
+
+def reverse(source: str, destination: str) -> tuple[str, str]:
+    """The pair that leads back from what `destination` makes of `source`; see Transform."""
+    pattern, places = unnumbered(destination)
+    wanted = [place.wildcards[0] for place in map(parse, places) if place is not None]
+    tokens = source.split(".")
+    count = 0
+    for index, text in enumerate(tokens):
+        if text == "*":
+            count += 1
+            if count not in wanted:
+                raise wrong(errors.NATS_MAPPING_UNUSED, destination)
+            tokens[index] = f"${wanted.index(count) + 1}"
+    return pattern, ".".join(tokens)

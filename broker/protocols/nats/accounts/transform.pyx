@@ -1,0 +1,302 @@
+# cython: language_level=3
+"""Subject transforms, as mappings and imports use them.
+
+    a.*.*.>  ->  b.$2.{{partition(3,1)}}.>     cuts:   a  x  y  rest...
+                                               pieces: "b"  cut 2  hash of cut 1 mod 3  (rest)
+
+Source: nats-server server/subject_transform.go.
+"""
+cimport cython
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memchr, memcmp, memcpy
+
+from broker.protocols.nats.accounts.placeholders import compile_tokens
+
+cdef enum:
+    PIECE_TEXT = 0
+    PIECE_TOKEN
+    PIECE_PARTITION
+    PIECE_SPLIT_LEFT
+    PIECE_SPLIT_RIGHT
+    PIECE_SLICE_LEFT
+    PIECE_SLICE_RIGHT
+    PIECE_LEFT
+    PIECE_RIGHT
+    PIECE_SPLIT
+
+KINDS = {
+    'wildcard': PIECE_TOKEN,
+    'partition': PIECE_PARTITION,
+    'splitfromleft': PIECE_SPLIT_LEFT,
+    'splitfromright': PIECE_SPLIT_RIGHT,
+    'slicefromleft': PIECE_SLICE_LEFT,
+    'slicefromright': PIECE_SLICE_RIGHT,
+    'left': PIECE_LEFT,
+    'right': PIECE_RIGHT,
+    'split': PIECE_SPLIT,
+}
+
+# What is written so far.
+cdef struct ink_t:
+    char *p
+    char *end
+    bint full
+
+
+cdef inline void put(ink_t *ink, const char *text, size_t n) noexcept nogil:
+    if <size_t>(ink.end - ink.p) < n:
+        ink.full = True
+        return
+    memcpy(ink.p, text, n)
+    ink.p += n
+
+
+@cython.final
+cdef class Transform:
+    def __init__(self, str source, str destination, bint strict=False):
+        """Raises MappingError; `strict` allows only what can be reversed, as imports need it."""
+        cdef list tokens = compile_tokens(source, destination, strict=strict)
+        cdef list stars = [i for i, token in enumerate(source.split('.')) if token == '*']
+        cdef uint32_t i
+        self.source = source
+        self.destination = destination
+        self.tail = source == '>' or source.endswith('.>')
+        self.literal = not stars and not self.tail
+        self.source_tokens = <uint32_t>source.count('.') + 1
+        self.cuts = <cut_t *>calloc(self.source_tokens, sizeof(cut_t))
+        self.pieces = <piece_t *>calloc(<size_t>len(tokens), sizeof(piece_t))
+        if self.cuts == NULL or self.pieces == NULL:
+            raise MemoryError
+        self.size = <uint32_t>len(tokens)
+        if self.tail:
+            self.size -= 1      # the rest is written behind the pieces
+        for i in range(self.size):
+            token, place = tokens[i]
+            self.fill(i, token, place, stars)
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        if self.pieces != NULL:
+            for i in range(self.size):
+                free(self.pieces[i].text)
+                free(self.pieces[i].tokens)
+            free(self.pieces)
+        free(self.cuts)
+
+    def fill(self, uint32_t i, str token, place, list stars):
+        """Compile one token of the destination."""
+        cdef piece_t *piece = self.pieces + i
+        cdef uint32_t j
+        cdef bytes text
+        if place is not None:
+            piece.kind = <uint8_t>KINDS[place.function]
+            piece.number = <int32_t><uint32_t>(place.number & 0xFFFFFFFF)
+            piece.tokens = <uint32_t *>malloc(len(place.wildcards) * sizeof(uint32_t))
+            if piece.tokens == NULL:
+                raise MemoryError
+            for number in place.wildcards:
+                j = <uint32_t>stars[number - 1] if number > 0 else 0
+                piece.tokens[piece.tokens_size] = j
+                piece.tokens_size += 1
+            token = place.delimiter
+        text = token.encode('utf-8', 'surrogateescape')
+        piece.text = <char *>malloc(max(len(text), 1))
+        if piece.text == NULL:
+            raise MemoryError
+        piece.text_len = <uint32_t>len(text)
+        memcpy(piece.text, <const char *>text, piece.text_len)
+
+    def __call__(self, bytes subject):
+        """The subject transformed, or None if that cannot be."""
+        cdef char out[SUBJECT_MAX]
+        cdef Py_ssize_t n = self.apply(subject, <size_t>len(subject), out)
+        return None if n < 0 else out[:n]
+
+    def __repr__(self):
+        return f'Transform({self.source!r}, {self.destination!r})'
+
+    cdef Py_ssize_t apply(self, const char *subject, size_t n, char *out) noexcept nogil:
+        cdef ink_t ink
+        cdef uint32_t i
+        cdef const char *rest
+        ink.p = out
+        ink.end = out + SUBJECT_MAX
+        ink.full = False
+        if not self.literal:
+            if cut(subject, n, self.cuts, self.source_tokens) < 0:
+                return -1
+        for i in range(self.size):
+            if i:
+                put(&ink, b'.', 1)
+            write(&ink, self.pieces + i, self.cuts)
+        if self.tail:
+            if self.size:
+                put(&ink, b'.', 1)
+            rest = self.cuts[self.source_tokens - 1].ptr
+            put(&ink, rest, <size_t>(subject + n - rest))
+        return -1 if ink.full else ink.p - out
+
+
+cdef int cut(const char *subject, size_t n, cut_t *cuts, uint32_t count) noexcept nogil:
+    """Find the first `count` tokens; -1 = there are fewer."""
+    cdef const char *end = subject + n
+    cdef const char *dot
+    cdef uint32_t i
+    for i in range(count):
+        if subject > end:
+            return -1
+        dot = <const char *>memchr(subject, c'.', <size_t>(end - subject))
+        if dot == NULL:
+            dot = end
+        cuts[i].ptr = subject
+        cuts[i].len = <uint32_t>(dot - subject)
+        subject = dot + 1
+    return 0
+
+
+cdef void write(ink_t *ink, piece_t *piece, cut_t *cuts) noexcept nogil:
+    """One token of the destination; a function may make several of it."""
+    cdef cut_t *token = cuts + piece.tokens[0] if piece.tokens_size else NULL
+    cdef uint32_t at = <uint32_t>piece.number
+    # a position outside of the token leaves it as it is
+    cdef bint whole = token == NULL or piece.number <= 0 or at >= token.len
+    if piece.kind == PIECE_TEXT:
+        put(ink, piece.text, piece.text_len)
+    elif piece.kind == PIECE_PARTITION:
+        write_partition(ink, piece, cuts)
+    elif piece.kind == PIECE_SPLIT:
+        write_split(ink, piece, token)
+    elif piece.kind == PIECE_TOKEN or whole:
+        put(ink, token.ptr, token.len)
+    elif piece.kind == PIECE_SPLIT_LEFT:
+        write_parts(ink, token, at, token.len)
+    elif piece.kind == PIECE_SPLIT_RIGHT:
+        write_parts(ink, token, token.len - at, token.len)
+    elif piece.kind == PIECE_SLICE_LEFT:
+        write_parts(ink, token, at, at)
+    elif piece.kind == PIECE_SLICE_RIGHT:
+        write_parts(ink, token, token.len % at, at)
+    elif piece.kind == PIECE_LEFT:
+        put(ink, token.ptr, at)
+    else:
+        put(ink, token.ptr + token.len - at, at)
+
+
+cdef void write_parts(ink_t *ink, cut_t *token, uint32_t first, uint32_t size) noexcept nogil:
+    """The first `first` bytes (if any), then `size` at a time, with dots between."""
+    cdef uint32_t start = 0, end = first if first else size
+    while True:
+        if end > token.len:
+            end = token.len
+        put(ink, token.ptr + start, end - start)
+        if end == token.len:
+            return
+        put(ink, b'.', 1)
+        start = end
+        end = start + size
+
+
+cdef void write_partition(ink_t *ink, piece_t *piece, cut_t *cuts) noexcept nogil:
+    """FNV-1a of the tokens in a row, modulo the number of partitions."""
+    cdef uint32_t h = <uint32_t>2166136261, i, j
+    cdef char digits[10]
+    cdef char *p = digits + sizeof(digits)
+    cdef cut_t *token
+    for i in range(piece.tokens_size):
+        token = cuts + piece.tokens[i]
+        for j in range(token.len):
+            h = (h ^ <uint8_t>token.ptr[j]) * <uint32_t>16777619
+    h %= <uint32_t>piece.number
+    while True:
+        p -= 1
+        p[0] = <char>(c'0' + h % 10)
+        h //= 10
+        if h == 0:
+            break
+    put(ink, p, <size_t>(digits + sizeof(digits) - p))
+
+
+cdef uint32_t find_part(cut_t *token, uint32_t start, piece_t *piece) noexcept nogil:
+    """Where the part that begins at `start` ends: at the delimiter or the end."""
+    cdef uint32_t at
+    if piece.text_len == 0:
+        return start + letter(token.ptr + start, token.len - start)
+    at = start
+    while at + piece.text_len <= token.len:
+        if memcmp(token.ptr + at, piece.text, piece.text_len) == 0:
+            return at
+        at += 1
+    return token.len
+
+
+cdef void write_split(ink_t *ink, piece_t *piece, cut_t *token) noexcept nogil:
+    """The parts between delimiters; of empty ones only the second can leave an empty token."""
+    cdef uint32_t start = 0, end, next_start, next_end, j = 0
+    end = find_part(token, 0, piece)
+    while True:
+        put(ink, token.ptr + start, end - start)
+        next_start = end + piece.text_len
+        if end == token.len:
+            return
+        next_end = find_part(token, next_start, piece)
+        if next_end != next_start and not (j == 0 and end == start):
+            put(ink, b'.', 1)
+        start = next_start
+        end = next_end
+        j += 1
+
+
+cdef uint32_t letter(const char *p, uint32_t n) noexcept nogil:
+    """Bytes of the UTF-8 letter at p; 1 for what is none."""
+    cdef uint8_t lead, second
+    cdef uint32_t size, i
+    if n == 0:
+        return 0
+    lead = <uint8_t>p[0]
+    size = 2 if 0xC2 <= lead <= 0xDF else 3 if 0xE0 <= lead <= 0xEF else (
+        4 if 0xF0 <= lead <= 0xF4 else 1)
+    if size == 1 or size > n:
+        return 1
+    for i in range(1, size):
+        if <uint8_t>p[i] & 0xC0 != 0x80:
+            return 1
+    second = <uint8_t>p[1]
+    if (lead == 0xE0 and second < 0xA0) or (lead == 0xED and second > 0x9F) or (
+            lead == 0xF0 and second < 0x90) or (lead == 0xF4 and second > 0x8F):
+        return 1
+    return size
+
+
+cdef bint within(const char *subject, size_t n, const char *pattern,
+                 size_t pattern_len) noexcept nogil:
+    """Token by token; `*` in the subject needs `*` in the pattern, as `>` needs `>`."""
+    cdef const char *end = subject + n
+    cdef const char *pattern_end = pattern + pattern_len
+    cdef const char *dot
+    cdef size_t size, wanted
+    while pattern <= pattern_end:
+        dot = <const char *>memchr(pattern, c'.', <size_t>(pattern_end - pattern))
+        wanted = <size_t>(dot - pattern) if dot != NULL else <size_t>(pattern_end - pattern)
+        if subject > end or wanted == 0:
+            return False
+        if wanted == 1 and pattern[0] == c'>':
+            return True
+        dot = <const char *>memchr(subject, c'.', <size_t>(end - subject))
+        size = <size_t>(dot - subject) if dot != NULL else <size_t>(end - subject)
+        if size == 0 or (size == 1 and subject[0] == c'>'):
+            return False
+        if size == 1 and subject[0] == c'*':
+            if not (wanted == 1 and pattern[0] == c'*'):
+                return False
+        elif pattern[0] != c'*' and not (
+                size == wanted and memcmp(subject, pattern, size) == 0):
+            return False
+        subject += size + 1
+        pattern += wanted + 1
+    return subject > end
+
+
+def is_within(bytes subject, bytes pattern):
+    """Does everything that `subject` stands for match `pattern`?"""
+    return bool(within(subject, <size_t>len(subject), pattern, <size_t>len(pattern)))

@@ -1,0 +1,228 @@
+"""Logins decided by a service on the bus.
+
+The server asks it on $SYS.REQ.USER.AUTH in the service's account, with a token that it signs with
+its own key and that names a user key made for this one login. The answer is a token for exactly
+that user and this server, signed by the key the configuration names (or by the account), and in it
+the token of the user as it shall be let in. With an xkey both are sealed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from broker import limits
+from broker.protocols.nats.auth.jwt import claims, validate as token_checks, tokens
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats import settings
+from broker.protocols.nats.accounts.asking import Bus, Question, ask
+from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.auth.jwt.operator import Basis, expiry_ns, kind_allowed
+from broker.protocols.nats.auth.jwt.tokens import Invalid, Token
+
+SUBJECT: Final = "$SYS.REQ.USER.AUTH"
+AUDIENCE: Final = "nats-authorization-request"
+_XKEY_HEADER: Final = b"NATS/1.0\r\nNats-Server-Xkey: %b\r\n\r\n"
+_LEAFS: Final = frozenset({"LEAFNODE", "LEAFNODE_WS"})
+
+
+class Host(Protocol):
+    """What is needed of the server."""
+
+    key: nkeys.KeyPair
+    xkey: nkeys.CurvePair
+    server_name: str
+    settings: settings.Settings
+
+    @property
+    def login_timeout_ns(self) -> int: ...
+
+    def bus(self, account: str) -> Bus | None:
+        """The account of that name, made if need be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Who is asked, and who must answer."""
+
+    account: str
+    issuer: str  # of the users' tokens
+    xkey: str
+
+
+class Caller:
+    """Asks; those who know what accounts there are build on it."""
+
+    def __init__(self, host: Host, clock: Callable[[], float] = time.time) -> None:
+        self.host = host
+        self.clock = clock
+        self.waiting = 0
+
+    async def answer(self, service: Service, login: Login, name: str) -> tuple[Token, bool]:
+        """The answer, and whether it was sealed; raises Refused."""
+        bus = self.host.bus(service.account)
+        if bus is None:
+            raise Refused("the account of the authorization service is not there")
+        if self.waiting >= limits.NATS_CALLOUTS_MAX:
+            raise Refused("too many logins wait for the authorization service")
+        user = nkeys.KeyPair(nkeys.USER)
+        timeout_s = self.host.login_timeout_ns / limits.SECOND
+        data = self._request(service, login, name, user.public).encode()
+        headers = b""
+        if service.xkey:
+            data = self.host.xkey.seal(data, service.xkey)
+            headers = _XKEY_HEADER % self.host.xkey.public.encode()
+        self.waiting += 1
+        try:
+            question = Question(SUBJECT.encode(), data, headers)
+            raw = await ask(bus, question, timeout_s)
+        finally:
+            self.waiting -= 1
+        if raw is None:
+            raise Refused("the authorization service did not answer")
+        try:
+            return self._opened(raw, service, user.public)
+        except (Invalid, ValueError) as error:
+            raise Refused(f"the authorization service's answer: {error}") from error
+
+    def _opened(self, raw: bytes, service: Service, user: str) -> tuple[Token, bool]:
+        sealed = bool(service.xkey) and not raw.startswith(tokens.PREFIX.encode())
+        if sealed:
+            raw = self.host.xkey.open(raw, service.xkey)
+        if not raw:
+            raise Invalid("no reason supplied")
+        token = tokens.decode(raw.decode("utf-8", "replace"), "authorization_response")
+        body: tokens.AnswerBody = token.body
+        token_checks.check(token, self.clock())
+        if token.claims.sub != user:
+            raise Invalid("not for the expected user")
+        if token.claims.aud != self.host.key.public:
+            raise Invalid("not for this server")
+        if bool(body.error) == bool(body.jwt):
+            raise Invalid("neither a user nor an error, or both")
+        if body.error:
+            raise Invalid("it says no")
+        return token, sealed
+
+    def user_of(self, answer: Token) -> Token:
+        """The user it lets in; raises Refused."""
+        try:
+            user = tokens.decode(answer.body.jwt, "user")
+            token_checks.check(user, self.clock())
+        except Invalid as error:
+            raise Refused(f"the authorization service's user: {error}") from error
+        if user.claims.sub != answer.claims.sub:
+            raise Refused("the authorization service lets in another user")
+        return user
+
+    def identity(
+        self, basis: Basis, account: settings.Account, login: Login, name: str
+    ) -> Identity:
+        """Raises Refused if the user may not be there at all, or not now."""
+        rights, user, now = basis.rights, basis.token, self.clock()
+        left = token_checks.seconds_left(rights, now)
+        if left is None:
+            raise Refused("the user may not come at this time")
+        if not kind_allowed(rights, login.kind):
+            raise Refused("this kind of connection is not the user's")
+        if not token_checks.from_there(rights, login.host):
+            raise Refused("the user may not come from there")
+        own = claims.permissions(rights.pub, rights.sub, rights.resp)
+        return Identity(
+            account=account.name,
+            user=user.claims.name or name,
+            permissions=account.default_permissions if own is None else own,
+            expires_ns=expiry_ns(user, left, now),
+            issuer_key=user.claims.iss if user.body.issuer_account else account.name,
+            key=f"callout:{user.claims.sub}",
+            owner=_owner(account.name, user.claims.name, name),
+            basis=basis,
+        )
+
+    def _request(self, service: Service, login: Login, name: str, user: str) -> str:
+        host, options = self.host, login.options
+        server: dict[str, Any] = {
+            "name": host.server_name,
+            "host": host.settings.listen[0],
+            "id": host.key.public,
+            "version": limits.NATS_VERSION,
+        }
+        if host.settings.server_tags:
+            server["tags"] = list(host.settings.server_tags)
+        if service.xkey:
+            server["xkey"] = host.xkey.public
+        leaf = login.kind in _LEAFS
+        client = {
+            "host": login.host,
+            "id": login.client_id,
+            "user": name,
+            "name": options.name,
+            "kind": "Leafnode" if leaf else "Client",
+            "type": "websocket" if login.kind == "WEBSOCKET" else "" if leaf else "nats",
+            "nonce": login.nonce.decode() if options.signature else "",
+        }
+        connect = {
+            "jwt": options.jwt,
+            "nkey": options.nkey,
+            "sig": options.signature,
+            "auth_token": options.token,
+            "user": self._user_said(login, name),
+            "pass": options.password,
+            "name": options.name,
+            "lang": options.lang,
+            "version": options.version,
+        }
+        body: dict[str, Any] = {
+            "server_id": server,
+            "user_nkey": user,
+            "client_info": {key: value for key, value in client.items() if value},
+            "connect_opts": {key: value for key, value in connect.items() if value}
+            | {"protocol": options.protocol},
+        }
+        if login.tls is not None:
+            body["client_tls"] = self._tls(login)
+        head = {
+            "sub": service.issuer,
+            "aud": AUDIENCE,
+            "exp": int(self.clock() + self.host.login_timeout_ns / limits.SECOND),
+        }
+        return tokens.encode(host.key, head, body, "authorization_request")
+
+    @staticmethod
+    def _user_said(login: Login, name: str) -> str:
+        """`user` of CONNECT; what the client goes by, if that says nothing."""
+        options = login.options
+        by_token = bool(options.user and (options.jwt or login.cookie_jwt))
+        return options.user if options.nkey or options.token or by_token else name
+
+    def _tls(self, login: Login) -> dict[str, Any]:
+        assert login.tls is not None
+        known: dict[str, Any] = {"version": login.tls.version, "cipher": login.tls.cipher}
+        if login.tls.der is not None:
+            text = ssl.DER_cert_to_PEM_cert(login.tls.der)
+            tls = self.host.settings.tls
+            if tls is not None and (tls.verify or tls.verify_and_map):
+                known["verified_chains"] = [[text]]
+            else:
+                known["certs"] = [text]
+        return known
+
+
+def _owner(account: str, signed: str, said: str) -> str:
+    """Whose things a login may go on with. The token names a key made for this login alone, so it
+    is the name that the service signed; else the one that it let in, which may be a secret."""
+    if signed:
+        return f"callout:{account}:{signed}"
+    return f"callout-as:{account}:{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()}"
+
+
+def without_requests(permissions: settings.Permissions | None) -> settings.Permissions:
+    """In the service's account nobody but the server publishes such requests."""
+    given = permissions or settings.Permissions()
+    deny = (*given.publish.deny, settings.SubjectRule(SUBJECT))
+    return dataclasses.replace(given, publish=dataclasses.replace(given.publish, deny=deny))

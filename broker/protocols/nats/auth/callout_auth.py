@@ -1,0 +1,164 @@
+"""Authenticators that ask a service on the bus, but for the service's own logins.
+
+Whether the service is asked is decided by who the client has proved to be (password, signature,
+certificate), never by the name it gives: names and public keys are no secrets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from broker.protocols.nats import settings
+from broker.protocols.nats.auth.jwt import tokens
+from broker.protocols.nats.auth.callout import Caller, Host, Service, without_requests
+from broker.protocols.nats.auth.local import proved_name
+from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.auth.jwt.operator import Basis, OperatorAuth, account_of, scoped_rights
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.auth.local import LocalAuth
+    from broker.protocols.nats.auth.jwt.tokens import Token
+
+
+class LocalCallout:
+    """With the service named by the configuration."""
+
+    def __init__(self, host: Host, local: LocalAuth, config: settings.Callout) -> None:
+        self._caller = Caller(host)
+        self._local = local
+        self._service = Service(config.account, config.issuer, config.xkey)
+        self._own = frozenset(config.auth_users)
+        self._accounts = {account.name: account for account in host.settings.accounts}
+        self._accounts.setdefault(
+            settings.GLOBAL_ACCOUNT, settings.Account(settings.GLOBAL_ACCOUNT)
+        )
+        self.required = local.required
+        self.must_connect = local.must_connect
+        self.wants_nonce = local.wants_nonce
+        self.anonymous = local.anonymous
+
+    def asks(self, kind: str) -> bool:  # noqa: ARG002
+        return True
+
+    def check(self, login: Login) -> Identity | Awaitable[Identity]:
+        name = self._local.name_of(login)
+        if name not in self._own:
+            return self._ask(login, name)
+        return self._decide(self._local.check(login), login)
+
+    def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
+        basis = identity.basis
+        if not isinstance(basis, Basis):
+            return self._decide(self._local.check_again(identity, login), login)
+        if basis.token.claims.iss == self._service.issuer and identity.account in self._accounts:
+            return identity
+        return self._ask(login, self._local.name_of(login))
+
+    def _decide(
+        self, found: Identity | Awaitable[Identity], login: Login
+    ) -> Identity | Awaitable[Identity]:
+        if not isinstance(found, Identity):
+            return self._decide_later(found, login)
+        if proved_name(found) not in self._own:
+            return self._ask(login, self._local.name_of(login))
+        return self._without_requests(found)
+
+    async def _decide_later(self, found: Awaitable[Identity], login: Login) -> Identity:
+        decided = self._decide(await found, login)
+        return decided if isinstance(decided, Identity) else await decided
+
+    def _without_requests(self, identity: Identity) -> Identity:
+        if identity.account != self._service.account:
+            return identity
+        return dataclasses.replace(identity, permissions=without_requests(identity.permissions))
+
+    async def _ask(self, login: Login, name: str) -> Identity:
+        answer, _ = await self._caller.answer(self._service, login, name)
+        user = self._caller.user_of(answer)
+        body: tokens.UserBody = user.body
+        if body.issuer_account:
+            raise Refused("the authorization service names an issuer_account")
+        if user.claims.iss != self._service.issuer:
+            raise Refused("the authorization service's user is signed by another key")
+        account = self._accounts.get(user.claims.aud)
+        if account is None:
+            raise Refused("the authorization service names an account that is not there")
+        basis = Basis(user, body, None)
+        return self._without_requests(self._caller.identity(basis, account, login, name))
+
+
+class OperatorCallout:
+    """With the service that a user's account names in its token, if it does."""
+
+    required = True
+    must_connect = True
+    wants_nonce = True
+    anonymous: Identity | None = None
+
+    def __init__(self, host: Host, operator: OperatorAuth) -> None:
+        self._caller = Caller(host)
+        self.operator = operator
+
+    def asks(self, kind: str) -> bool:  # noqa: ARG002
+        return True
+
+    def check(self, login: Login) -> Identity | Awaitable[Identity]:
+        found = self.operator.check(login)
+        if isinstance(found, Identity):
+            return self._decide(found, login)
+        return self._check_later(found, login)
+
+    def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
+        return self.operator.check_again(identity, login)
+
+    async def _check_later(self, found: Awaitable[Identity], login: Login) -> Identity:
+        decided = self._decide(await found, login)
+        return decided if isinstance(decided, Identity) else await decided
+
+    def _decide(self, found: Identity, login: Login) -> Identity | Awaitable[Identity]:
+        account = self.operator.accounts.get(found.account)
+        if account is None:
+            raise Refused("the account has expired")
+        body: tokens.AccountBody = account.token.body
+        if not body.authorization.auth_users:
+            return found
+        basis = found.basis
+        assert isinstance(basis, Basis)
+        user = basis.token.claims.sub
+        # A bearer's token proves nothing: whoever has seen it could pass for the service.
+        if user in body.authorization.auth_users and not basis.rights.bearer_token:
+            return dataclasses.replace(found, permissions=without_requests(found.permissions))
+        return self._ask(account.token, login, user)
+
+    async def _ask(self, asked: Token, login: Login, name: str) -> Identity:
+        outside = asked.body.authorization
+        service = Service(asked.claims.sub, asked.claims.sub, outside.xkey)
+        answer, sealed = await self._caller.answer(service, login, name)
+        if not sealed:
+            self._signed_by_account(answer, asked.claims.sub)
+        user = self._caller.user_of(answer)
+        target = account_of(user)
+        if target != asked.claims.sub and not (
+            outside.allowed_accounts == [tokens.ANY] or target in outside.allowed_accounts
+        ):
+            raise Refused("the authorization service may not let anybody into that account")
+        account = await self.operator.accounts.find(target)
+        if user.claims.iss not in account.keys:
+            raise Refused("the authorization service's user is not signed by the account")
+        scope = account.keys[user.claims.iss]
+        basis = Basis(user, scoped_rights(user, scope, account.token), scope)
+        identity = self._caller.identity(basis, account.config, login, name)
+        if target == asked.claims.sub:
+            identity = dataclasses.replace(
+                identity, permissions=without_requests(identity.permissions)
+            )
+        return identity
+
+    def _signed_by_account(self, answer: Token, name: str) -> None:
+        account = self.operator.accounts.get(name)
+        if answer.body.issuer_account not in {"", name}:
+            raise Refused("the authorization service answers for another account")
+        if account is None or answer.claims.iss not in {name, *account.keys}:
+            raise Refused("the authorization service's answer is signed by an unknown key")

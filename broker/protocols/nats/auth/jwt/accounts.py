@@ -1,0 +1,271 @@
+"""Accounts in operator mode: their tokens, fetched when first needed and replaced by newer ones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker import limits
+from broker.protocols.nats.auth.jwt import claims, validate as token_checks, tokens
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats import settings
+from broker.protocols.nats.auth.authenticator import Refused
+from broker.protocols.nats.auth.jwt.tokens import Invalid, Scope, Token
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.auth.jwt.resolvers import Resolver
+
+log = logging.getLogger("broker.nats")
+
+_REFRESH: Final = 1.0  # an expired account is asked for anew once in so many seconds
+_TIMER_MAX: Final = 86_400.0  # what ends later is looked at again then
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """One that was fetched."""
+
+    token: Token
+    config: settings.Account
+    keys: dict[str, Scope | None]  # which may sign for it
+    fetched: float
+    gone: bool = False  # deleted
+    timer: asyncio.TimerHandle | None = None  # of the next thing to end
+
+    def expired(self, now: float) -> bool:
+        return self.gone or 0 < self.token.claims.exp <= int(now)
+
+
+class AccountTokens:
+    """The accounts of the trusted operators."""
+
+    def __init__(
+        self,
+        config: settings.Resolver,
+        resolver: Resolver,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """ValueError when the operators' tokens are no good."""
+        self.resolver = resolver
+        self.clock = clock
+        self.changed: list[Callable[[str], object]] = []  # called with an account's name
+        self.accounts: dict[str, Account] = {}
+        self._loading: dict[str, asyncio.Task[Account]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._trusted = set(config.trusted_keys)
+        self._strict: set[str] = set()  # operators' keys whose accounts sign by signing keys only
+        self.operators = [operator_token(text) for text in config.operators]
+        for operator in self.operators:
+            body: tokens.OperatorBody = operator.body
+            self._trusted |= set(body.signing_keys)
+            if body.strict_signing_key_usage:
+                self._strict |= set(body.signing_keys)
+            else:
+                self._trusted.add(operator.claims.sub)
+
+    # --- asked by others
+
+    def get(self, name: str) -> Account | None:
+        """One that is known and has not expired."""
+        account = self.accounts.get(name)
+        return None if account is None or account.expired(self.clock()) else account
+
+    async def fetch(self, name: str, depth: int = limits.NATS_TOKEN_DEPTH_MAX) -> Account:
+        """Fetched now, together with others who wait for it; raises Refused."""
+        task = self._loading.get(name)
+        if task is None:
+            if len(self._loading) >= limits.NATS_RESOLVER_FETCHES_MAX:
+                raise Refused("too many accounts are being fetched")
+            task = asyncio.get_running_loop().create_task(self._fetch(name, depth))
+            self._loading[name] = task
+            task.add_done_callback(lambda done: self._loaded(name, done))
+        return await asyncio.shield(task)
+
+    async def find(self, name: str) -> Account:
+        """Known or fetched; raises Refused."""
+        return self.get(name) or await self.fetch(name)
+
+    def trusts(self, key: str) -> bool:
+        """Whether accounts that this operator's key signed are taken."""
+        return key in self._trusted
+
+    def may_manage(self, key: str) -> bool:
+        """Whether it is a key of the first operator, who may delete accounts."""
+        if not self.operators:
+            return False
+        first = self.operators[0]
+        own = set() if first.body.strict_signing_key_usage else {first.claims.sub}
+        return key in own | set(first.body.signing_keys)
+
+    def verified(self, text: str) -> Token:
+        """An account's token that may be used; raises Invalid."""
+        token = tokens.decode(text.strip(), "account")
+        if token.claims.iss not in self._trusted:
+            raise Invalid("not signed by a trusted operator")
+        if not nkeys.is_public(nkeys.ACCOUNT, token.claims.sub):
+            raise Invalid("not of an account")
+        token_checks.check(token, self.clock())
+        return token
+
+    def update(self, text: str) -> bool:
+        """Take a newer token of an account that is known; raises Invalid. False: nothing to do."""
+        token = self.verified(text)
+        known = self.accounts.get(token.claims.sub)
+        if known is None or (known.token.text == token.text and not known.gone):
+            return False
+        self._take(token)
+        if self._missing(token):
+            self._spawn(self._complete(token))
+        return True
+
+    def remove(self, name: str) -> None:
+        """The account was deleted: nobody may be in it any more."""
+        account = self.accounts.get(name)
+        if account is not None and not account.gone:
+            account.gone = True
+            self._tell(name)
+
+    def close(self) -> None:
+        for task in (*self._loading.values(), *self._tasks):
+            task.cancel()
+        for account in self.accounts.values():
+            if account.timer is not None:
+                account.timer.cancel()
+
+    # --- fetching
+
+    def _loaded(self, name: str, task: asyncio.Task[Account]) -> None:
+        del self._loading[name]
+        if not task.cancelled():
+            task.exception()  # those who wait have it
+
+    async def _fetch(self, name: str, depth: int) -> Account:
+        known = self.accounts.get(name)
+        if known is not None and self.clock() - known.fetched < _REFRESH:
+            raise Refused("the account has expired")
+        if not nkeys.is_public(nkeys.ACCOUNT, name):
+            raise Refused("not an account")
+        try:
+            text = await self.resolver.fetch(name)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise Refused(f"the account is not there: {error}") from error
+        if not text:
+            raise Refused("the account is not there")
+        try:
+            token = self.verified(text)
+        except Invalid as error:
+            raise Refused(f"account: {error}") from error
+        if token.claims.sub != name:
+            raise Refused("the resolver gave another account")
+        if 0 < token.claims.exp <= int(self.clock()):  # in its last second it is still read
+            raise Refused("the account has expired")
+        await self._load_exporters(token, depth)
+        return self._take(token)
+
+    def _missing(self, token: Token) -> list[str]:
+        body: tokens.AccountBody = token.body
+        names = {one.account for one in body.imports} - {token.claims.sub}
+        return sorted(names - self.accounts.keys() - self._loading.keys())
+
+    async def _load_exporters(self, token: Token, depth: int) -> None:
+        """What others export must be known before it is imported."""
+        for name in self._missing(token):
+            if depth == 0:
+                log.warning("account %s: imports go too deep", token.claims.sub)
+                return
+            if name in self.accounts or name in self._loading:
+                continue  # another import has begun it
+            try:
+                await self.fetch(name, depth - 1)
+            except Refused as error:
+                log.warning("account %s imports from %s: %s", token.claims.sub, name, error)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _complete(self, token: Token) -> None:
+        await self._load_exporters(token, limits.NATS_TOKEN_DEPTH_MAX)
+        account = self.accounts.get(token.claims.sub)
+        if account is not None and account.token is token:
+            self._translate(account)
+
+    # --- keeping
+
+    def _take(self, token: Token) -> Account:
+        name, now = token.claims.sub, self.clock()
+        keys = claims.signing_keys(token)
+        if token.claims.iss not in self._strict:
+            keys[name] = None
+        old = self.accounts.get(name)
+        if old is not None and old.timer is not None:
+            old.timer.cancel()
+        account = Account(token, self._config(token), keys, now)
+        self.accounts[name] = account
+        self._watch(account)
+        if old is not None:
+            self._tell(name)
+        for other in list(self.accounts.values()):
+            body: tokens.AccountBody = other.token.body
+            if other is not account and any(one.account == name for one in body.imports):
+                self._translate(other)
+        return account
+
+    def _config(self, token: Token) -> settings.Account:
+        return claims.account(token, self._token, self.clock())
+
+    def _token(self, name: str) -> Token | None:
+        account = self.get(name)
+        return None if account is None else account.token
+
+    def _translate(self, account: Account) -> None:
+        config = self._config(account.token)
+        if config != account.config:
+            account.config = config
+            self._tell(account.token.claims.sub)
+
+    def _tell(self, name: str) -> None:
+        for act in self.changed:
+            act(name)
+
+    def _watch(self, account: Account) -> None:
+        """Wake up when the account ends, or something that it imports by an activation."""
+        now = self.clock()
+        ends = [*claims.activation_ends(account.token), account.token.claims.exp]
+        later = [end - now for end in ends if end > now]
+        if later:
+            loop = asyncio.get_running_loop()
+            wait = min([*later, _TIMER_MAX])
+            account.timer = loop.call_later(wait, self._ended, account)
+
+    def _ended(self, account: Account) -> None:
+        account.timer = None
+        if self.accounts.get(account.token.claims.sub) is not account:
+            return
+        if account.expired(self.clock()):
+            self._tell(account.token.claims.sub)
+            return
+        self._translate(account)
+        self._watch(account)
+
+
+def operator_token(text: str) -> Token:
+    """ValueError when it is none that may be trusted."""
+    try:
+        token = tokens.decode(tokens.undecorated(text), "operator")
+        fault = next(token_checks.content_faults(token), None)
+    except Invalid as error:
+        raise ValueError(f"operator: {error}") from error
+    if fault is not None:
+        raise ValueError(f"operator: {fault}")
+    wanted = token_checks.server_version(token.body.assert_server_version)
+    ours = token_checks.server_version(limits.NATS_VERSION)
+    assert ours is not None
+    if wanted is not None and wanted > ours:
+        raise ValueError(f"operator: expects server version {token.body.assert_server_version}")
+    return token

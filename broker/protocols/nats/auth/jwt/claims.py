@@ -1,0 +1,295 @@
+"""What tokens claim, as settings: the rights of users, accounts with what they share."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from broker import limits
+from broker.protocols.nats import settings
+from broker.protocols.nats.auth.jwt import tokens
+from broker.protocols.nats.auth.jwt.validate import contained
+from broker.protocols.nats.auth.jwt.tokens import Invalid, Permission, Responses, Rights, Token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_RESPONSES: Final = {"Stream": "stream", "Chunked": "chunked"}
+_BLANKS: Final = frozenset("\t\n\f\r ")
+_ASK_HEADERS: Final = -1  # settings.Export.latency_sampling
+
+
+# --- permissions
+
+
+def permissions(
+    publish: Permission, subscribe: Permission, responses: Responses | None
+) -> settings.Permissions | None:
+    """None if nothing is said about them."""
+    if responses is None and not any(
+        (publish.allow, publish.deny, subscribe.allow, subscribe.deny)
+    ):
+        return None
+    # An empty list of what may be published allows nothing, one of subscriptions everything.
+    said = bool(publish.allow or publish.deny)
+    allowed = publish.allow if said else None
+    if responses is not None and allowed is None:
+        allowed = []
+    return settings.Permissions(
+        settings.Rules(None if allowed is None else _rules(allowed), _rules(publish.deny or [])),
+        settings.Rules(_rules(subscribe.allow or []) or None, _rules(subscribe.deny or [])),
+        None if responses is None else _responses(responses),
+    )
+
+
+def _rules(texts: list[str]) -> tuple[settings.SubjectRule, ...]:
+    return tuple(settings.SubjectRule(*text.split()[:2]) for text in texts if text.split())
+
+
+def _responses(responses: Responses) -> settings.ResponseRule:
+    return settings.ResponseRule(
+        _bounded(responses.max, limits.INT32_MAX) or limits.NATS_RESPONSES_MAX,
+        _bounded(responses.ttl, limits.DURATION_MAX) or limits.NATS_RESPONSES_EXPIRE,
+    )
+
+
+def _bounded(number: int, most: int) -> int:
+    """Negative is no limit, however negative."""
+    return max(-1, min(number, most))
+
+
+# --- templates of scoped signing keys
+
+
+def fill_in(template: Rights, user: Token, account: Token) -> Rights:
+    """The rights of a user whose token such a key signed; raises Invalid."""
+    publish, subscribe = template.pub, template.sub
+
+    def fill(texts: list[str] | None, strict: bool) -> list[str] | None:
+        return None if texts is None else _fill(texts, user, account, strict)
+
+    return msgspec.structs.replace(
+        template,
+        pub=_closed(publish, Permission(fill(publish.allow, False), fill(publish.deny, True))),
+        sub=_closed(
+            subscribe, Permission(fill(subscribe.allow, False), fill(subscribe.deny, True))
+        ),
+    )
+
+
+def _closed(before: Permission, after: Permission) -> Permission:
+    """If nothing is left of what was allowed, nothing is; an empty list would mean everything."""
+    if before.allow and not after.allow:
+        return Permission(after.allow, [*(after.deny or []), ">"])
+    return after
+
+
+def _fill(texts: list[str], user: Token, account: Token, strict: bool) -> list[str]:
+    if not any(_is_place(part) for text in texts for part in text.split(".")):
+        return texts
+    found: list[str] = []
+    for text in texts:
+        for subject in _subjects(text, user, account):
+            if _is_subject(subject):
+                found.append(subject)
+            elif strict:
+                raise Invalid("the scope makes a subject that is none")
+            if len(found) > limits.NATS_TEMPLATE_SUBJECTS_MAX:
+                raise Invalid("the scope makes too many subjects")
+    return found
+
+
+def _is_place(part: str) -> bool:
+    return part.startswith("{{") and part.endswith("}}")
+
+
+def _subjects(text: str, user: Token, account: Token) -> list[str]:
+    """One for each combination of the tags' values."""
+    parts, values = [], []
+    for part in text.split("."):
+        if not _is_place(part):
+            parts.append(part)
+            continue
+        name = part[2:-2].lower()
+        tagged = _tagged(name, user, account)
+        if tagged is None:
+            parts.append(_named(name, user, account))
+            continue
+        parts.append("")
+        if tagged:
+            values.append(tagged)
+    count = 1
+    for tagged in values:
+        count *= len(tagged)
+    if count > limits.NATS_TEMPLATE_SUBJECTS_MAX:
+        raise Invalid("the scope makes too many subjects")
+    if not values:
+        return [".".join(parts)]
+    return [_joined(parts, chosen) for chosen in itertools.product(*values)]
+
+
+def _joined(parts: list[str], chosen: tuple[str, ...]) -> str:
+    left = iter(chosen)
+    return ".".join(part or next(left, "") for part in parts)
+
+
+def _tagged(name: str, user: Token, account: Token) -> list[str] | None:
+    """Values of a tag; None if the name is of something else."""
+    for function, token in (("tag(", user), ("account-tag(", account)):
+        if name.startswith(function) and name.endswith(")"):
+            prefix = name[len(function) : -1] + ":"
+            return [tag[len(prefix) :] for tag in token.body.tags if tag.startswith(prefix)]
+    return None
+
+
+def _named(name: str, user: Token, account: Token) -> str:
+    named: dict[str, str] = {
+        "name()": user.claims.name,
+        "subject()": user.claims.sub,
+        "account-name()": account.claims.name,
+        "account-subject()": user.body.issuer_account,
+    }
+    return named.get(name, " ")  # which no subject has
+
+
+def _is_subject(text: str) -> bool:
+    parts = text.split(".")
+    return all(part and not _BLANKS & set(part) for part in parts) and ">" not in parts[:-1]
+
+
+# --- accounts
+
+
+def account(token: Token, find: Callable[[str], Token | None], now: float) -> settings.Account:
+    """An account as its token describes it; `find` gives other accounts that are known."""
+    body: tokens.AccountBody = token.body
+    default = body.default_permissions
+    return settings.Account(
+        name=token.claims.sub,
+        exports=tuple(_export(one) for one in body.exports),
+        imports=tuple(
+            made for one in body.imports if (made := _import(token, one, find, now)) is not None
+        ),
+        mappings=tuple(
+            settings.Mapping(
+                source,
+                tuple(
+                    settings.Destination(one.subject, one.weight or 100, one.cluster)
+                    for one in destinations
+                ),
+            )
+            for source, destinations in body.mappings.items()
+        ),
+        limits=settings.AccountLimits(
+            max_connections=body.limits.conn,
+            max_subscriptions=body.limits.subs,
+            max_payload=body.limits.payload,
+            max_leafnodes=body.limits.leaf,
+        ),
+        default_permissions=permissions(default.pub, default.sub, default.resp),
+    )
+
+
+def _export(one: tokens.ExportClaim) -> settings.Export:
+    latency = one.service_latency
+    sampling = latency.sampling if latency is not None else 0
+    by_place = one.account_token_position > 0
+    return settings.Export(
+        subject=one.subject,
+        service=one.type == "service",
+        accounts=() if one.token_req and not by_place else None,
+        response_type=_RESPONSES.get(one.response_type, "singleton"),
+        threshold_ns=_bounded(one.response_threshold, limits.DURATION_MAX)
+        or limits.NATS_RESPONSE_THRESHOLD,
+        token_position=one.account_token_position,
+        latency_subject=latency.results if latency is not None else "",
+        latency_sampling=0
+        if latency is None
+        else sampling
+        if isinstance(sampling, int) and sampling
+        else _ASK_HEADERS,
+    )
+
+
+def _import(
+    importer: Token, one: tokens.ImportClaim, find: Callable[[str], Token | None], now: float
+) -> settings.Import | None:
+    """None if there is nothing like it to import, or no right to it."""
+    service = one.type == "service"
+    there = one.to if service and one.to and not one.local_subject else one.subject
+    exporter = find(one.account)
+    export = None if exporter is None else exported(exporter, there, one.type)
+    if exporter is None or export is None:
+        return None
+    granted = export.token_req and not export.account_token_position
+    if granted and not is_activated(importer, one, exporter, export, now):
+        return None
+    made = settings.Import(
+        account=one.account, subject=there, service=service, share=one.share, granted=granted
+    )
+    if one.local_subject:
+        return dataclasses.replace(made, to=one.local_subject)
+    if service:
+        return dataclasses.replace(made, to=one.subject if one.to else "")
+    return dataclasses.replace(made, prefix=one.to)
+
+
+def exported(exporter: Token, subject: str, kind: str) -> tokens.ExportClaim | None:
+    """The export that an import of this subject would be of."""
+    body: tokens.AccountBody = exporter.body
+    exports = [one for one in body.exports if one.type == kind]
+    for one in exports:
+        if one.subject == subject:
+            return one
+    for one in exports:
+        if contained(subject, one.subject, strict=True):
+            return one
+    return None
+
+
+def is_activated(
+    importer: Token,
+    one: tokens.ImportClaim,
+    exporter: Token,
+    export: tokens.ExportClaim,
+    now: float,
+) -> bool:
+    """Whether the import carries a token that allows it."""
+    if not one.token:
+        return False
+    activation = tokens.decode(one.token, "activation")  # it was checked with the account
+    claims = activation.claims
+    issuer = activation.body.issuer_account
+    owner = exporter.claims.sub
+    if issuer and (issuer != owner or claims.iss not in {owner, *signing_keys(exporter)}):
+        return False
+    if not issuer and claims.iss != owner:
+        return False
+    if claims.sub != importer.claims.sub or claims.nbf > now or 0 < claims.exp <= now:
+        return False
+    return not is_revoked(export.revocations, claims.sub, claims.iat)
+
+
+def activation_ends(importer: Token) -> list[int]:
+    """When its activations end."""
+    ends = []
+    for one in importer.body.imports:
+        if one.token:
+            ends.append(tokens.decode(one.token, "activation").claims.exp)
+    return [end for end in ends if end]
+
+
+def signing_keys(token: Token) -> dict[str, tokens.Scope | None]:
+    """The account's signing keys; of scoped ones with their scope."""
+    return {
+        (key if isinstance(key, str) else key.key): (None if isinstance(key, str) else key)
+        for key in token.body.signing_keys
+    }
+
+
+def is_revoked(revocations: dict[str, int], key: str, issued_at: int) -> bool:
+    """Whether tokens issued then, for this key or for all, count no more."""
+    return any(revocations.get(name, -1) >= issued_at for name in (key, tokens.ANY))

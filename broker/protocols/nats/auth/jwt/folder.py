@@ -1,0 +1,220 @@
+"""A folder of account tokens: `<account key>.jwt` each.
+
+File calls are made in threads, one change after the other; what is there is known without asking
+the disk. A new token replaces the old one by rename, so that a reader finds one or the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker import limits
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.jwt import tokens
+from broker.protocols.nats.auth.jwt.tokens import Invalid
+
+SUFFIX: Final = ".jwt"
+_FOLDER_MODE: Final = 0o750
+_FILE_MODE: Final = 0o640
+_NOTHING: Final = bytes(32)
+
+
+@dataclass(slots=True)
+class _File:
+    digest: bytes
+    ends: float  # seconds since 1970, 0 = never
+
+
+class TokenFolder:
+    """Tokens on disk."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        limit: int = 0,
+        evict: bool = False,
+        ttl_ns: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """At `limit` the one that was not used for longest goes, or nothing more is taken."""
+        self.path = path
+        self.changed: list[Callable[[str, str], object]] = []  # called with account and token
+        self.removed: list[Callable[[str], object]] = []
+        self._limit = limit
+        self._evict = evict
+        self._ttl = ttl_ns / limits.SECOND
+        self._clock = clock
+        self._files: OrderedDict[str, _File] = OrderedDict()  # least recently used first
+        self._busy = asyncio.Lock()
+
+    def open(self) -> None:
+        """Make the folder if need be, see what is in it; OSError."""
+        self.path.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
+        for name, text in self._scan():
+            self._note(name, text)
+
+    def _scan(self) -> list[tuple[str, str]]:
+        found = []
+        for path in sorted(self.path.glob(f"*{SUFFIX}")):
+            if nkeys.is_any_public(path.stem):
+                found.append((path.stem, _read(path) or ""))
+        return found
+
+    def _note(self, name: str, text: str) -> None:
+        ends = self._clock() + self._ttl if self._ttl else 0.0
+        if not self._ttl:
+            try:
+                ends = tokens.decode_generic(text.strip())[0].exp
+            except Invalid:
+                ends = 0.0
+        self._files[name] = _File(hashlib.sha256(text.encode()).digest(), ends)
+        self._files.move_to_end(name)
+
+    def _used(self, name: str) -> None:
+        file = self._files.get(name)
+        if file is not None:
+            if self._ttl:
+                file.ends = self._clock() + self._ttl
+            self._files.move_to_end(name)
+
+    @property
+    def digest(self) -> bytes:
+        """Of all tokens together; the same wherever the same tokens are."""
+        whole = int.from_bytes(_NOTHING)
+        for file in self._files.values():
+            whole ^= int.from_bytes(file.digest)
+        return whole.to_bytes(len(_NOTHING))
+
+    def names(self) -> list[str]:
+        """Those that have not expired."""
+        now = self._clock()
+        return sorted(name for name, file in self._files.items() if not 0 < file.ends < now)
+
+    def _file(self, name: str) -> Path:
+        if not nkeys.is_any_public(name):
+            raise ValueError("invalid public key")
+        return self.path / f"{name}{SUFFIX}"
+
+    async def load(self, name: str) -> str | None:
+        """None if it is not there; OSError."""
+        text = await asyncio.to_thread(_read, self._file(name))
+        if text is not None:
+            self._used(name)
+        return text
+
+    async def each(self) -> AsyncIterator[tuple[str, str]]:
+        """Name and token of all that have not expired."""
+        for name in self.names():
+            text = await asyncio.to_thread(_read, self._file(name))
+            if text:
+                yield name, text
+
+    async def save(self, name: str, text: str) -> None:
+        """ValueError if it is full; OSError."""
+        path = self._file(name)
+        if not text:
+            raise ValueError("invalid JWT")
+        async with self._busy:
+            known = self._files.get(name)
+            if known is not None and known.digest == hashlib.sha256(text.encode()).digest():
+                self._used(name)
+                return
+            if known is None and self._limit and len(self._files) >= self._limit:
+                if not self._evict:
+                    raise ValueError("jwt store is full")
+                oldest = next(iter(self._files))
+                await asyncio.to_thread(self._file(oldest).unlink, missing_ok=True)
+                del self._files[oldest]
+            await asyncio.to_thread(_write, path, text)
+            self._note(name, text)
+        for act in self.changed:
+            act(name, text)
+
+    async def save_if_newer(self, name: str, text: str) -> None:
+        """The same for a token that another server has; ValueError if it is another account's."""
+        try:
+            claims, _ = tokens.decode_generic(text)
+        except Invalid as error:
+            raise ValueError(str(error)) from error
+        if claims.sub != name:
+            raise ValueError("jwt subject nkey and provided nkey do not match")
+        old = await self.load(name)
+        if old is not None:
+            try:
+                before, _ = tokens.decode_generic(old.strip())
+            except Invalid:
+                pass
+            else:
+                if before.iat > claims.iat or (before.jti and before.jti == claims.jti):
+                    return
+        await self.save(name, text)
+
+    async def delete(self, name: str, *, keep: bool) -> bool:
+        """`keep`: only rename it. False if it was not there; OSError."""
+        path = self._file(name)
+        async with self._busy:
+            there = await asyncio.to_thread(_remove, path, keep)
+            self._files.pop(name, None)
+        if there:
+            for act in self.removed:
+                act(name)
+        return there
+
+    async def expire(self) -> None:
+        """Remove what has ended."""
+        now = self._clock()
+        for name in [name for name, file in self._files.items() if 0 < file.ends < now]:
+            async with self._busy:
+                await asyncio.to_thread(self._file(name).unlink, missing_ok=True)
+                self._files.pop(name, None)
+
+    async def reload(self) -> None:
+        """Somebody else may have changed files."""
+        async with self._busy:
+            found = await asyncio.to_thread(self._scan)
+            before, self._files = self._files, OrderedDict()
+            for name, text in found:
+                self._note(name, text)
+        for name, text in found:
+            old = before.get(name)
+            if old is None or old.digest != self._files[name].digest:
+                for act in self.changed:
+                    act(name, text)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(limits.NATS_TOKEN_BYTES_MAX).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _remove(path: Path, keep: bool) -> bool:
+    try:
+        if keep:
+            path.replace(path.with_name(f"{path.name}.deleted"))
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        return False
+    return True

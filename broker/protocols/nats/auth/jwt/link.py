@@ -1,0 +1,165 @@
+"""Operator mode in a server: accounts are made when somebody logs in, and follow their tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from broker import errors, limits
+from broker.protocols.nats.auth.jwt.requests import ClaimsRequests
+from broker.protocols.nats.auth.authenticator import Refused
+from broker.protocols.nats.recheck import Recheck
+from broker.protocols.nats.auth.jwt.tokens import Invalid
+
+if TYPE_CHECKING:
+    from broker.protocols.nats import settings
+    from broker.protocols.nats.accounts.account import Account, Listener, Message
+    from broker.protocols.nats.auth.callout_auth import OperatorCallout
+    from broker.protocols.nats.server import NatsServer
+
+log = logging.getLogger("broker.nats")
+
+
+class OperatorLink:
+    """Between the tokens of accounts and the accounts of a server."""
+
+    def __init__(self, server: NatsServer, auth: OperatorCallout) -> None:
+        self.server = server
+        self.auth = auth
+        self.tokens = auth.operator.accounts
+        self.system_account = auth.operator.system_account
+        self.tokens.changed.append(self._changed)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ears: list[Listener] = []
+        self._requests: ClaimsRequests | None = None
+        self._answering = 0
+
+    def config(self, name: str) -> settings.Account | None:
+        """The account as its token says."""
+        return self.auth.operator.config(name)
+
+    def find(self, name: str) -> Account | None:
+        """An account whose token is known, made if it is not there yet."""
+        account = self.server.accounts.get(name)
+        config = self.config(name)
+        if account is not None or config is None:
+            return account
+        account = self.server.make_account(name)
+        for one in config.imports:
+            self.find(one.account)
+        self.server.configure_account(account, config)
+        return account
+
+    # --- life
+
+    async def start(self) -> None:
+        """Read tokens, find the system account; ValueError without it."""
+        await self.tokens.resolver.start()
+        name = self.system_account
+        if not name:
+            return
+        try:
+            await self.tokens.find(name)
+        except Refused as error:
+            raise ValueError(f"error resolving system account: {error}") from error
+        self._serve()
+
+    def _serve(self) -> None:
+        """Answer requests about accounts."""
+        bus, config = self.find(self.system_account), self.server.settings.resolver
+        assert bus is not None
+        assert config is not None
+        self._requests = ClaimsRequests(self.tokens, config, self.describe, self.system_account)
+        for subject, queue in self._requests.subjects():
+            self._ears.append(bus.listen(subject.encode(), self._hear, queue.encode()))
+        if config.kind == "full":
+            self._spawn(self._requests.exchange(bus, config.interval_ns))
+
+    async def reload(self) -> None:
+        """What the configuration or somebody else changed in the resolver."""
+        config = self.server.settings.resolver
+        if config is None:
+            return
+        await self.tokens.resolver.reload(config)
+        if config.kind == "memory":
+            for name in list(self.tokens.accounts):
+                self._update(await self.tokens.resolver.fetch(name))
+
+    def _update(self, text: str | None) -> None:
+        if text:
+            try:
+                self.tokens.update(text)
+            except Invalid as error:
+                log.error("account: %s", error)
+
+    async def stop(self) -> None:
+        for ear in self._ears:
+            ear.close()
+        for task in self._tasks:
+            task.cancel()
+        self.tokens.close()
+        await self.tokens.resolver.close()
+
+    def describe(self) -> dict[str, Any]:
+        """This server, in answers."""
+        server = self.server
+        if server.system is not None:
+            return server.system.envelope.server()
+        return {
+            "name": server.server_name,
+            "host": server.settings.listen[0],
+            "id": server.server_id,
+            "ver": limits.NATS_VERSION,
+            "jetstream": False,
+        }
+
+    # --- requests
+
+    def _hear(self, message: Message) -> None:
+        if self._answering >= limits.NATS_LISTENER_MAX:
+            return
+        self._answering += 1
+        self._spawn(self._answer(message))
+
+    async def _answer(self, message: Message) -> None:
+        assert self._requests is not None
+        try:
+            subject = message.subject.decode("utf-8", "replace")
+            answers = await self._requests.answer(subject, message.data)
+        except OSError as error:
+            log.error("request about accounts: %s", error)
+            return
+        finally:
+            self._answering -= 1
+        if message.reply:
+            for answer in answers:
+                message.account.publish(message.reply, answer)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- changes
+
+    def _changed(self, name: str) -> None:
+        account = self.server.accounts.get(name)
+        if account is None:
+            return
+        config = self.config(name)
+        if config is not None:  # else it has expired, and nobody may stay
+            for one in config.imports:
+                self.find(one.account)
+            self.server.configure_account(account, config)
+        self._spawn(self._look_again(account))
+
+    async def _look_again(self, account: Account) -> None:
+        most = account.connections_max
+        if 0 <= most < len(account.sessions):
+            newest_first = sorted(account.sessions, key=lambda one: -one.start_ns)
+            for session in newest_first[most:]:
+                session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
+        await Recheck(self.server.gate).run(list(account.sessions))
+        await self.server.leafs.recheck(list(account.leafs))

@@ -1,0 +1,194 @@
+"""Operator mode: who may log in is said by tokens.
+
+An operator signs accounts, an account signs users. A login shows the user's token and signs the
+nonce with the user's key; the account's token is fetched when it is first needed. Whoever hears of
+a changed account looks at its sessions again with check_again().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from broker import errors, limits
+from broker.protocols.nats.auth.jwt import claims, validate as token_checks, tokens
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats import settings
+from broker.protocols.nats.auth.jwt.accounts import Account, AccountTokens
+from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.auth.jwt.tokens import Invalid, Rights, Scope, Token
+
+CONNECTION_TYPES: Final = frozenset(
+    {"STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a login was decided by."""
+
+    token: Token
+    rights: Rights  # the scope's, or the token's own
+    scope: Scope | None
+
+
+class OperatorAuth:
+    """Logins by tokens."""
+
+    required = True
+    must_connect = True
+    wants_nonce = True
+    anonymous: Identity | None = None
+
+    def __init__(
+        self,
+        accounts: AccountTokens,
+        pinned: frozenset[str] = frozenset(),
+        system_account: str = "",
+    ) -> None:
+        self.accounts = accounts
+        self.clock: Callable[[], float] = accounts.clock
+        named = [operator.body.system_account for operator in accounts.operators]
+        self.system_account = system_account or (named[0] if len(named) == 1 else "")
+        self._pinned: frozenset[str] = frozenset()
+        self.pin(pinned)
+
+    def pin(self, accounts: frozenset[str]) -> None:
+        """Let in users of these accounts alone, and of the system account; of all if empty."""
+        self._pinned = accounts | {self.system_account} if accounts else accounts
+
+    def asks(self, kind: str) -> bool:  # noqa: ARG002
+        return True
+
+    # --- logins
+
+    def check(self, login: Login) -> Identity | Awaitable[Identity]:
+        user = self._user(login)
+        name = account_of(user)
+        account = self.accounts.get(name)
+        if account is None:
+            return self._check_later(user, name, login)
+        return self._admit(user, account, login)
+
+    async def _check_later(self, user: Token, name: str, login: Login) -> Identity:
+        return self._admit(user, await self.accounts.fetch(name), login)
+
+    def _user(self, login: Login) -> Token:
+        text = login.options.jwt or login.cookie_jwt
+        if not text:
+            raise Refused("no token")
+        try:
+            user = tokens.decode(text, "user")
+            token_checks.check(user, self.clock())
+        except Invalid as error:
+            raise Refused(f"token: {error}") from error
+        if self._pinned and account_of(user) not in self._pinned:
+            raise Refused("the account is not one of those pinned")
+        return user
+
+    def _admit(self, user: Token, account: Account, login: Login) -> Identity:
+        now, body = self.clock(), user.body
+        basis = self._basis(user, account)
+        rights = basis.rights
+        if rights.bearer_token and account.token.body.limits.disallow_bearer:
+            raise Refused("the account does not let bearers in")
+        if not kind_allowed(rights, login.kind):
+            raise Refused("this kind of connection is not the user's")
+        signed = rights.bearer_token or nkeys.verify_nonce(
+            user.claims.sub, login.nonce, login.options.signature
+        )
+        if not signed:
+            raise Refused("the nonce is not signed by the user")
+        if claims.is_revoked(account.token.body.revocations, user.claims.sub, user.claims.iat):
+            raise Refused("the user is revoked")
+        if not token_checks.from_there(rights, login.host):
+            raise Refused("the user may not come from there")
+        left = token_checks.seconds_left(rights, now)
+        if left is None:
+            raise Refused("the user may not come at this time")
+        own = claims.permissions(rights.pub, rights.sub, rights.resp)
+        return Identity(
+            account=account.token.claims.sub,
+            user=user.claims.sub,  # never what CONNECT says besides: nobody has checked that
+            permissions=account.config.default_permissions if own is None else own,
+            subscriptions_max=rights.subs,
+            payload_max=rights.payload,
+            expires_ns=expiry_ns(user, left, now),
+            jwt="" if rights.bearer_token else user.text,  # shown; a bearer's text is a secret
+            issuer_key=user.claims.iss if body.issuer_account else account.token.claims.sub,
+            name_tag=user.claims.name,
+            tags=tuple(body.tags),
+            key=f"jwt:{user.claims.sub}",
+            basis=basis,
+        )
+
+    def _basis(self, user: Token, account: Account) -> Basis:
+        if user.claims.iss not in account.keys:
+            raise Refused("not signed by the account")
+        scope = account.keys[user.claims.iss]
+        return Basis(user, scoped_rights(user, scope, account.token), scope)
+
+    # --- afterwards
+
+    def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
+        basis = identity.basis
+        if not isinstance(basis, Basis):
+            return self.check(login)
+        account = self.accounts.get(identity.account)
+        if account is None:
+            raise Refused(
+                "the account has expired",
+                error=errors.NATS_ACCOUNT_EXPIRED,
+                why=errors.NATS_CLOSED_EXPIRED,
+            )
+        body: tokens.AccountBody = account.token.body
+        user = basis.token.claims
+        if basis.rights.bearer_token and body.limits.disallow_bearer:
+            raise Refused("the account does not let bearers in any more")
+        if claims.is_revoked(body.revocations, user.sub, user.iat):
+            raise Refused(
+                "the user is revoked",
+                error=errors.NATS_USER_REVOKED,
+                why=errors.NATS_CLOSED_REVOKED,
+            )
+        if user.iss not in account.keys or account.keys[user.iss] != basis.scope:
+            raise Refused("the key that signed is gone or signs for something else", silent=True)
+        return identity
+
+    def config(self, name: str) -> settings.Account | None:
+        """The account as its token says; None if it was not fetched, or has expired."""
+        account = self.accounts.get(name)
+        return None if account is None else account.config
+
+
+def account_of(user: Token) -> str:
+    """The account that a user is of."""
+    return user.body.issuer_account or user.claims.iss
+
+
+def scoped_rights(user: Token, scope: Scope | None, account: Token) -> Rights:
+    """The user's own rights, or those of the scope that its token was signed in."""
+    body: tokens.UserBody = user.body
+    if scope is None:
+        return body
+    if body.has_own_rights():
+        raise Refused("the user claims rights that only its scope gives")
+    try:
+        return claims.fill_in(scope.rights(), user, account)
+    except Invalid as error:
+        raise Refused(str(error)) from error
+
+
+def kind_allowed(rights: Rights, kind: str) -> bool:
+    """Unknown kinds are passed over, but a list of nothing else allows nobody."""
+    wanted = {text.upper() for text in rights.allowed_connection_types or ()}
+    return not wanted or kind in wanted & CONNECTION_TYPES
+
+
+def expiry_ns(user: Token, left: float, now: float) -> int:
+    """When the login ends: with its token, or with the time of day. 0 = never."""
+    ends = [user.claims.exp * limits.SECOND] if user.claims.exp else []
+    if left:
+        ends.append(int((now + left) * limits.SECOND))
+    return min(*ends, limits.COUNT_MAX) if ends else 0

@@ -1,0 +1,374 @@
+"""The tokens of operator mode: JSON Web Tokens signed by nkeys, version 2 and what version 1 had.
+
+    base64({"typ":"JWT","alg":"ed25519-nkey"}) . base64(claims) . base64(signature)
+
+Version 2 signs the first two parts with the dot between; version 1 the second part alone. A token
+says itself who signed it (`iss`): that the signature fits proves nothing until somebody looks
+whether that key is trusted.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+import orjson
+
+from broker import limits
+from broker.protocols.nats.auth import nkeys
+
+PREFIX: Final = "eyJ"  # how every token begins
+ANY: Final = "*"  # everybody, among revocations; any account, among those allowed
+_ALGORITHMS: Final = {"ed25519-nkey", "ed25519"}
+_VERSION: Final = 2
+_HEADER: Final = nkeys.to_base64(b'{"typ":"JWT","alg":"ed25519-nkey"}')
+_DEPTH_MAX: Final = 32  # JSON inside JSON
+
+_Body = TypeVar("_Body")
+Int64 = Annotated[int, msgspec.Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)]
+
+
+class Invalid(Exception):  # noqa: N818 - what the token is
+    """Not a token, not signed by who it says, or not one of the kind that was expected."""
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """What all tokens say."""
+
+    iss: str = ""  # the key that signed
+    sub: str = ""
+    aud: str = ""
+    name: str = ""
+    jti: str = ""
+    iat: Int64 = 0  # seconds since 1970
+    exp: Int64 = 0  # 0 = never
+    nbf: Int64 = 0
+
+
+class Permission(msgspec.Struct, frozen=True):
+    """Subjects, each perhaps with a queue group behind a blank."""
+
+    allow: list[str] | None = None
+    deny: list[str] | None = None
+
+
+class Responses(msgspec.Struct, frozen=True):
+    """Publishing to reply subjects."""
+
+    max: Int64 = 0
+    ttl: Int64 = 0  # ns
+
+
+class TimeRange(msgspec.Struct, frozen=True):
+    """Of each day."""
+
+    start: str = ""
+    end: str = ""
+
+
+class Rights(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user may do; also the template of a scoped signing key."""
+
+    pub: Permission = Permission()
+    sub: Permission = Permission()
+    resp: Responses | None = None
+    src: list[str] | str | None = None
+    times: list[TimeRange] | None = None
+    times_location: str = ""
+    subs: Int64 = 0
+    data: Int64 = 0
+    payload: Int64 = 0
+    bearer_token: bool = False
+    allowed_connection_types: list[str] | None = None
+
+    def sources(self) -> list[str]:
+        """Networks; version 1 wrote them as one string."""
+        if isinstance(self.src, str):
+            return [part for text in self.src.lower().split(",") if (part := text.strip())]
+        return self.src or []
+
+
+class UserBody(Rights, frozen=True, kw_only=True):
+    """Of a user's token."""
+
+    issuer_account: str = ""  # whose signing key signed
+    tags: list[str] = []
+
+    def has_own_rights(self) -> bool:
+        """Whether anything but the defaults is set, which scoped keys do not allow."""
+        return any(getattr(self, n) != getattr(_NO_RIGHTS, n) for n in Rights.__struct_fields__)
+
+
+_NO_RIGHTS: Final = Rights()
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Samples of a service's response times."""
+
+    sampling: Int64 | str = 0  # percent; 0 or "headers": as requests ask
+    results: str = ""
+
+
+class ExportClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream or service that others may import."""
+
+    name: str = ""
+    subject: str = ""
+    type: str = ""
+    token_req: bool = False
+    revocations: dict[str, Int64] = {}
+    response_type: str = ""
+    response_threshold: Int64 = 0  # ns
+    service_latency: Latency | None = None
+    account_token_position: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class ImportClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """What is taken from another account."""
+
+    name: str = ""
+    subject: str = ""
+    account: str = ""
+    token: str = ""  # activation
+    to: str = ""
+    local_subject: str = ""
+    type: str = ""
+    share: bool = False
+
+
+class Weighted(msgspec.Struct, frozen=True):
+    """One destination of a mapping."""
+
+    subject: str = ""
+    weight: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0  # 0 = 100
+    cluster: str = ""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """-1 = none; what is not said is 0."""
+
+    subs: Int64 = 0
+    data: Int64 = 0
+    payload: Int64 = 0
+    imports: Int64 = 0
+    exports: Int64 = 0
+    wildcards: bool = False
+    disallow_bearer: bool = False
+    conn: Int64 = 0
+    leaf: Int64 = 0
+
+
+class Permissions(msgspec.Struct, frozen=True):
+    """Of users that have none of their own."""
+
+    pub: Permission = Permission()
+    sub: Permission = Permission()
+    resp: Responses | None = None
+
+
+class External(msgspec.Struct, frozen=True):
+    """Logins are decided by a service."""
+
+    auth_users: list[str] = []
+    allowed_accounts: list[str] = []
+    xkey: str = ""
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """A signing key whose users get these rights, whatever it signs."""
+
+    kind: str
+    key: str
+    role: str = ""
+    template: dict[str, Any] = {}
+
+    def rights(self) -> Rights:
+        """Limits that are not said are none."""
+        return _convert({"subs": -1, "data": -1, "payload": -1} | self.template, Rights)
+
+
+class AccountBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Of an account's token."""
+
+    imports: list[ImportClaim] = []
+    exports: list[ExportClaim] = []
+    limits: Limits = Limits()
+    signing_keys: list[str | Scope] = []
+    revocations: dict[str, Int64] = {}  # users' keys -> seconds since 1970
+    default_permissions: Permissions = Permissions()
+    mappings: dict[str, list[Weighted]] = {}
+    authorization: External = External()
+    tags: list[str] = []
+
+
+class OperatorBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Of an operator's token."""
+
+    signing_keys: list[str] = []
+    account_server_url: str = ""
+    operator_service_urls: list[str] = []
+    system_account: str = ""
+    assert_server_version: str = ""
+    strict_signing_key_usage: bool = False
+    tags: list[str] = []
+
+
+class ActivationBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a token that allows one account to import something of another."""
+
+    subject: str = ""
+    kind: str = ""  # stream, service
+    issuer_account: str = ""
+
+
+class AnswerBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Of what an authorization service answers."""
+
+    jwt: str = ""
+    error: str = ""
+    issuer_account: str = ""
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A token whose signature was found to be its issuer's."""
+
+    claims: Claims
+    body: Any
+    kind: str
+    text: str
+
+    def __repr__(self) -> str:  # who holds a bearer's text is that user
+        return f"Token({self.kind} {self.claims.sub})"
+
+
+# Kind -> type of its body, and what keys may sign it.
+_KINDS: Final[dict[str, tuple[type, str]]] = {
+    "operator": (OperatorBody, nkeys.OPERATOR),
+    "account": (AccountBody, nkeys.ACCOUNT + nkeys.OPERATOR),
+    "user": (UserBody, nkeys.ACCOUNT),
+    "activation": (ActivationBody, nkeys.ACCOUNT + nkeys.OPERATOR),
+    "authorization_response": (AnswerBody, nkeys.ACCOUNT),
+    "authorization_request": (dict, nkeys.SERVER),
+}
+_ANY_VERSION: Final = {"authorization_response", "authorization_request"}
+_V1_FIELDS: Final = {
+    "operator": {"signing_keys", "account_server_url", "operator_service_urls", "system_account"},
+    "account": {"imports", "exports", "limits", "signing_keys", "revocations"},
+    "user": {"pub", "sub", "resp", "src", "times", "times_location", "subs", "data", "payload",
+             "bearer_token"},
+    "activation": {"subject"},
+}  # fmt: skip
+
+
+def _plain(value: Any, depth: int = _DEPTH_MAX) -> Any:
+    """JSON without its nulls, which mean what absence does."""
+    if depth == 0:
+        raise Invalid("nested too deeply")
+    if isinstance(value, dict):
+        return {k: _plain(v, depth - 1) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_plain(v, depth - 1) for v in value]
+    return value
+
+
+def _object(part: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(nkeys.from_base64(part))
+    except ValueError as error:  # of base64 and of JSON
+        raise Invalid("not a token") from error
+    if not isinstance(value, dict):
+        raise Invalid("not a token")
+    plain: dict[str, Any] = _plain(value)
+    return plain
+
+
+def _convert(value: Any, kind: type[_Body]) -> _Body:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"wrong type: {error}") from error
+
+
+def _parts(token: str) -> tuple[str, str, bytes, str]:
+    """Header and claims as text, signature, algorithm."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise Invalid("not a token of three parts")
+    header = _object(parts[0])
+    kind, algorithm = header.get("typ"), header.get("alg")
+    if not isinstance(kind, str) or kind.upper() != "JWT":
+        raise Invalid("not a JWT")
+    if not isinstance(algorithm, str) or algorithm.lower() not in _ALGORITHMS:
+        raise Invalid("signed by an algorithm that is not known")
+    try:
+        return parts[0], parts[1], nkeys.from_base64(parts[2]), algorithm
+    except ValueError as error:
+        raise Invalid("not a token") from error
+
+
+def decode(token: str, kind: str) -> Token:
+    """A token of that kind, its signature checked; raises Invalid."""
+    header, payload, signature, _ = _parts(token)
+    fields = _object(payload)
+    nats = fields.get("nats", {})
+    if not isinstance(nats, dict):
+        raise Invalid("wrong type: nats")
+    v1_kind = fields.get("type", "")
+    version = 1 if v1_kind else nats.get("version", 0)
+    if (v1_kind or nats.get("type")) != kind:
+        raise Invalid(f"not a token of the kind {kind}")
+    if kind not in _ANY_VERSION and version not in {1, _VERSION}:
+        raise Invalid("of another version")
+    body_type, signers = _KINDS[kind]
+    claims = _convert(fields, Claims)
+    signed = f"{header}.{payload}" if version == _VERSION else payload
+    if not nkeys.verify(claims.iss, signed.encode(), signature):
+        raise Invalid("the signature is not its issuer's")
+    if claims.iss[0] not in signers:
+        raise Invalid("signed by a key of the wrong kind")
+    if version == 1 and kind in _V1_FIELDS:
+        nats = _migrated(kind, fields, nats)
+    return Token(claims, _convert(nats, body_type), kind, token)
+
+
+def _migrated(kind: str, fields: dict[str, Any], nats: dict[str, Any]) -> dict[str, Any]:
+    """A version 1 body as version 2 has it."""
+    body = {name: nats[name] for name in _V1_FIELDS[kind] if name in nats}
+    if kind == "user":
+        body = {"subs": -1, "data": -1, "payload": -1} | body
+    if kind == "activation":
+        body["kind"] = nats.get("type", "")
+    for name in ("tags", "issuer_account"):
+        if name in fields:
+            body[name] = fields[name]
+    return body
+
+
+def decode_generic(token: str) -> tuple[Claims, dict[str, Any]]:
+    """Claims and body of a token of any kind; raises Invalid."""
+    header, payload, signature, algorithm = _parts(token)
+    fields = _object(payload)
+    claims = _convert(fields, Claims)
+    signed = payload if algorithm == "ed25519" else f"{header}.{payload}"
+    if not nkeys.verify(claims.iss, signed.encode(), signature):
+        raise Invalid("the signature is not its issuer's")
+    return claims, _convert(fields.get("nats", {}), dict)
+
+
+def encode(pair: nkeys.KeyPair, claims: dict[str, Any], body: dict[str, Any], kind: str) -> str:
+    """A token of version 2, signed; `iss` and `iat` are filled in."""
+    fields = {"iat": int(time.time()), **claims, "iss": pair.public}
+    fields["nats"] = {**body, "type": kind, "version": _VERSION}
+    signed = f"{_HEADER}.{nkeys.to_base64(orjson.dumps(fields))}"
+    return f"{signed}.{nkeys.to_base64(pair.sign(signed.encode()))}"
+
+
+_FENCED: Final = r"-{3,}[^\n]*-{3,}\r?\n([\w\-.=]+)\r?\n-{3,}[^\n]*-{3,}"
+
+
+def undecorated(text: str) -> str:
+    """The token in a file that has lines of dashes around it."""
+    found = re.search(_FENCED, text)
+    return found[1] if found else text.strip()

@@ -1,0 +1,390 @@
+"""What is wrong with a token whose signature is right: times, subjects, limits, keys."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import time
+import zoneinfo
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from datetime import time as Time  # noqa: N812 - beside the module
+from typing import Final
+from urllib.parse import urlsplit
+
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.jwt import tokens
+from broker.protocols.nats.auth.jwt.tokens import (
+    AccountBody,
+    ActivationBody,
+    Claims,
+    ExportClaim,
+    ImportClaim,
+    Invalid,
+    OperatorBody,
+    Permission,
+    Rights,
+    Token,
+)
+
+_CLOCK: Final = re.compile(r"(\d{1,2}):(\d\d):(\d\d)(?:[.,]\d+)?")
+_NETWORK: Final = re.compile(r"[0-9a-fA-F.:]+/\d{1,3}")
+_REFERENCE: Final = re.compile(r"\$(\d+)")
+_RESPONSES: Final = {"", "Singleton", "Stream", "Chunked"}
+_WEIGHT: Final = 100
+
+
+def check(token: Token, now: float | None = None) -> None:
+    """Raise Invalid for the first thing that is wrong."""
+    fault = next(faults(token, time.time() if now is None else now), None)
+    if fault is not None:
+        raise Invalid(fault)
+
+
+def faults(token: Token, now: float) -> Iterator[str]:
+    """All that is wrong with it."""
+    yield from time_faults(token.claims, now)
+    yield from content_faults(token)
+
+
+def time_faults(claims: Claims, now: float) -> Iterator[str]:
+    """A token lasts through the second it names."""
+    if 0 < claims.exp < int(now):
+        yield "expired"
+    if claims.nbf > int(now):
+        yield "not valid yet"
+
+
+def content_faults(token: Token) -> Iterator[str]:
+    """What would be wrong at any time."""
+    body = token.body
+    if isinstance(body, Rights):
+        yield from _rights(body)
+        issuer = getattr(body, "issuer_account", "")
+        if issuer and not nkeys.is_public(nkeys.ACCOUNT, issuer):
+            yield "issuer_account is no account"
+    elif isinstance(body, AccountBody):
+        yield from _account(token.claims.sub, body)
+    elif isinstance(body, ActivationBody):
+        yield from _activation(body)
+    elif isinstance(body, OperatorBody):
+        yield from _operator(body)
+
+
+# --- subjects
+
+
+def subject_fault(subject: str) -> str | None:
+    """Whether a token may name it; None if so."""
+    if not subject:
+        return "a subject is empty"
+    if " " in subject or "" in subject.split("."):
+        return f"{subject!r} is no subject"
+    return None
+
+
+def _subject(subject: str) -> Iterator[str]:
+    fault = subject_fault(subject)
+    if fault is not None:
+        yield fault
+
+
+def has_wildcards(subject: str) -> bool:
+    parts = subject.split(".")
+    return "*" in parts or parts[-1] == ">"
+
+
+def contained(subject: str, other: str, *, strict: bool = False) -> bool:
+    """Whether all that `subject` matches is matched by `other`.
+
+    Tokens are checked as the original's library does: a last `>` passes for one token. `strict`
+    does not let it.
+    """
+    mine, theirs = subject.split("."), other.split(".")
+    if len(mine) < len(theirs) or (len(mine) > len(theirs) and theirs[-1] != ">"):
+        return False
+    for at, part in enumerate(theirs):
+        if part == ">" and at == len(theirs) - 1:
+            return True
+        if part not in {mine[at], "*"} or (strict and mine[at] == ">"):
+            return False
+    return True
+
+
+def _permission(permission: Permission, queues: bool) -> Iterator[str]:
+    for text in (*(permission.allow or ()), *(permission.deny or ())):
+        parts = text.split(" ")
+        if len(parts) > 2 or (len(parts) == 2 and not queues):
+            yield f"{text!r} has too many blanks"
+        for part in parts[:2]:
+            yield from _subject(part)
+
+
+# --- users
+
+
+def network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """An address and the length of its prefix; None if it is none."""
+    try:
+        return ipaddress.ip_network(text, strict=False) if _NETWORK.fullmatch(text) else None
+    except ValueError:
+        return None
+
+
+def clock(text: str) -> Time | None:
+    """HH:MM:SS."""
+    match = _CLOCK.fullmatch(text)
+    try:
+        return Time(int(match[1]), int(match[2]), int(match[3])) if match else None
+    except ValueError:
+        return None
+
+
+def _rights(rights: Rights) -> Iterator[str]:
+    yield from _permission(rights.pub, queues=False)
+    yield from _permission(rights.sub, queues=True)
+    if any(network(text) is None for text in rights.sources()):
+        yield "a source is no network"
+    for one in rights.times or ():
+        if clock(one.start) is None or clock(one.end) is None:
+            yield "a time of day is none"
+    if rights.times_location and _zone(rights.times_location) is None:
+        yield "the place of the times is not known"
+
+
+def _zone(name: str) -> zoneinfo.ZoneInfo | None:
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        return None
+
+
+def from_there(rights: Rights, host: str) -> bool:
+    """Whether a user may come from that address."""
+    sources = rights.sources()
+    if not sources:
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    nets = [network(text) for text in sources]
+    return any(net is not None and address in net for net in nets)
+
+
+def seconds_left(rights: Rights, now: float) -> float | None:
+    """Until the time of day ends in which a user may be there: 0 = no end, None = not now."""
+    if not rights.times:
+        return 0.0
+    zone = _zone(rights.times_location) if rights.times_location else None
+    if rights.times_location and zone is None:
+        return None
+    here = datetime.fromtimestamp(now, zone).astimezone(zone)
+    for one in rights.times:
+        start, end = clock(one.start), clock(one.end)
+        if start is None or end is None:
+            return None
+        # One that ends on the next day holds before midnight only, as in the original.
+        last = here.date() + timedelta(days=start > end)
+        opens = datetime.combine(here.date(), start, here.tzinfo)
+        closes = datetime.combine(last, end, here.tzinfo)
+        if opens.timestamp() < now < closes.timestamp():
+            return closes.timestamp() - now
+    return None
+
+
+# --- accounts
+
+
+def _account(name: str, body: AccountBody) -> Iterator[str]:
+    yield from _imports(name, body.imports)
+    yield from _exports(body.exports)
+    default = body.default_permissions
+    yield from _permission(default.pub, queues=False)
+    yield from _permission(default.sub, queues=True)
+    yield from _mappings(body)
+    yield from _external(body)
+    limits = body.limits
+    if limits.imports != -1 and len(body.imports) > limits.imports:
+        yield "more imports than allowed"
+    if limits.exports != -1:
+        if len(body.exports) > limits.exports:
+            yield "more exports than allowed"
+        if not limits.wildcards and any(has_wildcards(e.subject) for e in body.exports):
+            yield "wildcards in exports are not allowed"
+    for key in body.signing_keys:
+        if not nkeys.is_public(nkeys.ACCOUNT, key if isinstance(key, str) else key.key):
+            yield "a signing key is no account's"
+        if not isinstance(key, str):
+            if key.kind != "user_scope":
+                yield "a signing key of an unknown kind"
+            key.rights()  # Invalid if it has the wrong types
+
+
+def _mappings(body: AccountBody) -> Iterator[str]:
+    for source, destinations in body.mappings.items():
+        yield from _subject(source)
+        sums: dict[str, int] = {}
+        for one in destinations:
+            yield from _subject(one.subject)
+            weight = one.weight if one.cluster else one.weight or _WEIGHT
+            sums[one.cluster] = sums.get(one.cluster, 0) + weight
+        if any(total > _WEIGHT for total in sums.values()):
+            yield f"the weights of {source!r} are more than 100"
+
+
+def _external(body: AccountBody) -> Iterator[str]:
+    outside = body.authorization
+    if outside.allowed_accounts and not outside.auth_users:
+        yield "accounts of an authorization service without its users"
+    if not all(nkeys.is_public(nkeys.USER, user) for user in outside.auth_users):
+        yield "a user of the authorization service is none"
+    for account in outside.allowed_accounts:
+        if account == tokens.ANY:
+            if len(outside.allowed_accounts) > 1:
+                yield "any account, and others"
+        elif not nkeys.is_public(nkeys.ACCOUNT, account):
+            yield "an account of the authorization service is none"
+    if outside.xkey and not nkeys.is_public(nkeys.CURVE, outside.xkey):
+        yield "the xkey is no curve key"
+
+
+def _exports(exports: list[ExportClaim]) -> Iterator[str]:
+    for one in exports:
+        yield from _export(one)
+    for kind in ("stream", "service"):
+        subjects = [one.subject for one in exports if one.type == kind]
+        for at, subject in enumerate(subjects):
+            others = subjects[:at] + subjects[at + 1 :]
+            if any(contained(subject, other) for other in others):
+                yield f"{subject!r} is exported twice"
+
+
+def _export(one: ExportClaim) -> Iterator[str]:
+    service = one.type == "service"
+    if one.type not in {"service", "stream"}:
+        yield "an export of an unknown kind"
+    if one.response_type not in (_RESPONSES if service else {""}):
+        yield "an unknown kind of response"
+    if one.response_threshold < 0 or (one.response_threshold and not service):
+        yield "a wrong response threshold"
+    latency = one.service_latency
+    if latency is not None:
+        if not service:
+            yield "latency of a stream"
+        sampling = latency.sampling
+        if not (0 <= sampling <= 100 if isinstance(sampling, int) else sampling == "headers"):
+            yield "a wrong sampling"
+        yield from _subject(latency.results)
+        if has_wildcards(latency.results):
+            yield "wildcards where latency goes"
+    yield from _subject(one.subject)
+    if one.account_token_position:
+        parts = one.subject.split(".")
+        at = one.account_token_position - 1
+        if at >= len(parts) or parts[at] != "*":
+            yield "the account's place in the subject is no wildcard"
+
+
+def _imports(name: str, imports: list[ImportClaim]) -> Iterator[str]:
+    seen: list[str] = []
+    for one in imports:
+        if one.type == "service":
+            here = one.to or without_references(one.local_subject) or one.subject
+            if any(contained(here, other) or contained(other, here) for other in seen):
+                yield f"{here!r} is imported twice"
+            seen.append(here)
+        yield from import_faults(name, one)
+
+
+def without_references(subject: str) -> str:
+    """Each `$1` as the wildcard it stands for."""
+    parts = subject.split(".")
+    return ".".join("*" if _REFERENCE.fullmatch(part) else part for part in parts)
+
+
+def import_faults(name: str, one: ImportClaim) -> Iterator[str]:
+    """Of one import of the account `name`."""
+    if one.type not in {"service", "stream"}:
+        yield "an import of an unknown kind"
+    if not one.account:
+        yield "an import from nowhere"
+    yield from _subject(one.subject)
+    if one.local_subject:
+        yield from _local_subject(one.local_subject, one.subject)
+        if one.to:
+            yield "an import with two local subjects"
+    if one.share and one.type != "service":
+        yield "a stream's import shares nothing"
+    if one.token:
+        yield from _token_of(name, one)
+
+
+def _is_open(subject: str) -> bool:
+    return subject == ">" or subject.endswith(".>")
+
+
+def _local_subject(local: str, subject: str) -> Iterator[str]:
+    yield from _subject(local)
+    if _is_open(local) != _is_open(subject):
+        yield "only one of a subject and its local form ends in >"
+    wildcards, used = subject.split(".").count("*"), local.split(".").count("*")
+    for part in local.split("."):
+        reference = _REFERENCE.fullmatch(part)
+        if reference:
+            used += 1
+            if int(reference[1]) > wildcards:
+                yield "a reference to a wildcard that is not there"
+    if used != wildcards:
+        yield "not all wildcards are used"
+
+
+def _token_of(name: str, one: ImportClaim) -> Iterator[str]:
+    try:
+        token = tokens.decode(one.token, "activation")
+    except Invalid as error:
+        yield f"activation: {error}"
+        return
+    body = token.body
+    if one.account not in {token.claims.iss, body.issuer_account}:
+        yield "the activation is of another account"
+    if token.claims.sub != name:
+        yield "the activation is for another account"
+    if body.kind != one.type:
+        yield "the activation is of another kind"
+    yield from _activation(body)
+    wanted = one.to if one.type == "service" and one.to else one.subject
+    if not contained(wanted, body.subject):
+        yield "the activation is for another subject"
+
+
+def _activation(body: ActivationBody) -> Iterator[str]:
+    if body.kind not in {"service", "stream"}:
+        yield "an activation of an unknown kind"
+    yield from _subject(body.subject)
+    if body.issuer_account and not nkeys.is_public(nkeys.ACCOUNT, body.issuer_account):
+        yield "issuer_account is no account"
+
+
+# --- operators
+
+
+def _operator(body: OperatorBody) -> Iterator[str]:
+    for key in body.signing_keys:
+        if not nkeys.is_public(nkeys.OPERATOR, key):
+            yield "a signing key is no operator's"
+    if body.system_account and not nkeys.is_public(nkeys.ACCOUNT, body.system_account):
+        yield "the system account is none"
+    if body.account_server_url and not urlsplit(body.account_server_url).scheme:
+        yield "the account server's address is none"
+    if server_version(body.assert_server_version) is None:
+        yield "the asserted server version is none"
+
+
+def server_version(text: str) -> tuple[int, ...] | None:
+    """Three numbers; none at all is the oldest there is."""
+    if not text:
+        return (0, 0, 0)
+    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", text)
+    return tuple(map(int, match.groups())) if match else None

@@ -1,0 +1,318 @@
+"""Who may log in, as the configuration says: token, user and password, many users, nkeys.
+
+What is tried, in this order: nkeys, then users (by the client's certificate where TLS maps it),
+then the token, then the single user. Passwords given as bcrypt hashes are awaited.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.certificates import find_user
+from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.auth.passwords import Busy, Passwords, is_hash, same
+from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Authorization, User
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.settings import Permissions, Settings, Tls
+
+REDACTED: Final = "[REDACTED]"
+LEAF_KINDS: Final = frozenset({"LEAFNODE", "LEAFNODE_WS"})
+_PROVED: Final = frozenset({"user", "nkey", "leaf"})  # what such keys begin with
+_SIGNED: Final = "signed"  # the proof of an nkey
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Somebody of the configuration."""
+
+    user: User
+    account: str
+    permissions: Permissions | None
+    owner: str = ""  # see Identity
+
+    def may_come(self, kind: str) -> bool:
+        return not self.user.connection_types or kind in self.user.connection_types
+
+    def identity(self) -> Identity:
+        name = self.user.nkey or self.user.name
+        return Identity(
+            account=self.account,
+            user=name,
+            permissions=self.permissions,
+            key=f"{'nkey' if self.user.nkey else 'user'}:{name}",
+            proof=_SIGNED if self.user.nkey else self.user.password,
+            rate=self.user.rate,
+            owner=self.owner,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """What counts at the door somebody came through."""
+
+    authorization: Authorization
+    no_auth_user: str
+    maps_certificates: bool
+
+
+class LocalAuth:
+    """The users of the configuration."""
+
+    def __init__(self, settings: Settings, passwords: Passwords) -> None:
+        self._settings = settings
+        self._passwords = passwords
+        self._users: dict[str, _Known] = {}
+        self._nkeys: dict[str, _Known] = {}
+        for account in settings.accounts:
+            self._add(account.users, account.name, account.default_permissions)
+        own = settings.authorization
+        self._add(own.users, GLOBAL_ACCOUNT, own.default_permissions)
+        self._no_auth_user = settings.no_auth_user
+        self._asks = bool(self._users or self._nkeys or own.user or own.token)
+        self.required = self._asks and not self._no_auth_user
+        if self._only_the_system_has_an_account():
+            self._open_global_account()
+        self.wants_nonce = bool(self._nkeys)
+        self.anonymous: Identity | None = None if self._asks else Identity()
+        if self._no_auth_user in self._users:
+            self.anonymous = self._users[self._no_auth_user].identity()
+        self.must_connect = self.anonymous is None
+        # A wrong name takes as long as a wrong password.
+        self._decoy = next((p for k in self._users.values() if is_hash(p := k.user.password)), "")
+
+    def _add(self, users: tuple[User, ...], account: str, default: Permissions | None) -> None:
+        for user in users:
+            permissions = default if user.permissions is None else user.permissions
+            table = self._nkeys if user.nkey else self._users
+            table[user.nkey or user.name] = _Known(user, account, permissions)
+
+    def _only_the_system_has_an_account(self) -> bool:
+        settings = self._settings
+        names = {account.name for account in settings.accounts} - {GLOBAL_ACCOUNT}
+        return (
+            names == {settings.system_account}
+            and not settings.no_auth_user
+            and not settings.authorization_given
+        )
+
+    def _open_global_account(self) -> None:
+        """Those who say nothing are somebody whom nobody can name; INFO still asks for a login."""
+        name, password = (base64.b32encode(os.urandom(5)).decode().lower() for _ in range(2))
+        user = User(name=f"nats-{name}", password=password)
+        # The name is another one after each start and reload.
+        self._users[user.name] = _Known(user, GLOBAL_ACCOUNT, None, owner="anybody")
+        self._no_auth_user = user.name
+        self._asks = self.required = True
+
+    # --- what others ask
+
+    def asks(self, kind: str) -> bool:
+        return self._asks or (kind == "WEBSOCKET" and self._websocket_decides())
+
+    def check(self, login: Login) -> Identity | Awaitable[Identity]:
+        return self._check(login, "")
+
+    def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
+        what, _, name = identity.key.partition(":")
+        if what in {"user", "nkey"}:
+            known = (self._users if what == "user" else self._nkeys).get(name)
+            single = what == "user" and name == self._door(login).authorization.user
+            if known is None and not single:
+                raise Refused("the user is gone", silent=True)
+            if known is not None and known.account != identity.account:
+                raise Refused("the user belongs to another account now", silent=True)
+        return self._check(login, identity.proof)
+
+    def name_of(self, login: Login) -> str:
+        """What somebody goes by: an nkey or a name, also by certificate or as `no_auth_user`."""
+        door, options = self._door(login), login.options
+        nkey = self._nkey_of(login, door)
+        if nkey:
+            return nkey
+        if self._users and door.maps_certificates:
+            found = self._by_certificate(login)
+            return options.user if found is None else found.user.name
+        return self._user_of(login, door) or options.token
+
+    # --- one login
+
+    def _door(self, login: Login) -> _Door:
+        settings = self._settings
+        websocket, leafnodes = settings.websocket, settings.leafnodes
+        tls, no_auth_user, own = settings.tls, self._no_auth_user, settings.authorization
+        if login.kind == "WEBSOCKET":
+            tls = websocket.tls if websocket is not None else None
+            if websocket is not None and self._websocket_decides():
+                own = websocket.authorization or Authorization()
+                no_auth_user = websocket.no_auth_user
+        elif login.kind in LEAF_KINDS:
+            tls = leafnodes.tls if leafnodes is not None else None
+            if login.kind == "LEAFNODE_WS" and websocket is not None and websocket.no_auth_user:
+                no_auth_user = websocket.no_auth_user
+        return _Door(own, no_auth_user, _maps(tls))
+
+    def _websocket_decides(self) -> bool:
+        door = self._settings.websocket
+        own = door.authorization if door is not None else None
+        named = own is not None and bool(own.user or own.token)
+        return named or (door is not None and bool(door.no_auth_user))
+
+    def _check(self, login: Login, proof: str) -> Identity | Awaitable[Identity]:
+        if login.kind in LEAF_KINDS and self._settings.leafnodes is not None:
+            leaf = self._leaf(login, proof)
+            if leaf is not None:
+                return leaf
+        if not self.asks(login.kind):
+            return Identity()
+        door = self._door(login)
+        nkey = self._nkey_of(login, door)
+        if nkey and self._nkeys:
+            return self._by_nkey(nkey, login, door, proof)
+        if self._users:
+            known = self._user(login, door)
+            if known is not None:
+                no_auth = known.user.name == door.no_auth_user and self._says_nothing(login)
+                given = known.user.password if no_auth else login.options.password
+                return self._compare(known.user.password, given, known.identity(), proof)
+            if login.options.user:
+                return self._unknown(login)
+        return self._by_door(login, door, proof)
+
+    def _says_nothing(self, login: Login) -> bool:
+        options = login.options
+        return not (options.user or options.password or options.token)
+
+    def _nkey_of(self, login: Login, door: _Door) -> str:
+        if not login.options.nkey and self._says_nothing(login):
+            return door.no_auth_user if door.no_auth_user in self._nkeys else ""
+        return login.options.nkey
+
+    def _user_of(self, login: Login, door: _Door) -> str:
+        if self._says_nothing(login) and door.no_auth_user in self._users:
+            return door.no_auth_user
+        return login.options.user
+
+    def _by_nkey(self, nkey: str, login: Login, door: _Door, proof: str) -> Identity:
+        known = self._nkeys.get(nkey)
+        if known is None or not known.may_come(login.kind):
+            raise Refused("the nkey is unknown, or this kind of connection is not its")
+        signed = proof == _SIGNED or nkey == door.no_auth_user
+        if not signed and not nkeys.verify_nonce(nkey, login.nonce, login.options.signature):
+            raise Refused("the nonce is not signed by the nkey")
+        return known.identity()
+
+    def _user(self, login: Login, door: _Door) -> _Known | None:
+        if door.maps_certificates:
+            known = self._by_certificate(login)
+            if known is None:
+                raise Refused("the certificate stands for no user")
+            return known
+        known = self._users.get(self._user_of(login, door))
+        if known is not None and not known.may_come(login.kind):
+            raise Refused("this kind of connection is not the user's")
+        return known
+
+    def _by_certificate(self, login: Login) -> _Known | None:
+        if login.tls is None or login.tls.der is None:
+            return None
+        allowed = {name: k for name, k in self._users.items() if k.may_come(login.kind)}
+        found = find_user(login.tls.der, allowed)
+        return None if found is None else found[1]
+
+    def _unknown(self, login: Login) -> Identity | Awaitable[Identity]:
+        if self._decoy:
+            return self._refuse_slowly(login.options.password)
+        raise Refused("the user is unknown")
+
+    async def _refuse_slowly(self, given: str) -> Identity:
+        await self._awaited(self._decoy, given, Identity())
+        raise Refused("the user is unknown")
+
+    def _by_door(self, login: Login, door: _Door, proof: str) -> Identity | Awaitable[Identity]:
+        own, options = door.authorization, login.options
+        if login.kind in LEAF_KINDS:
+            leafnodes = self._settings.leafnodes
+            account = leafnodes.account if leafnodes is not None else ""
+            return Identity(account=account or GLOBAL_ACCOUNT, user=options.user)
+        if own.token:
+            identity = Identity(user=REDACTED, key="token", proof=own.token)
+            return self._compare(own.token, options.token, identity, proof)
+        if own.user and same(own.user, options.user):
+            identity = Identity(user=own.user, key=f"user:{own.user}", proof=own.password)
+            return self._compare(own.password, options.password, identity, proof)
+        raise Refused("neither token nor user")
+
+    def _leaf(self, login: Login, proof: str) -> Identity | Awaitable[Identity] | None:
+        """By the block of leaf nodes; None if it asks for nobody in particular."""
+        leafnodes = self._settings.leafnodes
+        assert leafnodes is not None
+        own, options = leafnodes.authorization or Authorization(), login.options
+        account = leafnodes.account or GLOBAL_ACCOUNT
+        if own.user:
+            single = User(name=own.user, password=own.password, account=account)
+            return self._leaf_user({own.user: single}, options.user, login, proof)
+        if leafnodes.nkey:
+            signed = proof == _SIGNED or nkeys.verify_nonce(
+                leafnodes.nkey, login.nonce, options.signature
+            )
+            if options.nkey != leafnodes.nkey or not signed:
+                raise Refused("the nonce is not signed by the nkey of leaf nodes")
+            return Identity(account=account, user=leafnodes.nkey, key="leaf", proof=_SIGNED)
+        if not own.users:
+            return None
+        users = {user.name: user for user in own.users}
+        name = options.user
+        if _maps(leafnodes.tls):
+            der = login.tls.der if login.tls is not None else None
+            found = find_user(der, users) if der is not None else None
+            if found is None:
+                raise Refused("the certificate stands for no user of leaf nodes")
+            name = found[0]
+        return self._leaf_user(users, name, login, proof)
+
+    def _leaf_user(
+        self, users: dict[str, User], name: str, login: Login, proof: str
+    ) -> Identity | Awaitable[Identity]:
+        user = users.get(name)
+        if user is None:
+            raise Refused("the user is no leaf node's")
+        identity = Identity(
+            account=user.account or GLOBAL_ACCOUNT, user=name, key="leaf", proof=user.password
+        )
+        return self._compare(user.password, login.options.password, identity, proof)
+
+    # --- passwords
+
+    def _compare(
+        self, stored: str, given: str, identity: Identity, proof: str
+    ) -> Identity | Awaitable[Identity]:
+        if proof and same(stored, proof):
+            return identity
+        if is_hash(stored):
+            return self._awaited(stored, given, identity)
+        if not same(stored, given):
+            raise Refused("wrong password or token")
+        return identity
+
+    async def _awaited(self, stored: str, given: str, identity: Identity) -> Identity:
+        try:
+            if not await self._passwords.matches(stored, given):
+                raise Refused("wrong password or token")
+        except Busy:
+            raise Refused("too many passwords are being checked") from None
+        return identity
+
+
+def proved_name(identity: Identity) -> str:
+    """The user that a login has proved to be; nothing of one who was let in unchecked."""
+    return identity.user if identity.key.partition(":")[0] in _PROVED else ""
+
+
+def _maps(tls: Tls | None) -> bool:
+    return tls is not None and tls.verify_and_map

@@ -1,0 +1,25 @@
+"""What all NATS connections of a server share: limits, counters, who is there."""
+
+from typing import Any, final
+
+from broker.runtime.turn import Turn
+from broker.protocols.nats.client.session import NatsSession
+
+@final
+class NatsFace:
+    turn: Turn
+    gate: Any
+    tracer: Any
+    must_connect: bool
+    connections_max: int
+    payload_max: int
+    ping_interval_ns: int
+    sessions: set[NatsSession]
+    info_head: bytes
+    total_connections: int
+    slow_consumers: int
+    stale: int
+    dropped: int
+    def __init__(self, turn: Turn, config: Any) -> None: ...
+    def configure(self, config: Any) -> None: ...
+    def traffic(self) -> tuple[int, int, int, int]: ...

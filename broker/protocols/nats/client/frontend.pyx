@@ -1,0 +1,64 @@
+# cython: language_level=3
+"""Limits arrive here once, as plain numbers that a session reads without asking Python."""
+import os
+
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc
+
+from broker import limits
+from broker.routing.trie cimport key_of
+from broker.runtime.turn cimport Turn
+from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX
+
+SLOW_POLICIES = {'close': SLOW_CLOSE, 'drop': SLOW_DROP, 'pause': SLOW_PAUSE}
+
+
+cdef class NatsFace:
+    def __cinit__(self):
+        self.mapped = <char *>malloc(SUBJECT_MAX)
+        if self.mapped == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.mapped)
+
+    def __init__(self, Turn turn, config):
+        """`config` has the attributes of settings.Settings."""
+        self.turn = turn
+        self.sessions = set()
+        self.key = key_of(os.urandom(sizeof(self.key)))
+        self.run_max = limits.NATS_RUN_MAX
+        self.run_bytes = limits.NATS_RUN_BYTES
+        self.teardown_max = limits.NATS_TEARDOWN
+        self.first_ping_jitter = limits.NATS_FIRST_PING_JITTER
+        self.rtt_max_age_ns = limits.NATS_RTT_MAX_AGE
+        self.stall_ns = limits.NATS_STALL
+        self.configure(config)
+
+    def configure(self, config):
+        """These limits hold from here on, for sessions that come."""
+        self.stall_bytes = config.max_pending // limits.NATS_STALL_SHARE
+        self.control_line_max = config.max_control_line
+        self.payload_max = config.max_payload
+        if self.payload_max <= 0:
+            self.payload_max = limits.NATS_PAYLOAD_HUGE
+        self.subscriptions_max = config.max_subscriptions
+        self.tokens_max = config.max_sub_tokens
+        self.connections_max = max(0, config.max_connections)
+        self.headers = not config.no_header_support
+        self.ping_interval_ns = config.ping_interval_ns
+        self.first_ping_ns = min(config.ping_interval_ns, limits.NATS_FIRST_PING)
+        self.ping_max = config.ping_max
+        self.write_deadline_ns = config.write_deadline_ns
+        self.slow_policy = SLOW_POLICIES[config.slow_consumer]
+
+    def traffic(self):
+        """Messages and bytes since start: (in_msgs, in_bytes, out_msgs, out_bytes)."""
+        cdef uint64_t in_msgs = self.gone_in_msgs, in_bytes = self.gone_in_bytes
+        cdef uint64_t out_msgs = self.gone_out_msgs, out_bytes = self.gone_out_bytes
+        for session in self.sessions:
+            in_msgs += session.in_msgs
+            in_bytes += session.in_bytes
+            out_msgs += session.out_msgs
+            out_bytes += session.out_bytes
+        return in_msgs, in_bytes, out_msgs, out_bytes

@@ -1,0 +1,277 @@
+"""Who is let in: INFO, CONNECT and what follows from it, for each session of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from broker import errors, limits
+from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.wire.options import ClientOptions
+from broker.protocols.nats.client.permissions import permit_for
+from broker.protocols.nats.client.rate_limit import Bucket
+from broker.protocols.nats.tls_gate import TlsGate
+from broker.protocols.nats.trace import Violations
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from broker.protocols.nats.accounts.account import Account
+    from broker.protocols.nats.client.frontend import NatsFace
+    from broker.protocols.nats.auth.authenticator import Authenticator, TlsPeer
+    from broker.protocols.nats.client.session import NatsSession
+    from broker.protocols.nats.settings import RateLimit
+    from broker.protocols.nats.tls import TlsPolicy
+
+log = logging.getLogger("broker.nats")
+
+
+class Anybody:
+    """The authenticator of a server that asks nobody."""
+
+    required = False
+    must_connect = False
+    wants_nonce = False
+    anonymous: Identity | None = Identity()
+
+    def asks(self, kind: str) -> bool:  # noqa: ARG002
+        """Nobody is."""
+        return False
+
+    def check(self, login: Login) -> Identity:  # noqa: ARG002
+        """Everybody is the same one."""
+        return Identity()
+
+    def check_again(self, identity: Identity, login: Login) -> Identity:  # noqa: ARG002
+        """And stays it."""
+        return identity
+
+
+class Gate:
+    """Lets sessions in, one by one."""
+
+    def __init__(self, face: NatsFace) -> None:
+        self.face = face
+        self.authenticator: Authenticator = Anybody()
+        self.accounts: dict[str, Account] = {}
+        self.violations = Violations()
+        self.login_timeout_ns = limits.NATS_AUTH_TIMEOUT
+        self.tls: TlsPolicy | None = None  # of the door for plain clients
+        self.info: dict[str, Any] = {}  # what every INFO says
+        self.tasks: set[asyncio.Task[None]] = set()  # logins that somebody is asked about
+        self.find_account: Callable[[str], Account | None] = lambda _name: None
+        self.on_open: list[Callable[[NatsSession], object]] = []  # a connection was made
+        self.on_connect: list[Callable[[NatsSession], object]] = []  # a client was let in
+        self.on_refuse: list[Callable[[NatsSession, Login, str], object]] = []
+        self.on_leave: list[Callable[[NatsSession], object]] = []  # whether or not it was let in
+        face.gate = self
+
+    # --- asked by others
+
+    def account(self, name: str) -> Account | None:
+        """The account of this name; None when there is none."""
+        return self.accounts.get(name) or self.find_account(name)
+
+    # --- called by sessions
+
+    def opened(self, session: NatsSession) -> None:
+        """A connection was made."""
+        peer = session.link.peer
+        session.host = peer[0] if isinstance(peer, tuple) else ""
+        session.port = peer[1] if isinstance(peer, tuple) else 0
+        if session.extra is not None:
+            session.tls_peer = session.extra.tls_peer
+        for act in self.on_open:
+            act(session)
+        tls = self.tls if session.extra is None else None
+        face = self.face
+        if face.connections_max and len(face.sessions) > face.connections_max:
+            if tls is None or not tls.first:
+                session.send(self.info_line(session))
+            session.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
+        elif tls is None:
+            self.greet(session)
+        else:
+            session.tls_gate = TlsGate(tls, session, self.greet_behind, self.begin)
+            session.tls_gate.opened()
+
+    def greet(self, session: NatsSession) -> None:
+        """Say INFO, and wait for a login if one is needed."""
+        session.send(self.info_line(session))
+        self.begin(session, None)
+
+    def greet_behind(self, session: NatsSession, first: bool) -> None:
+        """Say INFO, in plain or behind a handshake that came first."""
+        more = {} if not first or "tls_required" in self.info else {"tls_required": True}
+        session.send(self.info_line(session, **more))
+
+    def begin(self, session: NatsSession, peer: TlsPeer | None) -> None:
+        """Wait for a login if one is needed."""
+        session.tls_gate = None
+        if peer is not None:
+            session.tls_peer = peer
+        if self.authenticator.asks(session.kind):
+            own_ns = session.extra.login_timeout_ns if session.extra is not None else 0
+            session.expect_login(own_ns or self.login_timeout_ns)
+        else:
+            session.expect_login(0)
+
+    def info_line(self, session: NatsSession, **more: object) -> bytes:
+        """INFO for this client. A blank before CRLF: clients have come to see it there."""
+        if self.authenticator.wants_nonce and not session.nonce:
+            session.nonce = base64.urlsafe_b64encode(os.urandom(limits.NATS_NONCE_BYTES)).rstrip(
+                b"="
+            )
+        head = self.face.info_head
+        fields: dict[str, object] = {"client_id": session.client_id}
+        if session.host:
+            fields["client_ip"] = session.host
+        if session.nonce:
+            fields["nonce"] = session.nonce.decode()
+        fields |= more
+        if session.extra is not None:
+            head = b"INFO " + orjson.dumps(self.info | session.extra.info)[:-1]
+        return head + b"," + orjson.dumps(fields)[1:] + b" \r\n"
+
+    def set_info(self, fields: dict[str, Any]) -> None:
+        """From now on INFO says this, and what differs from client to client."""
+        self.info = fields
+        self.face.info_head = b"INFO " + orjson.dumps(fields)[:-1]
+
+    def first(self, session: NatsSession) -> None:
+        """The first operation is not CONNECT."""
+        somebody = self.authenticator.anonymous
+        if somebody is None:
+            self.refuse(session, "not CONNECT")
+            return
+        self._admit(session, self.login(session), somebody)
+
+    def connect(self, session: NatsSession, raw: bytes) -> None:
+        """CONNECT, the first or a later one."""
+        options = session.options or ClientOptions()
+        try:
+            options.merge(raw)
+        except ValueError:
+            session.end(None, errors.NATS_CLOSED_PARSE)
+            return
+        session.take(options)
+        self._check(session, self.login(session))
+
+    def left(self, session: NatsSession) -> None:
+        """A connection is gone."""
+        for act in self.on_leave:
+            act(session)
+
+    def refuse(self, session: NatsSession, reason: str) -> None:
+        """Turn away somebody who did not even ask properly."""
+        self.turn_away(session, self.login(session), Refused(reason))
+
+    # --- logins
+
+    def login(self, session: NatsSession) -> Login:
+        """What is known about somebody who wants in."""
+        extra = session.extra
+        return Login(
+            options=session.options or ClientOptions(),
+            nonce=session.nonce or b"",
+            host=session.host,
+            kind=session.kind,
+            tls=session.tls_peer,
+            cookie_jwt=getattr(extra, "cookie_jwt", ""),
+            client_id=session.client_id,
+        )
+
+    def _check(self, session: NatsSession, login: Login) -> None:
+        try:
+            answer = self.authenticator.check(login)
+        except Refused as refusal:
+            self.turn_away(session, login, refusal)
+            return
+        if isinstance(answer, Identity):
+            self._admit(session, login, answer)
+            return
+        session.wait()
+        task = asyncio.get_running_loop().create_task(self._check_later(session, login, answer))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _check_later(
+        self, session: NatsSession, login: Login, answer: Awaitable[Identity]
+    ) -> None:
+        asked = self.authenticator
+        try:
+            identity = await answer
+            if self.authenticator is not asked:  # there was a reload meanwhile
+                again = self.authenticator.check_again(identity, login)
+                identity = again if isinstance(again, Identity) else await again
+        except Refused as refusal:
+            if session.link is not None:
+                self.turn_away(session, login, refusal)
+            return
+        except Exception:
+            log.exception("login of client %d", session.client_id)
+            if session.link is not None:
+                self.turn_away(session, login, Refused("internal error"))
+            return
+        if session.link is None:  # it did not wait
+            return
+        self._admit(session, login, identity)
+        session.go()
+
+    def turn_away(self, session: NatsSession, login: Login, refusal: Refused) -> None:
+        """It has not logged in, or its login does not hold any more."""
+        for act in self.on_refuse:
+            act(session, login, str(refusal))
+        session.end(refusal.error, refusal.why)
+
+    def _admit(self, session: NatsSession, login: Login, identity: Identity) -> None:
+        account = self.account(identity.account)
+        if account is None:
+            self.turn_away(session, login, Refused(f"account {identity.account} is not there"))
+            return
+        newcomer = session.account is not account
+        most = account.connections_max
+        if newcomer and most >= 0 and len(account.sessions) >= most:
+            refusal = Refused(
+                error=errors.NATS_ACCOUNT_CONNECTIONS,
+                why=errors.NATS_CLOSED_ACCOUNT_CONNECTIONS,
+            )
+            self.turn_away(session, login, refusal)
+            return
+        options = session.options
+        if options is not None and (options.account or options.new_account):
+            self.turn_away(session, login, Refused("an account is named in CONNECT"))
+            return
+        session.bind(account, identity, permit_for(identity.permissions))
+        pace(session, account, identity)
+        if options is None:
+            return
+        if options.protocol not in (0, 1):
+            session.end(errors.NATS_PROTOCOL_LEVEL, errors.NATS_CLOSED_PROTOCOL_LEVEL)
+        elif options.no_responders and not options.headers:
+            session.end(errors.NATS_RESPONDERS_NEED_HEADERS, errors.NATS_CLOSED_NO_HEADERS)
+        else:
+            session.ok()
+            if newcomer:
+                for act in self.on_connect:
+                    act(session)
+
+
+def bucket(rate: RateLimit | None) -> Bucket | None:
+    """A full one of this size; None when there is no limit."""
+    if rate is None:
+        return None
+    return Bucket(rate.msgs_per_second, rate.bytes_per_second, rate.burst_ns / limits.SECOND)
+
+
+def pace(session: NatsSession, account: Account, identity: Identity) -> None:
+    """Let the limits of the account, which its sessions share, and of the user hold."""
+    own = bucket(identity.rate)
+    both = [one for one in (account.bucket, own) if one is not None]
+    if both or session.rated:
+        session.pace(tuple(both))

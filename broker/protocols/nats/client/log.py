@@ -1,0 +1,93 @@
+"""What the log says of clients: who comes and goes, who is turned away, who is cut off and why.
+
+The words are nats-server's: client.go closeConnection, authViolation, maxPayloadViolation. What
+clients may not do is told by trace.Violations, which also counts what could be said too often.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from broker import errors
+from broker.base.gotext import duration_text
+from broker.protocols.nats.trace import who
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.protocols.nats.client.handshake import Gate
+    from broker.protocols.nats.auth.authenticator import Login
+    from broker.protocols.nats.client.session import NatsSession
+    from broker.protocols.nats.settings import Settings
+
+log = logging.getLogger("broker.nats")
+
+# Why a connection was closed, where somebody should know of it.
+_CLOSED: Final[dict[str, tuple[int, str]]] = {
+    errors.NATS_CLOSED_PARSE: (logging.ERROR, "Client parser ERROR"),
+    errors.NATS_CLOSED_PROTOCOL: (logging.ERROR, "Client parser ERROR"),
+    errors.NATS_CLOSED_CONTROL_LINE: (
+        logging.ERROR,
+        "maximum control line exceeded: max_control_line {control_line}",
+    ),
+    errors.NATS_CLOSED_PAYLOAD: (
+        logging.ERROR,
+        "maximum payload exceeded: max_payload {payload}",
+    ),
+    errors.NATS_CLOSED_CONNECTIONS: (logging.ERROR, errors.NATS_CONNECTIONS.text),
+    errors.NATS_CLOSED_PENDING: (
+        logging.INFO,
+        "Slow Consumer Detected: MaxPending of {pending} Exceeded",
+    ),
+    errors.NATS_CLOSED_DEADLINE: (
+        logging.INFO,
+        "Slow Consumer Detected: WriteDeadline of {deadline} exceeded",
+    ),
+}
+
+
+class ClientLog:
+    """Written by one server."""
+
+    def __init__(self, gate: Gate, settings: Callable[[], Settings]) -> None:
+        """`settings`: those that hold now."""
+        self._settings = settings
+        self._violations = gate.violations
+        gate.on_open.append(self.opened)
+        gate.on_refuse.append(self.refused)
+        gate.on_leave.append(self.left)
+
+    def opened(self, session: NatsSession) -> None:
+        """A connection was made."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s - Client connection created", who(session))
+
+    def refused(self, session: NatsSession, login: Login, reason: str) -> None:
+        """Somebody is not let in. A name without a password may be a token."""
+        options, name = login.options, who(session)
+        if reason == errors.NATS_ACCOUNT_CONNECTIONS.text:
+            log.error("%s - %s", name, reason)
+            return
+        shown = ""
+        if options.nkey:
+            shown = f" - Nkey {errors.go_quote(options.nkey.encode())}"
+        elif options.user and options.password:
+            shown = f" - User {errors.go_quote(options.user.encode())}"
+        log.error("%s - authentication error%s", name, shown)
+        log.debug("%s - %s", name, reason)
+
+    def left(self, session: NatsSession) -> None:
+        """A connection is gone."""
+        level, text = _CLOSED.get(session.closed_because or "", (logging.NOTSET, ""))
+        if text:
+            now = self._settings()
+            shown = text.format(
+                control_line=now.max_control_line,
+                payload=now.max_payload,
+                pending=now.max_pending,
+                deadline=duration_text(now.write_deadline_ns),
+            )
+            self._violations.other(session, level, shown)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s - Client connection closed: %s", who(session), session.closed_because)

@@ -1,0 +1,34 @@
+# cython: language_level=3
+"""What one user may do, asked by subject. Shared by all sessions with the same permissions."""
+from libc.stdint cimport int64_t
+
+from broker.routing.router cimport Router
+from broker.runtime.interfaces cimport Sink
+
+cdef enum:
+    PERMIT_NO = 0
+    PERMIT_YES = 1
+    PERMIT_FILTERED = 2     # yes, but some of what matches must not be delivered: see `filter`
+
+
+cdef class Patterns(Sink):
+    # A Sink only because a Router wants one; nothing is ever delivered to it.
+    cdef Router router
+
+    cdef bint has(self, const char *subject, size_t n) except -1
+    cdef int groups(self, const char *subject, size_t n, const char *queue,
+                    size_t queue_len) except -1
+
+
+cdef class Permit:
+    cdef readonly object permissions            # settings.Permissions it was made from
+    cdef Patterns publish_allow, publish_deny, subscribe_allow, subscribe_deny  # or None
+    cdef readonly Patterns filter               # what must not be delivered, or None
+    cdef tuple denied                           # subject patterns behind `filter`
+    cdef readonly bint responses                # replies to what was delivered may be published
+    cdef readonly int64_t responses_max         # per reply subject; < 0 = no limit
+    cdef readonly int64_t responses_expire_ns   # < 0 = never
+
+    cdef bint may_publish(self, const char *subject, size_t n) except -1
+    cdef int may_subscribe(self, const char *subject, size_t n, const char *queue,
+                           size_t queue_len) except -1

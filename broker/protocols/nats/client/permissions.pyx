@@ -1,0 +1,136 @@
+# cython: language_level=3
+"""Permissions as four sets of patterns, each a small Router.
+
+A subscription is looked up as if it were a literal subject: `s.*` admits `s.>`. One that reaches
+into what is denied is taken, and what is denied is filtered when it is delivered, however the two
+lie to each other: the original filters only what lies within the subscription as a whole. Source:
+nats-server client.go canSubscribe, pubAllowedFullCheck.
+"""
+from functools import lru_cache
+
+from libc.stdint cimport uint32_t
+
+from broker import limits
+from broker.routing.router cimport Router
+from broker.runtime.interfaces cimport Sink
+from broker.routing.trie cimport SUBJECT_WILDCARD, match_t, queue_name, subject_shape
+
+
+cdef class Patterns(Sink):
+    def __init__(self, rules):
+        self.router = Router(limits.NATS_PERMIT_CACHE, limits.NATS_PERMIT_CACHE_REFS)
+        for rule in rules:
+            subject, queue = rule.subject.encode(), rule.queue.encode()
+            self.router.add(self, subject, <size_t>len(subject), queue, <size_t>len(queue), b'', 0)
+
+    cdef bint has(self, const char *subject, size_t n) except -1:
+        """Does a pattern without a queue match?"""
+        return self.router.match(subject, n).plain != 0
+
+    cdef int groups(self, const char *subject, size_t n, const char *queue,
+                    size_t queue_len) except -1:
+        """0: no pattern with a queue matches, 1: one matches this queue too, 2: none does."""
+        cdef const match_t *m = self.router.match(subject, n)
+        cdef uint32_t i, start = m.plain
+        cdef bytes wanted
+        if m.groups == 0:
+            return 0
+        wanted = queue[:queue_len]
+        for i in range(m.groups):
+            name = queue_name(m.subs[start])
+            start = m.ends[i]
+            if name == wanted or is_within(wanted, name):
+                return 1
+        return 2
+
+
+def is_within(bytes subject, bytes pattern):
+    """Does everything that `subject` (it may have wildcards) stands for match the pattern?"""
+    tokens, parts = subject.split(b'.'), pattern.split(b'.')
+    for i, part in enumerate(parts):
+        if part == b'>' and i == len(parts) - 1:
+            return len(tokens) > i
+        if i >= len(tokens) or (tokens[i] == b'>' and i == len(tokens) - 1):
+            return False
+        if part != b'*' and tokens[i] != part:
+            return False
+    return len(tokens) == len(parts)
+
+
+def overlap(bytes one, bytes other):
+    """Does some subject match both patterns?"""
+    first, second = one.split(b'.'), other.split(b'.')
+    for a, b in zip(first, second):
+        if a == b'>' or b == b'>':
+            return True
+        if a != b and a != b'*' and b != b'*':
+            return False
+    return len(first) == len(second)
+
+
+cdef class Permit:
+    def __init__(self, permissions):
+        publish, subscribe = permissions.publish, permissions.subscribe
+        allow = publish.allow
+        self.permissions = permissions
+        if permissions.responses is not None:
+            self.responses = True
+            self.responses_max = permissions.responses.max_msgs
+            self.responses_expire_ns = permissions.responses.expires_ns
+            if allow is None:
+                allow = ()      # who may answer may publish nothing else unless it is said
+        self.publish_allow = None if allow is None else Patterns(allow)
+        self.publish_deny = Patterns(publish.deny) if publish.deny else None
+        # an empty list allows nothing to be published, but everything to be subscribed to
+        self.subscribe_allow = Patterns(subscribe.allow) if subscribe.allow else None
+        self.subscribe_deny = Patterns(subscribe.deny) if subscribe.deny else None
+        plain = [rule for rule in subscribe.deny if not rule.queue]
+        self.denied = tuple(rule.subject.encode() for rule in plain)
+        self.filter = Patterns(plain) if plain else None
+
+    cdef bint may_publish(self, const char *subject, size_t n) except -1:
+        if self.publish_allow is not None and not self.publish_allow.has(subject, n):
+            return False
+        return self.publish_deny is None or not self.publish_deny.has(subject, n)
+
+    cdef int may_subscribe(self, const char *subject, size_t n, const char *queue,
+                           size_t queue_len) except -1:
+        """PERMIT_*; an empty queue name stands for none."""
+        cdef int listed
+        cdef bint allowed = True
+        if self.subscribe_allow is not None:
+            allowed = self.subscribe_allow.has(subject, n)
+            listed = self.subscribe_allow.groups(subject, n, queue, queue_len) if queue_len else 0
+            if listed:
+                allowed = listed == 1
+        if not allowed or self.subscribe_deny is None:
+            return PERMIT_YES if allowed else PERMIT_NO
+        allowed = not self.subscribe_deny.has(subject, n)
+        listed = self.subscribe_deny.groups(subject, n, queue, queue_len) if queue_len else 0
+        if listed:
+            allowed = listed != 1
+        if not allowed:
+            return PERMIT_NO
+        if subject_shape(subject, n) & SUBJECT_WILDCARD:
+            for pattern in self.denied:
+                if overlap(pattern, subject[:n]):
+                    return PERMIT_FILTERED
+        return PERMIT_YES
+
+    def publish(self, bytes subject):
+        """Whether it may be published to."""
+        return self.may_publish(subject, <size_t>len(subject))
+
+    def subscribe(self, bytes subject, bytes queue=b''):
+        """0: refused, 1: allowed, 2: allowed and filtered at delivery."""
+        return self.may_subscribe(subject, <size_t>len(subject), queue, <size_t>len(queue))
+
+
+@lru_cache(maxsize=limits.NATS_PERMITS_KEPT)
+def _permit_for(permissions):
+    return Permit(permissions)
+
+
+def permit_for(permissions):
+    """The Permit of these permissions, None for everything; equal ones share it."""
+    return None if permissions is None else _permit_for(permissions)

@@ -1,0 +1,5 @@
+"""The configuration language of nats-server, and the settings that it gives.
+
+Start with `parser` (text to values) and `reader` (values to settings). Imported by the command line
+and by reloads.
+"""

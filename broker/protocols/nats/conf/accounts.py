@@ -1,0 +1,334 @@
+"""The block `accounts` of a configuration, and mappings.
+
+What accounts want of each other is looked at by conf_exchange, when all of them are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from broker import limits
+from broker.protocols.nats.conf import auth as conf_auth
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.conf.unsupported import account_jetstream
+from broker.protocols.nats.conf.fields import INT32, Block, kind_of
+from broker.protocols.nats.accounts.subjects import is_subject
+from broker.protocols.nats.accounts.placeholders import (
+    MappingError, check_destination, compile_tokens,
+)
+from broker.protocols.nats.settings import (
+    GLOBAL_ACCOUNT,
+    Account,
+    AccountLimits,
+    Destination,
+    Export,
+    Import,
+    Mapping,
+)
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.conf.auth import Logins
+    from broker.protocols.nats.conf.fields import Mistakes
+    from broker.protocols.nats.conf.text import Value
+
+_RESPONSES: Final = {
+    "single": "singleton",
+    "singleton": "singleton",
+    "stream": "stream",
+    "chunk": "chunked",
+    "chunked": "chunked",
+}
+
+
+@dataclass(slots=True)
+class Placed:
+    """An account and where it, its exports and its imports stand."""
+
+    account: Account
+    place: Value
+    exports: list[Value] = field(default_factory=list)
+    imports: list[Value] = field(default_factory=list)
+
+
+def accounts(value: Value, mistakes: Mistakes, logins: Logins) -> list[Placed]:
+    """An array of names, or a map of accounts."""
+    if isinstance(value.it, list):
+        return _plain(value, mistakes)
+    if not isinstance(value.it, dict):
+        mistakes.add(value, f"accounts: expected a map or an array, got {kind_of(value.it)}")
+        return []
+    found = []
+    for name, entry in value.it.items():
+        if entry.used:
+            continue  # only a variable
+        if name == GLOBAL_ACCOUNT:
+            mistakes.add(entry, f'"{name}" is a reserved name')
+        block = Block(entry, mistakes, f"account {name}")
+        if isinstance(entry.it, dict):
+            found.append(_account(name, block, logins))
+    return found
+
+
+def _plain(value: Value, mistakes: Mistakes) -> list[Placed]:
+    found: dict[str, Placed] = {}
+    for one in value.it:
+        if not isinstance(one.it, str):
+            mistakes.add(one, f"accounts: expected a name, got {kind_of(one.it)}")
+        elif one.it == GLOBAL_ACCOUNT:
+            mistakes.add(one, f'"{one.it}" is a reserved name')
+        elif one.it in found:
+            mistakes.add(one, f'account "{one.it}" is there already')
+        else:
+            found[one.it] = Placed(Account(one.it), one)
+    return list(found.values())
+
+
+def _account(name: str, block: Block, logins: Logins) -> Placed:
+    nkey = block.key(nkeys.ACCOUNT, "nkey")
+    placed = Placed(Account(name), block.value)
+    exports, imports = [], []
+    for inner in block.blocks("exports", what="an export"):
+        made = _export(inner)
+        if made is not None:
+            exports.append(made)
+            placed.exports.append(inner.value)
+    for inner in block.blocks("imports", what="an import"):
+        taken = _import(inner)
+        if taken is not None:
+            imports.append(taken)
+            placed.imports.append(inner.value)
+    _unique_services(imports, placed.imports, block.mistakes)
+    account_jetstream(block)
+    placed.account = Account(
+        name=name,
+        nkey=nkey,
+        users=conf_auth.users(block, logins),
+        exports=tuple(exports),
+        imports=tuple(imports),
+        mappings=mappings(block),
+        limits=_limits(block),
+        default_permissions=conf_auth.optional_permissions(block, "default_permissions"),
+        rate=conf_auth.rate_limits(block),
+    )
+    block.done()
+    return placed
+
+
+def _limits(block: Block) -> AccountLimits:
+    inner = block.block("limits")
+    if inner is None:
+        return AccountLimits()
+
+    def limit(*names: str) -> int:
+        return max(inner.number(*names, default=-1, high=INT32), -1)
+
+    result = AccountLimits(
+        max_connections=limit("max_connections", "max_conn"),
+        max_subscriptions=limit("max_subscriptions", "max_subs"),
+        max_payload=limit("max_payload", "max_pay"),
+        max_leafnodes=limit("max_leafnodes", "max_leafs"),
+    )
+    inner.done()
+    return result
+
+
+# --- exports
+
+
+_THRESHOLDS: Final = ("response_threshold", "response_max_time", "response_time")
+
+
+def _export(block: Block) -> Export | None:
+    kinds = [kind for kind in ("stream", "service") if block.has(kind)]
+    before = len(block.mistakes.errors)
+    subjects = {kind: block.text(kind) for kind in kinds}
+    service = kinds == ["service"]
+    if len(kinds) == 2:
+        block.wrong("an export is a stream or a service, not both")
+    elif kinds == ["stream"]:
+        names = ("response_type", "response", "threshold", *_THRESHOLDS, "latency")
+        for key in names:
+            if block.has(key):
+                block.wrong(f"{key}: only services have it", key)
+    response = block.text("response_type", "response", default="singleton")
+    if response.lower() not in _RESPONSES:
+        block.wrong(f"response_type: unknown type {response!r}")
+    threshold = block.duration(
+        "threshold", *_THRESHOLDS, default=limits.NATS_RESPONSE_THRESHOLD, seconds="no"
+    )
+    latency_place = block.take("latency")
+    subject, sampling = _latency(block, latency_place)
+    result = Export(
+        subject="".join(subjects.values()),
+        service=service,
+        accounts=block.texts("accounts", only_array=True) or None,
+        response_type=_RESPONSES.get(response.lower(), "singleton"),
+        threshold_ns=threshold,
+        token_position=block.number("account_token_position", low=0, high=INT32),
+        latency_subject=subject,
+        latency_sampling=sampling,
+    )
+    block.done()
+    if len(block.mistakes.errors) > before:
+        return None
+    if not kinds:
+        block.mistakes.note(block.value, "an export is a stream or a service; this is none")
+        return None
+    return result
+
+
+def _latency(block: Block, value: Value | None) -> tuple[str, int]:
+    """Where measurements go, and of how many requests; -1 when their headers decide."""
+    if value is None:
+        return "", 0
+    if isinstance(value.it, str):
+        return value.it, limits.NATS_LATENCY_SAMPLING
+    inner = Block(value, block.mistakes, "latency")
+    if not isinstance(value.it, dict):
+        return "", 0
+    sampling_place = inner.take("sampling")
+    sampling = limits.NATS_LATENCY_SAMPLING
+    if sampling_place is not None:
+        found = _sampling(sampling_place.it)
+        if found is None:
+            reason = 'sampling: expected a percentage of 1 to 100, or "headers"'
+            block.mistakes.add(sampling_place, reason)
+        else:
+            sampling = found
+    if not inner.has("subject"):
+        inner.wrong("latency: subject is missing")
+    subject = inner.text("subject")
+    for key, entry in inner.rest():
+        block.mistakes.note(entry, f'"{key}" means nothing in latency')
+    return subject, sampling
+
+
+def _sampling(it: Any) -> int | None:
+    if isinstance(it, str):
+        if it.strip().lower() == "headers":
+            return -1
+        digits = it.removesuffix("%")
+        it = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 4 else 0
+    return it if isinstance(it, int) and not isinstance(it, bool) and 1 <= it <= 100 else None
+
+
+# --- imports
+
+
+def _import(block: Block) -> Import | None:
+    kinds = [kind for kind in ("stream", "service") if block.has(kind)]
+    before = len(block.mistakes.errors)
+    source = ("", "")
+    for kind in kinds:
+        inner = block.block(kind)
+        assert inner is not None
+        if isinstance(inner.value.it, dict):
+            source = inner.text("account"), inner.text("subject")
+            inner.done()
+            if not all(source) and len(block.mistakes.errors) == before:
+                inner.wrong(f"{kind}: an account and a subject are needed")
+    if len(kinds) == 2:
+        block.wrong("an import is a stream or a service, not both")
+    if kinds == ["stream"] and block.has("to") and block.has("prefix"):
+        block.wrong("prefix: there is a `to` already", "prefix")
+    result = Import(
+        *source,
+        service=kinds == ["service"],
+        to=block.text("to"),
+        prefix=block.text("prefix"),
+        share=block.flag("share"),
+    )
+    block.done()
+    if len(block.mistakes.errors) > before:
+        return None
+    if not kinds:
+        block.mistakes.note(block.value, "an import is a stream or a service; this is none")
+        return None
+    return result
+
+
+def _unique_services(imports: list[Import], places: list[Value], mistakes: Mistakes) -> None:
+    seen: dict[str, Value] = {}
+    for one, place in zip(imports, places, strict=True):
+        here = one.to or one.subject
+        if one.service and seen.setdefault(here, place) is not place:
+            first = seen[here]
+            mistakes.add(
+                place, f"service {here!r} is imported already, at {first.file}:{first.line}"
+            )
+
+
+# --- mappings
+
+
+def mappings(block: Block) -> tuple[Mapping, ...]:
+    """Each subject's destinations."""
+    inner = block.block("mappings", "maps")
+    if inner is None or not isinstance(inner.value.it, dict):
+        return ()
+    found = []
+    for source, entry in inner.value.it.items():
+        if not is_subject(source):
+            block.mistakes.add(entry, f"{source!r} is no subject")
+            continue
+        destinations = _destinations(entry, block.mistakes)
+        reason = _wrong_destinations(source, destinations)
+        if reason:
+            block.mistakes.add(entry, f"mapping of {source!r}: {reason}")
+        found.append(Mapping(source, tuple(destinations)))
+    return tuple(found)
+
+
+def _destinations(entry: Value, mistakes: Mistakes) -> list[Destination]:
+    if isinstance(entry.it, str):
+        return [Destination(entry.it)]
+    found = []
+    for one in entry.it if isinstance(entry.it, list) else [entry]:
+        block = Block(one, mistakes, "a destination")
+        if not isinstance(one.it, dict):
+            continue
+        before = len(mistakes.errors)
+        subject = block.text("destination", "dest")
+        weight = _weight(block)
+        cluster = block.text("cluster")
+        block.done(variables=False)
+        if len(mistakes.errors) == before:
+            found.append(Destination(subject, weight, cluster))
+    return found
+
+
+def _weight(block: Block) -> int:
+    if not block.has("weight"):
+        block.wrong("a destination needs a weight")
+        return 0
+    place = block.take("weight")
+    assert place is not None
+    it = place.it
+    if isinstance(it, str):
+        digits = it.removesuffix("%")
+        it = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 4 else -1
+    if isinstance(it, bool) or not isinstance(it, int) or not 0 <= it <= 100:
+        block.mistakes.add(place, "weight: expected a percentage of 0 to 100")
+        return 0
+    return it
+
+
+def _wrong_destinations(source: str, destinations: list[Destination]) -> str:
+    weights: dict[str, int] = {}
+    subjects = set()
+    for one in destinations:
+        if one.subject in subjects:
+            return f"{one.subject!r} is there twice"
+        subjects.add(one.subject)
+        weights[one.cluster] = weights.get(one.cluster, 0) + one.weight
+        if weights[one.cluster] > 100:
+            return "weights exceed 100 in total"
+        try:
+            if not one.subject:
+                return "a destination is missing"
+            check_destination(one.subject)
+            compile_tokens(source, one.subject, strict=False)
+        except MappingError as problem:
+            return str(problem)
+    return ""

@@ -1,0 +1,177 @@
+"""What is right by itself in a configuration and wrong together; looked at when all of it is read.
+
+Most of it nats-server finds only when it starts (validateOptions), without a place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.protocols.nats.conf import exchange as conf_exchange
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.conf.fields import Block
+from broker.protocols.nats.settings import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.conf.accounts import Placed
+    from broker.protocols.nats.conf.listeners import Leafs
+    from broker.protocols.nats.conf.fields import Block, Mistakes
+    from broker.protocols.nats.conf.text import Value
+from broker.protocols.nats.settings import Settings
+
+
+@dataclass(slots=True)
+class Read:
+    """All that was read, with the places of what is looked at again."""
+
+    settings: Settings
+    mistakes: Mistakes
+    places: dict[str, Value]  # of the top level's entries, by their names
+    accounts: list[Placed]
+    leafs: Leafs
+    websocket: dict[str, Value]  # of its entries
+
+
+def check(read: Read) -> None:
+    """Adds what is wrong."""
+    found = _Conflicts(read)
+    found.sizes()
+    found.monitoring()
+    found.system_account()
+    found.operators()
+    found.no_auth_user()
+    found.callout()
+    found.websocket(read.websocket)
+    found.leafnodes(read.leafs)
+    conf_exchange.check(read.accounts, read.mistakes, not read.settings.no_system_account)
+
+
+class _Conflicts:
+    def __init__(self, read: Read) -> None:
+        self.settings = settings = read.settings
+        self.mistakes = read.mistakes
+        self.places = read.places
+        self.users = [user for account in settings.accounts for user in account.users]
+        self.users += settings.authorization.users
+        self.logins = {user.nkey or user.name for user in self.users}
+        self.accounts = {account.name for account in settings.accounts} | {GLOBAL_ACCOUNT}
+
+    def wrong(self, reason: str, *names: str) -> None:
+        """At the first of these entries that is there."""
+        for name in names:
+            if name in self.places:
+                self.mistakes.add(self.places[name], reason)
+                return
+
+    @property
+    def by_operator(self) -> bool:
+        resolver = self.settings.resolver
+        return resolver is not None and bool(resolver.operators)
+
+    def sizes(self) -> None:
+        it = self.settings
+        payload = self.places.get("max_payload")
+        unlimited = payload is not None and payload.it < 0
+        if it.max_payload > it.max_pending and not unlimited:
+            reason = f"max_payload: {it.max_payload} is more than max_pending ({it.max_pending})"
+            self.wrong(reason, "max_payload", "max_pending")
+        if it.lame_duck_grace_period_ns >= it.lame_duck_duration_ns:
+            reason = "lame_duck_grace_period: has to be shorter than lame_duck_duration"
+            self.wrong(reason, "lame_duck_grace_period")
+
+    def monitoring(self) -> None:
+        it = self.settings
+        https = ("https", "https_port")
+        if it.https is not None and it.http is not None:
+            self.wrong("https: there is http too; only one of them may be given", *https)
+        elif it.https is not None and it.tls is None:
+            self.wrong("https: tls is missing", *https)
+
+    def system_account(self) -> None:
+        it = self.settings
+        known = self.accounts
+        if it.resolver is None and it.system_account and it.system_account not in known:
+            reason = f'system_account: there is no account "{it.system_account}"'
+            self.wrong(reason, "system_account", "system")
+
+    def operators(self) -> None:
+        it = self.settings
+        if not self.by_operator or it.resolver is None:
+            return
+        names = ("operator", "operators", "root_operator", "root_operators", "root", "roots")
+        if it.resolver.kind == "none":
+            self.wrong("operator: a resolver is missing", *names)
+        if it.resolver.kind == "url" and it.resolver.preload:
+            reason = "resolver_preload: this resolver keeps nothing"
+            self.wrong(reason, "resolver_preload")
+        for key in ("accounts", "mappings", "maps"):
+            if it.accounts or it.mappings:
+                self.wrong(f"{key}: does not go together with operators", key)
+        if it.authorization.users:
+            self.wrong("authorization: users do not go together with operators", "authorization")
+        if it.authorization.callout is not None:
+            reason = "authorization: auth_callout does not go together with operators"
+            self.wrong(reason, "authorization")
+
+    def no_auth_user(self) -> None:
+        name = self.settings.no_auth_user
+        if name:
+            reason = self.unknown_user(name)
+            if reason:
+                self.wrong(f"no_auth_user: {reason}", "no_auth_user")
+
+    def unknown_user(self, name: str) -> str:
+        if self.by_operator:
+            return "does not go together with operators"
+        return "" if name in self.logins else f'there is no user "{name}"'
+
+    def callout(self) -> None:
+        found = self.settings.authorization.callout
+        block = self.places.get("authorization")
+        if found is None or block is None:
+            return
+        place = Block(block, self.mistakes, "authorization").peek("auth_callout", "auth_hook")
+        assert place is not None
+        if found.account not in self.accounts:
+            reason = f'auth_callout: there is no account "{found.account}": nobody can log in'
+            self.mistakes.note(place, reason)
+        for name in found.auth_users:
+            if name not in self.logins:
+                self.mistakes.note(place, f'auth_callout: there is no user "{name}"')
+
+    def websocket(self, places: dict[str, Value]) -> None:
+        door = self.settings.websocket
+        if door is None:
+            return
+        if door.no_auth_user:
+            reason = self.unknown_user(door.no_auth_user)
+            if reason:
+                self.mistakes.add(places["no_auth_user"], f"no_auth_user: {reason}")
+        who = door.authorization
+        if who is not None and self.users and (who.user or who.token):
+            what = "user" if who.user else "token"
+            place = places.get("authorization") or places["authentication"]
+            self.mistakes.add(place, f"websocket: {what} does not go together with users")
+        if door.jwt_cookie and self.settings.resolver is None:
+            reason = "jwt_cookie: needs operators or trusted keys"
+            self.mistakes.add(places["jwt_cookie"], reason)
+
+    def leafnodes(self, leafs: Leafs) -> None:
+        if self.settings.leafnodes is None:
+            return
+        if self.by_operator:
+            if leafs.users is not None:
+                self.mistakes.add(leafs.users, "users: do not go together with operators")
+            named = [leafs.single] if leafs.single is not None else []
+            for name, place in leafs.remotes + (named if self.settings.leafnodes.listen else []):
+                if not nkeys.is_public(nkeys.ACCOUNT, name):
+                    reason = "account: has to be the public key of an account (A...)"
+                    self.mistakes.add(place, reason)
+            return
+        known = set(self.accounts)
+        if not self.settings.system_account and not self.settings.no_system_account:
+            known.add(SYSTEM_ACCOUNT)
+        for name, place in leafs.accounts + leafs.remotes:
+            if name not in known:
+                self.mistakes.add(place, f'account: there is no account "{name}"')

@@ -1,0 +1,186 @@
+"""What accounts export and import, checked against each other once all of them are known.
+
+Imports are taken up one after the other in the order of the file; one that leads, over those before
+it, back to its own account is refused. Source: nats-server accounts.go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.protocols.nats.accounts.subjects import (
+    collide,
+    has_wildcard,
+    is_subject,
+    lies_within,
+    numbered,
+    unnumbered,
+)
+from broker.protocols.nats.accounts.placeholders import MappingError, compile_tokens
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.conf.accounts import Placed
+    from broker.protocols.nats.conf.fields import Mistakes
+    from broker.protocols.nats.settings import Export, Import
+
+# What was taken up, by importing account: the exporting account, and the subjects there and here.
+Taken = dict[str, list[tuple[str, str, str]]]
+
+
+def check(accounts: list[Placed], mistakes: Mistakes, system: bool) -> None:
+    """Adds what is wrong; `system`: whether there is a system account."""
+    _Check(accounts, mistakes).run(system)
+
+
+class _Check:
+    def __init__(self, accounts: list[Placed], mistakes: Mistakes) -> None:
+        self.accounts = {placed.account.name: placed for placed in accounts}
+        self.mistakes = mistakes
+        self.streams: Taken = {}
+        self.services: Taken = {}
+
+    def run(self, system: bool) -> None:
+        for placed in self.accounts.values():
+            exports = placed.account.exports
+            pairs = zip(exports, placed.exports, strict=True)
+            for index, (export, place) in enumerate(pairs):
+                reason = self.wrong_export(export, exports[: index + 1], system)
+                if reason:
+                    kind = "service" if export.service else "stream"
+                    self.mistakes.add(place, f"{kind} {export.subject!r}: {reason}")
+                elif not is_subject(export.subject):
+                    reason = f"{export.subject!r} is no subject: nobody can import it"
+                    self.mistakes.note(place, reason)
+        for service in False, True:
+            for placed in self.accounts.values():
+                imports = zip(placed.account.imports, placed.imports, strict=True)
+                for one, place in imports:
+                    reason = self.taken(placed.account.name, one) if one.service == service else ""
+                    if reason:
+                        kind = "service" if service else "stream"
+                        self.mistakes.add(place, f"{kind} {one.subject!r}: {reason}")
+
+    # --- exports
+
+    def wrong_export(self, export: Export, exports: tuple[Export, ...], system: bool) -> str:
+        unknown = [name for name in export.accounts or () if name not in self.accounts]
+        if unknown:
+            return f'there is no account "{unknown[0]}"'
+        position = export.token_position
+        tokens = export.subject.split(".")
+        if position and (len(tokens) < position or tokens[position - 1] != "*"):
+            return f"account_token_position: token {position} is not *"
+        reason = ""
+        results = export.latency_subject
+        if results and not system:
+            reason = "there is no system account"
+        elif results and (not is_subject(results) or has_wildcard(results)):
+            reason = f"{results!r} is no subject to publish to"
+        elif results and any(e.service and lies_within(results, e.subject) for e in exports):
+            reason = f"{results!r} is a service of this account"
+        elif results and export.response_type != "singleton":
+            reason = "of single responses only"
+        return f"latency: {reason}" if reason else ""
+
+    # --- imports
+
+    def taken(self, name: str, one: Import) -> str:
+        """Takes up an import; else the reason against it."""
+        if one.account not in self.accounts:
+            return f'there is no account "{one.account}"'
+        return self.taken_service(name, one) if one.service else self.taken_stream(name, one)
+
+    def approved(self, name: str, one: Import) -> bool:
+        """Whether the other account lets this one have it."""
+        exports = [
+            e for e in self.accounts[one.account].account.exports if e.service == one.service
+        ]
+        same = [e for e in exports if e.subject == one.subject]
+        if same:
+            # Given twice, it is for the accounts of both.
+            private = [e for e in same if e.accounts or e.token_position]
+            names = {n for e in private for n in e.accounts or ()}
+            return not private or (not private[-1].token_position and name in names)
+        tokens = one.subject.split(".")
+        return any(
+            tokens[e.token_position - 1] == name
+            if e.token_position
+            else e.accounts is None or name in e.accounts
+            for e in exports
+            if lies_within(one.subject, e.subject)
+        )
+
+    def taken_stream(self, name: str, one: Import) -> str:
+        if not is_subject(one.subject) or not self.approved(name, one):
+            return f'account "{one.account}" does not export it to "{name}"'
+        if one.prefix and has_wildcard(one.prefix):
+            return f"prefix: {one.prefix!r} has wildcards"
+        here = one.to or one.subject
+        if one.prefix:
+            here = f"{one.prefix.removesuffix('.')}.{one.subject}"
+        if not is_subject(here):
+            return f"to: {here!r} is no subject"
+        if self.leads_back(name, one.account, here, self.streams) or self.leads_back(
+            name, one.account, one.subject, self.streams
+        ):
+            return "forms a cycle of imports"
+        reason = ""
+        if has_wildcard(one.subject) and here != one.subject:
+            reason = _wrong_way(one.subject, numbered(here))
+            here = unnumbered(here)[0]
+        mine = self.streams.setdefault(name, [])
+        if not reason and any(step[:2] == (one.account, one.subject) for step in mine):
+            return "is imported already"
+        if not reason:
+            mine.append((one.account, one.subject, here))
+        return f"to: {reason}" if reason else ""
+
+    def taken_service(self, name: str, one: Import) -> str:
+        here, there = one.to or one.subject, one.subject
+        if not is_subject(here) or not is_subject(there):
+            return f"to: {here!r} is no subject" if is_subject(there) else "is no subject"
+        if not self.approved(name, one):
+            return f'account "{one.account}" does not export it to "{name}"'
+        start = unnumbered(here)[0] if has_wildcard(there) else here
+        if self.leads_back(name, one.account, start, self.services):
+            return "forms a cycle of imports"
+        if has_wildcard(there) and there != here:
+            reason = _wrong_way(unnumbered(there)[0], numbered(here))
+            if reason:
+                return f"to: {reason}"
+            here = unnumbered(here)[0]
+        self.services.setdefault(name, []).append((one.account, there, here))
+        return ""
+
+    # --- cycles
+
+    def leads_back(self, home: str, account: str, subject: str, taken: Taken) -> bool:
+        """Whether what `account` has under this subject comes, by its imports, from `home`."""
+        seen: set[tuple[str, str]] = set()
+        waiting = [(account, subject)]
+        while waiting:
+            account, subject = waiting.pop()
+            if (account, subject) in seen or (
+                taken is self.streams and not self.exports_stream(account, subject)
+            ):
+                continue
+            seen.add((account, subject))
+            for further, there, here in taken.get(account, ()):
+                if collide(subject, there if taken is self.services else here):
+                    if further == home:
+                        return True
+                    waiting.append((further, here if lies_within(here, subject) else subject))
+        return False
+
+    def exports_stream(self, account: str, subject: str) -> bool:
+        exports = self.accounts[account].account.exports
+        return any(not e.service and lies_within(subject, e.subject) for e in exports)
+
+
+def _wrong_way(source: str, destination: str) -> str:
+    """Why subjects cannot be turned into others, and back; empty if they can."""
+    try:
+        compile_tokens(source, destination, strict=True)
+    except MappingError as problem:
+        return str(problem)
+    return ""

@@ -1,0 +1,305 @@
+"""Blocks of a configuration about the doors for browsers and for leaf nodes, and who we join."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from broker import limits
+from broker.protocols.nats.conf import auth as conf_auth
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.conf.fields import Block, go_duration, kind_of, words
+from broker.protocols.nats.conf.tls import optional_tls
+from broker.protocols.nats.settings import (
+    GLOBAL_ACCOUNT,
+    Address,
+    Authorization,
+    Leafnodes,
+    Remote,
+    User,
+    Websocket,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.protocols.nats.conf.text import Value
+
+_ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - as the original
+_COMPRESSIONS: Final = (
+    *words("on enabled true off disabled false accept auto s2_auto fast s2_fast better s2_better"),
+    *words("best s2_best not_supported"),
+    "not supported",
+)
+_PLAIN: Final = frozenset({"off", "disabled", "false", "accept", "not_supported", "not supported"})
+_VERSION: Final = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?:[-+].*)?")
+_VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+
+def door(block: Block, default_host: str = _ANY_HOST) -> Address | None:
+    """Where to listen, by `listen` or by `host` and `port`; None: nowhere. Port 0 is any."""
+    listen = block.listen("listen")
+    host, port = listen or ("", 0)
+    named = block.text("host", "net")
+    alone = block.port("port")
+    port = port if alone is None else alone
+    if port == 0:
+        return None
+    return named or host or default_host, max(port, 0)
+
+
+# --- websocket
+
+
+def websocket(block: Block) -> tuple[Websocket | None, dict[str, Value]]:
+    """The door if it is one, and the places of what is to be checked further."""
+    places = {
+        key: found
+        for key in ("no_auth_user", "jwt_cookie", "authorization", "authentication")
+        if (found := block.peek(key)) is not None
+    }
+    listen = door(block)
+    plain = block.flag("no_tls")
+    has_tls = block.has("tls")
+    secured = optional_tls(block)
+    inner = block.block("authorization", "authentication")
+    origins = []
+    names = ("allowed_origins", "allowed_origin", "allow_origins", "allow_origin", "origins")
+    for text, value in block.each_text(*names, "origin"):
+        origins.append(text)
+        if not _is_url(text):
+            block.mistakes.add(value, f"allowed_origins: {text!r} is no URL")
+    result = Websocket(
+        listen=listen or (_ANY_HOST, 0),
+        tls=secured,
+        advertise=block.text("advertise"),
+        same_origin=block.flag("same_origin"),
+        allowed_origins=tuple(origins),
+        handshake_timeout_ns=block.duration("handshake_timeout", default=0, seconds="yes"),
+        compression=block.flag("compression", "compress"),
+        authorization=conf_auth.simple(inner) if inner is not None else None,
+        jwt_cookie=block.text("jwt_cookie"),
+        no_auth_user=block.text("no_auth_user"),
+    )
+    block.done()
+    if listen is None:
+        return None, {}
+    if not plain and not has_tls:
+        block.wrong("websocket: tls is missing; without it no_tls has to be true")
+    return result, places
+
+
+# --- leafnodes
+
+
+class Leafs:
+    """The block `leafnodes`, and the accounts it names, each with its place."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        self.accounts: list[tuple[str, Value]] = []
+        self.remotes: list[tuple[str, Value]] = []
+        self.users: Value | None = None
+        self.single: tuple[str, Value] | None = None
+
+    def read(self, block: Block) -> Leafnodes:
+        default = Leafnodes()
+        listen = door(block)
+        who, account, nkey = self.authorization(block)
+        _compression(block)
+        version = block.text("min_version", "minimum_version")
+        if block.has("min_version", "minimum_version") and (reason := _wrong_version(version)):
+            block.wrong(f"min_version: {reason}", "min_version", "minimum_version")
+        result = Leafnodes(
+            listen=listen,
+            authorization=who,
+            account=account,
+            nkey=nkey,
+            tls=optional_tls(block),
+            advertise=block.text("advertise", "leafnode_advertise"),
+            no_advertise=block.flag("no_advertise"),
+            reconnect_ns=block.duration(
+                "reconnect", "reconnect_delay", "reconnect_interval", default=default.reconnect_ns
+            ),
+            min_version=version,
+            remotes=tuple(self.remote(one) for one in block.blocks("remotes", what="a remote")),
+        )
+        block.done()
+        return result
+
+    def authorization(self, block: Block) -> tuple[Authorization | None, str, str]:
+        """Who may join, and the account of the single user or nkey, and the nkey."""
+        inner = block.block("authorization")
+        if inner is None or not isinstance(inner.value.it, dict):
+            return None, "", ""
+        account_place = inner.peek("account")
+        nkey = inner.key(nkeys.USER, "nkey")
+        account = inner.text("account")
+        if account_place is not None and account:
+            self.accounts.append((account, account_place))
+            self.single = account, account_place
+        result = Authorization(
+            user=inner.text("user", "username"),
+            password=inner.text("password", "pass"),
+            timeout_ns=inner.duration("timeout", default=0, seconds="fraction"),
+            users=self.leaf_users(inner),
+        )
+        inner.done()
+        if result.users:
+            self.users = inner.peek("users")
+            for text, names in (result.user, ("user", "username")), (nkey, ("nkey",)):
+                if text:
+                    inner.wrong(f"{names[0]}: there is an array of users too", *names)
+        return result, account, nkey
+
+    def leaf_users(self, block: Block) -> tuple[User, ...]:
+        found: dict[str, User] = {}
+        for one in block.blocks("users", what="a user"):
+            account_place = one.peek("account")
+            user = User(
+                name=one.text("user", "username"),
+                password=one.text("password", "pass"),
+                account=one.text("account"),
+            )
+            one.done()
+            if account_place is not None and user.account:
+                self.accounts.append((user.account, account_place))
+            if user.name in found:
+                one.wrong(f'"{user.name}" is there already')
+            found[user.name] = user
+        return tuple(found.values())
+
+    def remote(self, block: Block) -> Remote:
+        """A server we join."""
+        before = len(block.mistakes.errors)
+        account_place = block.peek("account", "local") or block.value
+        account = block.text("account", "local", default=GLOBAL_ACCOUNT) or GLOBAL_ACCOUNT
+        self.remotes.append((account, account_place))
+        credentials = self.expanded(block, "credentials", "creds")
+        nkey = block.text("nkey", "seed")
+        if nkey and not _is_user_seed(nkey):
+            block.wrong("nkey: not the seed of a user (SU...)", "nkey", "seed")
+        if credentials and nkey:
+            block.wrong("a remote has credentials or an nkey, not both")
+        _compression(block)
+        migrate = block.take("jetstream_cluster_migrate", "js_cluster_migrate")
+        if migrate is not None:
+            block.mistakes.note(migrate, "jetstream_cluster_migrate: has no effect here")
+        result = Remote(
+            urls=_urls(block),
+            account=account,
+            credentials=credentials,
+            nkey=nkey,
+            tls=optional_tls(block, server=False),
+            hub=block.flag("hub"),
+            deny_imports=_denied(block, "deny_imports", "deny_import"),
+            deny_exports=_denied(block, "deny_exports", "deny_export"),
+            randomize=not block.flag("no_randomize", "dont_randomize"),
+            ws_compression=block.flag(
+                "ws_compression", "ws_compress", "websocket_compression", "websocket_compress"
+            ),
+            ws_no_masking=block.flag("ws_no_masking", "websocket_no_masking"),
+        )
+        block.done()
+        if not result.urls and len(block.mistakes.errors) == before:
+            block.wrong("a remote needs a url")
+        return result
+
+    def expanded(self, block: Block, *names: str) -> str:
+        """A path in which ~ and $NAME are replaced."""
+        text = block.text(*names)
+        text = _VARIABLE.sub(lambda m: self.environment.get(m[1] or m[2], ""), text)
+        if text.startswith("~"):
+            home = self.environment.get("HOME", "")
+            if not home:
+                block.wrong(f"{names[0]}: ~ needs HOME in the environment", *names)
+            return os.path.normpath(home + "/" + text[1:])
+        return text
+
+
+def _urls(block: Block) -> tuple[str, ...]:
+    found: dict[str, Value] = {}
+    schemes = set()
+    for text, value in block.each_text("url", "urls"):
+        url = text.strip()
+        if url in found:
+            block.mistakes.warn(value, "url: is there twice")
+        elif not _is_url(url) or not urlsplit(url).hostname:
+            # It is not shown: a password may be in it.
+            block.mistakes.add(value, "url: expected one like nats-leaf://HOST:PORT")
+        else:
+            found[url] = value
+            schemes.add(urlsplit(url).scheme.lower() in ("ws", "wss"))
+    if len(schemes) > 1:
+        reason = "urls: those of WebSocket and others do not go together"
+        block.mistakes.add(next(iter(found.values())), reason)
+    return tuple(found)
+
+
+def _is_user_seed(text: str) -> bool:
+    """Whether it is the secret key of a user."""
+    try:
+        return nkeys.KeyPair.from_seed(text).kind == nkeys.USER
+    except ValueError:
+        return False
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.port is None or bool(parts.scheme and parts.netloc)
+    except ValueError:
+        return False
+
+
+def _denied(block: Block, *names: str) -> tuple[str, ...]:
+    rules = conf_auth.subject_rules(block, *names, queues=False)
+    return tuple(rule.subject for rule in rules or ())
+
+
+def _compression(block: Block) -> None:
+    """Links are not compressed here; what is asked for has to be something, though."""
+    entry = block.take("compression")
+    if entry is None:
+        return
+    mode = entry.it
+    if isinstance(mode, dict):
+        inner = Block(entry, block.mistakes, "compression")
+        mode = inner.text("mode", default="auto")
+        _thresholds(inner)
+        inner.done()
+    if isinstance(mode, bool):
+        mode = "on" if mode else "off"
+    if not isinstance(mode, str):
+        reason = f"compression: expected a mode, true or false, got {kind_of(mode)}"
+        block.mistakes.add(entry, reason)
+    elif mode.lower() not in _COMPRESSIONS:
+        block.mistakes.add(entry, f"compression: unknown mode {mode!r}")
+    elif mode.lower() not in _PLAIN:
+        block.mistakes.note(entry, "compression: links are not compressed here")
+
+
+def _thresholds(block: Block) -> None:
+    names = ("rtt_thresholds", "thresholds", "rtts", "rtt")
+    place = block.peek(*names)
+    found = []
+    for text, value in block.each_text(*names, only_array=True):
+        try:
+            found.append(max(go_duration(text), 0))
+        except ValueError as problem:
+            block.mistakes.add(value, f"rtt_thresholds: {problem}")
+    some = [rtt for rtt in found if rtt]
+    if place is not None and (some != sorted(some) or len(found) > 4 or (found and not some)):
+        block.mistakes.add(place, "rtt_thresholds: expected up to four, in ascending order")
+
+
+def _wrong_version(text: str) -> str:
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        return f"{text!r} is no version"
+    least = limits.NATS_LEAF_VERSION_MIN
+    if tuple(map(int, match.groups())) < least:
+        return f"{text} is too old, {'.'.join(map(str, least))} is the least"
+    return ""

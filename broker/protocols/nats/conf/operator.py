@@ -1,0 +1,222 @@
+"""Operator mode in a configuration: who is trusted, where the tokens of accounts come from."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from broker import limits
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.jwt import tokens
+from broker.protocols.nats.conf.fields import Block, Mistakes, kind_of
+from broker.protocols.nats.conf.tls import optional_tls
+from broker.protocols.nats.settings import Resolver
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.conf.text import Value
+
+_OPERATORS: Final = ("operator", "operators", "root_operator", "root_operators", "root", "roots")
+_MEMORY: Final = re.compile(r"MEM", re.IGNORECASE)
+_URL: Final = re.compile(r'URL(?:\(\s*"?([^\s"]*)"?\s*\))?', re.IGNORECASE)
+
+
+class OperatorMode:
+    """What stands at the top level about it."""
+
+    def __init__(self, root: Block) -> None:
+        self.mistakes: Mistakes = root.mistakes
+        self.place = root.peek(*_OPERATORS)  # of the operators, if they are given
+        self.operators: list[tokens.Token] = []
+        for text, value in root.each_text(*_OPERATORS):
+            self.operator(text, value)
+        resolver = self.read_resolver(
+            root.take("resolver", "account_resolver", "accounts_resolver")
+        )
+        tls = optional_tls(root, "resolver_tls", server=False)
+        preload = self.preload(root.take("resolver_preload"))
+        pinned = root.texts("resolver_pinned_accounts")
+        trusted = self.trusted(root)
+        if resolver is None:
+            resolver = self.of_operator() or Resolver(kind="none")
+        if self.place is not None:
+            for key in pinned:
+                if not nkeys.is_public(nkeys.ACCOUNT, key):
+                    reason = f"resolver_pinned_accounts: {key!r} is not the key of an account"
+                    root.wrong(reason, "resolver_pinned_accounts")
+        self.resolver = replace(
+            resolver,
+            operators=tuple(token.text for token in self.operators),
+            preload=preload,
+            trusted_keys=trusted,
+            pinned_accounts=frozenset(pinned),
+            tls=tls,
+        )
+
+    @property
+    def used(self) -> bool:
+        """Whether any of it is."""
+        return self.place is not None or bool(self.resolver.trusted_keys)
+
+    # --- whom we trust
+
+    def operator(self, text: str, value: Value) -> None:
+        """A file with a token, or the token."""
+        token = text
+        try:
+            token = Path(text).read_text("ascii")
+        except (OSError, ValueError) as error:
+            if not text.startswith(tokens.PREFIX):
+                why = error.strerror if isinstance(error, OSError) else "cannot be read"
+                return self.mistakes.add(value, f"operator: {text}: {why}")
+        try:
+            found = tokens.decode(tokens.undecorated(token), "operator")
+        except tokens.Invalid as problem:
+            return self.mistakes.add(value, f"operator: {problem}")
+        reason = _too_new(found.body.assert_server_version)
+        if reason:
+            self.mistakes.add(value, f"operator: {reason}")
+        return self.operators.append(found)
+
+    def trusted(self, root: Block) -> tuple[str, ...]:
+        found = []
+        for key, value in root.each_text("trusted", "trusted_keys"):
+            found.append(key)
+            if not nkeys.is_public(nkeys.OPERATOR, key):
+                self.mistakes.add(value, f"trusted: {key!r} is not the public key of an operator")
+        if found and self.place is not None:
+            reason = "trusted: there are operators too; only one may be given"
+            root.wrong(reason, "trusted", "trusted_keys")
+        return tuple(found)
+
+    def system_account(self, configured: str, place: Value | None) -> str:
+        """As configured, or as the first operator says."""
+        said: list[str] = [token.body.system_account for token in self.operators]
+        if configured and any(said) and configured not in said:
+            assert place is not None
+            self.mistakes.add(place, "system_account: is not that of the operator")
+        if configured or not said:
+            return configured
+        if not said[0] and self.resolver.kind in ("full", "cache") and self.place is not None:
+            self.mistakes.add(self.place, "operator: names no system account, which this resolver"
+                              " needs: set system_account")  # fmt: skip
+        return said[0]
+
+    # --- resolvers
+
+    def of_operator(self) -> Resolver | None:
+        """The server of which the only operator's token tells."""
+        if len(self.operators) != 1:
+            return None
+        url: str = self.operators[0].body.account_server_url
+        return Resolver(kind="url", url=url.rstrip("/") + "/accounts/") if url else None
+
+    def read_resolver(self, value: Value | None) -> Resolver | None:
+        if value is None:
+            return None
+        if isinstance(value.it, str):
+            return self.named(value.it, value)
+        if isinstance(value.it, dict):
+            return self.folder(Block(value, self.mistakes, "resolver"))
+        self.mistakes.add(value, f"resolver: expected a string or a map, got {kind_of(value.it)}")
+        return None
+
+    def named(self, text: str, value: Value) -> Resolver | None:
+        if _MEMORY.search(text):
+            return Resolver(kind="memory")
+        match = _URL.search(text)
+        if match is None:
+            self.mistakes.add(value, 'resolver: expected MEMORY, URL("...") or a map')
+            return None
+        url = match[1] or ""
+        try:
+            valid = urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+        except ValueError:
+            valid = False
+        if not valid:
+            self.mistakes.add(value, "resolver: no URL that can be asked")
+            return None
+        return Resolver(kind="url", url=url.rstrip("/") + "/")
+
+    def folder(self, block: Block) -> Resolver | None:
+        kind = block.text("type").lower()
+        if kind in ("mem", "memory"):
+            return Resolver(kind="memory")
+        if kind not in ("full", "cache"):
+            block.wrong(f"resolver: expected type full or cache, got {kind!r}", "type")
+            return None
+        directory = block.text("dir")
+        reason = _wrong_folder(directory)
+        if reason:
+            block.wrong(f"resolver: {reason}", "dir")
+        for key in ("interval", "allow_delete", "hard_delete") if kind == "cache" else ("ttl",):
+            if block.has(key):
+                block.wrong(f"resolver: {key} is not for type {kind}", key)
+        default = Resolver()
+        limit = block.number("limit", high=limits.COUNT_MAX)
+        if kind == "cache":
+            limit = limit if limit > 0 else limits.NATS_RESOLVER_CACHE
+        if block.has("hard_delete") and not block.has("allow_delete"):
+            block.wrong("resolver: hard_delete needs allow_delete", "hard_delete")
+        result = Resolver(
+            kind=kind,
+            directory=directory,
+            allow_delete=block.flag("allow_delete"),
+            hard_delete=block.flag("hard_delete"),
+            interval_ns=block.duration("interval", default=default.interval_ns, seconds="no"),
+            limit=max(limit, 0),
+            ttl_ns=block.duration("ttl", default=0, seconds="no"),
+            timeout_ns=block.duration("timeout", default=default.timeout_ns, seconds="no"),
+        )
+        for key, entry in block.rest():
+            self.mistakes.note(entry, f'"{key}" means nothing in resolver')
+        return result
+
+    def preload(self, value: Value | None) -> tuple[tuple[str, str], ...]:
+        if value is None:
+            return ()
+        if not isinstance(value.it, dict):
+            self.mistakes.add(value, f"resolver_preload: expected a map, got {kind_of(value.it)}")
+            return ()
+        found = []
+        for key, entry in value.it.items():
+            token = entry.it
+            if not isinstance(token, str):
+                self.mistakes.add(
+                    entry, f"resolver_preload: expected a token, got {kind_of(token)}"
+                )
+                continue
+            try:
+                tokens.decode(token, "account")
+            except tokens.Invalid as problem:
+                self.mistakes.add(entry, f"resolver_preload: {problem}")
+            found.append((key, token))
+        return tuple(found)
+
+
+def _wrong_folder(directory: str) -> str:
+    """It need not be there yet."""
+    if not directory or "\0" in directory:
+        return "dir is missing"
+    path = Path(directory)
+    try:
+        if path.exists() and not (path.is_dir() and os.access(path, os.W_OK)):
+            return f"{directory} is no folder that can be written to"
+    except (OSError, ValueError):
+        return f"{directory} cannot be looked at"
+    return ""
+
+
+def _too_new(asserted: str) -> str:
+    if not asserted:
+        return ""
+    parts = asserted.split(".")
+    if len(parts) != 3 or not all(p.isascii() and p.isdigit() and len(p) < 10 for p in parts):
+        return f"asks for a server of version {asserted!r}, which is none"
+    ours = tuple(map(int, limits.NATS_VERSION.split(".")))
+    if tuple(map(int, parts)) > ours:
+        return f"asks for a server of version {asserted}, this is {limits.NATS_VERSION}"
+    return ""

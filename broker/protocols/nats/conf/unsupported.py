@@ -1,0 +1,177 @@
+"""What nats-server has and this server has not: refused when a configuration asks for it.
+
+Blocks that ask for nothing are read and left out, so that a file for the original keeps working
+where nothing is lost by it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.protocols.nats.conf.fields import Block, kind_of, words
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.conf.text import Value
+
+_LISTEN: Final = ("listen", "port")
+# Keys that ask for something, and those that only say how.
+_CLUSTER: Final = words(
+    "host net authorization tls cluster_advertise advertise no_advertise connect_retries"
+    " permissions pool_size accounts compression ping_interval ping_max"
+)
+_GATEWAY: Final = words(
+    "host net authorization tls advertise connect_retries reject_unknown reject_unknown_cluster"
+)
+_MQTT: Final = words(
+    "host net tls authorization authentication no_auth_user ack_wait ackwait max_ack_pending"
+    " max_pending max_inflight js_domain stream_replicas consumer_replicas consumer_memory_storage"
+    " consumer_inactive_threshold consumer_auto_cleanup reject_qos2_publish"
+    " downgrade_qos2_subscribe"
+)
+_JETSTREAM: Final = words(
+    "store store_dir storedir sync sync_interval max_memory_store max_mem_store max_mem"
+    " max_file_store max_file domain key ek encryption_key prev_key prev_ek prev_encryption_key"
+    " cipher extension_hint limits unique_tag max_outstanding_catchup request_queue_limit"
+)
+_ACCOUNT_JETSTREAM: Final = words(
+    "max_memory max_mem mem memory max_store max_file max_disk store disk max_streams streams"
+    " max_consumers consumers max_bytes_required max_stream_bytes max_bytes mem_max_stream_bytes"
+    " memory_max_stream_bytes disk_max_stream_bytes store_max_stream_bytes max_ack_pending"
+)
+_SWITCH: Final = {"enabled": True, "enable": True, "disabled": False, "disable": False}
+
+
+def cluster_name(root: Block) -> str:
+    """The name alone may be given: servers that join as leaf nodes are told it."""
+    inner = root.block("cluster")
+    if inner is None:
+        return ""
+    name = inner.text("name")
+    routes = inner.take("routes")
+    if routes is not None and routes.it != []:
+        root.mistakes.add(routes, "cluster.routes: routes to other servers are not available")
+    _no_listener(inner, "cluster", "routes to other servers")
+    _leave_out(inner, _CLUSTER)
+    return name
+
+
+def gateway(root: Block) -> None:
+    """Gateways are not available."""
+    inner = root.block("gateway")
+    if inner is None:
+        return
+    for key in ("name", "gateways"):
+        if inner.has(key):
+            inner.wrong(f"gateway.{key}: gateways are not available", key)
+            inner.take(key)
+    _no_listener(inner, "gateway", "gateways")
+    _leave_out(inner, _GATEWAY)
+
+
+def mqtt(root: Block) -> None:
+    """MQTT is not available."""
+    inner = root.block("mqtt")
+    if inner is None:
+        return
+    _no_listener(inner, "mqtt", "MQTT", "is")
+    _leave_out(inner, _MQTT)
+
+
+def jetstream(root: Block) -> None:
+    """JetStream is not available."""
+    entry = root.take("jetstream")
+    if entry is None:
+        return
+    if isinstance(entry.it, dict):
+        inner = Block(entry, root.mistakes, "jetstream")
+        wanted = inner.flag("enabled", "enable", default=True)
+        for key in _JETSTREAM:
+            inner.take(key)
+        inner.done()
+    else:
+        wanted = _switch(entry, root)
+    if wanted:
+        root.mistakes.add(entry, "jetstream: JetStream is not available")
+
+
+def account_jetstream(block: Block) -> None:
+    """JetStream of an account."""
+    entry = block.take("jetstream")
+    if entry is None:
+        return
+    wanted = True
+    if isinstance(entry.it, dict):
+        inner = Block(entry, block.mistakes, "jetstream")
+        for key in _ACCOUNT_JETSTREAM:
+            inner.take(key)
+        inner.done()
+    else:
+        wanted = _switch(entry, block)
+    if wanted:
+        block.mistakes.add(entry, "jetstream: JetStream is not available")
+
+
+def profiling_and_ocsp(root: Block) -> None:
+    """What has no meaning here, and stapling, of which only the automatic kind may be asked for."""
+    for key in ("prof_port", "prof_block_rate"):
+        _without_effect(root, root.number, key)
+    ocsp = root.take("ocsp")
+    if ocsp is not None:
+        mode = ocsp.it
+        if isinstance(mode, dict):
+            inner = Block(ocsp, root.mistakes, "ocsp")
+            mode = inner.text("mode", default="auto").lower()
+            inner.take("url")
+            inner.take("urls")
+            inner.done()
+        if mode in ("always", "must"):
+            root.mistakes.add(ocsp, f"ocsp: mode {mode}: stapling is not available")
+        elif mode not in (True, False, "auto", "never"):
+            root.mistakes.add(ocsp, "ocsp: expected true, false or a map")
+        elif mode not in (False, "never"):
+            root.mistakes.note(ocsp, "ocsp: responses are not stapled here")
+    entry = root.peek("disable_sublist_cache", "no_sublist_cache")
+    if entry is not None and entry.it is True:
+        root.mistakes.note(entry, "disable_sublist_cache: has no effect here")
+    cache = root.take("ocsp_cache")
+    if cache is not None:
+        root.mistakes.note(cache, "ocsp_cache: has no effect here")
+    domains = root.take("default_js_domain")
+    if domains is not None:
+        root.mistakes.note(domains, "default_js_domain: has no effect here")
+    root.text("store_dir", "storedir")
+
+
+def _without_effect(root: Block, read: object, key: str) -> None:
+    entry = root.peek(key)
+    if entry is not None:
+        assert callable(read)
+        read(key)
+        root.mistakes.note(entry, f"{key}: has no effect here")
+
+
+def _switch(entry: Value, block: Block) -> bool:
+    it = entry.it
+    if isinstance(it, bool):
+        return it
+    if isinstance(it, str) and it.lower() in _SWITCH:
+        return _SWITCH[it.lower()]
+    reason = f'jetstream: expected "enabled", "disabled" or a map, got {kind_of(it)}'
+    block.mistakes.add(entry, reason)
+    return False
+
+
+def _no_listener(block: Block, name: str, what: str, are: str = "are") -> None:
+    for key in _LISTEN:
+        entry = block.peek(key)
+        asked = block.listen(key) if key == "listen" else block.port(key)
+        if entry is not None and asked not in (None, 0) and entry.it != 0:
+            block.mistakes.add(entry, f"{name}.{key}: {what} {are} not available")
+
+
+def _leave_out(block: Block, keys: tuple[str, ...]) -> None:
+    for key in keys:
+        entry = block.take(key)
+        if entry is not None:
+            block.mistakes.note(entry, f"{block.what}.{key}: has no effect here")
+    block.done()

@@ -1,0 +1,221 @@
+"""What two servers tell each other before a leaf link works: INFO and CONNECT as JSON.
+
+Fields are read as the original reads them: unknown ones are ignored, a wrong type refuses the
+whole. Source: nats-server leafnode.go leafConnectInfo, processLeafnodeInfo.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from broker.limits import NATS_LEAF_URLS_MAX
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.wire.options import parse_object
+from broker.protocols.nats.settings import Permissions, Rules, SubjectRule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from broker.protocols.nats.settings import Remote
+
+# The token, then the seed, each between two lines with dashes.
+_ARMOURED: Final = re.compile(r"-{3,}[^\n]*-{3,}\r?\n(.+?)\r?\n\s*-{3,}[^\n]*-{3,}")
+_VERSION: Final = re.compile(r"[vV]?(\d+)\.(\d+)\.(\d+)")
+
+
+def fold(raw: bytes) -> dict[str, Any]:
+    """An object with its names in lower case, without nulls; ValueError when it is none."""
+    return {key.lower(): value for key, value in parse_object(raw).items() if value is not None}
+
+
+def _take(fields: dict[str, Any], key: str, kind: type, default: Any) -> Any:
+    value = fields.get(key, default)
+    if type(value) is not kind:
+        raise ValueError(f"{key}: not a {kind.__name__}")
+    return value
+
+
+def _strings(fields: dict[str, Any], key: str) -> tuple[str, ...]:
+    value = fields.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise ValueError(f"{key}: not a list of strings")
+    return tuple(value)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConnect:
+    """What a server says that joins us; who it is stands in ClientOptions."""
+
+    name: str
+    version: str
+    cluster: str
+    hub: bool  # it wants to be ours
+    headers: bool
+    deny_pub: tuple[str, ...]  # subjects that it does not want to get
+    gateway: str
+    remote_account: str
+
+    @classmethod
+    def read(cls, raw: bytes) -> PeerConnect:
+        """ValueError when it is not what it should be."""
+        fields = fold(raw)
+        return cls(
+            name=_take(fields, "name", str, ""),
+            version=_take(fields, "version", str, ""),
+            cluster=_take(fields, "cluster", str, ""),
+            hub=_take(fields, "is_hub", bool, False),
+            headers=_take(fields, "headers", bool, False),
+            deny_pub=_strings(fields, "deny_pub"),
+            gateway=_take(fields, "gateway", str, ""),
+            remote_account=_take(fields, "remote_account", str, ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """What a server says whom we join, at first or later."""
+
+    server_id: str
+    name: str
+    cluster: str
+    client_id: int
+    nonce: str
+    headers: bool
+    tls_required: bool
+    info_on_connect: bool
+    connect_info: bool
+    remote_account: str
+    urls: tuple[str, ...] | None  # None: not said, which only other doors do
+    publish: Rules | None  # what we may send; None: not said
+    subscribe: Rules | None
+
+    @classmethod
+    def read(cls, raw: bytes) -> PeerInfo:
+        """ValueError when it is not what it should be."""
+        fields = fold(raw)
+        return cls(
+            server_id=_take(fields, "server_id", str, ""),
+            name=_take(fields, "server_name", str, ""),
+            cluster=_take(fields, "cluster", str, ""),
+            client_id=_take(fields, "client_id", int, 0),
+            nonce=_take(fields, "nonce", str, ""),
+            headers=_take(fields, "headers", bool, False),
+            tls_required=_take(fields, "tls_required", bool, False),
+            info_on_connect=_take(fields, "info_on_connect", bool, False),
+            connect_info=_take(fields, "connect_info", bool, False),
+            remote_account=_take(fields, "remote_account", str, ""),
+            urls=_strings(fields, "leafnode_urls")[:NATS_LEAF_URLS_MAX]
+            if "leafnode_urls" in fields
+            else None,
+            publish=_rules(fields, "export", empty_allows=False),
+            subscribe=_rules(fields, "import", empty_allows=True),
+        )
+
+
+def _rules(fields: dict[str, Any], key: str, *, empty_allows: bool) -> Rules | None:
+    if key not in fields:
+        return None
+    inner = _take(fields, key, dict, None)
+    given = {name.lower(): value for name, value in inner.items() if value is not None}
+    allow = _subjects(_strings(given, "allow")) if "allow" in given else None
+    return Rules(
+        allow=None if empty_allows and not allow else allow, deny=_subjects(_strings(given, "deny"))
+    )
+
+
+def _subjects(texts: Iterable[str]) -> tuple[SubjectRule, ...]:
+    found = []
+    for text in texts:
+        subject, _, queue = text.partition(" ")
+        if not subject or queue.strip() != queue:
+            raise ValueError("not a subject")
+        tokens = subject.split(".")
+        if "" in tokens or ">" in tokens[:-1]:
+            raise ValueError("not a subject")
+        found.append(SubjectRule(subject, queue))
+    return tuple(found)
+
+
+def denied(rules: Rules | None, more: Iterable[str]) -> Rules:
+    """The rules with further subjects denied."""
+    rules = rules or Rules()
+    return Rules(rules.allow, (*rules.deny, *_subjects(more)))
+
+
+def permissions_info(permissions: Permissions | None) -> dict[str, Any]:
+    """What INFO tells a leaf of what it may do here."""
+    if permissions is None:
+        return {}
+    return {
+        "import": _shown(permissions.subscribe),
+        "export": _shown(permissions.publish),
+    }
+
+
+def _shown(rules: Rules) -> dict[str, list[str]]:
+    lists = {"allow": rules.allow or (), "deny": rules.deny}
+    return {
+        name: [f"{rule.subject} {rule.queue}".rstrip() for rule in rows]
+        for name, rows in lists.items()
+        if rows
+    }
+
+
+class CredentialsError(Exception):
+    """We cannot say who we are; the text names the file and holds no secrets."""
+
+
+def sign_in(remote: Remote, nonce: bytes, user: str, password: str) -> dict[str, str]:
+    """The fields of CONNECT by which we log in; CredentialsError when a file is no good."""
+    if remote.credentials:
+        token, key = _read_credentials(remote.credentials)
+        return {"jwt": token, "sig": nkeys.to_base64(key.sign(nonce))}
+    if remote.nkey:
+        key = _read_nkey(remote.nkey)
+        return {"nkey": key.public, "sig": nkeys.to_base64(key.sign(nonce))}
+    fields = {"user": user, "pass": password}
+    return {name: text for name, text in fields.items() if text}
+
+
+def _read_credentials(path: str) -> tuple[str, nkeys.KeyPair]:
+    try:
+        found = _ARMOURED.findall(Path(path).read_text())
+    except (OSError, ValueError) as problem:
+        raise CredentialsError(f"credentials file {path}: {problem}") from None
+    if len(found) < 2:
+        raise CredentialsError(f"credentials file {path} is malformed")
+    try:
+        return found[0].strip(), nkeys.KeyPair.from_seed(found[1].strip())
+    except ValueError:
+        raise CredentialsError(f"credentials file {path} has a malformed seed") from None
+
+
+def _read_nkey(given: str) -> nkeys.KeyPair:
+    """A seed, or the path of a file with one."""
+    try:
+        return nkeys.KeyPair.from_seed(given)
+    except ValueError:
+        pass
+    try:
+        return nkeys.KeyPair.from_seed(Path(given).read_text().strip())
+    except (OSError, ValueError):
+        raise CredentialsError("the remote's nkey is neither a seed nor a file with one") from None
+
+
+def connect_line(fields: dict[str, Any]) -> bytes:
+    """CONNECT without what is empty."""
+    given = {name: value for name, value in fields.items() if value}
+    return b"CONNECT " + orjson.dumps(given) + b"\r\n"
+
+
+def at_least(version: str, least: str) -> bool:
+    """Whether a server's version is that or a later one."""
+    found, wanted = _VERSION.match(version), _VERSION.match(least)
+    if found is None or wanted is None:
+        return wanted is None
+    return tuple(map(int, found.groups())) >= tuple(map(int, wanted.groups()))

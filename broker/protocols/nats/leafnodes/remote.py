@@ -1,0 +1,284 @@
+"""A server that we join: dialled, and dialled again when it is gone, until we stop.
+
+Attempts keep a distance: the interval that is configured and a random part of it more, and half a
+minute where the peer said that it is no use. Source: nats-server leafnode.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import random
+import socket
+from typing import TYPE_CHECKING, Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from broker import limits
+from broker.net.conn import Conn
+from broker.net.handover import Knock
+from broker.net.openssl import TlsError
+from broker.protocols.nats.leafnodes.session import LeafSession
+from broker.protocols.nats.leafnodes.websocket import Call
+from broker.protocols.nats.settings import Tls
+from broker.protocols.nats.tls import client_context, is_known
+
+if TYPE_CHECKING:
+    from broker.runtime.interfaces import Session
+    from broker.net.listener import Runtime
+    from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
+    from broker.protocols.nats.settings import Remote
+
+log = logging.getLogger("broker.nats")
+
+_WEBSOCKET: Final = frozenset({"ws", "wss"})
+_SECURE: Final = frozenset({"tls"})
+
+
+def read_url(text: str) -> SplitResult:
+    """A URL, or HOST:PORT; ValueError when it is neither."""
+    url = urlsplit(text if "://" in text else f"nats-leaf://{text}")
+    if not url.hostname or url.port == 0:
+        raise ValueError("not a URL")
+    return url
+
+
+def address_of(url: SplitResult) -> tuple[str, int]:
+    """Host and port."""
+    assert url.hostname is not None
+    return url.hostname, url.port or limits.NATS_LEAF_PORT
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an address and not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class RemoteLink:
+    """One remote of the configuration, and the connection to it while there is one."""
+
+    def __init__(self, nodes: LeafNodes, config: Remote) -> None:
+        self.nodes = nodes
+        self.config = config
+        self.delay_ns = 0  # before the next attempt
+        self.session: LeafSession | None = None
+        self.answered = True  # the hub answers CONNECT with an INFO
+        self.conns: set[Conn] = set()
+        self._configured = [read_url(text) for text in config.urls]
+        self._urls = list(self._configured)
+        if config.randomize:
+            random.shuffle(self._urls)
+        self._current: SplitResult | None = None
+        self._gone = asyncio.Event()
+        self._joined = False
+        self._task: asyncio.Task[None] | None = None
+        self._tls = config.tls is not None or any(url.scheme in _SECURE for url in self._configured)
+        self._tls_name = ""
+        for url in self._urls:
+            self._keep_name(url)
+
+    # --- life
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Dial no more; a connection that is there stays."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def drain(self) -> None:
+        """End the connection when what waits for it is written."""
+        await self.stop()
+        for conn in list(self.conns):
+            conn.close()
+        try:
+            await asyncio.wait_for(self._emptied(), limits.CLOSE_GRACE / limits.SECOND)
+        except TimeoutError:
+            for conn in list(self.conns):
+                conn.abort()
+            await self._emptied()
+
+    async def _emptied(self) -> None:
+        while self.conns:
+            await self._gone.wait()
+
+    @property
+    def peer(self) -> str:
+        """HOST:PORT of the URL in use, or of the first."""
+        host, port = address_of(self._current or self._urls[0])
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def _run(self) -> None:
+        attempts = 0
+        while True:
+            if self.delay_ns:
+                delay_ns, self.delay_ns = self.delay_ns, 0
+                await asyncio.sleep(delay_ns / limits.SECOND)
+            self._current = self._next_url()
+            try:
+                await self._dial(self._current)
+            except OSError as problem:
+                attempts += 1
+                self._report(attempts, problem)
+            else:
+                attempts = 0
+                await self._gone.wait()
+            await asyncio.sleep(self._pause_ns() / limits.SECOND)
+
+    def _pause_ns(self) -> int:
+        interval = self.nodes.config.reconnect_ns
+        return interval + random.randrange(interval + 1)  # noqa: S311 - only spreads load
+
+    def _report(self, attempts: int, problem: OSError) -> None:
+        """The first failure, then every so many; once it has worked, each."""
+        settings = self.nodes.server.settings
+        every = settings.reconnect_error_reports if self._joined else settings.connect_error_reports
+        often = attempts == 1 or attempts % max(1, every) == 0
+        log.log(
+            logging.ERROR if often else logging.DEBUG,
+            'Error trying to connect as leafnode to remote server "%s" (attempt %d): %s',
+            self.peer,
+            attempts,
+            _reason(problem, self.peer),
+        )
+
+    async def _dial(self, url: SplitResult) -> None:
+        loop = self.runtime.loop
+        log.debug('Trying to connect as leafnode to remote server on "%s"', self.peer)
+        host, port = address_of(url)
+        async with asyncio.timeout(limits.NATS_LEAF_DIAL / limits.SECOND):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            address = random.choice(found)[4]  # noqa: S311 - any of them will do
+            self._gone.clear()
+            await loop.create_connection(self._connected, str(address[0]), int(address[1]))
+
+    def _connected(self) -> Conn:
+        rt, first = self.runtime, self._first_session()
+        return Conn(self, first, rt.shared, rt.turn, rt.pool, limits.NATS_LEAF_PENDING)
+
+    def _first_session(self) -> Session:
+        if self._current is not None and self.by_websocket:
+            return Knock(Call(self, self._current))
+        self.session = LeafSession(self.nodes.server.face, self.nodes.gate, self)
+        return self.session
+
+    # --- called by the connection, to which this is a door
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.nodes.server.runtime
+
+    def joined(self, conn: Conn) -> None:
+        self.conns.add(conn)
+
+    def left(self, conn: Conn) -> None:
+        self.conns.discard(conn)
+
+    # --- called by the gate
+
+    def begun(self) -> None:
+        """The handshake is over."""
+        self._joined = True
+
+    def ended(self) -> None:
+        """The connection is gone."""
+        self.session = None
+        self._gone.set()
+
+    def user(self) -> tuple[str, str]:
+        """Name and password: of the URL in use, else of one that is configured."""
+        for url in (self._current, *self._configured):
+            if url is not None and url.username:
+                return unquote(url.username), unquote(url.password or "")
+        return "", ""
+
+    def learn(self, texts: tuple[str, ...]) -> None:
+        """These addresses the hub has; they come before those of the configuration."""
+        if self.by_websocket:
+            return  # those are addresses of another door
+        known = {address_of(url) for url in self._configured}
+        fresh = []
+        for text in texts:
+            try:
+                url = read_url(text)
+            except ValueError:
+                log.error("Error parsing url %r", text)
+                continue
+            if address_of(url) not in known:
+                fresh.append(url)
+                self._keep_name(url)
+        self._urls = [*fresh, *self._configured]
+
+    # --- TLS
+
+    @property
+    def by_websocket(self) -> bool:
+        """Whether it is dialled at its WebSocket door."""
+        return self._configured[0].scheme in _WEBSOCKET
+
+    @property
+    def tls_first(self) -> bool:
+        """Whether the handshake comes before INFO."""
+        tls = self.config.tls
+        return tls is not None and tls.handshake_first and not self.by_websocket
+
+    def wants_tls(self, *, asked: bool) -> bool:
+        """`asked`: by the hub; then it is always wanted."""
+        self._tls = self._tls or asked
+        return self._tls and not self.by_websocket
+
+    def secure(self, session: LeafSession) -> None:
+        """Begin the handshake; the gate's `secured` is told of its end."""
+        session.hurry(0)
+        problem = self.begin_tls(session.link)
+        if problem:
+            self.nodes.gate.secured(session, problem)
+
+    def begin_tls(self, link: Conn) -> str:
+        """Begin the handshake; the session of the link is told of its end. Why it cannot be."""
+        tls = self.config.tls or Tls("", "")
+        host = address_of(self._current)[0] if self._current is not None else ""
+        name = host if not is_address(host) else self._tls_name or host
+        try:
+            context = client_context(tls)
+        except TlsError as problem:
+            return str(problem)
+        link.secure(context, tls.timeout_ns, name)
+        return ""
+
+    def knows(self, certificate: bytes | None) -> bool:
+        """Whether the certificate is one of those pinned, if any are."""
+        tls = self.config.tls
+        return is_known(tls.pinned_certs if tls is not None else frozenset(), certificate)
+
+    # --- addresses
+
+    def _next_url(self) -> SplitResult:
+        """The one in front, unless it is the one that was tried last."""
+        last, first = self._current, self._urls[0]
+        if last is not None and address_of(last) == address_of(first):
+            self._urls.append(self._urls.pop(0))
+        return self._urls[0]
+
+    def _keep_name(self, url: SplitResult) -> None:
+        """Certificates are for names: the first one that is no address is remembered."""
+        host = address_of(url)[0]
+        if not is_address(host):
+            self._tls_name = self._tls_name or host
+
+
+def _reason(problem: OSError, peer: str) -> str:
+    """Why nobody answered there, as nats-server says it."""
+    if isinstance(problem, socket.gaierror):
+        return f"lookup {peer.rpartition(':')[0]}: no such host"
+    if problem.errno:
+        return f"dial tcp {peer}: connect: {os.strerror(problem.errno).lower()}"
+    return f"dial tcp {peer}: i/o timeout" if isinstance(problem, TimeoutError) else str(problem)

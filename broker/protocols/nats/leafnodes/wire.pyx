@@ -1,0 +1,378 @@
+# cython: language_level=3
+"""Scanner and writer of leaf links (nats-server server/leafnode.go, parser.go).
+
+    LS+ <subject> [<queue> <weight>] CRLF       LS- <subject> [<queue>] CRLF
+    LMSG <subject> [<reply>] <size> CRLF <payload> CRLF
+    LMSG <subject> | <queue>... <size> CRLF     LMSG <subject> + <reply> <queue>... <size> CRLF
+    HMSG likewise, with <headers> <total> for the size
+    INFO <json>  CONNECT <json>  PING  PONG  +OK  -ERR <text>
+
+Letters, blanks and line ends are as free as between clients and servers; arguments end at a CR
+too. A list of queues means: plain subscriptions, and one member of each of these and no others.
+"""
+from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from broker.runtime.types cimport REC_AT_HOME, record_t
+from broker.protocols.nats.wire.wire cimport (
+    OP_CONNECT, OP_ERROR, OP_HPUB, OP_INFO, OP_OK, OP_PEER_ERROR, OP_PING, OP_PONG, OP_PUB, OP_SUB,
+    OP_UNSUB, OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_SILENT, SCAN_UNKNOWN, SIZES_MAX, fail,
+    find_line, match_name, op_t, parse_number, scan_line, scan_t, skip_line, token_t,
+    tw_put_number, tw_run)
+from broker.protocols.nats.wire.wire import NAMES
+
+cdef enum:
+    FIRST_TOKENS = 3        # subject, then the reply or its sign, then what the sign announces
+    SPAN_MAX = 0xFFFF       # of one argument: lengths are kept in 16 bits
+
+# An argument in tokens, as far as anybody has to look at them.
+ctypedef struct tokens_t:
+    token_t first[FIRST_TOKENS]
+    token_t before          # the last but one
+    token_t last
+    size_t count
+
+
+cdef size_t scan_leaf(const char *data, size_t n, op_t *ops, uint32_t *count,
+                      scan_t *st) noexcept nogil:
+    """Whole operations in data[0..n-1], at most OPS_MAX; returns the bytes they take.
+
+    The last one may be OP_ERROR. After OP_CONNECT and OP_INFO the scan ends: they change the rules.
+    """
+    cdef const char *p = data
+    cdef const char *end = data + n
+    cdef size_t used
+    cdef op_t *op
+    count[0] = 0
+    st.need = 0
+    while p < end and count[0] < OPS_MAX:
+        op = ops + count[0]
+        if st.skipping:
+            p += skip_line(p, <size_t>(end - p), op, st)
+        elif st.pending:
+            used = scan_pending(p, end, op, st)
+            p += used
+            if used == 0:
+                break
+        else:
+            used = scan_one(p, end, op, st)
+            p += used
+            if used == 0:
+                break
+        if st.skipping or st.pending:
+            continue
+        count[0] += 1
+        if op.kind == OP_ERROR or op.kind == OP_CONNECT or op.kind == OP_INFO:
+            break
+    return <size_t>(p - data)
+
+
+cdef size_t scan_one(const char *p, const char *end, op_t *op, scan_t *st) noexcept nogil:
+    """One operation from its name on."""
+    cdef size_t avail = <size_t>(end - p), name
+    cdef uint8_t kind = 0
+    cdef char c = p[0] | 32
+    if avail == 1 and (c == c'l' or c == c'p'):
+        return 0
+    if c == c'l' and (p[1] | 32) == c'm':
+        kind, name = OP_PUB, match_name(p, avail, b'lmsg', 4)
+    elif c == c'l' and avail > 2 and p[2] == c'-':
+        kind, name = OP_UNSUB, match_name(p, avail, b'ls-', 3)
+    elif c == c'l':
+        kind, name = OP_SUB, match_name(p, avail, b'ls+', 3)
+    elif c == c'h':
+        kind, name = OP_HPUB, match_name(p, avail, b'hmsg', 4)
+    elif c == c'p' and (p[1] | 32) == c'i':
+        kind, name = OP_PING, match_name(p, avail, b'ping', 4)
+    elif c == c'p':
+        kind, name = OP_PONG, match_name(p, avail, b'pong', 4)
+    elif c == c'c':
+        kind, name = OP_CONNECT, match_name(p, avail, b'connect', 7)
+    elif c == c'i':
+        kind, name = OP_INFO, match_name(p, avail, b'info', 4)
+    elif p[0] == c'+':
+        kind, name = OP_OK, match_name(p, avail, b'+ok', 3)
+    elif p[0] == c'-':
+        kind, name = OP_PEER_ERROR, match_name(p, avail, b'-err', 4)
+    else:
+        return fail(op, SCAN_UNKNOWN)
+    if name > avail:
+        return fail(op, SCAN_UNKNOWN)
+    if name and (kind == OP_PING or kind == OP_PONG or kind == OP_OK):
+        st.skipping = kind
+        return name
+    if name == 0 or name == avail:
+        return 0
+    if kind != OP_CONNECT and kind != OP_INFO and p[name] != c' ' and p[name] != c'\t':
+        return fail(op, SCAN_UNKNOWN)
+    return scan_argument(p, name, end, op, st, kind)
+
+
+cdef size_t scan_pending(const char *p, const char *end, op_t *op, scan_t *st) noexcept nogil:
+    """Go on with an operation of which the name has been used up."""
+    cdef uint8_t kind = st.pending
+    cdef size_t used
+    st.pending = 0
+    used = scan_argument(p, 0, end, op, st, kind)
+    if used == 0:
+        st.pending = kind
+    return used
+
+
+cdef size_t scan_argument(const char *p, size_t at, const char *end, op_t *op, scan_t *st,
+                          uint8_t kind) noexcept nogil:
+    """What follows the name, which ends at p + at."""
+    cdef token_t arg
+    cdef size_t stop
+    cdef const char *eol
+    if kind == OP_CONNECT or kind == OP_INFO or kind == OP_PEER_ERROR:
+        return scan_line(p, at, end, op, st, kind)
+    eol = find_line(p, at, end, st, &arg, &stop, op, kind)
+    if eol == NULL:
+        return stop
+    if arg.len > SPAN_MAX:
+        return fail(op, SCAN_CONTROL_LINE)
+    if kind == OP_PUB or kind == OP_HPUB:
+        return scan_message(p, <size_t>(eol + 1 - p), end, op, st, &arg, kind == OP_HPUB)
+    return <size_t>(eol + 1 - p) if scan_interest(op, &arg, kind) else fail(op, SCAN_SILENT)
+
+
+cdef bint scan_interest(op_t *op, token_t *arg, uint8_t kind) noexcept nogil:
+    """LS+ or LS-; False when it has the wrong number of parts."""
+    cdef tokens_t t
+    split_all(arg, &t)
+    memset(op, 0, sizeof(op_t))
+    op.kind = kind
+    if kind == OP_SUB and t.count != 1 and t.count != 3:
+        return False
+    if kind == OP_UNSUB and t.count != 1 and t.count != 2:
+        op.kind = OP_OK         # the name of no subscription
+        return True
+    op.subject = t.first[0].ptr
+    op.subject_len = <uint16_t>t.first[0].len
+    if t.count > 1:
+        op.code = 1
+        op.reply = t.first[1].ptr
+        op.reply_len = <uint16_t>t.first[1].len
+    if t.count == 3 and (not parse_number(&t.last, &op.count) or op.count == 0):
+        op.count = 1
+    return True
+
+
+cdef size_t scan_message(const char *p, size_t line_len, const char *end, op_t *op, scan_t *st,
+                         token_t *arg, bint headers) noexcept nogil:
+    """LMSG or HMSG with its payload, and the equal ones that follow it directly."""
+    cdef tokens_t t
+    cdef token_t *size
+    cdef size_t avail = <size_t>(end - p), stride, sizes = 2 if headers else 1
+    split_all(arg, &t)
+    size = &t.before if headers else &t.last
+    if t.count < 1 + sizes or not parse_number(&t.last, &op.total_len):
+        return fail(op, SCAN_SILENT)
+    op.headers_len = 0
+    if headers and (not parse_number(size, &op.headers_len) or op.headers_len > op.total_len):
+        return fail(op, SCAN_SILENT)
+    op.groups = NULL
+    op.reply_len = 0
+    op.reply = t.first[1].ptr
+    if t.count == 2 + sizes:
+        op.reply_len = <uint16_t>t.first[1].len
+    elif t.count > 2 + sizes:
+        if t.first[1].len != 1 or (t.first[1].ptr[0] != c'|' and t.first[1].ptr[0] != c'+'):
+            return fail(op, SCAN_SILENT)
+        op.groups = t.first[2].ptr
+        if t.first[1].ptr[0] == c'+':
+            op.reply = t.first[2].ptr
+            op.reply_len = <uint16_t>t.first[2].len
+            op.groups = t.first[2].ptr + t.first[2].len
+    if op.total_len > st.payload_max:
+        return fail(op, SCAN_PAYLOAD)
+    stride = line_len + op.total_len + 2
+    if avail < stride:
+        if avail == stride - 1 and p[stride - 2] != c'\r':
+            return fail(op, SCAN_UNKNOWN)
+        st.need = <uint32_t>stride
+        return 0
+    if p[stride - 2] != c'\r' or p[stride - 1] != c'\n':
+        return fail(op, SCAN_UNKNOWN)
+    op.kind = OP_PUB
+    op.code = 0
+    op.subject = t.first[0].ptr
+    op.subject_len = <uint16_t>t.first[0].len
+    op.data = p + line_len
+    op.text = size.ptr
+    op.text_len = <uint16_t>(t.last.ptr + t.last.len - size.ptr)
+    if headers and (op.headers_len == 0 or t.last.ptr != size.ptr + size.len + 1
+                    or size.ptr[size.len] != c' '):
+        op.text_len = 0
+    op.stride = <uint32_t>stride
+    op.count = 1 + tw_run(p + stride, end, p, line_len, stride, st.run_max - 1)
+    return stride * op.count
+
+
+cdef void split_all(token_t *arg, tokens_t *t) noexcept nogil:
+    """Tokens between runs of blanks, CR and LF: the first ones, the last two, and how many."""
+    cdef size_t i, start = 0
+    cdef bint inside = False
+    cdef char c
+    t.count = 0
+    t.last.ptr = arg.ptr
+    t.last.len = 0
+    for i in range(arg.len + 1):
+        c = arg.ptr[i] if i < arg.len else c' '
+        if c != c' ' and c != c'\t' and c != c'\r' and c != c'\n':
+            if not inside:
+                inside = True
+                start = i
+        elif inside:
+            inside = False
+            t.before = t.last
+            t.last.ptr = arg.ptr + start
+            t.last.len = i - start
+            if t.count < FIRST_TOKENS:
+                t.first[t.count] = t.last
+            t.count += 1
+
+
+cdef bint next_group(const char **p, const char *end, token_t *name) noexcept nogil:
+    cdef const char *q = p[0]
+    while q < end and (q[0] == c' ' or q[0] == c'\t' or q[0] == c'\r' or q[0] == c'\n'):
+        q += 1
+    name.ptr = q
+    while q < end and not (q[0] == c' ' or q[0] == c'\t' or q[0] == c'\r' or q[0] == c'\n'):
+        q += 1
+    name.len = <size_t>(q - name.ptr)
+    p[0] = q
+    return name.len != 0
+
+
+cdef size_t leaf_head_bytes(const record_t *rec, size_t groups_len) noexcept nogil:
+    """Room that `put_leaf_head` takes at most."""
+    return 5 + rec.subject_len + 3 + rec.reply_len + 1 + groups_len + SIZES_MAX + 2
+
+
+cdef char *put_leaf_head(char *p, const record_t *rec, const char *groups, size_t groups_len,
+                         bint headers) noexcept nogil:
+    """`LMSG subject [reply] size CRLF` and its other forms, or HMSG if the peer takes headers."""
+    cdef bint with_headers = headers and rec.headers_len
+    memcpy(p, b'HMSG ' if with_headers else b'LMSG ', 5)
+    p += 5
+    memcpy(p, rec.subject, rec.subject_len)
+    p += rec.subject_len
+    p[0] = c' '
+    p += 1
+    if groups_len:
+        p[0] = c'+' if rec.reply_len else c'|'
+        p[1] = c' '
+        p += 2
+    if rec.reply_len:
+        memcpy(p, rec.reply, rec.reply_len)
+        p += rec.reply_len
+        p[0] = c' '
+        p += 1
+    if groups_len:
+        memcpy(p, groups, groups_len)
+        p += groups_len
+    if rec.headers_len and not with_headers:
+        p = tw_put_number(p, rec.total_len - rec.headers_len)
+    elif rec.size_text != NULL:
+        memcpy(p, rec.size_text, rec.size_text_len)
+        p += rec.size_text_len
+    else:
+        if with_headers:
+            p = tw_put_number(p, rec.headers_len)
+            p[0] = c' '
+            p += 1
+        p = tw_put_number(p, rec.total_len)
+    p[0] = c'\r'
+    p[1] = c'\n'
+    return p + 2
+
+
+cdef bint can_travel(const char *subject, size_t n, const record_t *rec) noexcept nogil:
+    if rec.flags & REC_AT_HOME and not (
+            n > 6 and (memcmp(subject, b'_INBOX', 6) == 0 or memcmp(subject, b'_STAN.', 6) == 0)):
+        return False    # there a log may have that name, whose consumers send it back to us
+    return not (has_line_end(subject, n)
+                or (rec.reply_len and has_line_end(rec.reply, rec.reply_len)))
+
+
+cdef inline bint has_line_end(const char *text, size_t n) noexcept nogil:
+    # a token of a client's PUB may hold a CR anywhere and begin with an LF
+    return n == 0 or text[0] == c'\n' or memchr(text, c'\r', n) != NULL
+
+
+def scan_link(data, *, uint32_t control_line_max=SPAN_MAX, uint32_t payload_max=1 << 20,
+              uint32_t run_max=512, uint8_t skipping=0, uint8_t pending=0):
+    """Scan once, runs spelled out: (operations, used, need, skipping, pending)."""
+    cdef bytes kept = bytes(data)
+    cdef op_t ops[OPS_MAX]
+    cdef op_t *op
+    cdef scan_t st
+    cdef uint32_t count, i, k
+    cdef size_t used
+    memset(&st, 0, sizeof(st))
+    st.control_line_max = control_line_max
+    st.payload_max = payload_max
+    st.run_max = run_max
+    st.skipping = skipping
+    st.pending = pending
+    used = scan_leaf(<const char *>kept, <size_t>len(kept), ops, &count, &st)
+    found = []
+    for i in range(count):
+        op = &ops[i]
+        if op.kind == OP_PUB:
+            for k in range(op.count):
+                found.append((
+                    'MSG', op.subject[:op.subject_len], op.reply[:op.reply_len], listed(op),
+                    op.headers_len, (op.data + <size_t>k * op.stride)[:op.total_len],
+                    op.text[:op.text_len]))
+        elif op.kind == OP_SUB:
+            found.append(('LS+', op.subject[:op.subject_len],
+                          op.reply[:op.reply_len] if op.code else None, op.count))
+        elif op.kind == OP_UNSUB:
+            found.append(('LS-', op.subject[:op.subject_len],
+                          op.reply[:op.reply_len] if op.code else None))
+        elif op.kind == OP_ERROR:
+            found.append(('ERROR', op.code))
+        elif op.total_len:
+            found.append((NAMES[op.kind], op.data[:op.total_len]))
+        else:
+            found.append((NAMES[op.kind],))
+    return found, used, st.need, st.skipping, st.pending
+
+
+cdef listed(op_t *op):
+    """The groups of a message, or None when there is no list."""
+    cdef const char *p = op.groups
+    cdef token_t name
+    if p == NULL:
+        return None
+    names = []
+    while next_group(&p, op.text, &name):
+        names.append(name.ptr[:name.len])
+    return names
+
+
+def message_head(bytes subject, bytes reply, list groups, uint32_t headers_len, uint32_t total_len,
+                 bytes size_text=None, bint headers=True):
+    """The control line that a link sends; None when the subject cannot travel."""
+    cdef record_t rec
+    cdef char *end
+    cdef bytearray line
+    cdef bytes names = b''.join(name + b' ' for name in groups)
+    memset(&rec, 0, sizeof(rec))
+    rec.subject = subject
+    rec.subject_len = <uint16_t>len(subject)
+    rec.reply = reply
+    rec.reply_len = <uint16_t>len(reply)
+    rec.headers_len = headers_len
+    rec.total_len = total_len
+    if size_text is not None:
+        rec.size_text = size_text
+        rec.size_text_len = <uint8_t>len(size_text)
+    if not can_travel(rec.subject, rec.subject_len, &rec):
+        return None
+    line = bytearray(leaf_head_bytes(&rec, <size_t>len(names)))
+    end = put_leaf_head(line, &rec, names, <size_t>len(names), headers)
+    return bytes(line[:end - <char *>line])

@@ -1,0 +1,181 @@
+"""/accountz: the accounts, and all about one of them. /accstatz: what each of them does."""
+
+from __future__ import annotations
+
+import time
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from broker.protocols.nats.monitoring import errors as errors_monitor
+from broker import limits
+from broker.protocols.nats.accounts.import_rules import local_subject, system_exports
+from broker.protocols.nats.monitoring.options import AccountzOptions, AccstatzOptions, PageError
+from broker.protocols.nats.monitoring.subsz import counts
+from broker.protocols.nats.monitoring.text import filled, rfc3339
+from broker.protocols.nats.monitoring.jwt import account_facts, known
+from broker.protocols.nats.accounts.subjects import numbered
+from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Export, Import
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.views import AccountView, ServerView
+    from broker.protocols.nats.settings import Mapping
+
+_RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
+
+
+def accountz(server: ServerView, options: AccountzOptions) -> dict[str, Any]:
+    """The names of all, or one in detail; PageError when there is no such account."""
+    page: dict[str, Any] = {"server_id": server.server_id, "now": rfc3339(time.time_ns())}
+    if server.system_account is not None:
+        page["system_account"] = server.system_account.name
+    if options.account:
+        return page | {"account_detail": account_info(server, options.account)}
+    if server.accounts:
+        page["accounts"] = list(server.accounts)
+    return page
+
+
+def account_info(server: ServerView, name: str) -> dict[str, Any]:
+    """All about one account."""
+    account = server.accounts.get(name)
+    if account is None:
+        raise PageError(errors_monitor.NO_ACCOUNT.format(name))
+    config, token = account.config, known(server, name)
+    mappings: tuple[Mapping, ...] = config.mappings if config is not None else ()
+    if name == GLOBAL_ACCOUNT:
+        mappings = (*server.settings.mappings, *mappings)
+    page: dict[str, Any] = {
+        "account_name": name,
+        "update_time": rfc3339(int(token.fetched * limits.SECOND) if token else server.reload_ns),
+    }
+    if account is server.system_account:
+        page["is_system"] = True
+    page |= {
+        "expired": token is not None and token.expired(time.time()),
+        "complete": True,
+        "jetstream_enabled": False,
+        "leafnode_connections": len(account.leafs),
+        "client_connections": len(account.sessions),
+        "subscriptions": account.router.size,
+    }
+    page |= filled(
+        {
+            "mappings": {mapping.source: _destinations(mapping) for mapping in mappings},
+            "exports": [_export(it) for it in sorted(_exports(server, account), key=_is_stream)],
+            "imports": [_import(it) for it in sorted(_imports(server, account), key=_is_service)],
+        }
+    )
+    if token is not None:
+        page |= account_facts(token)
+    return page | {"sublist_stats": counts((account.router,))}
+
+
+def _is_stream(it: Export) -> bool:
+    return not it.service
+
+
+def _is_service(it: Import) -> bool:
+    return it.service
+
+
+def _exports(server: ServerView, account: AccountView) -> tuple[Export, ...]:
+    """Those of the configuration, and what the system account gives to all others."""
+    told = account.config.exports if account.config is not None else ()
+    return (*told, *system_exports(told)) if account is server.system_account else told
+
+
+def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
+    told = account.config.imports if account.config is not None else ()
+    system = server.system_account
+    if system is None:
+        return told
+    about = f"$SYS.REQ.ACCOUNT.{account.name}"
+    user = Import(
+        system.name,
+        f"$SYS.REQ.USER.{account.name}.INFO",
+        service=True,
+        to="$SYS.REQ.USER.INFO",
+        share=True,
+    )
+    if account is system:
+        return (*told, user)
+    own = [
+        Import(system.name, f"{about}.{what}", service=True, to=f"$SYS.REQ.{asked}.PING.{what}")
+        for asked, what in (("ACCOUNT", "CONNZ"), ("SERVER", "CONNZ"), ("ACCOUNT", "STATZ"))
+    ]
+    configured = {it.to or it.subject for it in told if it.service}
+    return (*told, *(it for it in (*own, user) if it.to not in configured))
+
+
+def _destinations(mapping: Mapping) -> list[dict[str, Any]]:
+    """Small shares first, each weight with those before it: what a die is compared with."""
+    by_cluster: dict[str, list[tuple[int, str]]] = {"": []}
+    for to in mapping.destinations:
+        by_cluster.setdefault(to.cluster, []).append((to.weight, to.subject))
+    named = {to.subject for to in mapping.destinations}
+    shown = []
+    for cluster, shares in by_cluster.items():
+        rest = 100 - sum(weight for weight, _ in shares)
+        if rest and mapping.source not in named:
+            shares.append((rest, numbered(mapping.source)))
+        below = 0
+        for weight, subject in sorted(shares, key=itemgetter(0)):
+            below += weight
+            page: dict[str, Any] = {"subject": subject, "weight": below}
+            shown.append(page | filled({"cluster": cluster}))
+    return shown
+
+
+def _export(it: Export) -> dict[str, Any]:
+    page: dict[str, Any] = {
+        "subject": it.subject,
+        "type": "service" if it.service else "stream",
+    }
+    if it.accounts is not None and not it.accounts:
+        page["token_req"] = True
+    if it.service:
+        page["response_type"] = _RESPONSES.get(it.response_type, it.response_type)
+        if it.latency_subject:
+            sampling = "headers" if it.latency_sampling < 0 else it.latency_sampling
+            page["service_latency"] = {"sampling": sampling, "results": it.latency_subject}
+    return page | filled({"approved_accounts": list(it.accounts or ())})
+
+
+def _import(it: Import) -> dict[str, Any]:
+    page: dict[str, Any] = {"subject": it.subject, "account": it.account}
+    local = local_subject(it)
+    if it.service:
+        page |= {"to": local, "local_subject": local, "type": "service"}
+    else:
+        page |= {"local_subject": local, "type": "stream"}
+    return page | {"invalid": False, "share": it.share, "tracking": False}
+
+
+def accstatz(server: ServerView, options: AccstatzOptions) -> dict[str, Any]:
+    """What goes through the accounts that somebody is connected to, or through all."""
+    named = [server.accounts[name] for name in options.accounts if name in server.accounts]
+    shown = [
+        account_stat(account)
+        for account in (named if options.accounts else server.accounts.values())
+        if options.include_unused or account.sessions or account.leafs
+    ]
+    return {
+        "server_id": server.server_id,
+        "now": rfc3339(time.time_ns()),
+        "account_statz": shown,
+    }
+
+
+def account_stat(account: AccountView) -> dict[str, Any]:
+    """One account; `received` is what came from its clients."""
+    in_msgs, in_bytes, out_msgs, out_bytes = account.traffic()
+    return {
+        "acc": account.name,
+        "conns": len(account.sessions),
+        "leafnodes": len(account.leafs),
+        "total_conns": len(account.sessions) + len(account.leafs),
+        "num_subscriptions": account.router.size,
+        "sent": {"msgs": out_msgs, "bytes": out_bytes},
+        "received": {"msgs": in_msgs, "bytes": in_bytes},
+        "slow_consumers": account.slow_consumers,
+    }

@@ -1,0 +1,159 @@
+"""Connections that are gone, as /connz?state=closed shows them: the last so many of them.
+
+What they were subscribed to is remembered of the latest ones only: a bound on all of it together
+keeps ten thousand clients with ten thousand subscriptions each from filling the memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.protocols.nats.views import AccountView, Connection, Subscription
+
+HIDDEN = "[REDACTED]"
+
+
+def raw_user(connection: Connection) -> str:
+    """How a client named itself, or how the server knows it; a token is a secret."""
+    options, identity = connection.options, connection.identity
+    known = identity.user if identity is not None else ""
+    if options is None or (identity is not None and identity.key.startswith("jwt:")):
+        return known
+    if options.nkey or options.user:
+        return options.nkey or options.user
+    if options.token and not options.jwt:
+        return HIDDEN
+    return known
+
+
+@dataclass(slots=True)
+class ClosedConnection:
+    """One that is gone. It has what an open one has, as far as the pages look at it."""
+
+    client_id: int
+    kind: str
+    host: str
+    port: int
+    start_ns: int  # wall clock, as are the next two
+    last_ns: int
+    stop_ns: int
+    reason: str
+    rtt_ns: int
+    pending_bytes: int
+    in_msgs: int
+    out_msgs: int
+    in_bytes: int
+    out_bytes: int
+    subscriptions: int
+    name: str
+    lang: str
+    version: str
+    tls_version: str
+    tls_cipher: str
+    tls_first: bool
+    user: str
+    account: str  # "": it was never let into one
+    jwt: str = field(repr=False)
+    issuer_key: str
+    name_tag: str
+    tags: tuple[str, ...]
+    subs: list[Subscription] = field(repr=False)
+
+
+def closed_connection(
+    connection: Connection, *, subs_most: int = limits.MONITOR_CLOSED_SUBSCRIPTIONS
+) -> ClosedConnection:
+    """What is left of a connection that ends now."""
+    options, identity, tls = connection.options, connection.identity, connection.tls_peer
+    stop_ns = time.time_ns()
+    account: AccountView | None = connection.account
+    return ClosedConnection(
+        client_id=connection.client_id,
+        kind=connection.kind,
+        host=connection.host,
+        port=connection.port,
+        start_ns=connection.start_ns,
+        last_ns=stop_ns - max(0, time.monotonic_ns() - connection.active_ns),
+        stop_ns=stop_ns,
+        reason=connection.closed_because or "",
+        rtt_ns=connection.rtt_ns,
+        pending_bytes=connection.pending_bytes,
+        in_msgs=connection.in_msgs,
+        out_msgs=connection.out_msgs,
+        in_bytes=connection.in_bytes,
+        out_bytes=connection.out_bytes,
+        subscriptions=connection.subscriptions,
+        name=options.name if options is not None else "",
+        lang=options.lang if options is not None else "",
+        version=options.version if options is not None else "",
+        tls_version=tls.version if tls is not None else "",
+        tls_cipher=tls.cipher if tls is not None else "",
+        tls_first=bool(getattr(tls, "first", False)),
+        user=raw_user(connection),
+        account=account.name if account is not None else "",
+        jwt=identity.jwt if identity is not None else "",
+        issuer_key=identity.issuer_key if identity is not None else "",
+        name_tag=identity.name_tag if identity is not None else "",
+        tags=identity.tags if identity is not None else (),
+        subs=connection.list_subs(subs_most) if subs_most else [],
+    )
+
+
+class ClosedConnections:
+    """The last ones, oldest first."""
+
+    def __init__(
+        self,
+        most: int = limits.NATS_CLOSED_CLIENTS,
+        *,
+        subs_most: int = limits.MONITOR_CLOSED_SUBSCRIPTIONS,
+    ) -> None:
+        self.subs_most = subs_most
+        self.subs_held = 0
+        self.total = 0  # ever
+        self._records: deque[ClosedConnection] = deque()
+        self._with_subs: deque[ClosedConnection] = deque()  # those whose subs are still there
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[ClosedConnection]:
+        return iter(self._records)
+
+    def resize(self, most: int) -> None:
+        """Remember so many from now on."""
+        self._most = most
+        self._forget_oldest()
+
+    def add(self, connection: Connection) -> ClosedConnection | None:
+        """Remember one that ends now; None when nothing is remembered."""
+        self.total += 1
+        if self._most <= 0:
+            return None
+        record = closed_connection(connection, subs_most=self.subs_most)
+        self._records.append(record)
+        if record.subs:
+            self._with_subs.append(record)
+            self.subs_held += len(record.subs)
+        self._forget_oldest()
+        return record
+
+    def _forget_oldest(self) -> None:
+        while len(self._records) > self._most:
+            gone = self._records.popleft()
+            if self._with_subs and self._with_subs[0] is gone:
+                self._with_subs.popleft()
+                self.subs_held -= len(gone.subs)
+        while self.subs_held > self.subs_most:
+            oldest = self._with_subs.popleft()
+            self.subs_held -= len(oldest.subs)
+            oldest.subs = []

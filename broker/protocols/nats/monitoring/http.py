@@ -1,0 +1,250 @@
+"""The monitoring door: pages that NATS tools and load balancers read, over HTTP.
+
+What is on them is made elsewhere; here are paths, statuses, headers and JSONP, as nats-server
+has them. Whoever builds the server may add pages (`/metrics` is one).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import posixpath
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from broker import __version__, limits
+from broker.protocols.nats.monitoring import errors as errors_monitor
+from broker.protocols.nats.monitoring import options
+from broker.protocols.nats.monitoring.accountz import accountz, accstatz
+from broker.protocols.nats.monitoring.health import jsz
+from broker.protocols.nats.monitoring.leafz import gatewayz, leafz, routez
+from broker.protocols.nats.monitoring.options import PageError, Query
+from broker.protocols.nats.monitoring.process import stacks
+from broker.protocols.nats.monitoring.text import encode
+from broker.protocols.nats.auth.passwords import same
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from broker.protocols.nats.monitoring.lists import LongPage
+    from broker.protocols.nats.monitoring.pages import MonitorPages
+
+    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+    Json = dict[str, Any]
+
+_TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
+_NO_SNIFF: Final = {"X-Content-Type-Options": "nosniff"}
+_CALLBACK: Final = re.compile(r"[A-Za-z_$][\w$.]{0,99}", re.ASCII)
+# The front page: path and what it leads to.
+_LINKS: Final = (
+    ("/varz", "General"),
+    ("/jsz", "JetStream"),
+    ("/connz", "Connections"),
+    ("/accountz", "Accounts"),
+    ("/accstatz", "Account Stats"),
+    ("/subsz", "Subscriptions"),
+    ("/routez", "Routes"),
+    ("/leafz", "LeafNodes"),
+    ("/gatewayz", "Gateways"),
+    ("/raftz", "Raft Groups"),
+    ("/healthz", "Health Probe"),
+)
+_FRONT: Final = """<!doctype html>
+<html lang="en">
+<head><title>{name}</title>
+<style>
+body {{ font-family: system-ui, sans-serif; margin: 2rem }}
+a {{ display: block; padding: .2rem .5rem; color: #334; text-decoration: none }}
+a:hover {{ color: #33c }}
+</style></head>
+<body>
+<h1>Twinwire {version}</h1>
+<p>{name}, at the level of nats-server {level}</p>
+{links}
+</body>
+</html>
+"""
+
+
+class MonitorHttp:
+    """The handlers of one server's door, or of its two: plain and HTTPS."""
+
+    def __init__(
+        self,
+        pages: MonitorPages,
+        more: Mapping[str, Handler] | None = None,
+        *,
+        base: str = "",
+        login: tuple[str, str] | None = None,
+    ) -> None:
+        """`more`: further paths. `login`: the only user and the password; None: anybody."""
+        self.pages = pages
+        self.more = dict(more or {})
+        self.base = base.rstrip("/")
+        self.login = login
+
+    def app(self) -> web.Application:
+        """All of it, for one listening socket."""
+        server = self.pages.server
+        app = web.Application(middlewares=[self._guard])
+        simple: dict[str, Callable[[Query], Json]] = {
+            "/varz": lambda _query: self.pages.varz(),
+            "/routez": lambda query: routez(server, options.RoutezOptions.from_query(query)),
+            "/gatewayz": lambda query: gatewayz(server, options.GatewayzOptions.from_query(query)),
+            "/leafz": lambda query: leafz(server, options.LeafzOptions.from_query(query)),
+            "/accountz": lambda query: accountz(server, options.AccountzOptions.from_query(query)),
+            "/accstatz": lambda query: accstatz(server, options.AccstatzOptions.from_query(query)),
+            "/jsz": lambda query: jsz(server, options.JszOptions.from_query(query)),
+        }
+        add = app.router.add_get
+        for path, build in simple.items():
+            add(self.base + path, self._simple(path, build))
+        add(self.base + "/subsz", self._subsz)
+        add(self.base + "/subscriptionsz", self._subsz)
+        add(self.base + "/connz", self._connz)
+        add(self.base + "/healthz", self._healthz)
+        add(self.base + "/stacksz", self._stacksz)
+        add(self.base + "/ipqueuesz", self._ipqueuesz)
+        add(self.base + "/raftz", self._raftz)
+        add(self.base or "/", self._front)
+        for path, handler in self.more.items():
+            add(self.base + path, handler)
+        return app
+
+    # --- every request
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self.login is not None and not self._knows(request):
+            headers = {"WWW-Authenticate": 'Basic realm="monitoring", charset="UTF-8"'}
+            return web.Response(status=401, text=errors_monitor.LOGIN, headers=headers)
+        fault = request.match_info.http_exception
+        if fault is not None and fault.status == 404:
+            clean = posixpath.normpath("/" + request.path.lstrip("/"))
+            if "//" in request.path and clean != request.path:
+                asked = request.rel_url.raw_query_string
+                where = quote(clean) + (f"?{asked}" if asked else "")
+                return web.Response(
+                    status=301,
+                    text=f'<a href="{html.escape(where)}">Moved Permanently</a>.\n\n',
+                    content_type="text/html",
+                    headers={"Location": where},
+                )
+            return web.Response(
+                status=404, body=errors_monitor.NOT_FOUND.encode(), headers=_TEXT | _NO_SNIFF
+            )
+        try:
+            return await handler(request)
+        except PageError as error:
+            return web.Response(status=400, body=_bytes(str(error)), headers=_TEXT)
+
+    def _knows(self, request: web.Request) -> bool:
+        assert self.login is not None
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        try:
+            user, colon, password = base64.b64decode(given).partition(b":")
+        except (binascii.Error, ValueError):
+            return False
+        known = same(self.login[0], user.decode("utf-8", "surrogateescape"))
+        matches = same(self.login[1], password.decode("utf-8", "surrogateescape"))
+        return scheme.lower() == "basic" and bool(colon) and known and matches
+
+    # --- pages
+
+    def _simple(self, path: str, build: Callable[[Query], Json]) -> Handler:
+        async def serve(request: web.Request) -> web.StreamResponse:
+            self.pages.requests[path] += 1
+            return json_answer(request, encode(build(Query(request.query))))
+
+        return serve
+
+    async def _connz(self, request: web.Request) -> web.StreamResponse:
+        asked = options.ConnzOptions.from_query(Query(request.query))
+        self.pages.requests["/connz"] += 1
+        return await _long(request, self.pages.connz(asked), private=asked.auth)
+
+    async def _subsz(self, request: web.Request) -> web.StreamResponse:
+        self.pages.requests["/subsz"] += 1
+        found = self.pages.subsz(options.SubszOptions.from_query(Query(request.query)))
+        if not found.shown:
+            return json_answer(request, encode(found.counts))
+        return await _long(request, found.page)
+
+    async def _healthz(self, request: web.Request) -> web.StreamResponse:
+        self.pages.requests["/healthz"] += 1
+        health = self.pages.healthz(options.HealthzOptions.from_query(Query(request.query)))
+        return json_answer(request, encode(health.page, indent=False), health.status)
+
+    async def _stacksz(self, request: web.Request) -> web.StreamResponse:
+        return json_answer(request, stacks())
+
+    async def _ipqueuesz(self, request: web.Request) -> web.StreamResponse:
+        Query(request.query).boolean("all")
+        return json_answer(request, b"{}")  # work is not queued between threads here
+
+    async def _raftz(self, _request: web.Request) -> web.StreamResponse:
+        return web.Response(status=404, text=errors_monitor.NO_RAFT)
+
+    async def _front(self, _request: web.Request) -> web.StreamResponse:
+        self.pages.requests["/"] += 1
+        paths = (*_LINKS, *((path, path.lstrip("/")) for path in self.more))
+        links = "\n".join(f'<a href=".{self.base}{path}">{name}</a>' for path, name in paths)
+        page = _FRONT.format(
+            name=html.escape(self.pages.server.server_name),
+            version=html.escape(__version__),
+            level=limits.NATS_VERSION,
+            links=links,
+        )
+        return web.Response(text=page, content_type="text/html")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _dressed(request: web.Request, private: bool) -> tuple[bytes, bytes, dict[str, str]]:
+    """What stands before and behind a page, and its headers; `private`: not for other sites."""
+    if private:
+        return (
+            b"",
+            b"",
+            {"Content-Type": "application/json", "Cache-Control": "no-store"} | _NO_SNIFF,
+        )
+    callback = request.query.get("callback", "")
+    # A name only: whatever else stands here would run in the page that asks.
+    if _CALLBACK.fullmatch(callback):
+        return callback.encode() + b"(", b")", {"Content-Type": "application/javascript"}
+    return b"", b"", {"Content-Type": "application/json", "Access-Control-Allow-Origin": "*"}
+
+
+def json_answer(request: web.Request, body: bytes, status: int = 200) -> web.Response:
+    """A page that is made already, as JSON, or as JSONP when a callback is named."""
+    before, behind, headers = _dressed(request, private=False)
+    return web.Response(status=status, body=before + body + behind, headers=headers)
+
+
+async def _long(
+    request: web.Request, page: LongPage, *, private: bool = False
+) -> web.StreamResponse:
+    """In one piece if it is not that long after all, else piece by piece as it is read."""
+    before, behind, headers = _dressed(request, private)
+    ready = bytearray(before)
+    answer: web.StreamResponse | None = None
+    async for part in page.parts():
+        ready += part
+        if len(ready) < limits.MONITOR_PIECE:
+            continue
+        if answer is None:
+            answer = web.StreamResponse(headers=headers)
+            await answer.prepare(request)
+        await answer.write(bytes(ready))
+        ready.clear()
+    ready += behind
+    if answer is None:
+        return web.Response(body=bytes(ready), headers=headers)
+    await answer.write_eof(bytes(ready))
+    return answer

@@ -1,0 +1,62 @@
+"""What the tokens of operator mode add to the pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from broker import limits
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.monitoring.text import filled, rfc3339
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.auth.jwt.accounts import Account
+    from broker.protocols.nats.views import ServerView
+
+# The order of a token's own claims on a page.
+_CLAIMS: Final = ("aud", "exp", "jti", "iat", "iss", "name", "nbf", "sub")
+
+
+def payload(token: str) -> dict[str, Any]:
+    """What a token says, as it says it; {} when it is none."""
+    parts = token.split(".")
+    try:
+        said = orjson.loads(nkeys.from_base64(parts[1]))
+    except (IndexError, ValueError):
+        return {}
+    if not isinstance(said, dict):
+        return {}
+    return {name: said[name] for name in _CLAIMS if name in said} | said
+
+
+def known(server: ServerView, name: str) -> Account | None:
+    """The account's token and what came of it; None where accounts have none."""
+    if server.operator is None:
+        return None
+    found: Account | None = server.operator.tokens.accounts.get(name)
+    return found
+
+
+def account_facts(account: Account) -> dict[str, Any]:
+    """Between the imports and the statistics of /accountz."""
+    claims, body = account.token.claims, account.token.body
+    revoked = {key: rfc3339(at * limits.SECOND) for key, at in body.revocations.items()}
+    return filled(
+        {
+            "jwt": account.token.text,
+            "issuer_key": claims.iss,
+            "name_tag": claims.name,
+            "tags": list(body.tags),
+            "decoded_jwt": payload(account.token.text),
+            "revoked_user": revoked,
+        }
+    )
+
+
+def operator_facts(server: ServerView) -> dict[str, Any]:
+    """Of /varz."""
+    told = server.settings.resolver
+    texts = list(told.operators) if told is not None else []
+    claims = [payload(text) for text in texts]
+    return filled({"trusted_operators_jwt": texts, "trusted_operators_claim": claims})

@@ -1,0 +1,76 @@
+"""/leafz, /routez, /gatewayz: other servers. We have no routes and no gateways."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from broker import limits
+from broker.protocols.nats.monitoring.options import GatewayzOptions, LeafzOptions, RoutezOptions
+from broker.protocols.nats.monitoring.text import rfc3339, round_trip, text
+from broker.protocols.nats.views import links
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.views import Link, ServerView
+
+
+def leafz(server: ServerView, options: LeafzOptions) -> dict[str, Any]:
+    """Servers that joined us as leafs, and those that we joined."""
+    shown = [
+        link
+        for link in links(server)
+        if not options.account
+        or (link.account is not None and link.account.name == options.account)
+    ]
+    return {
+        "server_id": server.server_id,
+        "now": rfc3339(time.time_ns()),
+        "leafnodes": len(shown),
+        "leafs": [_leaf(link, subscriptions=options.subscriptions) for link in shown],
+    }
+
+
+def _leaf(link: Link, *, subscriptions: bool) -> dict[str, Any]:
+    page = leaf_facts(link)
+    if subscriptions and link.subscriptions:
+        listed = link.list_subs(limits.MONITOR_SUBSCRIPTIONS_MAX)
+        page["subscriptions_list"] = [text(sub[0]) for sub in listed]
+    return page
+
+
+def leaf_facts(link: Link) -> dict[str, Any]:
+    """One of them, without its subscriptions."""
+    return {
+        "name": link.remote_name,
+        "is_spoke": link.is_spoke,
+        "account": link.account.name if link.account is not None else "",
+        "ip": link.host,
+        "port": link.port,
+        "rtt": round_trip(link.rtt_ns),
+        "in_msgs": link.in_msgs,
+        "out_msgs": link.out_msgs,
+        "in_bytes": link.in_bytes,
+        "out_bytes": link.out_bytes,
+        "subscriptions": link.subscriptions,
+    }
+
+
+def routez(server: ServerView, _options: RoutezOptions) -> dict[str, Any]:
+    """None, ever."""
+    return {
+        "server_id": server.server_id,
+        "server_name": server.server_name,
+        "now": rfc3339(time.time_ns()),
+        "num_routes": 0,
+        "routes": [],
+    }
+
+
+def gatewayz(server: ServerView, _options: GatewayzOptions) -> dict[str, Any]:
+    """None, ever."""
+    return {
+        "server_id": server.server_id,
+        "now": rfc3339(time.time_ns()),
+        "outbound_gateways": {},
+        "inbound_gateways": {},
+    }

@@ -1,0 +1,296 @@
+"""What can be asked of each monitoring page, from a query string or from the JSON of a request.
+
+Fields have the names of the JSON. A query has other names for some of them, and is checked in the
+original's order: the first mistake is the one that is told.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from broker import errors
+from broker.protocols.nats.monitoring import errors as errors_monitor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE: Final = frozenset({"", "0", "f", "F", "FALSE", "false", "False"})
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_UNSIGNED: Final = re.compile(r"[0-9]+", re.ASCII)
+_INT_MAX: Final = 2**63
+
+OPEN, CLOSED, ANY = range(3)  # `state`
+_STATES: Final = {"": OPEN, "open": OPEN, "closed": CLOSED, "any": ANY, "all": ANY}
+
+
+class PageError(ValueError):
+    """A page cannot be made from these options; the text is for whoever asked."""
+
+
+class Query:
+    """The part of a URL behind the `?`."""
+
+    def __init__(self, query: Mapping[str, str]) -> None:
+        self._query = query
+
+    def text(self, name: str) -> str:
+        """As it was written; the first one if there are several."""
+        return self._query.get(name, "")
+
+    def boolean(self, name: str) -> bool:
+        """One of Go's words for it."""
+        value = self.text(name)
+        if value in _TRUE:
+            return True
+        if value in _FALSE:
+            return False
+        raise PageError(errors_monitor.BOOLEAN.format(name, _quote(value), errors_monitor.SYNTAX))
+
+    def integer(self, name: str) -> int:
+        """Signed, 64 bits; 0 when there is none."""
+        value = self.text(name)
+        if not value:
+            return 0
+        return self._number(name, value, _INTEGER, _INT_MAX, errors_monitor.INTEGER)
+
+    def unsigned(self, name: str) -> int:
+        """Unsigned, 64 bits."""
+        value = self.text(name)
+        if not value:
+            return 0
+        return self._number(name, value, _UNSIGNED, 2 * _INT_MAX, errors_monitor.UNSIGNED)
+
+    @staticmethod
+    def _number(name: str, value: str, shape: re.Pattern[str], bound: int, error: str) -> int:
+        if not shape.fullmatch(value):
+            raise PageError(error.format(name, _quote(value), errors_monitor.SYNTAX))
+        digits = value.lstrip("+-").lstrip("0") or "0"
+        # a long row of digits is not even looked at: int() would refuse or take its time
+        found = int(digits) * (-1 if value[0] == "-" else 1) if len(digits) < 30 else 2 * bound
+        if not -bound <= found < bound:
+            raise PageError(error.format(name, _quote(value), errors_monitor.RANGE))
+        return found
+
+    def state(self) -> int:
+        """Of connections: those that are there, those that are gone."""
+        value = self.text("state")
+        state = _STATES.get(value.lower())
+        if state is None:
+            raise PageError(errors_monitor.STATE.format(value))
+        return state
+
+    def subs(self) -> tuple[bool, bool]:
+        """Are subscriptions wanted, and with details?"""
+        if self.text("subs").lower() == "detail":
+            return False, True
+        return self.boolean("subs"), False
+
+
+def _quote(value: str) -> str:
+    return errors.go_quote(value.encode("utf-8", "surrogateescape"))
+
+
+class _FromJson:
+    """Made from the fields of a JSON object that was checked before."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Self:
+        """Fields that are not there keep their defaults; others are none of ours."""
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        return cls(**{name: given[key] for name in names if (key := _key(name)) in given})
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-") if name.startswith("js_") else name
+
+
+@dataclass(frozen=True, slots=True)
+class VarzOptions(_FromJson):
+    """/varz has none."""
+
+    @classmethod
+    def from_query(cls, _query: Query) -> VarzOptions:
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class ConnzOptions(_FromJson):
+    """/connz."""
+
+    sort: str = ""
+    auth: bool = False
+    subscriptions: bool = False
+    subscriptions_detail: bool = False
+    offset: int = 0
+    limit: int = 0
+    cid: int = 0
+    mqtt_client: str = ""
+    state: int = OPEN
+    user: str = ""
+    acc: str = ""
+    filter_subject: str = ""
+
+    @classmethod
+    def from_query(cls, query: Query) -> ConnzOptions:
+        auth = query.boolean("auth")
+        subs, detail = query.subs()
+        return cls(
+            sort=query.text("sort"),
+            auth=auth,
+            subscriptions=subs,
+            subscriptions_detail=detail,
+            offset=query.integer("offset"),
+            limit=query.integer("limit"),
+            cid=query.unsigned("cid"),
+            state=query.state(),
+            user=query.text("user"),
+            acc=query.text("acc"),
+            mqtt_client=query.text("mqtt_client"),
+            filter_subject=query.text("filter_subject"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SubszOptions(_FromJson):
+    """/subsz."""
+
+    offset: int = 0
+    limit: int = 0
+    subscriptions: bool = False
+    account: str = ""
+    test: str = ""
+
+    @classmethod
+    def from_query(cls, query: Query) -> SubszOptions:
+        return cls(
+            subscriptions=query.boolean("subs"),
+            offset=query.integer("offset"),
+            limit=query.integer("limit"),
+            account=query.text("acc"),
+            test=query.text("test"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RoutezOptions(_FromJson):
+    """/routez."""
+
+    subscriptions: bool = False
+    subscriptions_detail: bool = False
+
+    @classmethod
+    def from_query(cls, query: Query) -> RoutezOptions:
+        return cls(*query.subs())
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayzOptions(_FromJson):
+    """/gatewayz."""
+
+    name: str = ""
+    accounts: bool = False
+    account_name: str = ""
+
+    @classmethod
+    def from_query(cls, query: Query) -> GatewayzOptions:
+        return cls(
+            accounts=query.boolean("accs"),
+            name=query.text("gw_name"),
+            account_name=query.text("acc_name"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeafzOptions(_FromJson):
+    """/leafz."""
+
+    subscriptions: bool = False
+    account: str = ""
+
+    @classmethod
+    def from_query(cls, query: Query) -> LeafzOptions:
+        return cls(query.boolean("subs"), query.text("acc"))
+
+
+@dataclass(frozen=True, slots=True)
+class AccountzOptions(_FromJson):
+    """/accountz."""
+
+    account: str = ""
+
+    @classmethod
+    def from_query(cls, query: Query) -> AccountzOptions:
+        return cls(query.text("acc"))
+
+
+@dataclass(frozen=True, slots=True)
+class AccstatzOptions(_FromJson):
+    """/accstatz."""
+
+    accounts: tuple[str, ...] = ()  # none: all
+    include_unused: bool = False
+
+    @classmethod
+    def from_query(cls, query: Query) -> AccstatzOptions:
+        return cls(include_unused=query.boolean("unused"))
+
+
+@dataclass(frozen=True, slots=True)
+class JszOptions(_FromJson):
+    """/jsz."""
+
+    account: str = ""
+    accounts: bool = False
+    streams: bool = False
+    consumer: bool = False
+    config: bool = False
+    leader_only: bool = False
+    offset: int = 0
+    limit: int = 0
+    raft: bool = False
+    stream_leader_only: bool = False
+
+    @classmethod
+    def from_query(cls, query: Query) -> JszOptions:
+        return cls(
+            accounts=query.boolean("accounts"),
+            streams=query.boolean("streams"),
+            consumer=query.boolean("consumers"),
+            config=query.boolean("config"),
+            offset=query.integer("offset"),
+            limit=query.integer("limit"),
+            leader_only=query.boolean("leader-only"),
+            raft=query.boolean("raft"),
+            stream_leader_only=query.boolean("stream-leader-only"),
+            account=query.text("acc"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HealthzOptions(_FromJson):
+    """/healthz."""
+
+    js_enabled: bool = False
+    js_enabled_only: bool = False
+    js_server_only: bool = False
+    account: str = ""
+    stream: str = ""
+    consumer: str = ""
+    details: bool = False
+
+    @classmethod
+    def from_query(cls, query: Query) -> HealthzOptions:
+        return cls(
+            js_enabled=query.boolean("js-enabled"),
+            js_enabled_only=query.boolean("js-enabled-only"),
+            js_server_only=query.boolean("js-server-only"),
+            details=query.boolean("details"),
+            account=query.text("account"),
+            stream=query.text("stream"),
+            consumer=query.text("consumer"),
+        )

@@ -1,0 +1,76 @@
+"""All pages of one server by name: the monitoring door and the system account show the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from broker.protocols.nats.monitoring import options
+from broker.protocols.nats.monitoring.accountz import account_info, accountz, accstatz
+from broker.protocols.nats.monitoring.connz import connz
+from broker.protocols.nats.monitoring.health import Health, healthz, jsz
+from broker.protocols.nats.monitoring.leafz import gatewayz, leafz, routez
+from broker.protocols.nats.monitoring.options import PageError
+from broker.protocols.nats.monitoring.process import Clock, CpuMeter
+from broker.protocols.nats.monitoring.subsz import Subsz, subsz
+from broker.protocols.nats.monitoring.varz import varz
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from broker.protocols.nats.monitoring.lists import LongPage
+    from broker.protocols.nats.views import ServerView
+
+    Json = dict[str, Any]
+
+__all__ = ["MonitorPages", "PageError"]
+
+
+def _all_is_well() -> str | None:
+    return None
+
+
+class MonitorPages:
+    """Each is made when it is asked for; PageError when its options make no sense."""
+
+    def __init__(self, server: ServerView, broken: Callable[[], str | None] = _all_is_well) -> None:
+        """`broken` says what is wrong with the rest of this process, or None."""
+        self.server = server
+        self.broken = broken
+        self.requests: Counter[str] = Counter()  # over HTTP, by path
+        self.cpu = CpuMeter()
+        self.clock = Clock()
+        self._named: dict[str, Callable[[Mapping[str, Any]], Json]] = {
+            "VARZ": lambda _given: self.varz(),
+            "CONNZ": lambda given: self.connz(options.ConnzOptions.from_json(given)).whole(),
+            "SUBSZ": lambda given: self.subsz(options.SubszOptions.from_json(given)).whole(),
+            "ROUTEZ": lambda given: routez(server, options.RoutezOptions.from_json(given)),
+            "GATEWAYZ": lambda given: gatewayz(server, options.GatewayzOptions.from_json(given)),
+            "LEAFZ": lambda given: leafz(server, options.LeafzOptions.from_json(given)),
+            "ACCOUNTZ": lambda given: accountz(server, options.AccountzOptions.from_json(given)),
+            "ACCSTATZ": lambda given: accstatz(server, options.AccstatzOptions.from_json(given)),
+            "INFO": lambda given: account_info(server, given.get("account", "")),
+            "JSZ": lambda given: jsz(server, options.JszOptions.from_json(given)),
+            "HEALTHZ": self._health,
+        }
+
+    def page(self, name: str, given: Mapping[str, Any]) -> Json:
+        """What a request in the system account is answered; `given` is its JSON, checked."""
+        return self._named[name](given)
+
+    def varz(self) -> Json:
+        return varz(self.server, self.cpu, self.requests)
+
+    def connz(self, asked: options.ConnzOptions) -> LongPage:
+        return connz(self.server, asked, self.clock)
+
+    def subsz(self, asked: options.SubszOptions) -> Subsz:
+        return subsz(self.server, asked)
+
+    def healthz(self, asked: options.HealthzOptions) -> Health:
+        return healthz(self.server, asked, self.broken)
+
+    def _health(self, given: Mapping[str, Any]) -> Json:
+        health = self.healthz(options.HealthzOptions.from_json(given))
+        status, *rest = health.page.items()
+        return dict([status, ("status_code", health.code), *rest])

@@ -1,0 +1,114 @@
+"""/subsz: how many subscriptions there are, how well the routers do, and who they belong to."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from broker.protocols.nats.monitoring import errors as errors_monitor
+from broker import limits
+from broker.routing.survey import count_local, fanout, takers, window
+from broker.protocols.nats.monitoring.connz import detail
+from broker.protocols.nats.monitoring.lists import LongPage
+from broker.protocols.nats.monitoring.options import PageError, SubszOptions
+from broker.protocols.nats.monitoring.subjects import is_literal
+from broker.protocols.nats.monitoring.text import number, rfc3339
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from broker.routing.router import Router
+    from broker.protocols.nats.views import AccountView, ServerView
+
+
+@dataclass(slots=True)
+class Subsz:
+    """The page; over HTTP only the counts are shown when no subscription is."""
+
+    page: LongPage
+    counts: dict[str, Any]
+    shown: int  # subscriptions
+
+    def whole(self) -> dict[str, Any]:
+        """The page at once."""
+        return self.page.whole() if self.shown else self.page.head
+
+
+def counts(routers: Iterable[Router]) -> dict[str, Any]:
+    """What several routers count, together."""
+    size = inserts = removes = matches = hits = cached = total = widest = 0
+    for router in routers:
+        size += router.size
+        inserts += router.inserts
+        removes += router.removes
+        matches += router.matches
+        hits += router.cache_hits
+        answers, subscriptions, most = fanout(router)
+        cached += answers
+        total += subscriptions
+        widest = max(widest, most)
+    return {
+        "num_subscriptions": size,
+        "num_cache": cached,
+        "num_inserts": inserts,
+        "num_removes": removes,
+        "num_matches": matches,
+        "cache_hit_rate": number(hits / matches) if matches else 0,
+        "max_fanout": widest,
+        "avg_fanout": number(total / cached) if cached else 0,
+    }
+
+
+def subsz(server: ServerView, options: SubszOptions) -> Subsz:
+    """PageError when `test` is no subject to publish to."""
+    if options.test and not is_literal(options.test):
+        raise PageError(errors_monitor.TEST_SUBJECT.format(options.test))
+    limit = options.limit if options.limit > 0 else limits.MONITOR_SUBSCRIPTIONS
+    offset = max(0, options.offset)
+    accounts = [
+        account for account in server.accounts.values() if options.account in ("", account.name)
+    ]
+    test = options.test.encode("utf-8", "replace")
+    most = min(limit, limits.MONITOR_SUBSCRIPTIONS_MAX)
+    found = 0
+    if options.subscriptions:
+        found = sum(_size(account.router, test) for account in accounts)
+    shown = max(0, min(found - offset, most))
+    counted = counts(account.router for account in accounts)
+    head = {"server_id": server.server_id, "now": rfc3339(time.time_ns())} | counted
+    head |= {"total": shown, "offset": offset, "limit": limit}
+    return Subsz(
+        LongPage(head, "subscriptions_list", _entries(accounts, test, offset, shown)),
+        counted,
+        shown,
+    )
+
+
+def _size(router: Router, test: bytes) -> int:
+    """Subscriptions of our own clients; what stands for other servers is shown by /leafz."""
+    return len(takers(router, test, local=True)) if test else count_local(router)
+
+
+def _entries(
+    accounts: list[AccountView], test: bytes, skip: int, most: int
+) -> Iterator[dict[str, Any]]:
+    """`most` of them behind the first `skip`, taken from the routers a few at a time."""
+    for account in accounts:
+        size = _size(account.router, test)
+        while skip < size and most > 0:
+            step = min(most, limits.MONITOR_LISTED)
+            if test:
+                seen = takers(account.router, test, local=True)[skip : skip + step]
+            else:
+                seen = window(account.router, skip, step, local=True)
+            if not seen:
+                break  # some went away meanwhile
+            for subject, queue, sid, sink, delivered, limit, _far in seen:
+                # what the server itself listens to has no connection
+                cid = getattr(sink, "client_id", 0)
+                sub = (subject, queue, sid, delivered, limit)
+                yield detail(sub, cid, account.name)
+            skip += len(seen)
+            most -= len(seen)
+        skip = max(0, skip - size)

@@ -1,0 +1,133 @@
+"""What stands around everything the system account says: who says it, when, in which order."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import snappy  # type: ignore[import-untyped]
+
+from broker.protocols.nats.monitoring.text import encode as json_of
+from broker.protocols.nats.monitoring.text import rfc3339
+
+_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_BASE: Final = len(_DIGITS)
+_PREFIX_CHARS: Final = 12
+_SEQUENCE_CHARS: Final = 10
+_STEP_MIN, _STEP_MAX = 33, 333
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """The part of the server block that stays."""
+
+    name: str
+    host: str  # as INFO says it
+    server_id: str
+    version: str
+    cluster: str = ""
+    domain: str = ""
+    tags: tuple[str, ...] = ()
+
+
+class Envelope:
+    """Makes server blocks and the heads of events."""
+
+    def __init__(self, who: Who) -> None:
+        self.sequence = 0
+        self.ids = EventIds()
+        self.use(who)
+
+    def use(self, who: Who) -> None:
+        """Be this one from now on."""
+        self.who = who
+        tags = tuple(dict.fromkeys(t for tag in who.tags if (t := tag.strip().lower())))
+        self.tags = frozenset(tags)
+        optional = {"cluster": who.cluster, "domain": who.domain}
+        self._head: Json = {"name": who.name, "host": who.host, "id": who.server_id}
+        self._head.update({name: value for name, value in optional.items() if value})
+        self._head["ver"] = who.version
+        if tags:
+            self._head["tags"] = tags
+        self._head.update(jetstream=False, flags=0)
+
+    def server(self) -> Json:
+        """The block of the next message."""
+        self.sequence += 1
+        return {**self._head, "seq": self.sequence, "time": rfc3339(time.time_ns())}
+
+    def event(self, kind: str, wall_ns: int = 0) -> Json:
+        """The first keys of an advisory."""
+        return {
+            "type": f"io.nats.server.advisory.v1.{kind}",
+            "id": self.ids.next(),
+            "timestamp": rfc3339(wall_ns or time.time_ns()),
+        }
+
+
+class EventIds:
+    """22 characters that nobody else has: a random head and a number that grows."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self.head = "".join(secrets.choice(_DIGITS) for _ in range(_PREFIX_CHARS))
+        self.number = secrets.randbelow(_BASE**_SEQUENCE_CHARS)
+        self.step = _STEP_MIN + secrets.randbelow(_STEP_MAX - _STEP_MIN)
+
+    def next(self) -> str:
+        self.number += self.step
+        if self.number >= _BASE**_SEQUENCE_CHARS:
+            self._start()
+        digits, rest = [], self.number
+        for _ in range(_SEQUENCE_CHARS):
+            rest, digit = divmod(rest, _BASE)
+            digits.append(_DIGITS[digit])
+        return self.head + "".join(reversed(digits))
+
+
+def encode(value: object) -> bytes:
+    """As JSON on one line."""
+    return json_of(value, indent=False)
+
+
+# --- answers that are compressed --------------------------------------------------------------
+
+_ACCEPT: Final = b"\r\nAccept-Encoding:"
+
+
+def accepted_encoding(headers: bytes) -> str:
+    """Which of our encodings a request's headers name; "identity" for others, "" for none."""
+    at = headers.find(_ACCEPT)
+    if at < 0:
+        return ""
+    value = headers[at + len(_ACCEPT) :].partition(b"\r\n")[0].strip(b" ").lower()
+    if b"snappy" in value or b"s2" in value:
+        return "snappy"
+    if b"gzip" in value:
+        return "gzip"
+    return "identity" if value else ""
+
+
+def content_encoding(encoding: str) -> bytes:
+    """The headers of an answer in that encoding."""
+    return b"NATS/1.0\r\nContent-Encoding: %b\r\n\r\n" % encoding.encode() if encoding else b""
+
+
+def pack(body: bytes, encoding: str) -> bytes:
+    """The body in that encoding; snappy is its framing format."""
+    if encoding == "gzip":
+        packed = io.BytesIO()
+        with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream:
+            stream.write(body)
+        return packed.getvalue()
+    if encoding == "snappy":
+        return bytes(snappy.StreamCompressor().compress(body))
+    return body

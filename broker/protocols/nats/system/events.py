@@ -1,0 +1,281 @@
+"""What the system account tells by itself: statistics, and who comes and goes.
+
+Nothing is built before the router has said that somebody listens. What happens while a message is
+routed or a session ends is only noted; the events go out from the backlog.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker import errors, limits
+from broker.protocols.nats.monitoring.text import rfc3339
+from broker.protocols.nats.wire.options import ClientOptions
+from broker.protocols.nats.settings import GLOBAL_ACCOUNT
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.auth.authenticator import Identity
+    from broker.protocols.nats.system_view import (
+        AccountView,
+        Backlog,
+        Clock,
+        Json,
+        SessionView,
+        Station,
+        Timer,
+    )
+
+HIDDEN = "[REDACTED]"
+_CLIENT_TYPES = {"STANDARD": "nats", "IN_PROCESS": "nats", "WEBSOCKET": "websocket"}
+_LEAF = "LEAFNODE"
+# Of /varz, in the order and by the names that a STATSZ has for them.
+_STATSZ = ("start", "mem", "cores", "cpu", "connections", "total_connections")
+
+
+def raw_user(session: SessionView) -> str:
+    """How the client named itself, or how the server knows it; a token is a secret."""
+    options, identity = session.options, session.identity
+    known = identity.user if identity is not None else ""
+    if options is None or (identity is not None and identity.key.startswith("jwt:")):
+        return known
+    if options.nkey or options.user:
+        return options.nkey or options.user
+    if options.jwt:
+        return known
+    return HIDDEN if options.token else known
+
+
+def client_block(session: SessionView, account: str, *, gone_ns: int = 0) -> Json:
+    """The client of an advisory; what is empty is left out."""
+    options, identity = session.options or ClientOptions(), session.identity
+    is_leaf = session.kind.startswith(_LEAF)
+    block: Json = {
+        "start": rfc3339(session.start_ns),
+        "host": session.host,
+        "id": session.client_id,
+        "acc": account,
+        "user": raw_user(session),
+        "name": options.name,
+        "lang": options.lang,
+        "ver": options.version,
+        "rtt": session.rtt_ns if gone_ns else 0,
+        "stop": rfc3339(gone_ns) if gone_ns else "",
+        "jwt": _shown_jwt(options, identity),
+        "issuer_key": identity.issuer_key if identity is not None else "",
+        "name_tag": identity.name_tag if identity is not None else "",
+        "tags": identity.tags if identity is not None else (),
+        "kind": "Leafnode" if is_leaf else "Client",
+        "client_type": "" if is_leaf else _CLIENT_TYPES.get(session.kind, "nats"),
+    }
+    return {name: value for name, value in block.items() if value}
+
+
+def _shown_jwt(options: ClientOptions, identity: Identity | None) -> str:
+    """The token of one who was let in. What a refused client sent may be a bearer's: a secret."""
+    if identity is not None:
+        return identity.jwt
+    return HIDDEN if options.jwt else ""
+
+
+class _Gone(NamedTuple):
+    """One that is gone, or was not let in."""
+
+    home: AccountView  # where this is told
+    subject: bytes
+    session: SessionView
+    account: str
+    reason: str
+    wall_ns: int
+
+
+class Events:
+    """Sends them for one server."""
+
+    def __init__(self, station: Station, backlog: Backlog, clock: Clock) -> None:
+        self.station = station
+        self.server = station.server
+        self.account = station.account
+        self.envelope = station.envelope
+        self.pages = station.pages
+        self.backlog = backlog
+        self.clock = clock
+        name = self.envelope.who.server_id
+        self._statsz = f"$SYS.SERVER.{name}.STATSZ".encode()
+        self._auth_error = f"$SYS.SERVER.{name}.CLIENT.AUTH.ERR".encode()
+        self._telling: set[str] = set()  # accounts whose connections will be told
+        self._beats: dict[str, int] = {}  # account -> when they are told again, oldest first
+        self._statsz_timer: Timer | None = None
+        self._beat_timer: Timer | None = None
+        self._statsz_pause_ns = limits.NATS_STATSZ_FIRST
+        self._statsz_last_ns = 0
+
+    def start(self) -> None:
+        self._statsz_pause_ns = limits.NATS_STATSZ_FIRST
+        self._statsz_in(self._statsz_pause_ns)
+
+    def stop(self) -> None:
+        for timer in (self._statsz_timer, self._beat_timer):
+            if timer is not None:
+                timer.cancel()
+        self._statsz_timer = self._beat_timer = None
+        self._beats.clear()
+
+    def _now_ns(self) -> int:
+        return int(self.clock.time() * limits.SECOND)
+
+    def _wanted(self, subject: bytes, account: AccountView | None = None) -> bool:
+        return (account or self.account).interest(subject) > 0
+
+    # --- statistics -------------------------------------------------------------------------
+
+    def _statsz_in(self, ns: int) -> None:
+        self._statsz_timer = self.clock.call_later(ns / limits.SECOND, self._statsz_due)
+
+    def _statsz_due(self) -> None:
+        self._statsz_pause_ns = min(2 * self._statsz_pause_ns, limits.NATS_STATSZ)
+        apart_ns = min(limits.NATS_STATSZ_APART, self._statsz_pause_ns)
+        since_ns = self._now_ns() - self._statsz_last_ns
+        if self._statsz_last_ns and since_ns < apart_ns:
+            self._statsz_in(apart_ns - since_ns)
+            return
+        self._statsz_in(self._statsz_pause_ns)
+        self.send_statsz()
+
+    def send_statsz(self) -> None:
+        """To those who listen to it, at once."""
+        self._statsz_last_ns = self._now_ns()
+        if self._wanted(self._statsz):
+            self.station.publish(self._statsz, self.statsz())
+
+    def statsz(self) -> Json:
+        """The message, a server block included."""
+        page = self.pages.page("VARZ", {})
+        stats = {name: page[name] for name in _STATSZ}
+        accounts = self.server.accounts.values()
+        stats["active_accounts"] = sum(bool(a.sessions or a.leafs) for a in accounts)
+        stats["subscriptions"] = page["subscriptions"]
+        stats["sent"] = {"msgs": page["out_msgs"], "bytes": page["out_bytes"]}
+        stats["received"] = {"msgs": page["in_msgs"], "bytes": page["in_bytes"]}
+        stats["slow_consumers"] = page["slow_consumers"]
+        stats["active_servers"] = 1
+        return {"server": self.envelope.server(), "statsz": stats}
+
+    # --- who comes and goes -------------------------------------------------------------------
+
+    def connected(self, session: SessionView) -> None:
+        """A client or leaf has logged in."""
+        account = session.account
+        if account is None or account.name == GLOBAL_ACCOUNT:
+            return
+        self._changed(account)
+        subject = f"$SYS.ACCOUNT.{account.name}.CONNECT".encode()
+        if self._wanted(subject):
+            job = partial(self._connect, subject, session, account.name, time.time_ns())
+            self.backlog.add(job)
+
+    def _connect(self, subject: bytes, session: SessionView, account: str, wall_ns: int) -> None:
+        event = self.envelope.event("client_connect", wall_ns)
+        event["server"] = self.envelope.server()
+        event["client"] = client_block(session, account)
+        self.station.publish(subject, event)
+
+    def disconnected(self, session: SessionView, reason: str) -> None:
+        """One that had logged in is gone."""
+        account = session.account
+        if account is None or account.name == GLOBAL_ACCOUNT:
+            return
+        self._changed(account)
+        subject = f"$SYS.ACCOUNT.{account.name}.DISCONNECT".encode()
+        if self._wanted(subject):
+            self._gone(self.account, subject, session, account.name, reason)
+
+    def refused(
+        self,
+        session: SessionView,
+        reason: str = errors.NATS_CLOSED_AUTHENTICATION,
+        account: AccountView | None = None,
+    ) -> None:
+        """A login was turned down; `account` is where its owner hears of it, else the global."""
+        home = account or session.account or self.server.accounts.get(GLOBAL_ACCOUNT)
+        if home is not None and self._wanted(b"$SYS.ACCOUNT.CLIENT.AUTH.ERR", home):
+            self._gone(home, b"$SYS.ACCOUNT.CLIENT.AUTH.ERR", session, home.name, reason)
+        if self._wanted(self._auth_error):
+            name = session.account.name if session.account is not None else GLOBAL_ACCOUNT
+            failure = errors.NATS_CLOSED_AUTHENTICATION
+            self._gone(self.account, self._auth_error, session, name, failure)
+
+    def _gone(
+        self, home: AccountView, subject: bytes, session: SessionView, account: str, reason: str
+    ) -> None:
+        gone = _Gone(home, subject, session, account, reason, time.time_ns())
+        self.backlog.add(partial(self._disconnect, gone))
+
+    def _disconnect(self, gone: _Gone) -> None:
+        session = gone.session
+        if session.closed_because == errors.NATS_CLOSED_ACCOUNT_CONNECTIONS:
+            return  # what it said about itself was right
+        event = self.envelope.event("client_disconnect", gone.wall_ns)
+        event["server"] = self.envelope.server()
+        event["client"] = client_block(session, gone.account, gone_ns=gone.wall_ns)
+        # As the client sees it.
+        event["sent"] = {"msgs": session.in_msgs, "bytes": session.in_bytes}
+        event["received"] = {"msgs": session.out_msgs, "bytes": session.out_bytes}
+        event["reason"] = gone.reason
+        self.station.publish(gone.subject, event, gone.home)
+
+    # --- an account's connections ---------------------------------------------------------------
+
+    def _changed(self, account: AccountView) -> None:
+        """Tell how many there are now; several changes before it is said are one."""
+        self._beat_later(account)
+        name = account.name
+        if name in self._telling:
+            return
+        subjects = [
+            subject
+            for text in (f"$SYS.SERVER.ACCOUNT.{name}.CONNS", f"$SYS.ACCOUNT.{name}.SERVER.CONNS")
+            if self._wanted(subject := text.encode())
+        ]
+        if subjects and self.backlog.add(partial(self._tell, account, subjects)):
+            self._telling.add(name)
+
+    def _tell(self, account: AccountView, subjects: list[bytes]) -> None:
+        self._telling.discard(account.name)
+        event = self.account_event(account)
+        for subject in subjects:
+            event["server"] = self.envelope.server()
+            self.station.publish(subject, event)
+
+    def account_event(self, account: AccountView) -> Json:
+        """How many connections an account has, and its traffic."""
+        options: dict[str, Any] = {"accounts": (account.name,), "include_unused": True}
+        found = self.pages.page("ACCSTATZ", options)["account_statz"]
+        head = self.envelope.event("account_connections")
+        return {**head, "server": {}, **(found[0] if found else {"acc": account.name})}
+
+    def _beat_later(self, account: AccountView) -> None:
+        """Again after a while, unless there is nobody left by then."""
+        self._beats.pop(account.name, None)
+        self._beats[account.name] = self._now_ns() + limits.NATS_ACCOUNT_BEAT
+        if self._beat_timer is None:
+            self._arm_beat()
+
+    def _arm_beat(self) -> None:
+        self._beat_timer = None
+        if self._beats:
+            wait_ns = max(0, next(iter(self._beats.values())) - self._now_ns())
+            self._beat_timer = self.clock.call_later(wait_ns / limits.SECOND, self._beat)
+
+    def _beat(self) -> None:
+        """One account of those whose time has come; the next one has its own turn."""
+        self._beat_timer = None
+        name, due_ns = next(iter(self._beats.items()))
+        if due_ns <= self._now_ns():
+            del self._beats[name]
+            account = self.server.accounts.get(name)
+            if account is not None and (account.sessions or account.leafs):
+                self._changed(account)
+        if self._beat_timer is None:
+            self._arm_beat()

@@ -1,0 +1,169 @@
+"""The system account: what the server tells about itself, and what it can be asked.
+
+A server makes one `System` for its system account, starts it when its door is open and says who
+comes and goes. Requests and events wait in one backlog and are done between turns of the loop, a
+bounded bit at a time, so nothing here runs while a message is routed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker import errors, limits
+from broker.base.logs import fields
+from broker.protocols.nats.system.events import Events
+from broker.protocols.nats.system.requests import Actions, Handler, Requests
+from broker.protocols.nats.system_view import Backlog
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.system.envelope import Who
+    from broker.protocols.nats.system_view import (
+        AccountView,
+        Clock,
+        Listener,
+        Message,
+        SessionView,
+        Station,
+    )
+
+log = logging.getLogger(__name__)
+
+
+class System:
+    """The service of one server."""
+
+    def __init__(
+        self, station: Station, actions: Actions | None = None, clock: Clock | None = None
+    ) -> None:
+        """`clock` is the running loop unless a test brings its own."""
+        clock = clock or asyncio.get_running_loop()
+        self.server = station.server
+        self.account = station.account
+        self.envelope = station.envelope
+        self.station = station
+        self.backlog = Backlog(clock)
+        self.events = Events(station, self.backlog, clock)
+        self.requests = Requests(station, self.events, actions or Actions())
+        self._listeners: dict[str, dict[str, Listener]] = {}  # by account and subject
+        self._waiting = 0  # requests in the backlog
+        self._running = False
+
+    # --- the server's side --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listen, in the accounts there are too; the first STATSZ goes out a moment later."""
+        self._running = True
+        for subject, handler in self.requests.handlers().items():
+            self.register(subject, handler)
+        for account in list(self.server.accounts.values()):
+            self.adopt(account)
+        self.events.start()
+
+    def adopt(self, account: AccountView) -> None:
+        """Let an account ask about itself; to be called for each one that is made later, and
+        again when it is configured anew."""
+        if not self._running or account.name == self.account.name:
+            return
+        open_ones = self._listeners.setdefault(account.name, {})
+        taken = _imported(account)
+        for subject, handler in self.requests.imports(account).items():
+            if subject in taken and subject in open_ones:
+                open_ones.pop(subject).close()
+            elif subject not in taken and subject not in open_ones:
+                self._listen(account, subject, handler)
+
+    def forget(self, account: AccountView) -> None:
+        """The account goes away."""
+        for listener in self._listeners.pop(account.name, {}).values():
+            listener.close()
+
+    def stop(self) -> None:
+        """Say and answer nothing any more."""
+        self._running = False
+        self.events.stop()
+        self.requests.stop()
+        self.backlog.clear()
+        self._waiting = 0
+        for listeners in self._listeners.values():
+            for listener in listeners.values():
+                listener.close()
+        self._listeners.clear()
+
+    def rename(self, who: Who) -> None:
+        """The configuration says something else about the server."""
+        self.envelope.use(who)
+
+    def register(self, subject: str, handler: Handler) -> None:
+        """Have requests on a subject of the system account handled; `answer` replies to them."""
+        self._listen(self.account, subject, handler)
+
+    def answer(self, reply: bytes, **parts: Any) -> None:
+        """`data=` or `error=` in an envelope, to a requester in the system account."""
+        if reply and self._running:
+            self.requests.respond(self.account, reply, **parts)
+
+    # --- what happened ------------------------------------------------------------------------
+
+    def connected(self, session: SessionView) -> None:
+        """It has logged in; its account knows it."""
+        if self._running:
+            self.events.connected(session)
+
+    def disconnected(self, session: SessionView, reason: str) -> None:
+        """It had logged in and is gone; `session.account` still says where it was."""
+        if self._running:
+            self.events.disconnected(session, reason)
+
+    def refused(
+        self,
+        session: SessionView,
+        reason: str = errors.NATS_CLOSED_AUTHENTICATION,
+        account: AccountView | None = None,
+    ) -> None:
+        """Its login was turned down. Who else is told is the owner of `account`."""
+        if self._running:
+            self.events.refused(session, reason, account)
+
+    def lame_duck(self) -> None:
+        """The server accepts nobody any more."""
+        self._leave("LAMEDUCK")
+
+    def shutdown(self) -> None:
+        """The last word, while sessions still take it; stops the service."""
+        self._leave("SHUTDOWN")
+        self.stop()
+
+    def _leave(self, what: str) -> None:
+        if self._running:
+            subject = f"$SYS.SERVER.{self.envelope.who.server_id}.{what}"
+            self.station.publish(subject.encode(), self.envelope.server())
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _listen(self, account: AccountView, subject: str, handler: Handler) -> None:
+        mine = self._listeners.setdefault(account.name, {})
+        if subject in mine:
+            mine.pop(subject).close()
+        mine[subject] = account.listen(subject.encode(), partial(self._heard, account, handler))
+
+    def _heard(self, account: AccountView, handler: Handler, message: Message) -> None:
+        """A request; one too many is dropped, as a slow requester's would be."""
+        if self._waiting >= limits.NATS_SYSTEM_REQUESTS:
+            log.debug("a request is dropped", extra=fields(subject=message.subject))
+            return
+        if self.backlog.add(partial(self._handle, account, handler, message)):
+            self._waiting += 1
+
+    def _handle(self, account: AccountView, handler: Handler, message: Message) -> None:
+        self._waiting -= 1
+        handler(account, message)
+
+
+def _imported(account: AccountView) -> set[str]:
+    """Services that the configuration brings into the account itself."""
+    if account.config is None:
+        return set()
+    return {i.to or i.subject for i in account.config.imports if i.service}

@@ -1,0 +1,301 @@
+"""What one door of a server, or one of its links, does about TLS.
+
+A policy is made anew when the configuration is read again: connections that are there keep the
+context of theirs, and files that cannot be used raise TlsError before anything is changed.
+Ciphers and curves have Go's names. Sources: nats-server opts.go GenTLSConfig, ciphersuites.go,
+auth.go matchesPinnedCert, rate_counter.go.
+
+Not looked at: whether a certificate was revoked. The original asks only OCSP, and only if told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import ssl
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cryptography import x509
+
+from broker import limits
+from broker.net.openssl import (
+    TlsError,
+    keep_no_sessions,
+    load_authorities,
+    load_pair,
+    set_groups,
+    set_suites,
+)
+from broker.protocols.nats.auth.authenticator import TlsPeer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from broker.protocols.nats.settings import Settings, Tls
+
+LOG = logging.getLogger("broker.nats")
+
+# Up to TLS 1.2, by the name Go has for it. The last five OpenSSL has no more, as a rule.
+CIPHERS: Final = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256": "ECDHE-ECDSA-AES128-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256": "ECDHE-RSA-AES128-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256": "AES128-SHA256",
+    "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
+    "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA": "ECDHE-RSA-DES-CBC3-SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA": "DES-CBC3-SHA",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA": "ECDHE-ECDSA-RC4-SHA",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA": "ECDHE-RSA-RC4-SHA",
+    "TLS_RSA_WITH_RC4_128_SHA": "RC4-SHA",
+}
+CIPHERS_DEFAULT: Final = tuple(CIPHERS)[:6]
+# Of TLS 1.3 all are offered whatever is configured, as Go does.
+SUITES: Final = (
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+)
+CURVES: Final = {
+    "X25519": "X25519",
+    "CurveP256": "P-256",
+    "CurveP384": "P-384",
+    "CurveP521": "P-521",
+}
+_ECDH_NAMES: Final = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1"}
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_OP_PRIORITIZE_CHACHA: Final = 1 << 21  # for clients that have no hardware for AES
+
+
+def server_context(tls: Tls) -> ssl.SSLContext:
+    """A context for accepting connections; TlsError when it cannot be made."""
+    pairs = _pairs(tls)
+    if not pairs:
+        raise TlsError("a server needs 'cert_file' and 'key_file' in its TLS configuration")
+    contexts = []
+    for pair in pairs:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | _OP_PRIORITIZE_CHACHA
+        _prepare(context, tls, pair)
+        keep_no_sessions(context)
+        if tls.verify or tls.verify_and_map:
+            context.verify_mode = ssl.CERT_REQUIRED
+            _trust(context, tls, ssl.Purpose.CLIENT_AUTH)
+            # no session is taken up again: its certificate may have expired meanwhile
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
+        contexts.append(context)
+    if len(pairs) > 1:
+        _choose_by_name(contexts, [_names(certificate) for certificate, _key in pairs])
+    return contexts[0]
+
+
+def _choose_by_name(contexts: list[ssl.SSLContext], names: list[frozenset[str]]) -> None:
+    """The first certificate that is for the name that is asked for; else the first."""
+
+    def choose(link: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+        name = (name or "").lower()
+        wanted = {name, f"*.{name.partition('.')[2]}"}
+        for context, known in zip(contexts, names, strict=True):
+            if known & wanted:
+                link.context = context
+                return
+
+    contexts[0].sni_callback = choose
+
+
+def _names(file: str) -> frozenset[str]:
+    """The hosts that a certificate is for."""
+    certificate = x509.load_pem_x509_certificate(Path(file).read_bytes())
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    return frozenset(name.lower() for name in names.get_values_for_type(x509.DNSName))
+
+
+def _pairs(tls: Tls) -> tuple[tuple[str, str], ...]:
+    if tls.cert_file and not tls.key_file:
+        raise TlsError("missing 'key_file' in TLS configuration")
+    if tls.key_file and not tls.cert_file:
+        raise TlsError("missing 'cert_file' in TLS configuration")
+    return ((tls.cert_file, tls.key_file),) if tls.cert_file else tls.certificates
+
+
+def client_context(tls: Tls) -> ssl.SSLContext:
+    """A context for connections we make; the name of the other side is checked."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.hostname_checks_common_name = False
+    _prepare(context, tls, next(iter(_pairs(tls)), None))
+    if tls.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        _trust(context, tls, ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+def _trust(context: ssl.SSLContext, tls: Tls, purpose: ssl.Purpose) -> None:
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # whoever stands in the file is trusted
+    if tls.ca_file:
+        load_authorities(context, tls.ca_file)
+    else:
+        context.load_default_certs(purpose)
+
+
+def _prepare(context: ssl.SSLContext, tls: Tls, pair: tuple[str, str] | None) -> None:
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    if tls.min_version not in _VERSIONS:
+        raise TlsError(f"unsupported minimum TLS version: {tls.min_version}")
+    context.minimum_version = _VERSIONS[tls.min_version]
+    _choose_ciphers(context, tls.cipher_suites or CIPHERS_DEFAULT)
+    _choose_curves(context, tls.curve_preferences)
+    if pair is not None:
+        load_pair(context, *pair)
+
+
+def _choose_ciphers(context: ssl.SSLContext, names: Iterable[str]) -> None:
+    old = []
+    for name in names:
+        if name in CIPHERS:
+            old.append(CIPHERS[name])
+        elif name not in SUITES:
+            raise TlsError(f"unrecognized cipher {name}")
+    set_suites(context, SUITES)  # where that cannot be done, OpenSSL's order will do
+    if not old:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        return
+    try:
+        context.set_ciphers(":".join(old))
+    except ssl.SSLError:
+        raise TlsError(f"OpenSSL has none of the ciphers {', '.join(names)}") from None
+
+
+def _choose_curves(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in CURVES:
+            raise TlsError(f"unrecognized curve preference {name}")
+    if set_groups(context, [CURVES[name] for name in names or CURVES]) or not names:
+        return
+    if len(names) > 1 or names[0] not in _ECDH_NAMES:
+        raise TlsError("this Python does not let the curves be chosen")
+    context.set_ecdh_curve(_ECDH_NAMES[names[0]])
+
+
+def key_fingerprint(der: bytes) -> str:
+    """SHA-256 of a certificate's public key as it stands there, in lower-case hex."""
+    at = _open(der, _open(der, 0))  # Certificate, TBSCertificate
+    if der[at] == 0xA0:  # the version, which the oldest do not have
+        at = _skip(der, at)
+    for _ in range(5):  # serial number, algorithm, issuer, validity, subject
+        at = _skip(der, at)
+    return hashlib.sha256(der[at : _skip(der, at)]).hexdigest()
+
+
+def _open(der: bytes, at: int) -> int:
+    """Where the contents of the DER value at this place begin."""
+    length = der[at + 1]
+    return at + 2 + (length & 0x7F if length & 0x80 else 0)
+
+
+def _skip(der: bytes, at: int) -> int:
+    """Where it ends."""
+    start = _open(der, at)
+    length = der[at + 1]
+    return start + (int.from_bytes(der[at + 2 : start], "big") if length & 0x80 else length)
+
+
+def is_known(pinned: frozenset[str], der: bytes | None) -> bool:
+    """Whether the key of this certificate is one of those pinned, if any are."""
+    return not pinned or (der is not None and key_fingerprint(der) in pinned)
+
+
+class RateLimit:
+    """So many handshakes per second: a bucket that is full at first and fills evenly."""
+
+    def __init__(self, per_second: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self.per_second = per_second
+        self.blocked = 0  # since it was last told
+        self._clock = clock
+        self._step_ns = limits.NATS_TLS_RATE_WINDOW // per_second
+        self._full_ns = clock()  # when the bucket will be full again
+
+    def allow(self) -> bool:
+        """Take one; False when there is none."""
+        now = self._clock()
+        full = max(self._full_ns, now) + self._step_ns
+        if full > now + limits.NATS_TLS_RATE_WINDOW:
+            if not self.blocked:
+                wait = limits.NATS_TLS_RATE_WINDOW / limits.SECOND
+                asyncio.get_running_loop().call_later(wait, self._tell)
+            self.blocked += 1
+            return False
+        self._full_ns = full
+        return True
+
+    def _tell(self) -> None:
+        LOG.warning("Rejected %d connections due to TLS rate limiting", self.blocked)
+        self.blocked = 0
+
+
+class TlsPolicy:
+    """Of a door that accepts: the context of new connections, and when they use it."""
+
+    def __init__(
+        self, tls: Tls, *, allow_non_tls: bool = False, former: TlsPolicy | None = None
+    ) -> None:
+        """`former`: what held until now; TlsError when files cannot be used."""
+        self.context = server_context(tls)
+        self.timeout_ns = tls.timeout_ns
+        self.optional = allow_non_tls
+        self.verify = tls.verify or tls.verify_and_map
+        self.first = tls.handshake_first
+        self.first_wait_ns = tls.handshake_first_wait_ns
+        self.pinned = tls.pinned_certs
+        self.rate: RateLimit | None = None
+        if tls.connection_rate_limit > 0:
+            kept = former.rate if former is not None else None
+            if kept is None or kept.per_second != tls.connection_rate_limit:
+                kept = RateLimit(tls.connection_rate_limit)
+            self.rate = kept
+
+    @classmethod
+    def of(cls, settings: Settings, former: TlsPolicy | None = None) -> TlsPolicy | None:
+        """Of the door for clients; None: it knows no TLS."""
+        if settings.tls is None:
+            return None
+        return cls(settings.tls, allow_non_tls=settings.allow_non_tls, former=former)
+
+    def info(self) -> dict[str, bool]:
+        """What INFO says of TLS. Behind a handshake that came first TLS is required anyhow."""
+        fields = {
+            "tls_required": not self.optional,
+            "tls_verify": self.verify,
+            "tls_available": self.optional,
+        }
+        return {name: value for name, value in fields.items() if value}
+
+    def admits(self, der: bytes | None) -> bool:
+        """Whether one who shows this certificate may stay."""
+        return is_known(self.pinned, der)
+
+
+def peer_of(security: tuple[str, str, str] | None, der: bytes | None) -> TlsPeer:
+    """What a connection knows of the other side, in the original's words."""
+    cipher, version, _protocol = security or ("", "", "")
+    if "CHACHA20" in cipher and cipher not in SUITES:
+        cipher = cipher.removesuffix("_SHA256")
+    return TlsPeer(der, version.removeprefix("TLS"), cipher)

@@ -1,0 +1,96 @@
+# cython: language_level=3
+"""The NATS client protocol as bytes: operations out of input, messages into output."""
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from broker.runtime.types cimport record_t
+
+cdef extern from "wire.h" nogil:
+    # One operation of a client, or a run of equal PUBs. Pointers are valid until the next read.
+    ctypedef struct op_t:
+        const char *subject     # PUB SUB: subject_len bytes
+        const char *reply       # PUB: the reply subject; SUB: the queue name; reply_len bytes
+        const char *data        # PUB: headers, then body, total_len bytes; CONNECT INFO: the JSON
+        const char *text        # PUB: the size digits; with headers both; SUB UNSUB: the sid
+        const char *groups      # of server links only, see leaf_wire.pxd
+        uint32_t total_len
+        uint32_t headers_len
+        uint32_t stride         # bytes from one payload of a run to the next
+        uint32_t count          # PUB: messages in the run; UNSUB: the limit, 0 = at once
+        uint16_t subject_len
+        uint16_t reply_len
+        uint16_t text_len
+        uint8_t kind            # OP_*
+        uint8_t code            # OP_ERROR: SCAN_*; SUB: 1 = with a queue name
+
+    enum:
+        TW_SLACK
+
+    uint32_t tw_run(const char *p, const char *end, const char *line, size_t line_len,
+                    size_t stride, uint32_t at_most)
+    char *tw_put_run(char *dst, const char *head, size_t head_len, const char *src, size_t stride,
+                     size_t body, size_t count, const char *limit)
+    char *tw_put_number(char *p, uint32_t v)
+
+cdef enum:
+    OPS_MAX = 128       # operations of one scan
+    SIZES_MAX = 20      # bytes of "headers total": two numbers of nine digits
+
+cdef enum:
+    OP_PUB = 1          # with or without headers
+    OP_SUB
+    OP_UNSUB
+    OP_CONNECT
+    OP_INFO
+    OP_PING
+    OP_PONG
+    OP_OK
+    OP_PEER_ERROR       # -ERR
+    OP_ERROR            # the peer broke the protocol: see code; nothing follows
+    OP_HPUB             # only in scan_t.pending
+
+# Why a scan ended in OP_ERROR. SCAN_SILENT closes without a word.
+cdef enum:
+    SCAN_SILENT = 1
+    SCAN_UNKNOWN
+    SCAN_CONTROL_LINE
+    SCAN_PAYLOAD
+
+# What a scan must know, and what it keeps between reads. The session owns it.
+ctypedef struct scan_t:
+    uint32_t control_line_max   # argument bytes of one line
+    uint32_t payload_max        # bytes of headers and body
+    uint32_t run_max            # messages in one OP_PUB
+    uint32_t need               # out: bytes of the unfinished operation at the end; 0 = unknown
+    uint8_t headers             # HPUB is allowed
+    uint8_t skipping            # OP_* whose line goes on, its bytes ignored; 0 = none
+    uint8_t pending             # OP_* whose name is read, and only blanks so far; 0 = none
+
+# One token of an argument.
+ctypedef struct token_t:
+    const char *ptr
+    size_t len
+
+cdef size_t scan(const char *data, size_t n, op_t *ops, uint32_t *count,
+                 scan_t *st) noexcept nogil
+
+# What the scanner is made of, for other links that speak the same way. Those that take an operation
+# at p return the bytes they used, 0 when there is more to come; see the functions.
+cdef size_t match_name(const char *p, size_t avail, const char *name, size_t n) noexcept nogil
+cdef const char *find_line(const char *p, size_t at, const char *end, scan_t *st, token_t *arg,
+                           size_t *stop, op_t *op, uint8_t kind) noexcept nogil
+cdef int parse_number(token_t *t, uint32_t *value) noexcept nogil
+cdef size_t scan_line(const char *p, size_t at, const char *end, op_t *op, scan_t *st,
+                      uint8_t kind) noexcept nogil
+cdef size_t fail(op_t *op, uint8_t code) noexcept nogil
+cdef size_t skip_line(const char *p, size_t n, op_t *op, scan_t *st) noexcept nogil
+
+cdef size_t join_sizes(char *dst, const char *text, size_t n) noexcept nogil
+cdef size_t head_bytes(const record_t *rec, size_t sid_len) noexcept nogil
+cdef char *put_head(char *p, const record_t *rec, const char *sid, size_t sid_len,
+                    bint headers) noexcept nogil
+cdef size_t no_responders_bytes(size_t reply_len, size_t sid_len) noexcept nogil
+cdef char *put_no_responders(char *p, const char *reply, size_t reply_len, const char *sid,
+                             size_t sid_len) noexcept nogil
+cdef bint reserved_subject(const char *subject, size_t n) noexcept nogil
+cdef bint reserved_reply(const char *reply, size_t n) noexcept nogil
+cdef uint64_t count_tokens(const char *subject, size_t n) noexcept nogil

@@ -1,0 +1,223 @@
+"""Which channels have dead letters: from the configuration, or set for one channel.
+
+What was set for one channel stands in its topic's folder, wins over the configuration, and goes
+with the channel. The dead letter tells where it comes from in headers as NATS clients know them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import orjson
+
+from broker import limits
+from broker.protocols.access import WRITE
+from broker.engine.cursor.deadletter import DeadLetters
+from broker.protocols.nsq.channels import is_channel
+from broker.protocols.nsq.wire import is_ephemeral, is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.engine.cursor.cursor import Cursor
+    from broker.engine.engine import Engine
+    from broker.engine.log.log import Log
+    from broker.protocols.nsq.topics import Topics
+
+LOG = logging.getLogger("broker.nsq")
+
+FILE = "deadletters.json"
+SUFFIX = ".dead"
+_VERSION = 1
+_BEGIN, _LINE, _END = b"NATS/1.0\r\n", b"\r\n", b"\r\n\r\n"
+_OURS = b"twinwire-"
+_TOPIC, _CHANNEL = "Twinwire-Topic", "Twinwire-Channel"
+
+
+class Policy(NamedTuple):
+    """After how many deliveries messages of a channel go where."""
+
+    max_attempts: int  # 0 = never
+    topic: str = ""  # empty: see default_target
+
+
+class TopicSettings(Protocol):
+    """The part of config.TopicConfig that is used here."""
+
+    @property
+    def max_attempts(self) -> int: ...
+    @property
+    def dead_letter_topic(self) -> str: ...
+
+
+class Origin(NamedTuple):
+    """Where a dead letter comes from, and the headers it had there."""
+
+    topic: str
+    channel: str
+    headers: bytes
+
+
+def default_target(topic: str) -> str:
+    """The topic that dead letters of a topic go to: its name and a suffix, kept short enough."""
+    base = topic.partition("#")[0]
+    room = limits.NSQ_NAME_MAX - len(SUFFIX)
+    if len(base) > room:
+        mark = f"-{zlib.crc32(base.encode()):08x}"
+        base = base[: room - len(mark)] + mark
+    return base + SUFFIX
+
+
+def heads(cursor: Cursor, facts: tuple[int, int, str, int, bytes, bytes]) -> bytes:
+    """The headers of a dead letter: those it had, and where it comes from."""
+    seq, attempts, reason, timestamp_ns, subject, headers = facts
+    told = {
+        _TOPIC: cursor.log.name,
+        _CHANNEL: cursor.name,
+        "Twinwire-Attempts": attempts,
+        "Twinwire-Reason": reason,
+        "Twinwire-Timestamp": timestamp_ns,
+        "Twinwire-Sequence": seq,
+    }
+    lines = [*_foreign(headers), *(f"{key}: {value}".encode() for key, value in told.items())]
+    if subject != cursor.log.name.encode():
+        lines.append(b"Twinwire-Subject: " + subject)
+    return _BEGIN + _LINE.join(lines) + _END
+
+
+def _foreign(headers: bytes) -> list[bytes]:
+    """Header lines that are not ours."""
+    lines = headers.split(_LINE)[1:]
+    return [line for line in lines if line and not line.lower().startswith(_OURS)]
+
+
+def origin_of(headers: bytes) -> Origin | None:
+    """Where a dead letter comes from; None when it does not say."""
+
+    def value(name: str) -> str | None:
+        match = re.search(rb"\r\n" + name.encode() + rb": ([^\r\n]+)\r\n", headers)
+        return match[1].decode("utf-8", "replace") if match else None
+
+    topic, channel = value(_TOPIC), value(_CHANNEL)
+    if topic is None or channel is None or not is_name(topic.encode()):
+        return None
+    kept = _foreign(headers)
+    return Origin(topic, channel, _BEGIN + _LINE.join(kept) + _END if kept else b"")
+
+
+class Policies:
+    """The dead letters of all channels of one engine."""
+
+    def __init__(self, engine: Engine, topics: Topics) -> None:
+        self.engine = engine
+        self.topics = topics
+        self.settings_for: Callable[[str], TopicSettings] | None = None
+        self.own: dict[str, dict[str, Policy]] = {}  # topic -> channel -> what was set for it
+
+    def begin(self, settings_for: Callable[[str], TopicSettings] | None = None) -> None:
+        """Look after every channel there is and will be; `settings_for(topic)`: configuration."""
+        self.settings_for = settings_for
+        for log in self.engine.logs.values():
+            if log.cursors:
+                self.own[log.name] = _load(log)
+        for log in list(self.engine.logs.values()):
+            for cursor in log.cursors.values():
+                self._apply(cursor)
+        self.engine.shared.new_cursor = self._made
+
+    def _made(self, cursor: Cursor) -> None:
+        """A new channel knows nothing of an earlier one of its name."""
+        try:
+            self._keep(cursor, None)
+        except OSError as problem:
+            LOG.error("%s: %s", FILE, problem)
+        self._apply(cursor)
+
+    def policy(self, cursor: Cursor) -> Policy:
+        """What holds for a channel."""
+        topic = cursor.log.name
+        if not is_channel(cursor):
+            return Policy(0)
+        own = self.own.get(topic, {}).get(cursor.name)
+        if own is None and self.settings_for is not None and not topic.endswith(SUFFIX):
+            settings = self.settings_for(topic)
+            own = Policy(settings.max_attempts, settings.dead_letter_topic)
+        if own is None or own.max_attempts == 0 or own.topic == topic:
+            return Policy(0)
+        return own if own.topic else own._replace(topic=default_target(topic))
+
+    def is_own(self, cursor: Cursor) -> bool:
+        """Whether the policy was set for this channel."""
+        return cursor.name in self.own.get(cursor.log.name, {})
+
+    def set(self, cursor: Cursor, policy: Policy | None) -> None:
+        """Set it for one channel, None = as configured. OSError when that cannot be remembered."""
+        self._keep(cursor, policy)
+        self._apply(cursor)
+
+    def _keep(self, cursor: Cursor, policy: Policy | None) -> None:
+        topic = cursor.log.name
+        before = self.own.get(topic, {})
+        after = {name: kept for name, kept in before.items() if name != cursor.name}
+        if policy is not None:
+            after[cursor.name] = policy
+        if after != before:
+            lasting = {n: p for n, p in after.items() if not is_ephemeral(n.encode())}
+            _save(cursor.log, lasting)
+            self.own[topic] = after
+
+    def _apply(self, cursor: Cursor) -> None:
+        policy, dead = self.policy(cursor), cursor.dead
+        if dead is not None:
+            if (dead.deliver_max, dead.target) == policy:
+                return
+            dead.end()
+        if policy.max_attempts:
+            attempts, topic = policy
+            DeadLetters(cursor, attempts, topic, self._target, heads).begin()
+
+    def _target(self, topic: str) -> Log:
+        return self.topics.open(topic, WRITE)
+
+
+def _load(log: Log) -> dict[str, Policy]:
+    """What was set for the channels of a topic; what does not read is said and passed over."""
+    if log.folder is None:
+        return {}
+    path = f"{log.folder}/{FILE}"
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - it is tried for each log at the start
+            page = orjson.loads(file.read())
+        if page["version"] != _VERSION:
+            raise ValueError(f"version {page['version']}")
+        return {
+            str(name): Policy(int(entry["max_attempts"]), str(entry["topic"]))
+            for name, entry in page["channels"].items()
+            if name in log.cursors and 0 <= entry["max_attempts"] <= limits.NSQ_ATTEMPTS_MAX
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        LOG.error("%s cannot be read and does not count: %s", path, problem)
+        return {}
+
+
+def _save(log: Log, channels: dict[str, Policy]) -> None:
+    if log.folder is None:
+        return
+    path = Path(log.folder) / FILE
+    page = {
+        "version": _VERSION,
+        "channels": {name: policy._asdict() for name, policy in channels.items()},
+    }
+    new = path.with_suffix(".new")
+    with new.open("wb") as file:
+        file.write(orjson.dumps(page, option=orjson.OPT_INDENT_2))
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

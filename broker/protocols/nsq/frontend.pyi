@@ -1,0 +1,34 @@
+"""What all connections of one NSQ door share."""
+
+from typing import final
+
+from broker.protocols.access import Access
+from broker.engine.engine import Engine
+from broker.runtime.turn import Turn
+from broker.protocols.nsq.auth import Authority
+from broker.protocols.nsq.session import NsqSession
+
+@final
+class NsqFace:
+    sessions: set[NsqSession]
+    total_connections: int
+    slow_consumers: int
+    in_msgs: int
+    in_bytes: int
+    out_msgs: int
+    out_bytes: int
+    engine: Engine
+    config: object
+    certificates: object | None
+    authority: Authority | None
+    access: Access
+    def __init__(
+        self,
+        engine: Engine,
+        turn: Turn,
+        config: object,
+        certificates: object | None = None,
+        authority: Authority | None = None,
+        access: Access | None = None,
+    ) -> None: ...
+    def count_in(self, messages: int, nbytes: int) -> None: ...

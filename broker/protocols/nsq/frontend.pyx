@@ -1,0 +1,95 @@
+# cython: language_level=3
+"""What all connections of one NSQ door share: limits, counters, the way to topics and channels."""
+import logging
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from broker.protocols.access cimport Access
+from broker.engine.cursor.cursor cimport Cursor
+from broker.engine.engine cimport Engine
+from broker.engine.log.log cimport Log
+from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE
+from broker.engine.log.segment cimport record_size
+from broker.runtime.turn cimport Turn
+from broker.protocols.nsq.wire cimport name_is_ephemeral, op_t, tw_load_be32
+
+from broker import errors, limits
+from broker.engine.log.files import QuarantinedError
+from broker.protocols.nsq.identify import Refused
+from broker.protocols.nsq.wire import is_ephemeral
+
+LOG = logging.getLogger('broker.nsq')
+
+
+cdef class NsqFace:
+    def __init__(self, Engine engine, Turn turn, config, certificates=None, authority=None,
+                 Access access=None):
+        """`config` has the attributes of config.NsqConfig; `access` None: all bridges are open."""
+        self.access = access or Access()
+        self.certificates = certificates
+        self.authority = authority
+        self.tls_required = certificates is not None and (
+            config.tls_required != 'false' or config.tls_client_auth_policy != '')
+        self.engine = engine
+        self.turn = turn
+        self.config = config
+        self.sessions = set()
+        self.message_max = config.max_msg_size
+        self.body_max = config.max_body_size
+        self.ready_max = config.max_rdy_count
+        self.delay_max_ns = config.max_req_timeout_ns
+        self.defer_max_ns = max(config.max_req_timeout_ns, config.max_defer_ns)
+        self.wait_ns = config.msg_timeout_ns
+        self.wait_max_ns = config.max_msg_timeout_ns
+        self.consumers_max = config.max_channel_consumers
+        self.promises_max = limits.NSQ_PROMISES_MAX
+        self.promises_resume = self.promises_max // <uint32_t>limits.NSQ_PROMISES_RESUME_DIVISOR
+        self.give_back = config.requeue_on_close
+
+    def count_in(self, uint64_t messages, uint64_t nbytes):
+        """Messages that came to the same topics another way."""
+        self.in_msgs += messages
+        self.in_bytes += nbytes
+
+    cdef Log topic(self, const char *name, size_t n):
+        cdef Log log = self.engine.find(name, n)
+        if log is not None:
+            return log if self.access.may_use_topic(log, RIGHT_WRITE) else None
+        text = name[:n].decode('ascii')
+        try:
+            return self.engine.open_log(text, ephemeral=name_is_ephemeral(name, n))
+        except QuarantinedError:
+            return None     # said at the start; /healthz says so
+        except OSError as problem:
+            LOG.error('topic %s cannot be made: %s', text, problem)
+            return None
+
+    cdef Cursor channel(self, str topic, str channel):
+        cdef Cursor cursor
+        cdef Log log
+        try:
+            log = self.engine.open_log(topic, ephemeral=is_ephemeral(topic.encode()))
+            if not self.access.may_use_topic(log, RIGHT_READ):
+                raise Refused(errors.NSQ_SUB_FAILED, cause=errors.NSQ_NOT_SHARED)
+            cursor = log.open_cursor(channel, ephemeral=is_ephemeral(channel.encode()))
+        except OSError as problem:
+            LOG.error('channel %s of %s cannot be made: %s', channel, topic, problem)
+            cause = problem.strerror or str(problem)
+            raise Refused(errors.NSQ_SUB_FAILED, cause=cause) from problem
+        if self.consumers_max and cursor.consumers >= self.consumers_max:
+            raise Refused(errors.NSQ_SUB_FAILED, cause=errors.NSQ_CONSUMERS.format(
+                topic=topic, channel=channel, most=self.consumers_max))
+        return cursor
+
+
+cdef bint make_room(Log log, const op_t *op) noexcept:
+    cdef const char *p = op.text
+    cdef size_t total = 0
+    cdef uint32_t size
+    cdef uint32_t left = op.index
+    while left:
+        size = tw_load_be32(p)
+        total += record_size(0, 0, size)
+        p += 4 + size
+        left -= 1
+    return log.reserve(total)

@@ -1,0 +1,378 @@
+"""nsqd's HTTP API: publish, topics and channels, what there is."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import time
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.protocols.nsq.http import errors as errors_http
+from broker import limits
+from broker.protocols.access import READ, WRITE
+from broker.engine.log.files import CURSORS, QuarantinedError
+from broker.base.durable import sync_path
+from broker.protocols.nsq.http import debug, stats
+from broker.protocols.nsq.channels import channel_of
+from broker.protocols.nsq.http.deadletter_api import routes as dead_letter_routes
+from broker.protocols.nsq.http.app import (
+    ApiError,
+    Route,
+    find_topic,
+    make_app,
+    make_refusing_app,
+    read_body,
+)
+from broker.protocols.nsq.http.options import Options
+from broker.protocols.nsq.wire import is_ephemeral, is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from aiohttp import web
+
+    from broker.engine.cursor.cursor import Cursor
+    from broker.engine.log.log import Log
+    from broker.protocols.nsq.http.errors import HttpError
+    from broker.protocols.nsq.listener import NsqDoor
+    from broker.protocols.nsq.http.app import Answer, Query, Routes
+
+_GO_INT = re.compile(r"[+-]?[0-9]{1,400}", re.ASCII)
+
+
+def _named(name: str) -> bool:
+    return is_name(name.encode("utf-8", "surrogateescape"))
+
+
+def _wrapped(number: int) -> int:
+    """As a signed 64-bit integer, like Go's time.Duration after a multiplication."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _parts(body: bytes, message_max: int, body_max: int) -> list[bytes]:
+    """[count]{[len][bytes]}: an MPUB without its total size; what follows is ignored."""
+    if len(body) < 4:
+        raise ApiError(errors_http.NSQ_HTTP_BAD_BODY)
+    count = int.from_bytes(body[:4], "big", signed=True)
+    if not 0 < count <= (body_max - 4) // 5:
+        raise ApiError(errors_http.NSQ_HTTP_BAD_BODY)
+    found, at = [], 4
+    for _ in range(count):
+        size = int.from_bytes(body[at : at + 4], "big", signed=True)
+        part = body[at + 4 : at + 4 + max(size, 0)]
+        if not 0 < size <= message_max or len(part) < size:
+            raise ApiError(errors_http.NSQ_HTTP_BAD_MESSAGE)
+        found.append(part)
+        at += 4 + size
+    return found
+
+
+class NsqApi:
+    """The handlers; one per door."""
+
+    def __init__(
+        self,
+        door: NsqDoor,
+        health: Callable[[], str | None],
+        facts: Mapping[str, Answer] | None = None,
+    ) -> None:
+        """`health()` says what is wrong, or None; `facts`: see Options."""
+        self.door = door
+        self.engine = door.engine
+        self.topics = door.topics
+        self.config = door.config
+        self.health = health
+        self.hostname = socket.gethostname()
+        self.http_port = self.https_port = 0  # set once they are known
+        self.options = Options(self.config, facts or {})
+        self.start_ns = time.time_ns()
+        self.extra_routes: Routes = {}  # served as well; set before `app`
+
+    def app(self) -> web.Application:
+        """The application that serves all of it."""
+        routes = {
+            "/ping": {"GET": Route(self.ping, versioned=False)},
+            "/info": {"GET": Route(self.info)},
+            "/stats": {"GET": Route(self.stats)},
+            "/pub": {"POST": Route(self.pub)},
+            "/mpub": {"POST": Route(self.mpub)},
+            "/topic/create": {"POST": Route(self.topic_create)},
+            "/topic/delete": {"POST": Route(self.topic_delete)},
+            "/topic/empty": {"POST": Route(self.topic_empty)},
+            "/topic/pause": {"POST": Route(self.topic_pause)},
+            "/topic/unpause": {"POST": Route(self.topic_unpause)},
+            "/config/:": {"GET": Route(self.option), "PUT": Route(self.set_option)},
+            "/channel/create": {"POST": Route(self.channel_create)},
+            "/channel/delete": {"POST": Route(self.channel_delete)},
+            "/channel/empty": {"POST": Route(self.channel_empty)},
+            "/channel/pause": {"POST": Route(self.channel_pause)},
+            "/channel/unpause": {"POST": Route(self.channel_unpause)},
+            **debug.routes(self.config.debug_peers),
+        }
+        routes |= dead_letter_routes(self.door)
+        return make_app({**routes, **self.extra_routes}, self.config.max_body_size + 1)
+
+    def refusing_app(self) -> web.Application:
+        """What plain HTTP serves when TLS is required: where to go instead."""
+        return make_refusing_app(
+            HTTPStatus.FORBIDDEN,
+            lambda: errors_http.NSQ_HTTP_TLS_REQUIRED.replace("{port}", str(self.https_port)),
+        )
+
+    # --- what there is
+
+    async def ping(self, _request: web.Request, _query: Query) -> Answer:
+        """Whether all is well."""
+        problem = self.health()
+        if problem is None:
+            return "OK"
+        raise ApiError(errors_http.NSQ_HTTP_INTERNAL, text=f"NOK - {problem}")
+
+    async def info(self, _request: web.Request, _query: Query) -> Answer:
+        """Who this is."""
+        config = self.config
+        return {
+            "version": limits.NSQ_VERSION,
+            "broadcast_address": config.broadcast_address or self.hostname,
+            "hostname": self.hostname,
+            "http_port": self.http_port,
+            "tcp_port": self.door.address[1],
+            "start_time": self.start_ns // limits.SECOND,
+            "max_heartbeat_interval": config.max_heartbeat_interval_ns,
+            "max_output_buffer_size": config.max_output_buffer_size,
+            "max_output_buffer_timeout": config.max_output_buffer_timeout_ns,
+            "max_deflate_level": config.max_deflate_level,
+            "topology_zone": config.topology_zone,
+            "topology_region": config.topology_region,
+        }
+
+    async def stats(self, _request: web.Request, query: Query) -> Answer:
+        """Topics, channels, clients."""
+        topic, channel = query.get("topic") or "", query.get("channel") or ""
+        include_clients = query.flag("include_clients", True)
+        memory = stats.memory() if query.flag("include_mem", True) else None
+        sessions = self.door.sessions
+        topics = stats.topic_pages(
+            self.topics,
+            sessions if include_clients else None,
+            topic,
+            channel,
+            self.config.e2e_processing_latency_percentiles,
+        )
+        producers = stats.producer_pages(sessions, topic) if include_clients else None
+        problem = self.health()
+        health = "OK" if problem is None else f"NOK - {problem}"
+        if query.get("format") != "json":
+            return stats.text_page(topics, producers, memory, health, self.start_ns)
+        page: dict[str, object] = {
+            "version": limits.NSQ_VERSION,
+            "health": health,
+            "start_time": self.start_ns // limits.SECOND,
+            "topics": topics,
+        }
+        if memory is not None:
+            page["memory"] = memory
+        return {**page, "producers": producers}
+
+    # --- settings
+
+    async def option(self, request: web.Request, _query: Query) -> Answer:
+        """One setting."""
+        key = request.path.rpartition("/")[2]
+        door = self.door
+        self.options.facts.update(
+            tcp_address="{}:{}".format(*door.address),
+            broadcast_address=self.config.broadcast_address or self.hostname,
+            broadcast_tcp_port=getattr(self.config, "broadcast_tcp_port", 0) or door.address[1],
+            broadcast_http_port=getattr(self.config, "broadcast_http_port", 0) or self.http_port,
+        )
+        return self.options.get(key)
+
+    async def set_option(self, request: web.Request, query: Query) -> Answer:
+        """Change one setting; the answer is its new value."""
+        error = errors_http.NSQ_HTTP_VALUE_SIZE
+        body = await read_body(request, self.config.max_msg_size, error)
+        if not body:
+            raise ApiError(error)
+        self.options.put(request.path.rpartition("/")[2], body)
+        return await self.option(request, query)
+
+    # --- publish
+
+    async def pub(self, request: web.Request, query: Query) -> Answer:
+        """The body is one message."""
+        body = await read_body(request, self.config.max_msg_size, errors_http.NSQ_HTTP_BIG)
+        if not body:
+            raise ApiError(errors_http.NSQ_HTTP_EMPTY)
+        log = self._writable(query)
+        delay_ns = self._delay_ns(query)
+        await self._publish(log, [body], time.time_ns() + delay_ns if delay_ns else 0)
+        return "OK"
+
+    async def mpub(self, request: web.Request, query: Query) -> Answer:
+        """The body is one message per line, or an MPUB in binary."""
+        config = self.config
+        if (request.content_length or 0) > config.max_body_size:
+            raise ApiError(errors_http.NSQ_HTTP_BODY_BIG, close=True)
+        log = self._writable(query)
+        body = await read_body(request, config.max_body_size, errors_http.NSQ_HTTP_BODY_BIG)
+        if query.get("binary") is not None and query.flag("binary", True):
+            parts = _parts(body, config.max_msg_size, config.max_body_size)
+        else:
+            parts = [line for line in body.split(b"\n") if line]
+            if any(len(line) > config.max_msg_size for line in parts):
+                raise ApiError(errors_http.NSQ_HTTP_BIG)
+        await self._publish(log, parts, 0)
+        return "OK"
+
+    def _delay_ns(self, query: Query) -> int:
+        text = query.get("defer")
+        if text is None:
+            return 0
+        if not _GO_INT.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
+            raise ApiError(errors_http.NSQ_HTTP_DEFER)
+        delay_ns = _wrapped(int(text) * limits.MS)
+        most = max(self.config.max_req_timeout_ns, self.config.max_defer_ns)
+        if not 0 <= delay_ns <= most:
+            raise ApiError(errors_http.NSQ_HTTP_DEFER)
+        return delay_ns
+
+    async def _publish(self, log: Log, bodies: list[bytes], not_before_ns: int) -> None:
+        try:
+            await log.publish(bodies, not_before_ns)
+        except OSError as problem:
+            raise ApiError(errors_http.NSQ_HTTP_EXITING) from problem
+        self.door.count_published(bodies)
+
+    # --- topics
+
+    def _topic_name(self, query: Query) -> str:
+        name = query.get("topic")
+        if name is None:
+            raise ApiError(errors_http.NSQ_HTTP_NO_TOPIC)
+        return name
+
+    def _make_topic(self, query: Query) -> Log:
+        name = self._topic_name(query)
+        if not _named(name):
+            raise ApiError(errors_http.NSQ_HTTP_TOPIC)
+        try:
+            return self.engine.open_log(name, ephemeral=is_ephemeral(name.encode()))
+        except QuarantinedError as problem:
+            raise ApiError(errors_http.NSQ_HTTP_QUARANTINED) from problem
+
+    def _writable(self, query: Query) -> Log:
+        log = self._make_topic(query)
+        if not self.topics.access.may_topic(log, WRITE):
+            raise ApiError(errors_http.NSQ_HTTP_FORBIDDEN)
+        return log
+
+    def _topic(self, query: Query, *rights: int) -> Log:
+        return find_topic(self.topics, self._topic_name(query), *rights)
+
+    async def topic_create(self, _request: web.Request, query: Query) -> Answer:
+        """Make it if need be."""
+        self._make_topic(query)
+        return None
+
+    async def topic_delete(self, _request: web.Request, query: Query) -> Answer:
+        """Forget it with its channels; their consumers are cut off."""
+        log = self._topic(query, READ, WRITE)
+        folder = log.folder
+        self._cut_off(list(log.cursors.values()), lambda: self.engine.delete_log(log.name))
+        if folder is not None:
+            await _names_on_disk(Path(folder).parent)
+        return None
+
+    async def topic_empty(self, _request: web.Request, query: Query) -> Answer:
+        """Drop what no channel has yet."""
+        if not _named(self._topic_name(query)):
+            raise ApiError(errors_http.NSQ_HTTP_TOPIC)
+        self._topic(query, READ, WRITE).empty()
+        return None
+
+    async def topic_pause(self, _request: web.Request, query: Query) -> Answer:
+        """Give nothing to channels until unpause."""
+        self._topic(query, READ, WRITE).pause()
+        return None
+
+    async def topic_unpause(self, _request: web.Request, query: Query) -> Answer:
+        """Give to channels again."""
+        self._topic(query, READ, WRITE).unpause()
+        return None
+
+    # --- channels
+
+    def _channel_args(self, query: Query, *rights: int) -> tuple[Log, str]:
+        for name, missing, invalid in (
+            ("topic", errors_http.NSQ_HTTP_NO_TOPIC, errors_http.NSQ_HTTP_ARG_TOPIC),
+            ("channel", errors_http.NSQ_HTTP_NO_CHANNEL, errors_http.NSQ_HTTP_ARG_CHANNEL),
+        ):
+            value = query.get(name)
+            _require(value is not None, missing)
+            _require(_named(value or ""), invalid)
+        return self._topic(query, *rights), query.get("channel") or ""
+
+    def _channel(self, query: Query, *rights: int) -> Cursor:
+        log, name = self._channel_args(query, *rights)
+        cursor = channel_of(log, name)
+        if cursor is None:
+            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
+        return cursor
+
+    async def channel_create(self, _request: web.Request, query: Query) -> Answer:
+        """Make it if need be; the topic must be there."""
+        log, name = self._channel_args(query, READ)
+        log.open_cursor(name, ephemeral=is_ephemeral(name.encode()))
+        return None
+
+    async def channel_delete(self, _request: web.Request, query: Query) -> Answer:
+        """Forget it; its consumers are cut off. So one of a topic that NSQ may not read any more
+        holds nothing back."""
+        cursor = self._channel(query)
+        log = cursor.log
+        self._cut_off([cursor], lambda: log.delete_cursor(cursor.name))
+        if log.folder is not None:
+            await _names_on_disk(Path(log.folder, CURSORS))
+        return None
+
+    async def channel_empty(self, _request: web.Request, query: Query) -> Answer:
+        """Drop everything: waiting, deferred, in flight."""
+        self._channel(query, READ).empty()
+        return None
+
+    async def channel_pause(self, _request: web.Request, query: Query) -> Answer:
+        """Give nothing to consumers until unpause."""
+        self._channel(query, READ).pause()
+        return None
+
+    async def channel_unpause(self, _request: web.Request, query: Query) -> Answer:
+        """Give to consumers again."""
+        self._channel(query, READ).unpause()
+        return None
+
+    def _cut_off(self, cursors: Iterable[Cursor], delete: Callable[[], object]) -> None:
+        """Delete cursors, then end the connections that were subscribed to them."""
+        gone = set(cursors)
+        found = [s for s in self.door.sessions if s.cursor in gone]
+        delete()
+        for session in found:
+            session.disconnect()
+
+
+async def _names_on_disk(folder: Path) -> None:
+    """What was deleted there does not come back after a power cut; ApiError: it may."""
+    try:
+        await asyncio.to_thread(sync_path, folder)
+    except FileNotFoundError:
+        pass  # the folder is gone itself, or nothing has been stored in it yet
+    except OSError as problem:
+        raise ApiError(errors_http.NSQ_HTTP_INTERNAL) from problem
+
+
+def _require(condition: bool, error: HttpError) -> None:
+    if not condition:
+        raise ApiError(error)

@@ -1,0 +1,281 @@
+"""/stats of nsqd: topics, channels and clients as JSON and as text."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broker import limits
+from broker.engine.cursor.latency import quantiles
+from broker.protocols.nsq.channels import channel_of, channels_of
+
+if TYPE_CHECKING:
+    from broker.engine.cursor.cursor import Cursor
+    from broker.engine.engine import Engine
+    from broker.engine.log.log import Log
+    from broker.protocols.nsq.authorization import Warrant
+    from broker.protocols.nsq.session import NsqSession
+    from broker.protocols.nsq.topics import Topics
+
+    Page = dict[str, Any]
+
+
+def memory() -> dict[str, int]:
+    """Under nsqd's names: ours is a process without Go's heap, what has no equal is 0."""
+    return {
+        "heap_objects": sys.getallocatedblocks(),
+        "heap_idle_bytes": 0,
+        "heap_in_use_bytes": _resident_bytes(),
+        "heap_released_bytes": 0,
+        "gc_pause_usec_100": 0,
+        "gc_pause_usec_99": 0,
+        "gc_pause_usec_95": 0,
+        "next_gc_bytes": 0,
+        "gc_total_runs": sum(generation["collections"] for generation in gc.get_stats()),
+    }
+
+
+def _resident_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * resource.getpagesize()
+
+
+def _granted(warrant: Warrant | None) -> Page:
+    grant = None if warrant is None else warrant.grant
+    if grant is None or not grant.authorizations:
+        return {}
+    page: Page = {"authed": True}
+    if grant.identity:
+        page["auth_identity"] = grant.identity
+    if grant.identity_url:
+        page["auth_identity_url"] = grant.identity_url
+    return page
+
+
+def client_page(session: NsqSession, topic: str) -> Page:
+    """One connection; of what it published, one topic: nsqd shows no more either."""
+    who = session.identity
+    security = None if session.link is None else session.link.security
+    cipher, version, protocol = security or ("", "", "")
+    state, ready, in_flight, delivered, finished, requeued = session.numbers()
+    page: Page = {
+        "client_id": who.client_id,
+        "hostname": who.hostname,
+        "version": "V2",
+        "remote_address": session.remote_address,
+        "state": state,
+        "ready_count": ready,
+        "in_flight_count": in_flight,
+        "message_count": delivered,
+        "finish_count": finished,
+        "requeue_count": requeued,
+        "connect_ts": session.start_ns // limits.SECOND,
+        "sample_rate": who.sample_rate,
+        "deflate": session.packing == "deflate",
+        "snappy": session.packing == "snappy",
+        "user_agent": who.user_agent,
+        **_granted(session.warrant),
+        "topology_zone": who.topology_zone,
+        "topology_region": who.topology_region,
+    }
+    for name, count in (session.count_published() or {}).items():
+        if not topic or name == topic:
+            page["pub_counts"] = [{"topic": name, "count": count}]
+            break
+    return {
+        **page,
+        "tls": security is not None,
+        "tls_cipher_suite": cipher,
+        "tls_version": version,
+        "tls_negotiated_protocol": protocol,
+        "tls_negotiated_protocol_is_mutual": security is not None,  # Go says so whenever TLS is on
+    }
+
+
+def _latency(cursors: Iterable[Cursor], percentiles: Sequence[float]) -> Page:
+    """From publish to FIN, of all these channels together; nsqd's word for off is null."""
+    if not percentiles:
+        return {"count": 0, "percentiles": None}
+    kept = [cursor.latency for cursor in cursors if cursor.latency is not None]
+    count, values = quantiles(kept, percentiles, time.monotonic_ns())
+    pairs = zip(percentiles, values, strict=True)
+    return {"count": count, "percentiles": [{"quantile": q, "value": v} for q, v in pairs]}
+
+
+def _go_span(ns: float) -> str:
+    """A time as nsqd writes it for people: 1.5ms."""
+    for size, unit in ((limits.SECOND, "s"), (limits.MS, "ms"), (limits.US, "us")):
+        if ns > size:
+            return f"{ns / size:.1f}{unit}"
+    return f"{ns:.1f}ns"
+
+
+def _latency_text(page: Page) -> str:
+    found = page["e2e_processing_latency"]["percentiles"] or ()
+    return ", ".join(_go_span(item["value"]) for item in found)
+
+
+def _local_counts(cursor: Cursor) -> Page:
+    """Deliveries by distance; those there were none of are left out."""
+    anyone, region, zone = cursor.nearness_counts
+    counts = {"zone_local": zone, "region_local": region, "global": anyone}
+    return {f"{name}_msg_count": count for name, count in counts.items() if count}
+
+
+def _channel_page(cursor: Cursor, clients: list[Page] | None, percentiles: Sequence[float]) -> Page:
+    return {
+        "channel_name": cursor.name,
+        "depth": cursor.depth,
+        "backend_depth": 0 if cursor.log.folder is None else cursor.depth,
+        "in_flight_count": cursor.in_flight_count,
+        "deferred_count": cursor.deferred_count,
+        "message_count": cursor.message_count,
+        **_local_counts(cursor),
+        "requeue_count": cursor.requeue_count,
+        "timeout_count": cursor.timeout_count,
+        "client_count": cursor.consumers,
+        "clients": clients,
+        "paused": cursor.paused,
+        "e2e_processing_latency": _latency([cursor], percentiles),
+    }
+
+
+def _topic_page(log: Log, channels: list[Page], percentiles: Sequence[float]) -> Page:
+    return {
+        "topic_name": log.name,
+        "channels": channels,
+        "depth": log.depth,
+        "backend_depth": log.backend_depth,
+        "message_count": log.message_count,
+        "message_bytes": log.message_bytes,
+        "paused": log.paused,
+        "e2e_processing_latency": _latency(channels_of(log), percentiles),
+    }
+
+
+def _by_age(sessions: Iterable[NsqSession]) -> list[NsqSession]:
+    return sorted(sessions, key=lambda session: session.start_ns)
+
+
+def topic_pages(
+    engine: Engine | Topics,
+    sessions: Iterable[NsqSession] | None,
+    topic: str,
+    channel: str,
+    percentiles: Sequence[float] = (),
+) -> list[Page] | None:
+    """Topics by name, of this name if one is given; None when there is no such topic.
+
+    Without `sessions` the clients are left out.
+    """
+    logs = engine.logs
+    if topic and topic not in logs:
+        return None
+    clients: dict[Cursor, list[Page]] = {}
+    for session in _by_age(sessions or ()):
+        if session.cursor is not None:
+            clients.setdefault(session.cursor, []).append(client_page(session, topic))
+    pages = []
+    for name in [topic] if topic else sorted(logs):
+        log = logs[name]
+        only = channel_of(log, channel)
+        if channel and only is None:
+            continue
+        cursors = channels_of(log) if only is None else [only]
+        pages.append(
+            _topic_page(
+                log,
+                [
+                    _channel_page(c, None if sessions is None else clients.get(c, []), percentiles)
+                    for c in cursors
+                ],
+                percentiles,
+            )
+        )
+    return pages
+
+
+def producer_pages(sessions: Iterable[NsqSession], topic: str) -> list[Page] | None:
+    """Connections that published something."""
+    found = [s for s in _by_age(sessions) if s.count_published()]
+    return [client_page(session, topic) for session in found] or None
+
+
+def go_duration(ns: int) -> str:
+    """A duration as Go prints it: 1h2m3.5s, 0s."""
+    seconds, fraction = divmod(ns, limits.SECOND)
+    digits = f".{fraction:09d}".rstrip("0").rstrip(".")
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{seconds}{digits}s"
+    return f"{minutes}m{seconds}{digits}s" if minutes else f"{seconds}{digits}s"
+
+
+def _client_line(page: Page, now_ns: int) -> str:
+    port = page["remote_address"].rpartition(":")[2]
+    name = f"{page['hostname']}:{port} {page['user_agent']}"
+    connected = go_duration(max(0, now_ns // limits.SECOND - page["connect_ts"]) * limits.SECOND)
+    if counts := page.get("pub_counts"):
+        topics = ",".join(f"{c['topic']}={c['count']}" for c in counts)
+        total = sum(c["count"] for c in counts)
+        return f"[V2 {name:<21}] msgs: {total:<8} topics: {topics} connected: {connected}"
+    return (
+        f"[V2 {name:<21}] state: {page['state']} inflt: {page['in_flight_count']:<4} "
+        f"rdy: {page['ready_count']:<4} fin: {page['finish_count']:<8} "
+        f"re-q: {page['requeue_count']:<8} msgs: {page['message_count']:<8} "
+        f"connected: {connected}"
+    )
+
+
+def _topic_lines(page: Page, now_ns: int) -> Iterable[str]:
+    mark = "*P " if page["paused"] else "   "
+    yield (
+        f"\n{mark}[{page['topic_name']:<15}] depth: {page['depth']:<5} "
+        f"be-depth: {page['backend_depth']:<5} msgs: {page['message_count']:<8} "
+        f"e2e%: {_latency_text(page)}"
+    )
+    for channel in page["channels"]:
+        mark = "   *P " if channel["paused"] else "      "
+        yield (
+            f"{mark}[{channel['channel_name']:<25}] depth: {channel['depth']:<5} "
+            f"be-depth: {channel['backend_depth']:<5} inflt: {channel['in_flight_count']:<4} "
+            f"def: {channel['deferred_count']:<4} re-q: {channel['requeue_count']:<5} "
+            f"timeout: {channel['timeout_count']:<5} msgs: {channel['message_count']:<8} "
+            f"e2e%: {_latency_text(channel)}"
+        )
+        for client in channel["clients"] or ():
+            yield f"        {_client_line(client, now_ns)}"
+
+
+def text_page(
+    topics: list[Page] | None,
+    producers: list[Page] | None,
+    memory_page: dict[str, int] | None,
+    health: str,
+    start_ns: int,
+) -> str:
+    """The page for people."""
+    now_ns = time.time_ns()
+    start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start_ns // limits.SECOND))
+    built = f"{sys.version_info.major}.{sys.version_info.minor}"
+    lines = [f"nsqd v{limits.NSQ_VERSION} (built w/python{built})"]
+    lines += [f"start_time {start}", f"uptime {go_duration(max(0, now_ns - start_ns))}"]
+    lines += ["", f"Health: {health}"]
+    if memory_page is not None:
+        lines += ["", "Memory:", *(f"   {name:<25}\t{n}" for name, n in memory_page.items())]
+    lines += ["", "Topics:" if topics else "Topics: None"]
+    for number, page in enumerate(topics or ()):
+        first, *rest = _topic_lines(page, now_ns)
+        lines += [first if number else first.removeprefix("\n"), *rest]
+    lines += ["", "Producers:" if producers else "Producers: None"]
+    lines += [f"   {_client_line(page, now_ns)}" for page in producers or ()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,53 @@
+"""The section of nsqlookupd."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from broker.base import settings as kinds
+from broker import limits
+from broker.base.settings import Address
+
+
+def peers() -> kinds.Kind[tuple[str, ...]]:
+    """An array of HOST:PORT; in the environment with commas between them."""
+
+    def read(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ValueError(f'expected an array of strings, got {value!r} (["127.0.0.1:4160"])')
+        for item in value:
+            if item.startswith(":") or not kinds.parse_address(item).port:
+                raise ValueError(f'not an address to connect to: {item!r} (write "HOST:PORT")')
+        return tuple(dict.fromkeys(value))
+
+    def from_text(text: str) -> object:
+        items = (
+            item.strip("\"' ")
+            for item in text.strip().removeprefix("[").removesuffix("]").split(",")
+        )
+        return [item for item in items if item]
+
+    return kinds.Kind(read, from_text)
+
+
+@dataclass(frozen=True)
+class LookupConfig:
+    """[nsqlookupd]: tells consumers which nsqd has which topic."""
+
+    enabled: bool = field(default=False, metadata={"kind": kinds.flag()})
+    listen: Address | None = field(
+        default=Address("127.0.0.1", limits.NSQ_LOOKUP_PORT), metadata={"kind": kinds.address()}
+    )
+    http: Address | None = field(
+        default=Address("127.0.0.1", limits.NSQ_LOOKUP_HTTP_PORT),
+        metadata={"kind": kinds.address()},
+    )
+    broadcast_address: str = field(default="", metadata={"kind": kinds.text()})  # "": host's name
+    inactive_producer_timeout_ns: int = field(
+        default=limits.NSQ_LOOKUP_INACTIVE,
+        metadata={"kind": kinds.duration(limits.MS, limits.DURATION_MAX)},
+    )
+    tombstone_lifetime_ns: int = field(
+        default=limits.NSQ_LOOKUP_TOMBSTONE,
+        metadata={"kind": kinds.duration(limits.MS, limits.DURATION_MAX)},
+    )

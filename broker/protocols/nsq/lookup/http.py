@@ -1,0 +1,278 @@
+"""The HTTP side of nsqlookupd: /lookup, /topics, /channels, /nodes and the rest.
+
+GET /lookup is what every consumer asks again and again. A connection on which nothing else has
+been asked yet is answered from the registry's encoded answers; the first request of any other
+shape hands the connection to the general HTTP server, for good, so that answers keep their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import re
+import time
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from broker.protocols.nsq.http import errors as errors_http
+from broker import limits
+from broker.protocols.nsq.http.app import (
+    CONTENT_TYPE, CONTENT_TYPE_VALUE, ApiError, Route, make_app,
+)
+from broker.protocols.nsq.wire import is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiohttp import web
+
+    from broker.protocols.nsq.http.errors import HttpError
+    from broker.protocols.nsq.http.app import Answer, Query
+    from broker.protocols.nsq.lookup.registry import Registry
+    from broker.protocols.nsq.lookup.server import LookupServer
+
+# A whole request for /lookup without a body, and without headers that change how it is answered.
+# Its end is looked for first, so this does not search.
+_PLAIN: Final = re.compile(
+    rb"GET /lookup\?topic=([.a-zA-Z0-9_-]{1,64}) HTTP/1\.1\r\n"
+    rb"(?:(?!(?i:content-length|transfer-encoding|expect|upgrade|origin|sec-fetch-"
+    rb"|connection:(?! ?keep-alive\r)))"
+    rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+\r\n"
+)
+_HOST: Final = re.compile(rb"\r\n(?i:host):[ \t]*([^ \t\r]+)")
+_END: Final = b"\r\n\r\n"
+_HEAD: Final = (
+    f"Content-Type: application/json; charset=utf-8\r\n{CONTENT_TYPE}: {CONTENT_TYPE_VALUE}\r\n"
+)
+
+
+class LookupApi:
+    """The handlers of the general HTTP server."""
+
+    def __init__(self, server: LookupServer) -> None:
+        self.server = server
+        self.registry: Registry = server.registry
+
+    def app(self) -> web.Application:
+        """The application that serves all of it."""
+        routes = {
+            "/ping": {"GET": Route(self.ping, versioned=False)},
+            "/info": {"GET": Route(self.info)},
+            "/lookup": {"GET": Route(self.lookup)},
+            "/topics": {"GET": Route(self.topics)},
+            "/channels": {"GET": Route(self.channels)},
+            "/nodes": {"GET": Route(self.nodes)},
+            "/debug": {"GET": Route(self.debug)},
+            "/topic/create": {"POST": Route(self.topic_create)},
+            "/topic/delete": {"POST": Route(self.topic_delete)},
+            "/topic/tombstone": {"POST": Route(self.topic_tombstone)},
+            "/channel/create": {"POST": Route(self.channel_create)},
+            "/channel/delete": {"POST": Route(self.channel_delete)},
+        }
+        return make_app(routes, limits.NSQ_LOOKUP_BODY_MAX)
+
+    async def ping(self, _request: web.Request, _query: Query) -> Answer:
+        """Alive."""
+        return "OK"
+
+    async def info(self, _request: web.Request, _query: Query) -> Answer:
+        """The version."""
+        return {"version": limits.NSQ_VERSION}
+
+    async def lookup(self, _request: web.Request, query: Query) -> Answer:
+        """Channels and living producers of a topic."""
+        topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
+        producers = self.registry.producers(topic, self.server.now_ns())
+        if producers is None:
+            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_TOPIC)
+        return {
+            "channels": self.registry.channel_names(topic),
+            "producers": [producer.encoded for producer in producers],
+        }
+
+    async def topics(self, _request: web.Request, _query: Query) -> Answer:
+        """The names of all topics."""
+        return {"topics": sorted(self.registry.topics)}
+
+    async def channels(self, _request: web.Request, query: Query) -> Answer:
+        """The names of a topic's channels."""
+        topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
+        return {"channels": self.registry.channel_names(topic)}
+
+    async def nodes(self, _request: web.Request, _query: Query) -> Answer:
+        """Living producers with their topics."""
+        return {"producers": self.registry.nodes(self.server.now_ns())}
+
+    async def debug(self, _request: web.Request, _query: Query) -> Answer:
+        """Everything there is, with its times on the wall clock."""
+        now_ns = self.server.now_ns()
+        wall_ns = time.time_ns()
+        life_ns = self.registry.tombstone_ns
+        page: dict[str, object] = {}
+        for entry in self.registry.entries():
+            rows = [
+                {
+                    "id": producer.id,
+                    **{k: v for k, v in producer.fields.items() if k != "remote_address"},
+                    "last_update": wall_ns - (now_ns - producer.seen_ns),
+                    "tombstoned": until_ns > 0,
+                    "tombstoned_at": wall_ns - (now_ns - until_ns) - life_ns if until_ns else 0,
+                }
+                for producer, until_ns in entry.producers.items()
+            ]
+            if rows:
+                page[f"{entry.category}:{entry.key}:{entry.subkey}"] = rows
+        return page
+
+    async def topic_create(self, _request: web.Request, query: Query) -> Answer:
+        """Make the key of a topic."""
+        topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
+        _valid(topic, errors_http.NSQ_HTTP_ARG_TOPIC)
+        self.server.log.info("DB: adding topic(%s)", topic)
+        self.registry.add(topic)
+        return None
+
+    async def topic_delete(self, _request: web.Request, query: Query) -> Answer:
+        """Forget a topic and its channels, if there are any."""
+        topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
+        for entry in self.registry.remove_topic(topic):
+            if entry.subkey:
+                self.server.log.info("DB: removing channel(%s) from topic(%s)", entry.subkey, topic)
+            else:
+                self.server.log.info("DB: removing topic(%s)", topic)
+        return None
+
+    async def topic_tombstone(self, _request: web.Request, query: Query) -> Answer:
+        """Hide one producer of a topic for a while."""
+        topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
+        node = _given(query, "node", errors_http.NSQ_HTTP_NO_NODE)
+        self.server.log.info(
+            "DB: setting tombstone for producer@%s of topic(%s)", _clean(node), _clean(topic)
+        )
+        self.registry.tombstone(topic, node, self.server.now_ns())
+        return None
+
+    async def channel_create(self, _request: web.Request, query: Query) -> Answer:
+        """Make the keys of a channel and its topic."""
+        topic, channel = _topic_and_channel(query)
+        self.server.log.info("DB: adding channel(%s) in topic(%s)", channel, topic)
+        self.server.log.info("DB: adding topic(%s)", topic)
+        self.registry.add(topic, channel)
+        return None
+
+    async def channel_delete(self, _request: web.Request, query: Query) -> Answer:
+        """Forget a channel."""
+        topic, channel = _topic_and_channel(query)
+        if not self.registry.remove_channel(topic, channel):
+            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
+        self.server.log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
+        return None
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _given(query: Query, name: str, missing: HttpError) -> str:
+    value = query.get(name)
+    if value is None:
+        raise ApiError(missing)
+    return value
+
+
+def _valid(name: str, error: HttpError) -> None:
+    if not is_name(name.encode("utf-8", "surrogateescape")):
+        raise ApiError(error)
+
+
+def _topic_and_channel(query: Query) -> tuple[str, str]:
+    topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
+    _valid(topic, errors_http.NSQ_HTTP_ARG_TOPIC)
+    channel = _given(query, "channel", errors_http.NSQ_HTTP_NO_CHANNEL)
+    _valid(channel, errors_http.NSQ_HTTP_ARG_CHANNEL)
+    return topic, channel
+
+
+class DateLine:
+    """The beginning of every answer, made anew once a second."""
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._line = b""
+
+    def get(self) -> bytes:
+        """Status line and Date header."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            date = email.utils.formatdate(second, usegmt=True)
+            self._line = f"HTTP/1.1 200 OK\r\nDate: {date}\r\n{_HEAD}Content-Length: ".encode()
+        return self._line
+
+
+class Guard(Protocol):
+    """What is asked of broker.net.http.guard."""
+
+    def is_host(self, host: str) -> bool: ...
+
+
+class LookupConnection(asyncio.Protocol):
+    """One HTTP connection: plain lookups are answered here, all else by the general server."""
+
+    def __init__(
+        self, server: LookupServer, general: Callable[[], asyncio.Protocol], guard: Guard
+    ) -> None:
+        self.server = server
+        self.answered: Callable[[], None] | None = None  # called after each answer from here
+        self._guard = guard
+        self._general = general
+        self._inner: asyncio.Protocol | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is None:
+            if self._answer(data):
+                return
+            assert self._transport is not None
+            self._inner = self._general()
+            self._inner.connection_made(self._transport)
+        self._inner.data_received(data)
+
+    def _answer(self, data: bytes) -> bool:
+        if not data.endswith(_END) or len(data) > limits.NSQ_LOOKUP_HEAD_MAX:
+            return False
+        request = _PLAIN.fullmatch(data)
+        if request is None:
+            return False
+        hosts = _HOST.findall(data)
+        if len(hosts) != 1 or not self._guard.is_host(hosts[0].decode("latin-1")):
+            return False
+        body = self.server.registry.lookup(request[1].decode(), self.server.now_ns())
+        if body is None or self._transport is None:
+            return False
+        head = b"%b%d\r\n\r\n" % (self.server.date_line.get(), len(body))
+        self._transport.writelines((head, body))
+        if self.answered is not None:
+            self.answered()
+        return True
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._inner is not None else None
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+        elif self._transport is not None:
+            self._transport.pause_reading()  # whoever does not take answers asks no more
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._inner is not None:
+            self._inner.connection_lost(error)

@@ -1,0 +1,134 @@
+"""nsqlookupd: a TCP door for nsqd, an HTTP door for consumers and tools, one registry."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker import limits
+from broker.net.listener import files_are_short
+from broker.net.listening import opening
+from broker.net.http.pages import Pages
+from broker.net.sockets import bound
+from broker.protocols.nsq.lookup.registry import Registry
+from broker.protocols.nsq.lookup.http import DateLine, LookupApi, LookupConnection
+from broker.protocols.nsq.lookup.tcp import LOG, LookupPeer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.net.http.guard import HttpSettings
+
+
+class LookupSettings(Protocol):
+    """The part of config.LookupConfig that is used here."""
+
+    @property
+    def listen(self) -> tuple[str, int] | None: ...
+    @property
+    def http(self) -> tuple[str, int] | None: ...
+    @property
+    def broadcast_address(self) -> str: ...
+    @property
+    def inactive_producer_timeout_ns(self) -> int: ...
+    @property
+    def tombstone_lifetime_ns(self) -> int: ...
+
+
+class LookupServer:
+    """Needs a running loop and nothing else of the broker."""
+
+    def __init__(
+        self,
+        config: LookupSettings,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        http: HttpSettings | None = None,
+    ) -> None:
+        """`now_ns`: the clock that inactivity and tombstones go by."""
+        self.config = config
+        self.now_ns = now_ns
+        self.log: logging.Logger = LOG
+        self.silence_max_ns = max(
+            2 * config.inactive_producer_timeout_ns, limits.NSQ_LOOKUP_SILENCE_MIN
+        )
+        self.registry = Registry(config.inactive_producer_timeout_ns, config.tombstone_lifetime_ns)
+        self.peers: set[LookupPeer] = set()
+        self.http_settings = http
+        self.date_line = DateLine()
+        self.ports: dict[str, tuple[str, int]] = {}  # "tcp", "http": where it really listens
+        self.hostname = socket.gethostname()
+        self._servers: list[asyncio.Server] = []  # of "tcp"
+        self._open = False
+        self._pages: Pages | None = None
+
+    def is_crowded(self) -> bool:
+        """Whether a new peer has to be closed: logs of the process need its last files."""
+        return files_are_short()
+
+    async def start(self) -> None:
+        """Open both doors; OSError if one cannot be."""
+        self._open = True
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        if config.listen is not None:
+            await self._open_tcp(config.listen)
+        if config.http is not None:
+            pages = self._pages = Pages(
+                LookupApi(self).app(),
+                settings=self.http_settings,
+                names=(config.broadcast_address,),
+            )
+            pages.front = partial(LookupConnection, self)
+            await pages.open(config.http)
+            self.ports["http"] = pages.address
+        for name, (host, port) in self.ports.items():
+            LOG.info("%s: listening on %s", name.upper(), _shown(host, port))
+
+    async def _open_tcp(self, listen: tuple[str, int]) -> None:
+        with opening(listen):
+            sockets = bound(*listen)
+        self.ports["tcp"] = (listen[0], sockets[0].getsockname()[1])
+        for one in sockets:
+            self._servers.append(
+                await asyncio.get_running_loop().create_server(
+                    lambda: LookupPeer(self), sock=one, backlog=limits.ACCEPT_BACKLOG
+                )
+            )
+
+    async def stop(self) -> None:
+        """Close both doors and every connection."""
+        if self._open:
+            self._open = False
+            for name, address in self.ports.items():
+                LOG.info("%s: closing %s", name.upper(), _shown(*address))
+        while self._servers:
+            self._servers.pop().close()
+        for peer in list(self.peers):
+            peer.close()
+        if self._pages is not None:
+            await self._pages.close()
+            self._pages = None
+
+    def identity(self) -> dict[str, Any]:
+        """What a peer is told of us."""
+        return {
+            "broadcast_address": self.config.broadcast_address or self.hostname,
+            "hostname": self.hostname,
+            "http_port": self.ports["http"][1] if "http" in self.ports else 0,
+            "tcp_port": self.ports["tcp"][1] if "tcp" in self.ports else 0,
+            "version": limits.NSQ_VERSION,
+        }
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

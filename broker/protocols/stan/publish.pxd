@@ -1,0 +1,107 @@
+# cython: language_level=3
+"""The hot half of NATS Streaming: publishes in, messages and acknowledgements out."""
+from libc.stddef cimport size_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+
+from broker.protocols.access cimport Access
+from broker.engine.cursor.cursor cimport Cursor, consumer_t
+from broker.engine.engine cimport Engine
+from broker.engine.log.log cimport Log
+from broker.routing.router cimport Router
+from broker.runtime.interfaces cimport Session, Sink
+from broker.routing.trie cimport match_t, sub_t
+from broker.runtime.turn cimport Turn
+from broker.runtime.types cimport record_t, span_t
+from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.stan.wire cimport pub_msg_t
+
+
+# Where messages go again and again: the answer of the router is kept while it holds.
+cdef struct route_t:
+    char *subject           # owned by whoever has the route
+    uint16_t len
+    const match_t *match
+    uint64_t changes        # of the router, when `match` was worked out
+
+
+cdef class Service(Sink):
+    cdef readonly Account account
+    cdef readonly Engine engine
+    cdef readonly Access access
+    cdef readonly Router router
+    cdef Turn turn
+    cdef readonly dict clients          # id (bytes) -> Client
+    cdef readonly dict connections      # connID (bytes) -> Client
+    cdef readonly dict channels         # name (bytes) -> Channel
+    cdef public object make_channel     # make_channel(name) -> Channel; Refused, OSError
+    cdef public object handle           # handle(Request) of each cold request
+    cdef list requests                  # those of this turn
+    cdef list subs                      # addresses of sub_t, index = kind
+    cdef sub_t *pub_sub
+    cdef bytes pub_prefix
+    cdef Client last_client
+    cdef Channel last_channel
+    cdef char *scratch                  # owned; for one outgoing message
+    cdef size_t scratch_cap
+    cdef set deaf                       # Subscriptions whose inbox nobody listens to
+    cdef route_t acks                   # where the last PubAck went
+    cdef size_t acks_cap
+    # Publishes and messages, in their encoded form.
+    cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
+
+    cdef bint may_answer(self, const char *reply, size_t n) noexcept
+    cdef void take(self, const record_t *rec) noexcept
+    cdef Client client_of(self, const pub_msg_t *msg)
+    cdef Channel known_channel(self, const char *name, size_t n)
+    cdef Channel channel_of(self, const char *name, size_t n)
+    cdef bint may_publish(self, Client client, const record_t *rec, const pub_msg_t *msg) except -1
+    cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
+                      size_t reply_len, const char *data, size_t n, const match_t *m) noexcept
+    cdef char *room(self, size_t n) except NULL
+    cdef void send(self, route_t *to, const char *data, size_t n) noexcept
+    cdef void answer(self, const char *reply, size_t reply_len, const char *guid, size_t guid_len,
+                     str error) noexcept
+
+
+cdef class Client:
+    cdef readonly str client_id
+    cdef readonly bytes key             # the id
+    cdef readonly str hb_inbox
+    cdef readonly bytes conn_id
+    cdef readonly int protocol, ping_interval, ping_max
+    cdef readonly str owner             # Session.owner of who connected it; None = not known
+    cdef readonly set subscriptions     # its Subscriptions
+    cdef public int failures            # heartbeats in a row that were not answered
+    cdef public object timer            # of the next heartbeat
+    cdef public bint probed             # somebody else wants its id
+    cdef readonly bint gone
+
+
+cdef class Channel(Session):
+    cdef readonly str name
+    cdef readonly Service service
+    cdef readonly Log log
+    cdef readonly list subscriptions    # offline durables included
+    cdef public object limits           # options.ChannelLimits
+    cdef public double active           # loop time of the last use, for its inactivity limit
+    cdef char *promises                 # owned: promise_t and its bytes, one behind the other
+    cdef size_t head, tail, cap
+    cdef bint waiting                   # told the log to call `settled`
+    cdef uint64_t published             # count of the log at the last look at inactivity
+
+    cdef void promise(self, uint64_t ticket, const record_t *rec, const span_t *guid) noexcept
+
+
+cdef class Subscription(Sink):
+    cdef readonly Service service
+    cdef readonly Channel channel
+    cdef readonly Cursor cursor
+    cdef readonly Client client         # None while nobody uses it
+    cdef public object record           # store.SubRecord: what is remembered of it
+    cdef consumer_t consumer
+    cdef sub_t *ack_sub                 # of its ack inbox; NULL = offline
+    cdef route_t inbox
+    cdef readonly uint64_t last_sent
+
+    cdef bint may_ack(self) noexcept
+    cdef bint is_deaf(self) noexcept

@@ -1,0 +1,634 @@
+# cython: language_level=3
+"""The hot half of NATS Streaming: publishes in, messages and acknowledgements out.
+
+    _STAN.pub.<cluster>.> -> take -> Log.append -> [log settles] -> Channel.settled -> PubAck
+                                         |
+                              cursor -> Subscription.deliver -> MsgProto -> its inbox
+    ack inbox -> Subscription.deliver -> Cursor.settle
+
+Everything else that clients ask for waits in a list until the turn ends and is done by
+requests.py. What clients published or acknowledged before has been taken by then.
+"""
+cimport cython
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memmove, memset
+
+from collections import namedtuple
+
+from broker.protocols.stan import errors
+from broker import limits
+from broker.protocols.access cimport Access
+from broker.engine.cursor.cursor cimport CHOICE_LEAST, Cursor
+from broker.engine.engine cimport Engine
+from broker.engine.log.limiter cimport Limiter
+from broker.engine.log.log cimport Log
+from broker.routing.router cimport Router
+from broker.runtime.interfaces cimport RIGHT_WRITE, Session, Sink
+from broker.routing.trie cimport match_t, sub_t
+from broker.runtime.turn cimport PHASE_FLUSH, PHASE_STORE
+from broker.runtime.types cimport REC_AT_HOME, REC_NOT_STORED, record_t, span_t
+from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.stan.config import is_valid_channel
+from broker.protocols.stan.wire cimport (
+    ack_t, msg_size, parse_ack, parse_pub, pub_ack_size, pub_msg_t, put_msg, put_pub_ack)
+
+# What a request is about; also its place among the subjects given to Service.listen.
+KINDS = ('connect', 'ping', 'subscribe', 'unsubscribe', 'close_subscription', 'close', 'reply')
+
+# What waits for the end of the turn; `session` is that of the NATS client who asks, None if the
+# server itself does.
+Request = namedtuple('Request', 'kind subject reply data session')
+
+cdef enum:
+    SCRATCH_KEPT = 1 << 20      # a larger one is given back
+    FILE_OVERHEAD = 40          # of each message, as the original counts it
+
+cdef int64_t FOREVER_NS = <int64_t>1 << 62
+
+# A publisher waits for this: guid and reply subject follow.
+cdef struct promise_t:
+    uint64_t ticket
+    uint32_t guid_len
+    uint32_t reply_len
+
+
+class RefusedError(Exception):
+    """A request cannot be granted; the text is the client's answer."""
+
+
+cdef class Service(Sink):
+    def __init__(self, Account account, Engine engine, Access access, handle, make_channel):
+        """In one account. `handle(Request)` does what is not hot; `make_channel(name)` makes a
+        channel: RefusedError, OSError."""
+        self.account = account
+        self.access = access
+        self.engine = engine
+        self.router = account.router
+        self.turn = account.turn
+        self.handle = handle
+        self.make_channel = make_channel
+        self.clients = {}
+        self.connections = {}
+        self.channels = {}
+        self.requests = []
+        self.subs = []
+        self.deaf = set()
+
+    def __dealloc__(self):
+        free(self.scratch)
+        free(self.acks.subject)
+
+    def listen(self, bytes pub_prefix, list subjects):
+        """Begin: publishes come to `pub_prefix` and a channel, requests by their kind."""
+        cdef bytes subject = pub_prefix + b'.>'
+        self.pub_prefix = pub_prefix
+        self.pub_sub = self.router.add(
+            self, subject, <size_t>len(subject), NULL, 0, b'', 0)
+        for subject in subjects:
+            self.subs.append(<uintptr_t>self.router.add(
+                self, subject, <size_t>len(subject), NULL, 0, b'', 0))
+
+    def close(self):
+        """Hear nothing any more."""
+        for address in self.subs:
+            self.router.remove(<sub_t *><uintptr_t>address)
+        self.subs.clear()
+        if self.pub_sub != NULL:
+            self.router.remove(self.pub_sub)
+            self.pub_sub = NULL
+        self.requests.clear()
+        self.turn.disarm(self)
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef void *speaker = self.account.desk.speaker
+        cdef record_t unanswered
+        if rec.reply_len and not self.may_answer(rec.reply, rec.reply_len):
+            unanswered = rec[0]
+            unanswered.reply_len = 0
+            rec = &unanswered
+        if ctx == self.pub_sub:
+            self.take(rec)
+            return 1
+        if len(self.requests) >= limits.STAN_REQUESTS_MAX:
+            return 0
+        self.requests.append(Request(
+            KINDS[<Py_ssize_t>self.subs.index(<uintptr_t>ctx)], rec.subject[:rec.subject_len],
+            rec.reply[:rec.reply_len] if rec.reply_len else b'',
+            rec.data[rec.headers_len:rec.total_len],
+            <object>speaker if speaker != NULL else None))
+        self.turn.add(PHASE_STORE, self)
+        return 1
+
+    cdef bint may_answer(self, const char *reply, size_t n) noexcept:
+        """Whether an answer may be sent there in the name of who asks: the service may publish
+        anywhere, and what is in an answer is partly theirs. Where clients expect answers it may:
+        they need no right to publish there themselves."""
+        cdef void *speaker = self.account.desk.speaker
+        if speaker == NULL or not (<Session>speaker).lives_in(<void *>self.router):
+            return True
+        if begins(reply, n, b'_INBOX.', 7) or begins(reply, n, b'_STAN.acks.', 11):
+            return True
+        try:
+            return (<Session>speaker).may(<void *>self.router, RIGHT_WRITE, reply, n)
+        except Exception:
+            return False
+
+    cdef void run(self) noexcept:
+        cdef list requests = self.requests
+        self.requests = []
+        for request in requests:
+            self.handle(request)
+
+    # --- publishing
+
+    cdef void take(self, const record_t *rec) noexcept:
+        """Store what was published, and promise an answer."""
+        cdef const char *data = rec.data + rec.headers_len
+        cdef size_t n = rec.total_len - rec.headers_len
+        cdef Channel channel
+        cdef Client client
+        cdef pub_msg_t msg
+        cdef record_t stored
+        cdef uint64_t ticket
+        if not parse_pub(data, n, &msg):
+            self.answer(rec.reply, rec.reply_len, NULL, 0, errors.STAN_INVALID_PUBLISH)
+            return
+        client = self.client_of(&msg)
+        if client is None or msg.guid.len == 0:
+            self.answer(rec.reply, rec.reply_len, msg.guid.ptr, msg.guid.len,
+                        errors.STAN_INVALID_PUBLISH)
+            return
+        try:
+            if not self.may_publish(client, rec, &msg):
+                raise RefusedError(errors.STAN_INVALID_PUBLISH)
+            channel = self.channel_of(msg.subject.ptr, msg.subject.len)
+        except RefusedError as problem:
+            self.answer(rec.reply, rec.reply_len, msg.guid.ptr, msg.guid.len, str(problem))
+            return
+        except Exception as problem:
+            self.answer(rec.reply, rec.reply_len, msg.guid.ptr, msg.guid.len,
+                        errors.STAN_STORE.format(reason=problem))
+            return
+        memset(&stored, 0, sizeof(stored))
+        stored.reply = msg.reply.ptr
+        stored.reply_len = <uint16_t>min(msg.reply.len, 0xFFFF)
+        stored.data = msg.data.ptr
+        stored.total_len = msg.data.len
+        ticket = channel.log.append(&stored, 0, 0) if msg.reply.len <= 0xFFFF else 0
+        if ticket == 0:
+            self.answer(rec.reply, rec.reply_len, msg.guid.ptr, msg.guid.len,
+                        errors.STAN_STORE.format(reason=channel.log.refusal))
+            return
+        self.in_msgs += 1
+        self.in_bytes += n
+        channel.promise(ticket, rec, &msg.guid)
+        if channel.log.behind():
+            self.turn.pressed = channel.log
+
+    cdef bint may_publish(self, Client client, const record_t *rec,
+                          const pub_msg_t *msg) except -1:
+        """Whether who sends this may publish as that client, and to that channel: it need not be
+        the one that the subject names."""
+        cdef Session session
+        cdef Channel channel
+        cdef size_t head = <size_t>len(self.pub_prefix) + 1
+        cdef bytes subject
+        if self.account.desk.speaker == NULL:
+            return False
+        session = <Session>self.account.desk.speaker
+        if session.owner is not client.owner and not self.access.is_own(session, client.owner):
+            return False
+        if rec.subject_len != head + msg.subject.len or (
+                memcmp(rec.subject + head, msg.subject.ptr, msg.subject.len)):
+            subject = self.pub_prefix + b'.' + msg.subject.ptr[:msg.subject.len]
+            if session.lives_in(<void *>self.router) and not session.may(
+                    <void *>self.router, RIGHT_WRITE, subject, <size_t>len(subject)):
+                return False
+        channel = self.known_channel(msg.subject.ptr, msg.subject.len)
+        return self.access.may_use_channel(
+            session, <void *>self.router, RIGHT_WRITE, None if channel is None else channel.log,
+            msg.subject.ptr, msg.subject.len)
+
+    cdef Client client_of(self, const pub_msg_t *msg):
+        """Who publishes: by connID if there is one, else by id; None = nobody known."""
+        cdef Client client = self.last_client
+        if msg.conn_id.len:
+            if client is not None and same(client.conn_id, &msg.conn_id) and not client.gone:
+                return client
+            client = self.connections.get(msg.conn_id.ptr[:msg.conn_id.len])
+        else:
+            if client is not None and same(client.key, &msg.client_id) and not client.gone:
+                return client
+            client = self.clients.get(msg.client_id.ptr[:msg.client_id.len]) if (
+                msg.client_id.len) else None
+        self.last_client = client
+        return client
+
+    cdef Channel known_channel(self, const char *name, size_t n):
+        """The channel of that name; None when it is still to be made."""
+        cdef Channel channel = self.last_channel
+        cdef span_t span
+        span.ptr = name
+        span.len = <uint32_t>n
+        if channel is not None and same(channel.log.subject, &span) and not channel.log.deleted:
+            return channel
+        channel = self.channels.get(name[:n] if n else b'')
+        if channel is None or channel.log.deleted:
+            return None
+        self.last_channel = channel
+        return channel
+
+    cdef Channel channel_of(self, const char *name, size_t n):
+        """The channel of that name, made if need be. RefusedError, OSError."""
+        cdef Channel channel = self.known_channel(name, n)
+        if channel is None:
+            text = name[:n].decode() if n else ''       # has been verified
+            if not is_valid_channel(text):
+                raise RefusedError(errors.STAN_INVALID_PUBLISH)
+            channel = self.make_channel(text)
+            self.last_channel = channel
+        return channel
+
+    cdef char *room(self, size_t n) except NULL:
+        """Memory for one outgoing message."""
+        if n > self.scratch_cap or self.scratch_cap > <size_t>SCRATCH_KEPT >= n:
+            free(self.scratch)
+            self.scratch_cap = max(n, <size_t>4096)
+            self.scratch = <char *>malloc(self.scratch_cap)
+            if self.scratch == NULL:
+                self.scratch_cap = 0
+                raise MemoryError
+        return self.scratch
+
+    cdef void send(self, route_t *to, const char *data, size_t n) noexcept:
+        """Publish one message for the service itself."""
+        if to.match == NULL or to.changes != self.router.changes:
+            to.match = self.router.match(to.subject, to.len)
+            to.changes = self.router.changes
+        self.say(to.subject, to.len, NULL, 0, data, n, to.match)
+
+    cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
+                      size_t reply_len, const char *data, size_t n, const match_t *m) noexcept:
+        """Publish one message for the service itself; how many took it. No log does: a client
+        chooses where it goes, and what comes from a channel must not feed one."""
+        cdef record_t rec
+        cdef void *before = self.account.desk.speaker
+        cdef uint32_t taken
+        memset(&rec, 0, sizeof(rec))
+        rec.subject = subject
+        rec.subject_len = <uint16_t>subject_len
+        rec.reply = reply
+        rec.reply_len = <uint16_t>reply_len
+        rec.data = data
+        rec.total_len = <uint32_t>n
+        rec.timestamp_ns = self.turn.wall_ns
+        rec.flags = REC_NOT_STORED | REC_AT_HOME
+        self.account.desk.speaker = NULL
+        taken = self.router.route(m, &rec, NULL)
+        self.account.desk.speaker = before
+        return taken
+
+    cdef void answer(self, const char *reply, size_t reply_len, const char *guid, size_t guid_len,
+                     str error) noexcept:
+        """One PubAck; an empty error is good news."""
+        cdef bytes text = error.encode() if error else b''
+        cdef span_t guid_span, error_span
+        cdef char *out
+        cdef size_t n
+        if reply_len == 0:
+            return
+        if reply_len > self.acks_cap:
+            free(self.acks.subject)
+            self.acks_cap = 0
+            self.acks.len = 0
+            self.acks.subject = <char *>malloc(reply_len)
+            if self.acks.subject == NULL:
+                return
+            self.acks_cap = reply_len
+        if self.acks.len != reply_len or memcmp(self.acks.subject, reply, reply_len):
+            memcpy(self.acks.subject, reply, reply_len)
+            self.acks.len = <uint16_t>reply_len
+            self.acks.match = NULL
+        guid_span.ptr = guid
+        guid_span.len = <uint32_t>guid_len
+        error_span.ptr = text
+        error_span.len = <uint32_t>len(text)
+        out = self.room(pub_ack_size(guid_len, error_span.len))
+        n = <size_t>(put_pub_ack(out, guid_span, error_span) - out)
+        self.send(&self.acks, out, n)
+
+    # --- for requests.py
+
+    def publish(self, bytes subject, bytes data=b'', bytes reply=b''):
+        """Say something; how many heard it."""
+        return self.say(
+            subject, <size_t>len(subject), reply, <size_t>len(reply), data, <size_t>len(data),
+            self.router.match(subject, <size_t>len(subject)))
+
+    def register(self, Client client):
+        """From now on it may publish."""
+        self.clients[client.key] = client
+        if client.conn_id:
+            self.connections[client.conn_id] = client
+
+    def unregister(self, Client client):
+        """It may not publish any more."""
+        client.gone = True
+        self.last_client = None
+        if self.clients.get(client.key) is client:
+            del self.clients[client.key]
+        if self.connections.get(client.conn_id) is client:
+            del self.connections[client.conn_id]
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        """Subscriptions whose inbox nobody listened to look again."""
+        cdef Subscription subscription
+        deaf = self.deaf
+        self.deaf = set()
+        for subscription in deaf:
+            if subscription.client is not None and not subscription.is_deaf():
+                subscription.cursor.ready(&subscription.consumer)
+
+    def forget(self, Channel channel):
+        """The channel is no more."""
+        self.channels.pop(channel.log.subject, None)
+        self.last_channel = None
+
+
+cdef class Client:
+    def __init__(self, str client_id, str hb_inbox, bytes conn_id=b'', int protocol=0,
+                 int ping_interval=0, int ping_max=0, str owner=None):
+        """As its ConnectRequest says; `owner`: whose it is, see Access.is_own."""
+        self.owner = owner
+        self.client_id = client_id
+        self.key = client_id.encode()
+        self.hb_inbox = hb_inbox
+        self.conn_id = conn_id
+        self.protocol = protocol
+        self.ping_interval = ping_interval
+        self.ping_max = ping_max
+        self.subscriptions = set()
+
+    def healthy(self, bint well):
+        """Whether it answers heartbeats: plain subscriptions get nothing again until it does."""
+        cdef Subscription subscription
+        for subscription in self.subscriptions:
+            if subscription.consumer.unwell == well:
+                subscription.consumer.unwell = not well
+                subscription.cursor.wake()
+
+
+@cython.no_gc_clear
+cdef class Channel(Session):
+    def __init__(self, Service service, Log log):
+        """A log of the engine as a channel."""
+        self.service = service
+        self.log = log
+        self.name = log.subject.decode()
+        self.subscriptions = []
+        service.channels[log.subject] = self
+
+    def __dealloc__(self):
+        free(self.promises)
+
+    def limit(self, uint64_t msgs_max, uint64_t bytes_max, int64_t age_max_ns):
+        """What it keeps; 0 = no limit."""
+        cdef Limiter limiter = self.log.limiter
+        if limiter is None:
+            limiter = Limiter(self.log, msgs_max, bytes_max, age_max_ns)
+            limiter.begin(cost_in_file if self.log.folder is not None else cost_in_memory)
+        else:
+            limiter.set_limits(msgs_max, bytes_max, age_max_ns)
+
+    cdef void promise(self, uint64_t ticket, const record_t *rec, const span_t *guid) noexcept:
+        """Answer this publisher once the log has settled the ticket."""
+        cdef promise_t *p
+        cdef size_t size = (sizeof(promise_t) + guid.len + rec.reply_len + 7) & ~<size_t>7
+        cdef char *grown
+        cdef size_t cap
+        if self.tail + size > self.cap:
+            if self.head:
+                memmove(self.promises, self.promises + self.head, self.tail - self.head)
+                self.tail -= self.head
+                self.head = 0
+            if 2 * (self.tail + size) > self.cap:
+                cap = max(<size_t>1024, 4 * (self.tail + size))
+                grown = <char *>realloc(self.promises, cap)
+                if grown == NULL:
+                    return      # it will publish again when no answer comes
+                self.promises = grown
+                self.cap = cap
+        p = <promise_t *>(self.promises + self.tail)
+        p.ticket = ticket
+        p.guid_len = guid.len
+        p.reply_len = rec.reply_len
+        memcpy(<char *>p + sizeof(promise_t), guid.ptr, guid.len)
+        if rec.reply_len:
+            memcpy(<char *>p + sizeof(promise_t) + guid.len, rec.reply, rec.reply_len)
+        self.tail += size
+        if not self.waiting:
+            self.waiting = True
+            self.log.wait(self)
+
+    cdef void settled(self) noexcept:
+        # A message is offered before its publisher is told: the answers come behind the cursors.
+        self.service.turn.add(PHASE_FLUSH, self)
+
+    cdef void run(self) noexcept:
+        """Answer everybody whose message is safe, or never will be."""
+        cdef promise_t *p
+        cdef const char *text
+        cdef int outcome
+        self.waiting = False
+        while self.head < self.tail:
+            p = <promise_t *>(self.promises + self.head)
+            outcome = self.log.outcome(p.ticket)
+            if outcome == 0:
+                self.waiting = True
+                self.log.wait(self)
+                return
+            text = <const char *>p + sizeof(promise_t)
+            self.service.answer(
+                text + p.guid_len, p.reply_len, text, p.guid_len, None if outcome > 0 else (
+                    errors.STAN_STORE.format(reason=self.log.refusal)))
+            self.head += (sizeof(promise_t) + p.guid_len + p.reply_len + 7) & ~<size_t>7
+        self.head = self.tail = 0
+        if self.cap > <size_t>SCRATCH_KEPT:
+            free(self.promises)
+            self.promises = NULL
+            self.cap = 0
+
+    def stir(self):
+        """Whether something was published since the last call, by whomever."""
+        cdef bint stirred = self.published != self.log.message_count
+        self.published = self.log.message_count
+        return stirred
+
+    @property
+    def msgs(self):
+        """Messages that are there."""
+        return self.log.visible - <uint64_t>self.first_available
+
+    @property
+    def bytes(self):
+        """What they count for."""
+        return self.log.limiter.bytes
+
+    @property
+    def first_available(self):
+        """Sequence of the oldest one; behind the last one when there is none."""
+        return min(<uint64_t>self.log.first_seq, self.log.visible)
+
+    @property
+    def first_seq(self):
+        """As `first_available`, but 0 when nothing was ever published."""
+        return 0 if self.log.visible == 1 else self.first_available
+
+    @property
+    def last_seq(self):
+        """Sequence of the newest one, also when it has gone; 0 when nothing was ever published."""
+        return self.log.visible - 1
+
+
+@cython.no_gc_clear
+cdef class Subscription(Sink):
+    def __init__(self, Channel channel, Cursor cursor, record):
+        """Of one channel, on a cursor of its log; offline until `attach`. See store.SubRecord."""
+        self.service = channel.service
+        self.channel = channel
+        self.cursor = cursor
+        self.record = record
+        cursor.unacked_first = True
+        if record.queue_name:
+            cursor.choice = CHOICE_LEAST
+
+    def __dealloc__(self):
+        free(self.inbox.subject)
+
+    def attach(self, Client client, bint held=False):
+        """From now on this client takes and acknowledges messages; `held`: none come before
+        `release`."""
+        cdef bytes inbox = self.record.inbox.encode()
+        cdef bytes ack_inbox = self.record.ack_inbox.encode()
+        free(self.inbox.subject)
+        self.inbox.subject = <char *>malloc(max(<size_t>1, <size_t>len(inbox)))
+        if self.inbox.subject == NULL:
+            raise MemoryError
+        memcpy(self.inbox.subject, <const char *>inbox, <size_t>len(inbox))
+        self.inbox.len = <uint16_t>len(inbox)
+        self.inbox.match = NULL
+        self.client = client
+        client.subscriptions.add(self)
+        self.ack_sub = self.service.router.add(
+            self, ack_inbox, <size_t>len(ack_inbox), NULL, 0, b'', 0)
+        self.consumer.ack_wait_ns = self.record.ack_wait * <int64_t>limits.SECOND
+        self.consumer.ack_wait_max_ns = FOREVER_NS
+        self.consumer.sample = 0
+        self.consumer.nearness = 0
+        self.cursor.join(&self.consumer, self)
+        self.consumer.unwell = client.failures > 0
+        self.consumer.blocked = held
+        self.cursor.set_credit(&self.consumer, self.record.max_in_flight)
+
+    def release(self):
+        """The client has its answer: let messages come."""
+        if self.ack_sub != NULL:
+            self.cursor.ready(&self.consumer)
+
+    def detach(self):
+        """The client takes no more; what it did not acknowledge returns to the cursor."""
+        if self.ack_sub == NULL:
+            return
+        self.service.router.remove(self.ack_sub)
+        self.ack_sub = NULL
+        self.client.subscriptions.discard(self)
+        self.client = None
+        self.cursor.leave(&self.consumer, True)
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        """A message of the cursor for the client, or an acknowledgement of the client's."""
+        cdef uint32_t again
+        cdef size_t n
+        cdef char *out
+        cdef ack_t ack
+        if ctx == &self.consumer:
+            if self.is_deaf():
+                return 0
+            again = <uint32_t>(rec.attempts - 1) if rec.attempts else 0
+            try:
+                out = self.service.room(msg_size(rec, again))
+            except MemoryError:
+                return 0
+            n = <size_t>(put_msg(out, rec, again) - out)
+            self.service.send(&self.inbox, out, n)
+            self.service.out_msgs += 1
+            self.service.out_bytes += n
+            self.last_sent = max(self.last_sent, rec.seq)
+            return 1
+        if self.may_ack() and parse_ack(
+                rec.data + rec.headers_len, rec.total_len - rec.headers_len, &ack):
+            self.cursor.settle(ack.sequence)
+        return 1
+
+    cdef bint may_ack(self) noexcept:
+        """Whether who acknowledges is whose client has the subscription."""
+        cdef void *speaker = self.service.account.desk.speaker
+        if speaker == NULL or self.client is None:
+            return False
+        return (<Session>speaker).owner is self.client.owner or self.service.access.is_own(
+            <Session>speaker, self.client.owner)
+
+    cdef bint is_deaf(self) noexcept:
+        """Nobody listens to its inbox: messages wait in the cursor instead of getting lost."""
+        cdef route_t *to = &self.inbox
+        cdef Router router = self.service.router
+        if to.match == NULL or to.changes != router.changes:
+            to.match = router.match(to.subject, to.len)
+            to.changes = router.changes
+        if to.match.size:
+            return False
+        self.service.deaf.add(self)
+        if self.service.timer.pos == 0:
+            self.service.turn.arm(
+                self.service, self.service.turn.now_ns + <int64_t>limits.STAN_DEAF_POLL)
+        return True
+
+    # --- what the monitoring shows
+
+    @property
+    def pending_count(self):
+        """Messages that were sent and are not acknowledged."""
+        return self.cursor.inflight.size if self.client is None else self.consumer.in_flight
+
+    @property
+    def is_stalled(self):
+        """Nothing new is sent before some are acknowledged."""
+        return self.client is not None and self.consumer.in_flight >= self.consumer.credit
+
+    @property
+    def is_offline(self):
+        """A durable one that nobody uses."""
+        return self.client is None
+
+
+cdef bint same(bytes known, const span_t *given) noexcept:
+    return <size_t>len(known) == given.len and (
+        memcmp(<const char *>known, given.ptr, given.len) == 0)
+
+
+cdef bint begins(const char *text, size_t n, const char *head, size_t head_len) noexcept nogil:
+    return n >= head_len and memcmp(text, head, head_len) == 0
+
+
+cdef size_t cost_in_memory(const record_t *rec, size_t name_len) noexcept nogil:
+    """The size of the message as it is sent, the channel's name standing in for the subject."""
+    cdef record_t whole = rec[0]
+    if whole.subject_len == 0:
+        whole.subject_len = <uint16_t>name_len
+    return msg_size(&whole, 0)
+
+
+cdef size_t cost_in_file(const record_t *rec, size_t name_len) noexcept nogil:
+    """As the original's file store counts it: so much more for each."""
+    return cost_in_memory(rec, name_len) + FILE_OVERHEAD

@@ -1,0 +1,81 @@
+# cython: language_level=3
+"""The router for Python code: subscribe with an Ear, publish with `publish`."""
+cimport cython
+from libc.stdint cimport uint16_t, uint32_t, uintptr_t
+from libc.string cimport memset
+
+from broker.routing.router cimport Router
+from broker.runtime.interfaces cimport Sink
+from broker.routing.trie cimport match_t, queue_name, sub_t, subject_shape
+from broker.runtime.types cimport record_t
+
+
+@cython.no_gc_clear
+cdef class Ear(Sink):
+    def __init__(self, Router router):
+        self.router = router
+        self.subs = {}
+        self.heard = []
+
+    def __dealloc__(self):
+        if self.subs is not None:
+            self.close()
+
+    def subscribe(self, bytes sid, bytes subject, bytes queue=b''):
+        """A subscription named sid; ValueError when there is one or the subject cannot be."""
+        if sid in self.subs:
+            raise ValueError('sid in use')
+        self.subs[sid] = <uintptr_t>self.router.add(
+            self, subject, len(subject), queue, len(queue), sid, len(sid))
+
+    def unsubscribe(self, bytes sid):
+        self.router.remove(<sub_t *><uintptr_t>self.subs.pop(sid))
+
+    def close(self):
+        """Unsubscribe from everything."""
+        for sid in list(self.subs):
+            self.unsubscribe(sid)
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef sub_t *sub = <sub_t *>ctx
+        if self.deaf:
+            return 0
+        self.heard.append((
+            sub.sid[:sub.sid_len], rec.subject[:rec.subject_len],
+            rec.reply[:rec.reply_len] if rec.reply_len else b'',
+            rec.data[:rec.total_len]))
+        return 1
+
+
+def publish(Router router, bytes subject, bytes data=b'', *, bytes reply=b'', Sink skip=None):
+    """Route one message now; how many took it. Subscriptions of `skip` are passed over."""
+    cdef record_t rec
+    cdef const match_t *m = router.match(subject, len(subject))
+    memset(&rec, 0, sizeof(rec))
+    rec.subject = subject
+    rec.subject_len = <uint16_t>len(subject)
+    rec.reply = reply
+    rec.reply_len = <uint16_t>len(reply)
+    rec.data = data
+    rec.total_len = <uint32_t>len(data)
+    return router.route(m, &rec, <void *>skip if skip is not None else NULL)
+
+
+def listeners(Router router, bytes subject):
+    """Who a message to this subject would find: (queue, sink) of each; plain ones have no queue."""
+    cdef const match_t *m = router.match(subject, len(subject))
+    cdef sub_t *sub
+    cdef uint32_t i
+    cdef list found = []
+    for i in range(m.size):
+        sub = m.subs[i]
+        queue = b''
+        if sub.group:
+            queue = queue_name(sub)
+        found.append((queue, <object>sub.sink))
+    return found
+
+
+def shape(bytes subject):
+    """What a subject is made of: 1 an empty token, 2 a wildcard, 4 a `>` that is not the last."""
+    return subject_shape(subject, len(subject))

@@ -1,0 +1,77 @@
+# cython: language_level=3
+"""Who wants a subject: a trie of tokens with `*` and `>`, and a bounded cache of answers.
+
+All of it is plain C memory owned by the Router. A sub_t belongs to the Sink that made it and
+must be removed before that Sink goes away.
+"""
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from broker.runtime.interfaces cimport Sink
+from broker.routing.trie cimport match_t, node_t, sub_t
+from broker.runtime.types cimport record_t, tw_key_t
+
+cdef enum:
+    CACHE_WAYS = 4      # places that an answer may have in the cache
+    ROUTE_DEPTH = 16    # messages that lead to messages of the same Router, inside each other
+    CHANGES = 16        # of wildcards, that are remembered
+    CHANGE_SIZE = 63    # bytes of a subject that is
+
+
+# A wildcard subscription that came or went.
+cdef struct change_t:
+    uint8_t len             # of the subject; 0 = any, as far as we know
+    char subject[CHANGE_SIZE]
+
+
+cdef class Router:
+    cdef node_t *root
+    cdef node_t **table         # literal children of every node, open addressing
+    cdef uint32_t table_mask
+    cdef uint32_t table_used
+    cdef tw_key_t key
+    cdef uint64_t random
+    cdef match_t *cache         # sets of CACHE_WAYS slots
+    cdef uint32_t cache_mask    # number of sets - 1
+    cdef uint32_t cache_turn    # which way of a full set goes next
+    cdef size_t cached_refs     # sub pointers in the cache
+    cdef size_t cached_refs_max
+    cdef uint64_t version       # raised when a wildcard comes or goes
+    cdef change_t recent[CHANGES]       # by version, how it came to that
+    cdef readonly uint64_t changes      # raised when any match_t may have died
+    cdef readonly uint64_t size         # subscriptions held
+    cdef readonly uint64_t inserts, removes, matches, cache_hits
+    cdef uint32_t busy          # calls of route that run, one inside the other
+    cdef match_t spare[ROUTE_DEPTH]     # answers for the inner ones
+    cdef list late              # sinks that are called when everybody has the message
+    cdef uint32_t late_size
+    cdef list watchers          # told of every subscription that comes or goes
+    cdef uint32_t watched       # len(watchers)
+
+    cdef sub_t *add(self, Sink sink, const char *subject, size_t subject_len, const char *queue,
+                    size_t queue_len, const char *sid, size_t sid_len) except NULL
+    cdef void remove(self, sub_t *sub) noexcept
+    cdef const match_t *match(self, const char *subject, size_t n) except NULL
+    cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept
+    cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
+                               const char *names, size_t names_len) noexcept
+
+    # Inside `deliver`: call sink.routed(rec) when the message was given to everybody.
+    cdef void wait(self, Sink sink) noexcept
+    cdef void finish(self, const record_t *rec, uint32_t before) noexcept
+
+    cdef uint32_t give_plain(self, const match_t *m, const record_t *rec, void *skip) noexcept
+    cdef uint32_t give_one(self, const match_t *m, uint32_t start, uint32_t size,
+                           const record_t *rec, void *skip) noexcept
+    cdef uint32_t give_far(self, const match_t *m, uint32_t start, uint32_t size,
+                           const record_t *rec, void *skip) noexcept
+    cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL
+    cdef node_t *child(self, node_t *parent, const char *token, size_t n, bint make) except? NULL
+    cdef void drop_child(self, node_t *node) noexcept
+    cdef int grow_table(self) except -1
+    cdef void changed(self, const char *subject, size_t n, int shape) noexcept
+    cdef void remember(self, const char *subject, size_t n) noexcept
+    cdef bint still_true(self, match_t *m) noexcept
+    cdef void unlink(self, sub_t *sub) noexcept
+    cdef void forget(self, const char *subject, size_t n) noexcept
+    cdef void clear_cache(self) noexcept
+    cdef int fill(self, match_t *m, const char *subject, size_t n) except -1

@@ -1,0 +1,520 @@
+# cython: language_level=3
+"""Subject router: the trie of subscriptions, and a bounded cache of answers.
+
+A literal SUB or UNSUB drops one cached subject; a wildcard one raises `version`, and each cached
+answer is looked at when it is next asked for: it is worked out again if one of the changes since
+then could alter it, or if they were too many to remember.
+
+A sink may route a further message while it is given one, of this Router too: what the outer call
+stands on stays as it is, the inner one gets answers of its own.
+"""
+import os
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from broker.runtime.interfaces cimport Sink
+from broker.routing.trie cimport (
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, child_hash, clear_match, collect,
+    find_child, free_branches, free_node, gather_t, is_wildcard_node, join_plain, join_queue,
+    key_of, leave_queue, match_t, may_match, node_t, queue_name, queue_of, queue_t, spell, sub_t,
+    subject_shape, walk)
+from broker.runtime.types cimport record_t, tw_cache_hash
+
+cdef enum:
+    TABLE_MIN = 64
+    SUB_HEAD = 49       # bytes of a sub_t before its sid: what it takes without padding
+
+
+cdef class Router:
+    def __cinit__(self, uint32_t cache_subjects=8192, size_t cached_refs_max=1 << 20):
+        """`cache_subjects` (a power of two) and `cached_refs_max` bound the cache of answers."""
+        if cache_subjects < CACHE_WAYS or cache_subjects & (cache_subjects - 1):
+            raise ValueError('cache_subjects is not a power of two')
+        self.key = key_of(os.urandom(sizeof(self.key)))
+        self.random = int.from_bytes(os.urandom(8), 'little') | 1
+        self.root = <node_t *>calloc(1, sizeof(node_t))
+        self.table = <node_t **>calloc(TABLE_MIN, sizeof(void *))
+        self.table_mask = TABLE_MIN - 1
+        self.cache = <match_t *>calloc(cache_subjects, sizeof(match_t))
+        self.cache_mask = cache_subjects // CACHE_WAYS - 1
+        self.cached_refs_max = cached_refs_max
+        self.version = 1
+        self.late = []
+        self.watchers = []
+        if self.root == NULL or self.table == NULL or self.cache == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(<uint32_t>ROUTE_DEPTH):
+            clear_match(self.spare + i)
+        if self.cache != NULL:
+            self.clear_cache()
+            free(self.cache)
+        if self.table != NULL:
+            for i in range(self.table_mask + 1):
+                if self.table[i] != NULL:
+                    free_branches(self.table[i])
+                    free_node(self.table[i])
+            free(self.table)
+        if self.root != NULL:
+            free_branches(self.root)
+            free_node(self.root)
+
+    cdef sub_t *add(self, Sink sink, const char *subject, size_t subject_len, const char *queue,
+                    size_t queue_len, const char *sid, size_t sid_len) except NULL:
+        """Subscribe; the subject has a legal shape. The caller owns the result until `remove`."""
+        cdef int shape = subject_shape(subject, subject_len)
+        cdef node_t *node = self.root
+        cdef size_t start = 0, end
+        cdef const char *dot
+        cdef sub_t *sub
+        if shape & (SUBJECT_EMPTY_TOKEN | SUBJECT_TAIL_INSIDE):
+            raise ValueError('not a subject to subscribe to')
+        if sid_len > 0xFFFF or subject_len > 0xFFFF:
+            raise ValueError('subject or sid too long')
+        sub = <sub_t *>calloc(1, max(sizeof(sub_t), SUB_HEAD + sid_len))
+        if sub == NULL:
+            raise MemoryError
+        while True:
+            dot = <const char *>memchr(subject + start, c'.', subject_len - start)
+            end = <size_t>(dot - subject) if dot != NULL else subject_len
+            try:
+                node = self.child(node, subject + start, end - start, True)
+            except MemoryError:
+                free(sub)
+                raise
+            if dot == NULL:
+                break
+            start = end + 1
+        sub.sink = <void *>sink
+        sub.node = node
+        sub.sid_len = <uint16_t>sid_len
+        memcpy(sub.sid, sid, sid_len)
+        if (join_queue(node, sub, &self.key, queue, queue_len) if queue_len
+                else join_plain(node, sub)) < 0:
+            free(sub)
+            raise MemoryError
+        self.size += 1
+        self.inserts += 1
+        self.changed(subject, subject_len, shape)
+        if self.watched:
+            self.tell(subject[:subject_len], queue[:queue_len] if queue_len else b'', 1, sink)
+        return sub
+
+    cdef void changed(self, const char *subject, size_t n, int shape) noexcept:
+        """Make the cache forget what a subscription to this subject alters."""
+        self.changes += 1
+        if shape & SUBJECT_WILDCARD:
+            self.version += 1
+            self.remember(subject, n)
+        else:
+            self.forget(subject, n)
+
+    cdef void remember(self, const char *subject, size_t n) noexcept:
+        """The change to this version is about these subjects; too long ones may be about any."""
+        cdef change_t *change = &self.recent[self.version % <uint64_t>CHANGES]
+        change.len = 0
+        if n <= sizeof(change.subject):
+            memcpy(change.subject, subject, n)
+            change.len = <uint8_t>n
+
+    cdef bint still_true(self, match_t *m) noexcept:
+        """Has no wildcard come or gone that the answer depends on? Then it is of this version."""
+        cdef uint64_t version
+        cdef change_t *change
+        if m.version == 0 or self.version - m.version > <uint64_t>CHANGES:
+            return False
+        for version in range(m.version + 1, self.version + 1):
+            change = &self.recent[version % <uint64_t>CHANGES]
+            if change.len == 0 or may_match(
+                    change.subject, change.len, m.subject, m.subject_len):
+                return False
+        m.version = self.version
+        return True
+
+    cdef void remove(self, sub_t *sub) noexcept:
+        """Unsubscribe and free. Not inside `deliver`: there, set `retired` and remove it later."""
+        cdef node_t *node = sub.node
+        cdef node_t *parent
+        cdef char path[0x10000]
+        cdef size_t start = sizeof(path)
+        cdef bint wildcard = False
+        # spell the subject from the leaf up, to forget its cached answer
+        while node.parent != NULL:
+            if is_wildcard_node(node):
+                wildcard = True
+            start -= node.token_len
+            memcpy(path + start, node.token, node.token_len)
+            node = node.parent
+            if node.parent != NULL:
+                start -= 1
+                path[start] = c'.'
+        self.changed(path + start, sizeof(path) - start, SUBJECT_WILDCARD if wildcard else 0)
+        if self.watched:
+            self.tell(path[start:sizeof(path)], queue_name(sub), -1, <object>sub.sink)
+        node = sub.node
+        self.unlink(sub)
+        free(sub)
+        self.size -= 1
+        self.removes += 1
+        while (node.parent != NULL and node.children == 0 and node.subs_size == 0
+               and node.queues_size == 0):
+            parent = node.parent
+            if parent.star == node:
+                parent.star = NULL
+            elif parent.tail == node:
+                parent.tail = NULL
+            else:
+                self.drop_child(node)
+            parent.children -= 1
+            free_node(node)
+            node = parent
+
+    def tell(self, bytes subject, bytes queue, int delta, sink):
+        """Tell the watchers that a subscription came (1) or goes (-1)."""
+        for watcher in tuple(self.watchers):
+            watcher.interest_changed(subject, queue, delta, sink)
+
+    def watch(self, watcher):
+        """From now on `watcher.interest_changed(subject, queue, delta, sink)` is called."""
+        self.watchers.append(watcher)
+        self.watched += 1
+
+    def unwatch(self, watcher):
+        self.watchers.remove(watcher)
+        self.watched -= 1
+
+    cdef void unlink(self, sub_t *sub) noexcept:
+        cdef node_t *node = sub.node
+        cdef sub_t *last
+        if sub.group == 0:
+            node.subs_size -= 1
+            last = node.subs[node.subs_size]
+            node.subs[sub.place] = last
+            last.place = sub.place
+            if node.subs_size == 0:
+                free(node.subs)
+                node.subs = NULL
+                node.subs_cap = 0
+            return
+        leave_queue(node, sub)
+
+    cdef const match_t *match(self, const char *subject, size_t n) except NULL:
+        """Who gets this subject; the answer is valid until `changes` moves."""
+        cdef uint32_t h = tw_cache_hash(&self.key, subject, n)
+        cdef match_t *ways = self.cache + (h & self.cache_mask) * CACHE_WAYS
+        cdef match_t *m
+        cdef int i
+        self.matches += 1
+        for i in range(CACHE_WAYS):
+            m = ways + i
+            if m.subject_hash == h and m.subject_len == n and n and (
+                    memcmp(m.subject, subject, n) == 0):
+                if m.version == self.version or self.still_true(m):
+                    self.cache_hits += 1
+                    return m
+                break
+            if m.subject_len == 0:
+                break
+        else:
+            self.cache_turn = (self.cache_turn + 1) % CACHE_WAYS
+            m = ways + self.cache_turn
+        if self.busy:
+            return self.match_inside(subject, n)
+        if m.subject_len:
+            self.cached_refs -= m.size
+            clear_match(m)
+            self.changes += 1
+        if self.cached_refs > self.cached_refs_max:
+            self.clear_cache()
+            m = ways        # a set is filled from its first way on: a gap ends a search
+        m.subject_hash = h
+        self.fill(m, subject, n)
+        self.cached_refs += m.size
+        return m
+
+    cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL:
+        """An answer while messages are on their way: the cache may be in use by an outer call."""
+        cdef match_t *m
+        if self.busy > <uint32_t>ROUTE_DEPTH:
+            raise RecursionError('messages lead to messages too often')
+        m = self.spare + self.busy - 1
+        clear_match(m)
+        self.changes += 1
+        self.fill(m, subject, n)
+        return m
+
+    cdef int fill(self, match_t *m, const char *subject, size_t n) except -1:
+        """Work out the answer for one subject into an empty slot."""
+        cdef gather_t g
+        memset(&g, 0, sizeof(g))
+        m.subject = <char *>malloc(max(n, <size_t>1))
+        if m.subject == NULL:
+            raise MemoryError
+        memcpy(m.subject, subject, n)
+        m.subject_len = <uint32_t>n
+        m.version = self.version
+        if n and not subject_shape(subject, n) & SUBJECT_EMPTY_TOKEN:
+            walk(self.table, self.table_mask, &self.key, &g, self.root, subject, n)
+        if g.failed or collect(m, &g) < 0:
+            free(g.nodes)
+            clear_match(m)
+            raise MemoryError
+        free(g.nodes)
+        return 0
+
+    cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept:
+        """Deliver to every plain subscription and to one member of each group; how many took it.
+
+        Subscriptions of the sink `skip` are passed over (no echo, no loop).
+        """
+        cdef uint32_t i, start, taken, before = self.late_size
+        self.busy += 1
+        taken = self.give_plain(m, rec, skip)
+        start = m.plain
+        for i in range(m.groups):
+            taken += self.give_one(m, start, m.ends[i] - start, rec, skip)
+            start = m.ends[i]
+        self.busy -= 1
+        if self.late_size != before:
+            self.finish(rec, before)
+        return taken
+
+    cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
+                               const char *names, size_t names_len) noexcept:
+        """As `route`, but of the groups only those in a list of names with white space between."""
+        cdef uint32_t i, start, taken, before = self.late_size
+        self.busy += 1
+        taken = self.give_plain(m, rec, skip)
+        start = m.plain
+        for i in range(m.groups if names_len else 0):
+            if is_listed(m.subs[start], names, names_len):
+                taken += self.give_one(m, start, m.ends[i] - start, rec, skip)
+            start = m.ends[i]
+        self.busy -= 1
+        if self.late_size != before:
+            self.finish(rec, before)
+        return taken
+
+    cdef uint32_t give_plain(self, const match_t *m, const record_t *rec, void *skip) noexcept:
+        cdef uint32_t i, taken = 0
+        cdef sub_t *sub
+        for i in range(m.plain):
+            sub = m.subs[i]
+            if sub.sink != skip and not sub.retired:
+                taken += <uint32_t>(<Sink>sub.sink).deliver(sub, rec)
+        return taken
+
+    cdef uint32_t give_one(self, const match_t *m, uint32_t start, uint32_t size,
+                           const record_t *rec, void *skip) noexcept:
+        """Deliver to one member of a group, to those of other servers only if none here takes it;
+        1 when somebody did."""
+        cdef uint32_t j, _k
+        cdef sub_t *sub
+        # xorshift: which member is asked first is uniform
+        self.random ^= self.random << 13
+        self.random ^= self.random >> 7
+        self.random ^= self.random << 17
+        j = <uint32_t>(((self.random >> 32) * size) >> 32)
+        for _k in range(size):
+            sub = m.subs[start + j]
+            if sub.sink != skip and not sub.retired and not sub.far and (
+                    (<Sink>sub.sink).deliver(sub, rec)):
+                return 1
+            j = j + 1 if j + 1 < size else 0
+        return self.give_far(m, start, size, rec, skip) if m.far else 0
+
+    cdef uint32_t give_far(self, const match_t *m, uint32_t start, uint32_t size,
+                           const record_t *rec, void *skip) noexcept:
+        """Deliver to a member on another server, chosen by weight."""
+        cdef uint64_t total = 0, at
+        cdef uint32_t j, first = start
+        cdef sub_t *sub
+        for j in range(start, start + size):
+            if m.subs[j].sink != skip:
+                total += m.subs[j].far
+        at = ((self.random & 0xFFFFFFFF) * total) >> 32
+        for j in range(start, start + size):
+            if m.subs[j].sink == skip or not m.subs[j].far:
+                continue
+            if at < m.subs[j].far:
+                first = j
+                break
+            at -= m.subs[j].far
+        for j in range(size):
+            sub = m.subs[start + (first - start + j) % size]
+            if sub.far and sub.sink != skip and not sub.retired and (
+                    (<Sink>sub.sink).deliver(sub, rec)):
+                return 1
+        return 0
+
+    cdef void wait(self, Sink sink) noexcept:
+        """The sink's `routed` is called when the message at hand was given to everybody."""
+        self.late.append(sink)
+        self.late_size += 1
+
+    cdef void finish(self, const record_t *rec, uint32_t before) noexcept:
+        """Call the sinks that wait for this message: all but those that wait for an outer one."""
+        cdef Sink sink
+        while self.late_size > before:
+            self.late_size -= 1
+            sink = self.late.pop()
+            sink.routed(rec)
+
+    cdef node_t *child(self, node_t *parent, const char *token, size_t n,
+                       bint make) except? NULL:
+        """The child of parent for one token of a subscription, made if asked."""
+        cdef uint32_t i
+        cdef node_t *node
+        if n == 1 and token[0] == c'*':
+            node = parent.star
+        elif n == 1 and token[0] == c'>':
+            node = parent.tail
+        else:
+            node = find_child(self.table, self.table_mask, &self.key, parent, token, n)
+        if node != NULL or not make:
+            return node
+        node = <node_t *>calloc(1, sizeof(node_t) + n)
+        if node == NULL:
+            raise MemoryError
+        node.parent = parent
+        node.token_len = <uint16_t>n
+        memcpy(node.token, token, n)
+        if is_wildcard_node(node):
+            if token[0] == c'*':
+                parent.star = node
+            else:
+                parent.tail = node
+        else:
+            if 4 * (self.table_used + 1) > 3 * (self.table_mask + 1):
+                try:
+                    self.grow_table()
+                except MemoryError:
+                    free(node)
+                    raise
+            node.hash = child_hash(&self.key, parent, token, n)
+            i = node.hash & self.table_mask
+            while self.table[i] != NULL:
+                i = (i + 1) & self.table_mask
+            self.table[i] = node
+            self.table_used += 1
+        parent.children += 1
+        return node
+
+    cdef int grow_table(self) except -1:
+        cdef uint32_t mask = 2 * (self.table_mask + 1) - 1
+        cdef node_t **grown = <node_t **>calloc(<size_t>mask + 1, sizeof(void *))
+        cdef uint32_t i, j
+        if grown == NULL:
+            raise MemoryError
+        for i in range(self.table_mask + 1):
+            if self.table[i] != NULL:
+                j = self.table[i].hash & mask
+                while grown[j] != NULL:
+                    j = (j + 1) & mask
+                grown[j] = self.table[i]
+        free(self.table)
+        self.table = grown
+        self.table_mask = mask
+        return 0
+
+    cdef void drop_child(self, node_t *node) noexcept:
+        """Take a literal child out of the table, closing the gap behind it."""
+        cdef uint32_t i = node.hash & self.table_mask, j, home
+        while self.table[i] != node:
+            i = (i + 1) & self.table_mask
+        j = i
+        while True:
+            j = (j + 1) & self.table_mask
+            if self.table[j] == NULL:
+                break
+            home = self.table[j].hash & self.table_mask
+            if ((j - home) & self.table_mask) >= ((j - i) & self.table_mask):
+                self.table[i] = self.table[j]
+                i = j
+        self.table[i] = NULL
+        self.table_used -= 1
+
+    cdef void forget(self, const char *subject, size_t n) noexcept:
+        cdef uint32_t h = tw_cache_hash(&self.key, subject, n)
+        cdef match_t *ways = self.cache + (h & self.cache_mask) * CACHE_WAYS
+        cdef match_t *m
+        cdef int i
+        for i in range(CACHE_WAYS):
+            m = ways + i
+            if m.subject_hash == h and m.subject_len == n and memcmp(m.subject, subject, n) == 0:
+                m.version = 0       # never current: worked out anew when asked for
+                return
+
+    cdef void clear_cache(self) noexcept:
+        cdef size_t i
+        for i in range(<size_t>(self.cache_mask + 1) * CACHE_WAYS):
+            clear_match(self.cache + i)
+        self.cached_refs = 0
+        self.changes += 1
+
+    def snapshot(self):
+        """Counters for monitoring."""
+        return {
+            'subscriptions': self.size,
+            'inserts': self.inserts,
+            'removes': self.removes,
+            'matches': self.matches,
+            'cache_hits': self.cache_hits,
+        }
+
+    def listing(self):
+        """All subscriptions, in no order: (subject, queue, sid, sink, delivered, max, far)."""
+        cdef uint32_t i
+        cdef list found = []
+        list_branches(self.root, found)
+        for i in range(self.table_mask + 1):
+            if self.table[i] != NULL:
+                list_node(self.table[i], found)
+                list_branches(self.table[i], found)
+        return found
+
+
+cdef bint is_listed(sub_t *member, const char *names, size_t n) noexcept nogil:
+    """Is the name of its group in the list?"""
+    cdef queue_t *q = queue_of(member)
+    cdef size_t i, start = 0
+    for i in range(n + 1):
+        if i == n or names[i] == c' ' or c'\t' <= names[i] <= c'\r':
+            if i - start == q.name_len and memcmp(names + start, q.name, q.name_len) == 0:
+                return True
+            start = i + 1
+    return False
+
+
+cdef list_branches(node_t *node, list found):
+    """What hangs below a node by `*` and `>`; literal children are in the table."""
+    if node.star != NULL:
+        list_node(node.star, found)
+        list_branches(node.star, found)
+    if node.tail != NULL:
+        list_node(node.tail, found)
+        list_branches(node.tail, found)
+
+
+cdef list_node(node_t *node, list found):
+    cdef uint32_t i, j
+    cdef queue_t *q
+    cdef bytes subject = None
+    if node.subs_size == 0 and node.queues_size == 0:
+        return
+    subject = spell(node)
+    for i in range(node.subs_size):
+        found.append(listed(node.subs[i], subject, b''))
+    for i in range(node.queues_size):
+        q = &node.queues[i]
+        for j in range(q.size):
+            found.append(listed(q.members[j], subject, q.name[:q.name_len]))
+
+
+cdef tuple listed(sub_t *sub, bytes subject, bytes queue):
+    return (subject, queue, sub.sid[:sub.sid_len], <object>sub.sink, sub.delivered, sub.max,
+            sub.far)

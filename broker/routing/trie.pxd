@@ -1,0 +1,98 @@
+# cython: language_level=3
+"""The trie below the router: plain C memory, owned by the Router that it belongs to."""
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from broker.runtime.types cimport tw_key_t
+
+cdef struct sub_t:
+    void *sink              # the Sink it delivers to; borrowed
+    node_t *node            # where it hangs
+    uint64_t delivered      # messages so far; kept by the sink
+    uint64_t max            # the sink retires it after that many; 0 = no limit
+    uint32_t place          # index in the array it stands in
+    uint32_t group          # number of its queue group at the node + 1 (queue_of); 0 = plain
+    uint32_t hash           # of sid, for its owner's table
+    uint16_t sid_len
+    uint16_t far            # its weight if it stands for members of another server; 0; set_far
+    uint8_t retired         # takes no more messages; its sink removes it when no route runs
+    char sid[1]             # its owner's name for it: sid_len bytes in line
+
+# One queue name at one node.
+cdef struct queue_t:
+    char *name              # owned
+    uint32_t name_len
+    uint32_t size
+    uint32_t cap
+    uint32_t hash           # of the name
+    sub_t **members         # owned array of borrowed subs
+    uint32_t number         # what its members know it by: stays while rows move
+    uint32_t far            # members on other servers
+
+cdef struct node_t:
+    node_t *parent
+    node_t *star            # the child for `*`
+    node_t *tail            # the child for `>`
+    sub_t **subs            # plain ones
+    queue_t *queues         # queues_size of them, in no order; owned, and with a head in front
+    uint32_t subs_size
+    uint32_t subs_cap
+    uint32_t queues_size
+    uint32_t children       # of any kind
+    uint32_t hash           # place in the table of all literal children
+    uint16_t token_len
+    char token[1]           # in line
+
+# Who gets a subject. Valid while Router.changes keeps its value.
+cdef struct match_t:
+    uint64_t version        # of the wildcards when this was worked out
+    sub_t **subs            # the plain ones, then the members group by group
+    uint32_t *ends          # for each group the index behind its last member
+    uint32_t plain
+    uint32_t groups
+    uint32_t size           # of subs
+    uint32_t subject_hash
+    uint32_t subject_len    # 0 = an empty cache slot
+    bint far                # a group has members on other servers
+    char *subject           # owned
+
+cdef enum:
+    SUBJECT_EMPTY_TOKEN = 1     # `a..b`, `.a`, `a.` or nothing at all
+    SUBJECT_WILDCARD = 2        # a token that is `*`, or a last one that is `>`
+    SUBJECT_TAIL_INSIDE = 4     # a `>` token that is not the last
+
+# What a subject is made of: a sum of SUBJECT_*.
+cdef int subject_shape(const char *subject, size_t n) noexcept nogil
+
+# What one walk through the trie gathers; `nodes` is the caller's to free.
+cdef struct gather_t:
+    node_t **nodes
+    size_t size
+    size_t cap
+    bint failed
+
+cdef bint is_wildcard_node(node_t *node) noexcept nogil
+cdef uint32_t child_hash(const tw_key_t *key, node_t *parent, const char *token,
+                         size_t n) noexcept nogil
+cdef node_t *find_child(node_t **table, uint32_t mask, const tw_key_t *key, node_t *parent,
+                        const char *token, size_t n) noexcept nogil
+cdef void walk(node_t **table, uint32_t mask, const tw_key_t *key, gather_t *g, node_t *node,
+               const char *rest, size_t n) noexcept nogil
+# Could a subscription to the pattern get messages of the subject? No is certain.
+cdef bint may_match(const char *pattern, size_t pattern_len, const char *subject,
+                    size_t n) noexcept nogil
+cdef int collect(match_t *m, gather_t *g) noexcept nogil    # -1 = no memory
+cdef int join_plain(node_t *node, sub_t *sub) noexcept nogil
+cdef int join_queue(node_t *node, sub_t *sub, const tw_key_t *key, const char *name,
+                    size_t n) noexcept nogil
+cdef void leave_queue(node_t *node, sub_t *sub) noexcept nogil
+cdef queue_t *queue_of(sub_t *sub) noexcept nogil       # its group has to be one
+cdef void set_far(sub_t *sub, uint16_t weight) noexcept nogil
+cdef void clear_match(match_t *m) noexcept nogil
+cdef void free_node(node_t *node) noexcept nogil
+cdef void free_branches(node_t *node) noexcept nogil
+
+cdef tw_key_t key_of(bytes key) except *    # ValueError when it is not 16 bytes long
+
+# The subject of a node; the queue group of a subscription, or nothing.
+cdef bytes spell(node_t *node)
+cdef bytes queue_name(sub_t *sub)

@@ -1,0 +1,36 @@
+# cython: language_level=3
+"""The end of a loop turn, and the timers: everything that is done once for many events."""
+from libc.stdint cimport int64_t
+
+from broker.runtime.heap cimport heap_t
+from broker.runtime.interfaces cimport Task
+
+cdef enum Phase:
+    PHASE_STORE = 0     # logs write what was appended, or hand it to the writer
+    PHASE_PUMP = 1      # cursors hand out what can be read, and write what they must remember
+    PHASE_FLUSH = 2     # connections write what was put into their output
+    PHASES = 3
+
+
+cdef class Turn:
+    cdef heap_t timers
+    cdef list tasks             # by phase a list of the Tasks that are queued
+    cdef list spare             # an empty list, swapped in while one runs
+    cdef object call_soon       # loop.call_soon
+    cdef object call_at_ns      # (due_ns, callback) -> handle with cancel()
+    cdef object handle          # the armed wake-up, or None
+    cdef int64_t armed_ns       # when it rings; meaningless without handle
+    cdef bint scheduled         # end() is already asked for
+    cdef object end_bound
+    cdef object ring_bound
+    cdef readonly int64_t now_ns        # monotonic, as of the last tick
+    cdef readonly int64_t wall_ns       # wall clock, as of the last tick
+    cdef int64_t frozen                 # a test holds the clock
+    # A log that fell behind its disk while a message was routed: the publisher calls its
+    # stall(link) and resets this to None.
+    cdef object pressed
+
+    cdef void tick(self) noexcept
+    cdef void add(self, Phase phase, Task task) noexcept
+    cdef void arm(self, Task task, int64_t due_ns) except *
+    cdef void disarm(self, Task task) noexcept

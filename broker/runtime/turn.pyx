@@ -1,0 +1,111 @@
+# cython: language_level=3
+"""The end of a loop turn.
+
+While the loop hands out reads, sessions only note what they touched: logs with new records,
+cursors with new credit or new records, outputs with new bytes. `end` then does the work once
+for all of them, in the order that keeps the promises: store, pump, flush.
+"""
+from libc.stdint cimport int64_t
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+
+from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, heap_remove
+from broker.runtime.interfaces cimport Task
+from broker.runtime.types cimport heap_item_t
+
+
+cdef class Turn:
+    def __cinit__(self):
+        heap_init(&self.timers)
+        self.tasks = [[] for _ in range(<int>PHASES)]
+
+    def __init__(self, call_soon, call_at_ns):
+        """`call_soon(f)`: after the reads of a turn; `call_at_ns(due_ns, f)`: a monotonic timer."""
+        self.call_soon = call_soon
+        self.call_at_ns = call_at_ns
+        self.spare = []
+        self.end_bound = self.end
+        self.ring_bound = self.ring
+        self.tick()
+
+    def __dealloc__(self):
+        heap_free(&self.timers)
+
+    cdef void tick(self) noexcept:
+        cdef timespec ts
+        if self.frozen:
+            return
+        clock_gettime(CLOCK_MONOTONIC, &ts)
+        self.now_ns = <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
+        clock_gettime(CLOCK_REALTIME, &ts)
+        self.wall_ns = <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
+
+    cdef void add(self, Phase phase, Task task) noexcept:
+        if task.queued:
+            return
+        task.queued = True
+        (<list>self.tasks[<int>phase]).append(task)
+        if not self.scheduled:
+            self.scheduled = True
+            self.call_soon(self.end_bound)
+
+    def end(self):
+        """Do the work of the turn; work that this causes in the same or a later phase included."""
+        cdef int phase
+        cdef list batch
+        cdef Task task
+        self.tick()
+        self.scheduled = True       # whatever is added now is done below, not in another turn
+        for phase in range(<int>PHASES):
+            batch = self.tasks[phase]
+            if not batch:
+                continue
+            self.tasks[phase] = self.spare
+            self.spare = None
+            for task in batch:
+                task.queued = False
+                task.run()
+            batch.clear()
+            self.spare = batch
+        self.scheduled = False
+        for phase in range(<int>PHASES):
+            if self.tasks[phase]:
+                self.scheduled = True
+                self.call_soon(self.end_bound)
+                break
+
+    cdef void arm(self, Task task, int64_t due_ns) except *:
+        heap_remove(&self.timers, &task.timer)
+        task.timer.due_ns = due_ns
+        heap_push(&self.timers, &task.timer)
+        if self.handle is None or due_ns < self.armed_ns:
+            self.set_alarm(due_ns)
+
+    cdef void disarm(self, Task task) noexcept:
+        heap_remove(&self.timers, &task.timer)
+
+    def set_alarm(self, int64_t due_ns):
+        """Ask the loop to ring at due_ns; an earlier alarm replaces a later one."""
+        if self.handle is not None:
+            self.handle.cancel()
+        self.armed_ns = due_ns
+        self.handle = self.call_at_ns(due_ns, self.ring_bound)
+
+    def ring(self):
+        """Wake every task whose time has come."""
+        cdef heap_item_t *item
+        self.handle = None
+        self.tick()
+        while True:
+            item = heap_peek(&self.timers)
+            if item == NULL or item.due_ns > self.now_ns:
+                break
+            heap_remove(&self.timers, item)
+            (<Task>item.owner).expired(self.now_ns)
+        if item != NULL and (self.handle is None or item.due_ns < self.armed_ns):
+            self.set_alarm(item.due_ns)
+
+    def hold_clock(self, int64_t now_ns, int64_t wall_ns):
+        """Stop both clocks at these values (tests)."""
+        self.frozen = 1
+        self.now_ns = now_ns
+        self.wall_ns = wall_ns

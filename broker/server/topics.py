@@ -1,0 +1,67 @@
+"""Settings of single topics: read and written with the words of the configuration file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.protocols.nsq.http import errors as errors_http
+from broker import limits
+from broker.config.load import TopicConfig, settings
+from broker.config.check import near
+from broker.base.settings import SyncPolicy, duration_text
+from broker.engine.settings import KEYS
+
+if TYPE_CHECKING:
+    from broker.engine.engine import Engine
+    from broker.engine.log.log import Log
+
+_KINDS = {key: kind for key, (_, kind) in settings(TopicConfig).items() if key in KEYS}
+_DURATIONS = ("max_age", "keep")
+
+
+def sync_words(sync: SyncPolicy) -> str | float:
+    """A sync policy in the engine's words."""
+    return sync.period_ns / limits.SECOND if sync.mode == "period" else sync.mode
+
+
+def _shown(key: str, value: object) -> object:
+    if key == "sync" and isinstance(value, int | float):
+        return duration_text(round(value * limits.SECOND))
+    if key in _DURATIONS and isinstance(value, int):
+        return duration_text(value) if value else "off"
+    return value
+
+
+class TopicSettings:
+    """What /v1/topic/settings reads and writes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def show(self, log: Log) -> dict[str, object]:
+        """What holds, and which of it was set for this topic alone."""
+        held = self.engine.settings_of(log)
+        return {
+            "topic": log.name,
+            "settings": {key: _shown(key, value) for key, value in held.items()},
+            "set": {key: _shown(key, value) for key, value in log.settings.items()},
+        }
+
+    def replace(self, log: Log, given: dict[str, object]) -> None:
+        """Set these and no others; null = as configured. ValueError names every mistake."""
+        found: dict[str, object] = {}
+        mistakes = []
+        for key, raw in given.items():
+            if key not in _KINDS:
+                reason = errors_http.V1_SETTINGS_UNKNOWN.format(near=near(key, KEYS))
+                mistakes.append(errors_http.V1_SETTINGS_KEY.format(key=key, reason=reason))
+            elif raw is not None:
+                try:
+                    value = _KINDS[key].read(raw)
+                except ValueError as error:
+                    mistakes.append(errors_http.V1_SETTINGS_KEY.format(key=key, reason=error))
+                else:
+                    found[key] = sync_words(value) if isinstance(value, SyncPolicy) else value
+        if mistakes:
+            raise ValueError("; ".join(mistakes))
+        self.engine.set_settings(log, found)

@@ -1,0 +1,218 @@
+"""What a task of `compact` does: the files of a topic's day become few, in the order of offsets.
+
+Files whose offsets overlap, because the clock was set back while they were written, are merged;
+others follow one another. No more than a row group of each open file is in memory. What was written
+is read again before anybody is told of it: it must have the same offsets, each once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from broker.spark.jobs.errors import NOT_SAME, TWICE, JobError
+from broker.spark.jobs.limits import MERGE_ROWS
+from broker.spark.archive import layout
+from broker.spark.archive.write import PartFile, unlink_all
+from broker.spark.archive.manifest import DataFile, Range
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The files of one topic of one broker, of one incarnation, on one date."""
+
+    archive: str
+    date: str
+    files: tuple[DataFile, ...]
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What became of a day; nothing was removed yet."""
+
+    add: tuple[DataFile, ...] = ()
+    remove: tuple[str, ...] = ()
+    failure: str = ""
+
+
+def merge_day(day: Day) -> Merged:
+    """Write the new files of a day and look whether they have what the old ones have."""
+    archive = Path(day.archive)
+    add: list[DataFile] = []
+    try:
+        for one in _write(day, archive):
+            add.append(one)  # noqa: PERF402 - those that are there are removed if the next fails
+        old = digest(merge([archive / one.path for one in day.files], ["offset"]))
+        new = digest(batch for one in add for batch in row_groups(archive / one.path, ["offset"]))
+        if old != new or old[0] != sum(one.records for one in day.files):
+            where = f"{layout.topic_folder(day.files[0].topic)}/date={day.date}"
+            raise JobError(NOT_SAME.format(folder=where))
+    except (JobError, OSError, pa.ArrowException) as error:
+        unlink_all(archive / one.path for one in add)
+        return Merged(failure=str(error) or repr(error))
+    return Merged(tuple(add), tuple(one.path for one in day.files))
+
+
+def _write(day: Day, archive: Path) -> Iterator[DataFile]:
+    first = day.files[0]
+    paths = [archive / one.path for one in day.files]
+    folder = layout.folder(first.topic, None, day.date)
+    schema = common_schema(paths)
+    one = Range(first.topic, first.partition, first.inc, 0, 0)
+    file: PartFile | None = None
+    try:
+        for batch in merge(paths, schema.names):
+            if file is None:
+                file = PartFile(archive, folder, schema, one)
+            file.add(aligned(batch, schema))
+            if file.bytes >= day.file_bytes:
+                yield file.finish(with_count=True)
+                file = None
+        if file is not None:
+            yield file.finish(with_count=True)
+            file = None
+    finally:
+        if file is not None:
+            file.abandon()
+
+
+def common_schema(paths: Sequence[Path]) -> pa.Schema:
+    """With a column that only some of the files have."""
+    schemas = [pq.read_schema(path) for path in paths]
+    return pa.unify_schemas([s.remove_metadata() for s in schemas]).with_metadata(
+        schemas[0].metadata
+    )
+
+
+def aligned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if batch.schema.names == schema.names:
+        return batch
+    arrays = [
+        batch.column(field.name)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema.remove_metadata())
+
+
+def row_groups(
+    path: Path, columns: Sequence[str], bounds: tuple[int, int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """All rows; groups of which none is in `bounds`, [start, end) of offsets, are passed over."""
+    with pq.ParquetFile(path) as file:
+        known = [name for name in columns if name in file.schema_arrow.names]
+        at = file.schema_arrow.get_field_index("offset")
+        for group in range(file.num_row_groups):
+            told = file.metadata.row_group(group).column(at).statistics
+            if bounds is not None and told is not None and told.has_min_max:
+                inside = told.max >= bounds[0] and told.min < bounds[1]
+            else:
+                inside = True
+            if not inside:
+                continue
+            yield from file.read_row_group(group, known).to_batches(MERGE_ROWS)
+
+
+class _Source:
+    """One file, at the batch that is next."""
+
+    def __init__(self, path: Path, columns: Sequence[str], bounds: tuple[int, int] | None) -> None:
+        self.path = path
+        self._batches = row_groups(path, columns, bounds)
+        self.batch: pa.RecordBatch | None = None
+        self.advance()
+
+    def advance(self) -> None:
+        self.batch = next((batch for batch in self._batches if batch.num_rows), None)
+
+    @property
+    def last(self) -> int:
+        assert self.batch is not None
+        return int(self.batch.column("offset")[-1].as_py())
+
+    def take(self, bound: int) -> pa.RecordBatch:
+        """The rows up to this offset."""
+        assert self.batch is not None
+        whole = self.batch
+        count = pc.sum(pc.less_equal(whole.column("offset"), bound)).as_py()
+        if count == whole.num_rows:
+            self.advance()
+        else:
+            self.batch = whole.slice(count)
+        return whole.slice(0, count)
+
+
+def merge(
+    paths: Sequence[Path], columns: Sequence[str], bounds: tuple[int, int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """All rows, or at least those in bounds, by offset. JobError if one comes twice."""
+    starts = sorted((_first(path), path) for path in paths)
+    starts.reverse()
+    sources: list[_Source] = []
+    before = -1
+    while starts or sources:
+        if not sources:
+            sources = _opened(_Source(starts.pop()[1], columns, bounds))
+            continue
+        bound = min(source.last for source in sources)
+        while starts and starts[-1][0] <= bound:
+            sources += _opened(_Source(starts.pop()[1], columns, bounds))
+            bound = min(source.last for source in sources)
+        taken = [part for source in sources if (part := source.take(bound)).num_rows]
+        rows = taken[0]
+        if len(taken) > 1:
+            table = pa.Table.from_batches(
+                [aligned(part, _widest(taken)) for part in taken]
+            ).combine_chunks()
+            rows = table.sort_by("offset").combine_chunks().to_batches()[0]
+        before = _check(rows.column("offset"), before, sources[0].path)
+        yield rows
+        sources = [source for source in sources if source.batch is not None]
+
+
+def _opened(source: _Source) -> list[_Source]:
+    return [] if source.batch is None else [source]
+
+
+def _first(path: Path) -> int:
+    name = layout.parse_name(path.name)
+    assert name is not None
+    return name.first
+
+
+def _widest(batches: Sequence[pa.RecordBatch]) -> pa.Schema:
+    return max((batch.schema for batch in batches), key=lambda schema: len(schema.names))
+
+
+def _check(offsets: pa.Array, before: int, path: Path) -> int:
+    """The last of them, if each is above the one before."""
+    steps = pc.subtract(offsets.slice(1), offsets.slice(0, len(offsets) - 1))
+    least = pc.min(steps).as_py() if len(steps) else 1
+    if offsets[0].as_py() <= before or least <= 0:
+        wrong = before if offsets[0].as_py() <= before else _first_step(offsets, steps)
+        raise JobError(TWICE.format(path=path, offset=wrong))
+    return int(offsets[-1].as_py())
+
+
+def _first_step(offsets: pa.Array, steps: pa.Array) -> int:
+    return int(offsets[pc.index(pc.less_equal(steps, 0), True).as_py()].as_py())
+
+
+def digest(batches: Iterable[pa.RecordBatch]) -> tuple[int, bytes]:
+    """How many offsets, and a sum of all of them in their order."""
+    count, hashed = 0, hashlib.blake2b()
+    for batch in batches:
+        offsets = batch.column("offset")
+        values = offsets.buffers()[1]
+        start = offsets.offset * 8
+        hashed.update(memoryview(values)[start : start + len(offsets) * 8])
+        count += len(offsets)
+    return count, hashed.digest()

@@ -1,0 +1,399 @@
+"""The manifest of an archive: which files count, and which records they have.
+
+    DIR/_manifest/archive.json            format and id of the archive
+                  v000000000007.json      a version: files added and removed, ranges, gaps
+                  s000000000050.json.gz   all up to version 50 in one
+                  pending.json            the ranges of the batch under way
+                  JOB.lock                held while such a job runs
+
+A version is written once, by whoever is first to link its name: that is when the files of a batch
+begin to count. All seqs of a range are in one of the files, in a gap, or were never used. This
+module needs neither Spark nor PyArrow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gzip
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from broker.base.durable import sync_path
+from broker.spark.jobs.errors import (
+    BAD_MANIFEST,
+    CONFLICT,
+    LOCKED,
+    MISSING_VERSION,
+    NEWER_FORMAT,
+    NO_ARCHIVE,
+    NOT_LOCAL,
+    ConflictError,
+    JobError,
+)
+from broker.spark.jobs.limits import SNAPSHOT_EVERY
+
+FORMAT: Final = 1
+FOLDER: Final = "_manifest"
+
+
+class DataFile(NamedTuple):
+    """One Parquet file; `path` is relative to the archive."""
+
+    path: str
+    topic: str
+    partition: int
+    inc: str
+    first: int  # offset of its first record
+    last: int
+    records: int
+    bytes: int
+    from_us: int  # time of its oldest record, us since 1970
+    to_us: int
+
+
+class Range(NamedTuple):
+    """Seqs [start, end) of one incarnation of a log."""
+
+    topic: str
+    partition: int
+    inc: str
+    start: int
+    end: int
+
+
+class Gap(NamedTuple):
+    """Seqs [first, next) that are not in the archive; first == next: nobody knows how many."""
+
+    topic: str
+    partition: int
+    inc: str
+    first: int
+    next: int
+    reason: str  # damaged, missing, trimmed, deleted, made anew, set back
+
+
+class Mark(NamedTuple):
+    """How far a topic of a broker is archived: the seq to be read next."""
+
+    inc: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a version says."""
+
+    job: str
+    batch: str = ""
+    add: tuple[DataFile, ...] = ()
+    remove: tuple[str, ...] = ()
+    ranges: tuple[Range, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
+@dataclass(slots=True)
+class State:
+    """All versions so far, taken together."""
+
+    version: int = 0
+    batch: str = ""  # of the last archive job
+    files: dict[str, DataFile] = field(default_factory=dict)
+    ranges: list[Range] = field(default_factory=list)  # neighbours are joined
+    gaps: list[Gap] = field(default_factory=list)
+    marks: dict[tuple[str, int], Mark] = field(default_factory=dict)
+    trash: tuple[str, ...] = ()  # removed last; a job that was killed may have left them there
+
+    def refused(self, change: Change) -> bool:
+        """Whether a change does not follow from what is here: records would count twice."""
+        removed = set(change.remove)
+        if removed - self.files.keys():
+            return True
+        if any(one.path in self.files and one.path not in removed for one in change.add):
+            return True
+        for one in change.ranges:
+            mark = self.marks.get((one.topic, one.partition))
+            if mark is not None and mark.inc == one.inc and one.start < mark.seq:
+                return True
+        return False
+
+    def apply(self, change: Change) -> None:
+        self.version += 1
+        for path in change.remove:
+            del self.files[path]
+        self.files.update((one.path, one) for one in change.add)
+        self.gaps.extend(change.gaps)
+        if change.remove:
+            self.trash = change.remove
+        if change.batch:
+            self.batch = change.batch
+        for one in change.ranges:
+            self._cover(one)
+
+    def _cover(self, one: Range) -> None:
+        for at, had in enumerate(self.ranges):
+            if had[:3] == one[:3] and had.end == one.start:
+                self.ranges[at] = had._replace(end=one.end)
+                break
+        else:
+            self.ranges.append(one)
+        self.marks[one.topic, one.partition] = Mark(one.inc, one.end)
+
+    def select(
+        self,
+        topics: Iterable[str] | None = None,
+        since_us: int | None = None,
+        until_us: int | None = None,
+    ) -> list[DataFile]:
+        """Files with records of these topics and of [since, until), by topic and offset."""
+        names = None if topics is None else frozenset(topics)
+        found = [
+            one
+            for one in self.files.values()
+            if (names is None or one.topic in names)
+            and (since_us is None or one.to_us >= since_us)
+            and (until_us is None or one.from_us < until_us)
+        ]
+        return sorted(found, key=lambda one: (one.topic, one.partition, one.from_us, one.first))
+
+
+class Manifest:
+    """The manifest of the archive in a folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        if "://" in str(folder):
+            raise JobError(NOT_LOCAL.format(folder=folder))
+        self.archive = Path(folder)
+        self.folder = self.archive / FOLDER
+
+    def create(self) -> str:
+        """The id of the archive, made if there is none."""
+        path = self.folder / "archive.json"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            made = {"format": FORMAT, "id": secrets.token_hex(8), "created": _now()}
+            with contextlib.suppress(FileExistsError):
+                publish(path, _json(made), anew=True)
+        return self.id()
+
+    def id(self) -> str:
+        path = self.folder / "archive.json"
+        if not path.exists():
+            raise JobError(NO_ARCHIVE.format(folder=self.archive))
+        return str(_read(path)["id"])
+
+    def load(self) -> State:
+        """What counts now."""
+        self.id()
+        for _ in range(3):  # a snapshot may take the place of versions while we read them
+            with contextlib.suppress(FileNotFoundError):
+                return self._load()
+        raise JobError(MISSING_VERSION.format(folder=self.archive, version="?"))
+
+    def _load(self) -> State:
+        names = [path.name for path in self.folder.iterdir()]
+        snapshots = sorted(name for name in names if name.startswith("s0"))
+        state = _thaw(self.folder / snapshots[-1]) if snapshots else State()
+        for version in sorted(_number(name) for name in names if name.startswith("v0")):
+            if version <= state.version:
+                continue
+            if version != state.version + 1:
+                raise JobError(
+                    MISSING_VERSION.format(folder=self.archive, version=state.version + 1)
+                )
+            path = self.folder / _version(version)
+            change = _change(path, _read(path))
+            if state.refused(change):
+                raise JobError(BAD_MANIFEST.format(path=path, text="it does not follow"))
+            state.apply(change)
+        return state
+
+    def commit(self, change: Change, state: State, still: Callable[[State], bool]) -> State:
+        """Write the next version. If another job was first, `still` says whether to go on."""
+        text = _json({"format": FORMAT, "time": _now(), **_plain(change)})
+        while True:
+            if state.refused(change):
+                raise ConflictError(CONFLICT.format(folder=self.archive, version=state.version))
+            if not self._claim(state.version + 1, text):
+                state = self.load()
+                if not still(state):
+                    raise ConflictError(CONFLICT.format(folder=self.archive, version=state.version))
+                continue
+            state.apply(change)
+            if state.version % SNAPSHOT_EVERY == 0:
+                self._freeze(state)
+            return state
+
+    def _claim(self, version: int, text: bytes) -> bool:
+        """Be the one who writes this version.
+
+        A name can be free because its version is in a snapshot and its file gone: whatever is
+        written under it then is never read. Looked at before, and behind it for who was slow.
+        """
+        if self._newest("v0", "s0") >= version:
+            return False
+        try:
+            publish(self.folder / _version(version), text, anew=True)
+        except FileExistsError:
+            return False
+        return self._newest("s0") < version + SNAPSHOT_EVERY  # the next one may have it already
+
+    def _newest(self, *kinds: str) -> int:
+        names = (path.name for path in self.folder.iterdir())
+        return max((_number(name) for name in names if name.startswith(kinds)), default=0)
+
+    def _freeze(self, state: State) -> None:
+        """One file for all versions; those that an earlier one has already are not needed."""
+        names = [path.name for path in self.folder.iterdir()]
+        before = self._newest("s0")
+        whole = {
+            "version": state.version,
+            "batch": state.batch,
+            "files": [list(one) for one in state.files.values()],
+            "ranges": [list(one) for one in state.ranges],
+            "gaps": [list(one) for one in state.gaps],
+            "marks": [[*place, *mark] for place, mark in state.marks.items()],
+            "trash": list(state.trash),
+        }
+        data = gzip.compress(_json({"format": FORMAT, **whole}), 1)
+        publish(self.folder / f"s{state.version:012d}.json.gz", data)
+        for name in names:
+            if name[:2] in {"v0", "s0"} and _number(name) < before + (name[0] == "v"):
+                (self.folder / name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def lock(self, job: str) -> Iterator[None]:
+        """One job of a kind at a time; the lock goes with the process that has it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / f"{job}.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise JobError(LOCKED.format(job=job, folder=self.archive)) from None
+            yield
+
+    # What a job notes before it begins, so that it does the same after a crash.
+
+    def note(self, name: str, value: Any) -> None:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        publish(path, _json(value))
+
+    def noted(self, name: str) -> Any:
+        path = self.folder / name
+        return _read(path) if path.exists() else None
+
+    def forget(self, name: str) -> None:
+        (self.folder / name).unlink(missing_ok=True)
+
+
+def files(
+    folder: str | Path,
+    topics: Iterable[str] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[str]:
+    """Paths of the files of an archive that count, for any reader of Parquet."""
+    manifest = Manifest(folder)
+    chosen = manifest.load().select(topics, time_us(since), time_us(until))
+    return [str(manifest.archive / one.path) for one in chosen]
+
+
+def time_us(at: datetime | None) -> int | None:
+    """Without a zone it is UTC."""
+    if at is None:
+        return None
+    since = (at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def publish(path: Path, data: bytes, *, anew: bool = False) -> None:
+    """A whole file or none, on the disk before its name is; FileExistsError if it must be new."""
+    temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with temp.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if anew:
+            os.link(temp, path)
+        else:
+            temp.replace(path)
+    finally:
+        temp.unlink(missing_ok=True)
+    sync_path(path.parent)
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+
+def _version(number: int) -> str:
+    return f"v{number:012d}.json"
+
+
+def _number(name: str) -> int:
+    return int(name[1:].split(".", maxsplit=1)[0])
+
+
+def _plain(change: Change) -> dict[str, Any]:
+    return {
+        "job": change.job,
+        "batch": change.batch,
+        "add": [one._asdict() for one in change.add],
+        "remove": list(change.remove),
+        "ranges": [one._asdict() for one in change.ranges],
+        "gaps": [one._asdict() for one in change.gaps],
+    }
+
+
+def _read(path: Path) -> Any:
+    data = path.read_bytes()
+    try:
+        value = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+        known = value.get("format", FORMAT)
+    except (ValueError, AttributeError, EOFError, OSError) as error:
+        raise JobError(BAD_MANIFEST.format(path=path, text=error)) from None
+    if known > FORMAT:
+        raise JobError(NEWER_FORMAT.format(path=path, format=known, known=FORMAT))
+    return value
+
+
+def _change(path: Path, value: Any) -> Change:
+    try:
+        return Change(
+            job=value["job"],
+            batch=value["batch"],
+            add=tuple(DataFile(**one) for one in value["add"]),
+            remove=tuple(value["remove"]),
+            ranges=tuple(Range(**one) for one in value["ranges"]),
+            gaps=tuple(Gap(**one) for one in value["gaps"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise JobError(BAD_MANIFEST.format(path=path, text=repr(error))) from None
+
+
+def _thaw(path: Path) -> State:
+    value = _read(path)
+    try:
+        return State(
+            version=value["version"],
+            batch=value["batch"],
+            files={one[0]: DataFile(*one) for one in value["files"]},
+            ranges=[Range(*one) for one in value["ranges"]],
+            gaps=[Gap(*one) for one in value["gaps"]],
+            marks={(one[0], one[1]): Mark(*one[2:]) for one in value["marks"]},
+            trash=tuple(value["trash"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise JobError(BAD_MANIFEST.format(path=path, text=repr(error))) from None

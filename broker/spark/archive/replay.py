@@ -1,0 +1,115 @@
+"""What a replay publishes and in which order, fixed when it begins.
+
+All seqs to be read stand in one line: by topic, by broker, and by offset.
+An epoch is a piece of that line, so a replay that goes on later, even after `compact`, has the same
+records in the same epochs; the broker publishes each epoch once.
+
+    line    | orders 0: 1..1000000 | orders 1: 5..700000 | ...
+    epochs  |---- 1 ----|---- 2 ----|---- 3 ----| ...
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple
+
+from broker.spark.archive.manifest import DataFile, Range, State
+
+_WILDCARDS: Final = {">": r".+", "*": r"[^.]+"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be replayed; the same for the whole life of a replay."""
+
+    to: str  # {topic} stands for the topic it was
+    topics: tuple[str, ...] | None = None
+    since_us: int | None = None
+    until_us: int | None = None
+    subject: str | None = None
+    where: str | None = None
+    epoch_records: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Wish:
+        topics = value["topics"]
+        return cls(**{**value, "topics": None if topics is None else tuple(topics)})
+
+
+class Part(NamedTuple):
+    """Seqs of one log that are one part of an epoch."""
+
+    number: int
+    range: Range
+
+
+def line(state: State, wish: Wish) -> list[Range]:
+    """All there is to read, in order."""
+    bounds: dict[tuple[str, int, str], tuple[int, int, int]] = {}
+    for one in state.select(wish.topics, wish.since_us, wish.until_us):
+        had = bounds.get((one.topic, one.partition, one.inc), (one.from_us, one.first, one.last))
+        bounds[one.topic, one.partition, one.inc] = (
+            min(had[0], one.from_us),
+            min(had[1], one.first),
+            max(had[2], one.last),
+        )
+    # Of two incarnations of a log the older one comes first.
+    order = sorted((log[0], log[1], *bounds[log], log[2]) for log in bounds)
+    return [
+        Range(topic, partition, inc, first, last + 1)
+        for topic, partition, _, first, last, inc in order
+    ]
+
+
+def epochs(ranges: Iterable[Range], records: int, part_records: int) -> Iterator[list[Part]]:
+    """The parts of each epoch, `records` seqs in all."""
+    parts: list[Part] = []
+    room = records
+    for one in ranges:
+        start = one.start
+        while start < one.end:
+            end = min(one.end, start + min(room, part_records))
+            parts.append(Part(len(parts), one._replace(start=start, end=end)))
+            room -= end - start
+            start = end
+            if room == 0:
+                yield parts
+                parts, room = [], records
+    if parts:
+        yield parts
+
+
+def files_of(state: State, part: Part, wish: Wish) -> list[DataFile]:
+    """Files that may have records of a part."""
+    one = part.range
+    return [
+        file
+        for file in state.select([one.topic], wish.since_us, wish.until_us)
+        if (file.partition, file.inc) == (one.partition, one.inc)
+        and file.first < one.end
+        and file.last >= one.start
+    ]
+
+
+def subject_pattern(subject: str) -> str:
+    """A regular expression for what a subject with wildcards matches."""
+    tokens = []
+    for token in subject.split("."):
+        plain = re.sub(r"([^A-Za-z0-9_])", r"\\\1", token)
+        tokens.append(_WILDCARDS.get(token, plain))
+    return "^" + r"\.".join(tokens) + "$"
+
+
+def dump(given: Mapping[str, str], wish: Wish, ranges: Iterable[Range]) -> dict[str, Any]:
+    """What is noted of a replay: the options as they were given, and what they meant then."""
+    return {"given": dict(given), "wish": wish.to_json(), "line": [list(one) for one in ranges]}
+
+
+def load(noted: Mapping[str, Any]) -> tuple[dict[str, str], Wish, list[Range]]:
+    """What `dump` made."""
+    return noted["given"], Wish.from_json(noted["wish"]), [Range(*one) for one in noted["line"]]

@@ -1,0 +1,138 @@
+"""What a task of `replay` does: upload the rows of a part; nothing of them appears yet."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from broker.client.bulk.arrow import SCHEMA
+from broker.client.bulk.connection import Connection
+from broker.client.bulk.encode import blocks
+from broker.client.bulk.errors import BulkError
+from broker.client.bulk.options import Options
+from broker.spark.jobs.errors import JobError
+from broker.spark.jobs.limits import MERGE_ROWS
+from broker.spark.archive.compact import merge
+from broker.spark.archive.replay import Part, Wish, subject_pattern
+
+HEADER: Final = "Twinwire-Replay-Of"
+_COLUMNS: Final = ("offset", "timestamp", "subject", "value", "headers")
+_LIST: Final = SCHEMA.field("headers").type
+_PAIR: Final = _LIST.value_type
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where to upload to, and what."""
+
+    server: str
+    options: Options
+    writer: str
+    epoch: int
+    part: Part
+    files: tuple[str, ...]
+    wish: Wish
+    chosen: str | None = None  # a file of the offsets that `--where` has chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What was uploaded, or why not."""
+
+    topic: str
+    part: int
+    attempt: str = ""
+    bytes: int = 0
+    records: int = 0
+    failure: str = ""
+
+
+def stage_part(stage: Stage) -> Staged:
+    topic = stage.wish.to.replace("{topic}", stage.part.range.topic)
+    # A run that comes later must not add to what this one has uploaded.
+    attempt, behind, records = secrets.token_hex(8), 0, 0
+    try:
+        with Connection(stage.server, stage.options) as connection:
+            for rows in chosen_rows(stage):
+                for _, block in blocks(rows, topic=topic, as_read=True):
+                    behind = connection.stage(
+                        stage.writer, stage.epoch, topic, stage.part.number, attempt, block, behind
+                    )
+                records += rows.num_rows
+    except (BulkError, JobError, OSError, pa.ArrowException) as error:
+        return Staged(topic, stage.part.number, failure=str(error) or repr(error))
+    return Staged(topic, stage.part.number, attempt, behind, records)
+
+
+def chosen_rows(stage: Stage) -> Iterator[pa.RecordBatch]:
+    """Value and headers of the rows of a part that are asked for, by offset."""
+    one, wish = stage.part.range, stage.wish
+    wanted = None
+    if stage.chosen is not None:
+        bounds = [("offset", ">=", one.start), ("offset", "<", one.end)]
+        wanted = pq.read_table(stage.chosen, columns=["offset"], filters=bounds)["offset"]
+    paths = [Path(path) for path in stage.files]
+    for batch in merge(paths, _COLUMNS, (one.start, one.end)):
+        keep = _between(batch.column("offset"), one.start, one.end)
+        times = batch.column("timestamp").cast(pa.int64())
+        keep = pc.and_(keep, _between(times, wish.since_us, wish.until_us))
+        if wish.subject is not None:
+            pattern = subject_pattern(wish.subject)
+            keep = pc.and_(keep, pc.match_substring_regex(batch.column("subject"), pattern))
+        if wanted is not None:
+            keep = pc.and_(keep, pc.is_in(batch.column("offset"), value_set=wanted))
+        rows = batch.filter(keep)
+        for at in range(0, rows.num_rows, MERGE_ROWS):
+            yield told_origin(rows.slice(at, MERGE_ROWS), f"{one.topic}:{one.partition}")
+
+
+def _between(values: pa.Array, start: int | None, end: int | None) -> pa.Array:
+    keep = pc.is_valid(values)
+    if start is not None:
+        keep = pc.and_(keep, pc.greater_equal(values, start))
+    if end is not None:
+        keep = pc.and_(keep, pc.less(values, end))
+    return keep
+
+
+def told_origin(rows: pa.RecordBatch, origin: str) -> pa.RecordBatch:
+    """Value and headers, with a header more that says which record it was."""
+    offsets = rows.column("offset")
+    names = pa.repeat(pa.scalar(HEADER), len(offsets))
+    values = pc.binary_join_element_wise(origin, offsets.cast(pa.string()), ":").cast(pa.binary())
+    added = pa.StructArray.from_arrays([names, values], fields=list(_PAIR))
+    headers = _appended(rows.column("headers"), added)
+    return pa.RecordBatch.from_arrays([rows.column("value"), headers], ["value", "headers"])
+
+
+def _appended(lists: pa.Array, added: pa.StructArray) -> pa.Array:
+    """Each list with one pair more; such a pair of an earlier replay goes."""
+    owners = pc.list_parent_indices(lists)
+    pairs = pc.list_flatten(lists)
+    if len(pairs):
+        ours = pc.equal(pc.struct_field(pairs, "key"), HEADER)
+        keep = pc.invert(pc.fill_null(ours, False))
+        pairs, owners = pairs.filter(keep), owners.filter(keep)
+    # Those that were there come first of all with the same owner: sorting is stable.
+    every = pa.concat_arrays([pairs.cast(_PAIR), added])
+    rows = pa.array(range(len(lists)), pa.int64())
+    order = pc.sort_indices(
+        pa.table({"owner": pa.concat_arrays([owners.cast(pa.int64()), rows]),
+                  "place": pa.array(range(len(every)), pa.int64())}),
+        sort_keys=[("owner", "ascending"), ("place", "ascending")],
+    )  # fmt: skip
+    last = pc.indices_nonzero(pc.greater_equal(order, len(pairs))).cast(pa.int32())
+    ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.add(last, pa.scalar(1, pa.int32()))])
+    return pa.ListArray.from_arrays(ends, every.take(order)).cast(_LIST)
+
+
+def as_words(staged: Staged) -> tuple[int, Any, int]:
+    """As a commit names it."""
+    return staged.part, staged.attempt, staged.bytes

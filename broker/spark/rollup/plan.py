@@ -1,0 +1,160 @@
+"""Where a rollup begins and ends in each log or archive, and which task counts what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from broker.spark.report.limits import FILE_BYTES_PER_TASK, FILES_PER_TASK, WINDOW_SETTLED_S
+from broker.spark.brokers import Brokers
+from broker.spark.rollup.tasks import File, Since, Work
+from broker.spark.archive.manifest import Manifest, Range, State
+from broker.spark.offsets import Mark, Offsets, Place
+from broker.spark.options import Access, Splitting, Wanted
+from broker.spark.source.planning import Slice, plan
+from broker.spark.topics import Entry, Survey, unseen
+
+SECOND_US = 10**6
+
+
+@dataclass(slots=True)
+class Course:
+    """What is to be counted."""
+
+    works: list[Work] = field(default_factory=list)
+    # The first seq of logs that are read from there on: what was before is not there any more.
+    bases: dict[tuple[str, int, str], int] = field(default_factory=dict)
+    cut_events: set[int] = field(default_factory=set)  # brokers whose events began to be trimmed
+    seqs: int = 0
+    down: tuple[str, ...] = ()
+    survey: Survey | None = None  # of brokers
+    starts: Offsets = field(default_factory=dict)
+    ends: Offsets = field(default_factory=dict)
+
+    def unseen(self, wanted: Wanted, events_topic: str) -> list[str]:
+        """What the brokers do not have, in lines."""
+        if self.survey is None:
+            return []
+        events = Wanted(names=(events_topic,) if events_topic else ())
+        return [*unseen(wanted, self.survey), *unseen(events, self.survey)]
+
+
+def is_wanted(wanted: Wanted, events_topic: str, topic: str, partition: int) -> bool:
+    return topic == events_topic or wanted.has(topic, partition)
+
+
+def aligned(at_us: int, window_us: int) -> int:
+    """The beginning of its window."""
+    return at_us // window_us * window_us
+
+
+# --- from brokers
+
+
+def live(access: Access, wanted: Wanted, events_topic: str, base: Work) -> Course:
+    """Ranges of the logs."""
+    with Brokers(access) as brokers:
+        survey = brokers.survey(wanted, patient=True)
+        if events_topic:
+            events = brokers.survey(Wanted(names=(events_topic,)), patient=True)
+            survey = replace(survey, entries={**survey.entries, **events.entries})
+        starts = _places(brokers, survey, base.since)
+        until = {} if base.until_us is None else _until(brokers, survey, base.until_us)
+        course = Course(down=survey.down, survey=survey)
+        slices = []
+        for place, entry in survey.entries.items():
+            start = max(starts.get(place, entry.first), entry.first)
+            end = min(until.get(place, entry.next), entry.next)
+            _note_base(course, entry, start, events_topic)
+            course.starts[place] = Mark(start, entry.inc)
+            course.ends[place] = Mark(max(start, end), entry.inc)
+            if start < end:
+                slices.append(_slice(entry, start, end))
+                course.seqs += end - start
+        for task in plan(slices, Splitting()):
+            server = access.servers[task[0].server]
+            ranges = tuple(Range(*one.place, one.inc, one.start, one.end) for one in task)
+            course.works.append(
+                replace(
+                    base, server=server, broker=task[0].broker, options=access.options,
+                    ranges=ranges,
+                )
+            )  # fmt: skip
+    return course
+
+
+def _note_base(course: Course, entry: Entry, start: int, events_topic: str) -> None:
+    if start != entry.first or entry.first <= 1:
+        return
+    course.bases[entry.place.topic, entry.place.partition, entry.inc] = start
+    if entry.place.topic == events_topic:
+        course.cut_events.add(entry.place.partition)
+
+
+def _slice(entry: Entry, start: int, end: int) -> Slice:
+    return Slice(entry.place, entry.inc, start, end, entry.server, entry.broker, entry.record_bytes)
+
+
+def _places(brokers: Brokers, survey: Survey, since: Since) -> dict[Place, int]:
+    times = {place: since.of(place.topic) // 1000 for place in survey.entries}
+    asked = {place: at for place, at in times.items() if at > 0}
+    found = brokers.find_times(survey, asked) if asked else {}
+    return {p: survey.entries[p].next if seq is None else seq for p, seq in found.items()}
+
+
+def _until(brokers: Brokers, survey: Survey, until_us: int) -> dict[Place, int]:
+    # Events are written a while after they happened, and tasks leave out what is too late.
+    at_ms = until_us // 1000 + WINDOW_SETTLED_S * 1000
+    found = brokers.find_times(survey, dict.fromkeys(survey.entries, at_ms))
+    return {place: seq for place, seq in found.items() if seq is not None}
+
+
+# --- from an archive
+
+
+def archived(folder: str, wanted: Wanted, events_topic: str, base: Work) -> Course:
+    """Files of an archive."""
+    manifest = Manifest(folder)
+    state = manifest.load()
+    course = Course()
+    chosen = [
+        (
+            File(str((manifest.archive / one.path).absolute()), one.topic, one.partition, one.inc),
+            one,
+        )
+        for one in state.select()
+        if is_wanted(wanted, events_topic, one.topic, one.partition)
+        and one.to_us >= base.since.of(one.topic)
+        and (base.until_us is None or one.from_us <= base.until_us + WINDOW_SETTLED_S * SECOND_US)
+    ]
+    for key, seq in _bases(state).items():
+        if seq > 1:
+            course.bases[key] = seq
+            if key[0] == events_topic:
+                course.cut_events.add(key[1])
+    course.seqs = sum(one.records for _, one in chosen)
+    sized = [(file, one.bytes) for file, one in chosen]
+    course.works = [replace(base, files=tuple(files)) for files in _packed(sized)]
+    return course
+
+
+def _bases(state: State) -> dict[tuple[str, int, str], int]:
+    """The first seq of each log that was archived."""
+    found: dict[tuple[str, int, str], int] = {}
+    for one in state.ranges:
+        key = (one.topic, one.partition, one.inc)
+        found[key] = min(found.get(key, one.start), one.start)
+    return found
+
+
+def _packed(files: Sequence[tuple[File, int]]) -> Iterator[list[File]]:
+    task: list[File] = []
+    total = 0
+    for file, size in files:
+        if task and (len(task) == FILES_PER_TASK or total + size > FILE_BYTES_PER_TASK):
+            yield task
+            task, total = [], 0
+        task.append(file)
+        total += size
+    if task:
+        yield task

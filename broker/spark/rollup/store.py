@@ -1,0 +1,307 @@
+"""The results of `rollup`: rows by topic, and by channel, in a Parquet file for each window.
+
+    DIR/topics/window=3600s/2026-11-21T15-00-00.parquet
+    DIR/channels/window=3600s/2026-11-21T15-00-00.parquet
+    DIR/rollup.json, rollup.lock
+
+What is counted again takes the place of what was there, for the topics that were counted, unless
+records of the window were trimmed from the log in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from broker.spark.jobs.errors import LOCKED, NOT_LOCAL, JobError
+from broker.spark.rollup import histogram
+from broker.spark.rollup.tasks import NO_LATENCY, Counted
+
+WHOLE: Final = "whole"
+OPEN: Final = "open"  # it is not over: there will be more
+CUT: Final = "cut"  # its beginning was trimmed before it was counted
+OPEN_CUT: Final = "open, cut"
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_STEPS: Final = pa.map_(pa.int32(), pa.int64())
+TOPICS: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),  # of the broker
+        ("incarnation", pa.string()),
+        ("window_start", _TIME),
+        ("window_s", pa.int64()),
+        ("state", pa.string()),
+        ("records", pa.int64()),
+        ("bytes", pa.int64()),  # of bodies
+        ("first", pa.int64()),  # seqs
+        ("last", pa.int64()),
+        ("holes", pa.int64()),  # seqs between first and last that are no record
+        ("size_min", pa.int64()),
+        ("size_p50", pa.float64()),
+        ("size_p90", pa.float64()),
+        ("size_p99", pa.float64()),
+        ("size_max", pa.int64()),
+        ("sizes", _STEPS),  # see histogram.py
+    ]
+)
+CHANNELS: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("channel", pa.string()),
+        ("partition", pa.int32()),
+        ("window_start", _TIME),
+        ("window_s", pa.int64()),
+        ("state", pa.string()),
+        ("acked", pa.int64()),
+        ("dead", pa.int64()),
+        ("requeued", pa.int64()),
+        ("timed_out", pa.int64()),
+        ("closed", pa.int64()),
+        ("lost", pa.int64()),  # events that were not written; topic and channel are empty
+        ("latency_p50_ns", pa.float64()),  # from publish to ack
+        ("latency_p99_ns", pa.float64()),
+        ("latency_max_ns", pa.int64()),
+        ("latencies", _STEPS),
+        ("attempts", _STEPS),  # of what was acked
+    ]
+)
+_COUNTS: Final = {"fin": "acked", "dead": "dead", "requeue": "requeued", "timeout": "timed_out",
+                  "close": "closed", "lost": "lost"}  # fmt: skip
+_MAPS: Final = ("sizes", "latencies", "attempts")
+Row = dict[str, Any]
+
+
+def states_of(
+    counted: Counted, window_us: int, now_us: int, bases: dict[tuple[str, int, str], int]
+) -> list[Row]:
+    """Rows by topic. `bases`: the first seq there is, of logs that were read from there on."""
+    rows: dict[tuple[str, int, str, int], Row] = {}
+    for key, (count, size, least, most, first, last) in counted.records.items():
+        topic, partition, inc, window, step = key
+        row = rows.setdefault(
+            (topic, partition, inc, window),
+            {
+                "topic": topic, "partition": partition, "incarnation": inc, "window_start": window,
+                "window_s": window_us // 10**6, "records": 0, "bytes": 0, "first": first,
+                "last": last, "size_min": least, "size_max": most, "sizes": {},
+            },
+        )  # fmt: skip
+        row["records"] += count
+        row["bytes"] += size
+        row["first"], row["last"] = min(row["first"], first), max(row["last"], last)
+        row["size_min"], row["size_max"] = min(row["size_min"], least), max(row["size_max"], most)
+        row["sizes"][step] = row["sizes"].get(step, 0) + count
+    for (topic, partition, inc, window), row in rows.items():
+        row["holes"] = row["last"] - row["first"] + 1 - row["records"]
+        for name, part in (("size_p50", 0.5), ("size_p90", 0.9), ("size_p99", 0.99)):
+            row[name] = histogram.quantile(row["sizes"], part, row["size_min"], row["size_max"])
+        cut = row["first"] == bases.get((topic, partition, inc)) and row["first"] > 1
+        row["state"] = _state(window + window_us, now_us, cut=cut)
+    return list(rows.values())
+
+
+def channel_rows(
+    counted: Counted, window_us: int, now_us: int, cut_partitions: frozenset[int]
+) -> list[Row]:
+    """Rows by channel. `cut_partitions`: brokers whose events began to be trimmed in the range."""
+    rows: dict[tuple[str, str, int, int], Row] = {}
+    earliest: dict[int, int] = {}
+    for key, (count, most) in counted.events.items():
+        topic, channel, partition, window, event, attempt, step = key
+        earliest[partition] = min(window, earliest.get(partition, window))
+        row = rows.setdefault(
+            (topic, channel, partition, window),
+            {
+                "topic": topic, "channel": channel, "partition": partition, "window_start": window,
+                "window_s": window_us // 10**6, **dict.fromkeys(_COUNTS.values(), 0),
+                "latency_max_ns": None, "latencies": {}, "attempts": {},
+            },
+        )  # fmt: skip
+        row[_COUNTS[event]] += count
+        if event != "fin":
+            continue
+        row["attempts"][attempt] = row["attempts"].get(attempt, 0) + count
+        if step != NO_LATENCY:
+            row["latencies"][step] = row["latencies"].get(step, 0) + count
+            row["latency_max_ns"] = max(row["latency_max_ns"] or 0, most)
+    for (_, _, partition, window), row in rows.items():
+        most = row["latency_max_ns"]
+        for name, part in (("latency_p50_ns", 0.5), ("latency_p99_ns", 0.99)):
+            row[name] = (
+                None if most is None else histogram.quantile(row["latencies"], part, most=most)
+            )
+        cut = partition in cut_partitions and window == earliest[partition]
+        row["state"] = _state(window + window_us, now_us, cut=cut)
+    return list(rows.values())
+
+
+def _state(end_us: int, now_us: int, *, cut: bool) -> str:
+    if end_us > now_us:
+        return OPEN_CUT if cut else OPEN
+    return CUT if cut else WHOLE
+
+
+def is_open(row: Row) -> bool:
+    return row["state"] in (OPEN, OPEN_CUT)
+
+
+def _closed(row: Row) -> Row:
+    """The same when it gets no more."""
+    return {**row, "state": {OPEN: WHOLE, OPEN_CUT: CUT}.get(row["state"], row["state"])}
+
+
+def _better(had: Row, new: Row, *, over: bool) -> Row:
+    """What stays of two countings of a window: the later one, unless records were trimmed between
+    them. Then it is the one that saw more of them; where no record is missing it is whole."""
+    if new["state"] not in (CUT, OPEN_CUT) or had["state"] in (CUT, OPEN_CUT):
+        return new
+    if "first" in new and new["first"] <= had["first"]:
+        return {**new, "state": {CUT: WHOLE, OPEN_CUT: OPEN}[new["state"]]}
+    if _seen(had) < _seen(new):
+        return new
+    return {**had, "state": CUT if over and is_open(had) else had["state"]}
+
+
+def _seen(row: Row) -> int:
+    return int(row["records"] if "records" in row else row["acked"] + row["dead"])
+
+
+class Store:
+    """A folder of results."""
+
+    def __init__(self, folder: str | Path, window_s: int) -> None:
+        if "://" in str(folder):
+            raise JobError(NOT_LOCAL.format(folder=folder))
+        self.folder = Path(folder)
+        self.window_s = window_s
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """One rollup at a time."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "rollup.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise JobError(LOCKED.format(job="rollup", folder=self.folder)) from None
+            yield
+
+    def write(self, topics: Sequence[Row], channels: Sequence[Row], now_us: int) -> int:
+        """Put rows in their windows; how many windows there were."""
+        keys = ("topic", "partition", "incarnation"), ("topic", "channel", "partition")
+        return max(
+            self._write("topics", TOPICS, topics, keys[0], now_us),
+            self._write("channels", CHANNELS, channels, keys[1], now_us),
+        )
+
+    def _write(
+        self,
+        kind: str,
+        schema: pa.Schema,
+        rows: Iterable[Row],
+        names: tuple[str, ...],
+        now_us: int,
+    ) -> int:
+        windows: dict[int, dict[tuple[Any, ...], Row]] = {}
+        for row in rows:
+            windows.setdefault(row["window_start"], {})[tuple(row[n] for n in names)] = row
+        for start_us, fresh in windows.items():
+            path = self._path(kind, start_us)
+            kept = {tuple(row[n] for n in names): row for row in _read(path)}
+            topics = {row["topic"] for row in fresh.values()}
+            over = start_us + self.window_s * 10**6 <= now_us
+            for key, row in fresh.items():
+                kept[key] = _better(kept[key], row, over=over) if key in kept else row
+            for key, row in kept.items():
+                # what was not found again, such as another incarnation, gets no more
+                if over and key not in fresh and row["topic"] in topics:
+                    kept[key] = _closed(row)
+            _publish(path, schema, [kept[key] for key in sorted(kept)])
+        return len(windows)
+
+    def _path(self, kind: str, start_us: int) -> Path:
+        at = datetime.fromtimestamp(start_us // 10**6, UTC)
+        return self._home(kind) / f"{at:%Y-%m-%dT%H-%M-%S}.parquet"
+
+    def _home(self, kind: str) -> Path:
+        return self.folder / kind / f"window={self.window_s}s"
+
+    def rows(self, kind: str, since_us: int = 0, until_us: int | None = None) -> list[Row]:
+        """The rows of windows that begin in [since, until), in the order of time."""
+        found: list[Row] = []
+        for path in sorted(self._home(kind).glob("*.parquet")):
+            start_us = _start_of(path)
+            if start_us is None or start_us < since_us:
+                continue
+            if until_us is None or start_us < until_us:
+                found += _read(path)
+        return found
+
+    def id(self) -> str:
+        """Of this folder: brokers know the reader of its logs by it."""
+        path = self.folder / "rollup.json"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temp = path.with_name(".rollup.json.tmp")
+            temp.write_text(json.dumps({"format": 1, "id": secrets.token_hex(8)}))
+            temp.replace(path)
+        return str(json.loads(path.read_text())["id"])
+
+    def go_on_from(self, kind: str) -> dict[str, int]:
+        """By topic, where the next run begins: at the first window that was not over, else behind
+        the last. Of channels it is one place for all, under the empty name."""
+        first_open: dict[str, int] = {}
+        behind: dict[str, int] = {}
+        for row in self.rows(kind):
+            name = row["topic"] if kind == "topics" else ""
+            start = row["window_start"]
+            if is_open(row):
+                first_open[name] = min(first_open.get(name, start), start)
+            behind[name] = max(behind.get(name, 0), start + self.window_s * 10**6)
+        return {**behind, **first_open}
+
+
+def _start_of(path: Path) -> int | None:
+    try:
+        at = datetime.strptime(path.stem, "%Y-%m-%dT%H-%M-%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(at.timestamp()) * 10**6
+
+
+def _read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    rows: list[Row] = []
+    with pq.ParquetFile(path) as file:
+        table = file.read()
+    whole = table.column("window_start").cast(pa.int64()).to_pylist()
+    for row, start_us in zip(table.to_pylist(), whole, strict=True):
+        row["window_start"] = start_us
+        for name in _MAPS:
+            if name in row:
+                row[name] = dict(row[name])
+        rows.append(row)
+    return rows
+
+
+def _publish(path: Path, schema: pa.Schema, rows: list[Row]) -> None:
+    """A whole file or the one that was there before."""
+    plain = []
+    for row in rows:
+        plain.append(row | {name: sorted(row[name].items()) for name in _MAPS if name in row})
+    table = pa.Table.from_pylist(plain, schema=schema)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temp = path.with_name(f".{path.name}.tmp")
+    pq.write_table(table, temp, compression="zstd")
+    temp.replace(path)

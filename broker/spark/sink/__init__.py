@@ -1,0 +1,4 @@
+"""Writing topics from Spark.
+
+Start with `sink`. Imported by `pyspark_twinwire`.
+"""

@@ -1,0 +1,90 @@
+"""What a task of a write does: rows to blocks, blocks to the broker of their topic."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+
+from broker.client.bulk.connection import Connection
+from broker.client.bulk.encode import blocks
+from broker.spark.errors import ID_NULL, RowError
+from broker.spark.limits import UPLOAD_BYTES
+from broker.spark.sink.options import server_of
+from broker.spark.source.options import DEDUPE, WriteSettings
+
+
+class Transaction(NamedTuple):
+    """What makes a batch the same when it is written again."""
+
+    writer: str
+    epoch: int
+
+
+class Upload:
+    """The rows of one attempt of a task. Small batches are put together: with many topics each
+    would be many small blocks."""
+
+    def __init__(
+        self, settings: WriteSettings, transaction: Transaction | None, part: int, attempt: str
+    ) -> None:
+        """`transaction` None: rows are published at once."""
+        self.settings = settings
+        self.transaction = transaction
+        self.part = part
+        self.attempt = attempt
+        self.rows = 0
+        self.staged: dict[int, dict[str, int]] = {}  # server -> topic -> bytes
+        self._connections: dict[int, Connection] = {}
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if self.settings.delivery == DEDUPE and batch.column("messageId").null_count:
+            raise RowError(ID_NULL)
+        self.rows += batch.num_rows
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= UPLOAD_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if not waiting:
+            return
+        settings = self.settings
+        for batch in pa.Table.from_batches(waiting).combine_chunks().to_batches():
+            for topic, block in blocks(batch, topic=settings.topic, key_header=settings.key_header):
+                self._send(topic, block)
+
+    def _send(self, topic: str, block: bytes) -> None:
+        settings = self.settings
+        server = server_of(topic, settings.access.servers, settings.routing)
+        connection = self._connection(server)
+        if self.transaction is None:
+            connection.append(topic, block, dedupe=settings.delivery == DEDUPE)
+            return
+        sizes = self.staged.setdefault(server, {})
+        sizes[topic] = connection.stage(
+            *self.transaction, topic, self.part, self.attempt, block, sizes.get(topic, 0)
+        )
+
+    def _connection(self, server: int) -> Connection:
+        if server not in self._connections:
+            access = self.settings.access
+            self._connections[server] = Connection(access.servers[server], access.options)
+        return self._connections[server]

@@ -1,0 +1,179 @@
+"""What a task does: fetch its ranges from their broker and turn them into Arrow batches.
+
+A range that is gone or does not read ends the task, or, with `failOnDataLoss = false`, is told in
+the log and, with `gapRows`, stands as one row without a value:
+
+    topic, partition, offset = first seq that is missing,
+    headers = Twinwire-Gap-Next (the seq behind the gap), Twinwire-Gap-Reason
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from broker.client.bulk.arrow import batches_of, open_frame
+from broker.client.bulk.connection import Connection
+from broker.client.bulk.errors import (
+    DAMAGED,
+    BeyondEnd,
+    OtherIncarnation,
+    Refused,
+    Trimmed,
+    UnknownTopic,
+    Unreachable,
+)
+from broker.client.bulk.frame import head_of
+from broker.spark.errors import (
+    DOWN,
+    RECREATED,
+    SHORTER,
+    STUCK,
+    TRIMMED,
+    UNREADABLE,
+    VANISHED,
+    BrokerDownError,
+)
+from broker.spark.limits import BATCH_ROWS
+from broker.spark.loss import lost
+from broker.spark.source.memory import keep_memory
+from broker.spark.options import Access, Reading
+from broker.spark.source.planning import Slice
+from broker.spark.schema import arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+GAP_NEXT = "Twinwire-Gap-Next"
+GAP_REASON = "Twinwire-Gap-Reason"
+
+
+class RangePartition(InputPartition):
+    """The work of one task; all its ranges are with one broker."""
+
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        super().__init__(None)
+        self.slices = tuple(slices)
+
+
+class Rows:
+    """Turns ranges into rows of the query's columns. Made by the driver, sent to tasks."""
+
+    def __init__(self, access: Access, reading: Reading, columns: StructType) -> None:
+        self.access = access
+        self.reading = reading
+        self.columns = columns
+
+    def read(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+        """The batches of all ranges. Spark may drop the iterator before its end."""
+        keep_memory()
+        schema = arrow_schema(self.columns)
+        connection: Connection | None = None
+        try:
+            for one in slices:
+                server = self.access.servers[one.server]
+                if connection is None or connection.server != server:
+                    if connection is not None:
+                        connection.close()
+                    connection = Connection(server, self.access.options)
+                yield from _Range(connection, one, self.reading, schema).batches()
+        finally:
+            if connection is not None:
+                connection.close()
+
+
+class _Range:
+    """One range of one topic."""
+
+    def __init__(
+        self, connection: Connection, piece: Slice, reading: Reading, schema: pa.Schema
+    ) -> None:
+        self.connection = connection
+        self.piece = piece
+        self.reading = reading
+        self.schema = schema
+        self.constants = {
+            "topic": piece.place.topic,
+            "partition": piece.place.partition,
+            "broker": piece.broker,
+        }
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        at = self.piece.start
+        while at < self.piece.end:
+            frame, behind = self._fetch(at, self.piece.end)
+            if frame is None:
+                yield from self._gap_row(at, behind, "missing")
+            else:
+                yield from self._decode(frame)
+            at = behind
+
+    def _fetch(self, at: int, end: int) -> tuple[memoryview | None, int]:
+        """The next frame and the seq behind it; no frame: what lies before that seq is gone."""
+        piece, where = self.piece, self.piece.place._asdict()
+        try:
+            frame = self.connection.range(piece.place.topic, at, end, incarnation=piece.inc)
+        except Trimmed as error:
+            behind = min(max(error.first, at + 1), end)
+            self._lost(TRIMMED.format(**where, start=at, end=behind - 1))
+            return None, behind
+        except OtherIncarnation:
+            self._lost(RECREATED.format(**where, start=at))
+            return None, piece.end
+        except UnknownTopic:
+            self._lost(VANISHED.format(**where, start=at))
+            return None, piece.end
+        except BeyondEnd as error:
+            self._lost(SHORTER.format(**where, start=at, next=error.next))
+            return None, piece.end
+        except Unreachable as error:
+            raise BrokerDownError(DOWN.format(servers=error)) from error
+        behind = head_of(frame).next
+        if behind <= at:
+            raise Refused(STUCK.format(**where, start=at))
+        return frame, behind
+
+    def _decode(self, frame: memoryview) -> Iterator[pa.RecordBatch]:
+        reading, topic = self.reading, self.piece.place.topic
+        opened = open_frame(frame, topic, reading.key_header, reading.subject_filter)
+        if opened.bad:  # on the disk, or on its way here
+            again, behind = self._fetch(opened.first, opened.next)
+            if again is not None and behind == opened.next:  # else some come twice, or not at all
+                opened = open_frame(again, topic, reading.key_header, reading.subject_filter)
+        for gap in opened.gaps:
+            reason = "damaged" if gap.reason == DAMAGED else "missing"
+            text = UNREADABLE.format(
+                **self.piece.place._asdict(), start=gap.first, end=gap.next - 1, reason=reason
+            )
+            self._lost(text)
+            yield from self._gap_row(gap.first, gap.next, reason)
+        for batch in batches_of(opened, self.schema.names, self.constants, BATCH_ROWS):
+            yield self._as_spark_has_it(batch)
+
+    def _as_spark_has_it(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The same columns, with the names of inner fields that Spark expects."""
+        if batch.schema.equals(self.schema):
+            return batch
+        arrays = [
+            column if column.type.equals(field.type) else column.cast(field.type)
+            for column, field in zip(batch.columns, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _lost(self, text: str) -> None:
+        lost(text, self.reading.fail_on_loss)
+
+    def _gap_row(self, first: int, behind: int, reason: str) -> Iterator[pa.RecordBatch]:
+        if not self.reading.gap_rows:
+            return
+        told = [(GAP_NEXT, str(behind).encode()), (GAP_REASON, reason.encode())]
+        row: dict[str, Any] = {
+            **self.constants,
+            "offset": first,
+            "headers": [{"key": key, "value": value} for key, value in told],
+        }
+        arrays = [pa.array([row.get(field.name)], field.type) for field in self.schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)

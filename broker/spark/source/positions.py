@@ -1,0 +1,132 @@
+"""Where a query begins and ends, from its options to a seq for each topic.
+
+Times are resolved by the brokers. A time with no record at or after it is an error for a beginning
+unless the strategy says `latest`; for an end it means the latest record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker.spark.errors import ENDLESS, NO_RECORD, NOT_SUBSCRIBED, ONLY_BATCH, OptionError
+from broker.spark.offsets import Mark, Offsets, Place
+from broker.spark.options import Wanted, Words, bad
+from broker.spark.topics import Survey
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_FORM: Final = 'earliest, latest, or of the form {"topic": {"0": 42}}'
+
+# {place: time in ms} -> {place: the first seq at or after it, or None where there is none}
+Resolve = Callable[[Mapping[Place, int]], Mapping[Place, int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """One of: the same for all topics, a seq each, one time, a time each."""
+
+    option: str
+    default: int = EARLIEST  # for topics that are not named
+    seqs: Mapping[Place, int] = field(default_factory=dict)
+    time_ms: int | None = None
+    times_ms: Mapping[Place, int] = field(default_factory=dict)
+    latest_if_none: bool = False  # no record at or after the time
+
+
+def starting(words: Words, *, stream: bool) -> Position:
+    strategy = words.choice("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
+    position = _position(words, "starting", LATEST if stream else EARLIEST, strategy == "latest")
+    is_endless = position.default == LATEST and not position.seqs and position.time_ms is None
+    if not stream and is_endless and not position.times_ms:
+        raise OptionError(ENDLESS.format(name="startingOffsets", value="latest"))
+    return position
+
+
+def ending(words: Words) -> Position:
+    position = _position(words, "ending", LATEST, True)
+    if words.has("endingOffsets") and position.default == EARLIEST:
+        raise OptionError(ENDLESS.format(name="endingOffsets", value="earliest"))
+    if EARLIEST in position.seqs.values():
+        raise bad("endingOffsets", EARLIEST, "an end")
+    return position
+
+
+ENDINGS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+STARTINGS: Final = (
+    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+)  # fmt: skip
+
+
+def refuse_endings(words: Words) -> None:
+    for name in words.given(ENDINGS):
+        raise OptionError(ONLY_BATCH.format(name=name))
+
+
+def _position(words: Words, side: str, default: int, latest_if_none: bool) -> Position:
+    by_offset, by_time, by_times = (
+        f"{side}{x}" for x in ("Offsets", "Timestamp", "OffsetsByTimestamp")
+    )
+    option = words.only_one((by_offset, by_time, by_times))
+    if option is None:
+        return Position(by_offset, default)
+    if option == by_time:
+        return Position(
+            option, time_ms=words.number(by_time, None, low=0), latest_if_none=latest_if_none
+        )
+    unnamed = EARLIEST if side == "starting" else LATEST
+    if option == by_times:
+        times = _places(words, option, 'of the form {"topic": {"0": 1700000000000}}', 0)
+        return Position(option, unnamed, times_ms=times, latest_if_none=latest_if_none)
+    text = words.text(option) or ""
+    if text.strip().lower() in _WORDS:
+        return Position(option, _WORDS[text.strip().lower()])
+    return Position(option, unnamed, seqs=_places(words, option, _FORM, EARLIEST))
+
+
+def _places(words: Words, option: str, form: str, low: int) -> dict[Place, int]:
+    tree: Any = words.json(option, form)
+    try:
+        places = {
+            Place(topic, int(partition)): int(value)
+            for topic, partitions in tree.items()
+            for partition, value in partitions.items()
+        }
+        if not places or min(places.values()) < low:
+            raise ValueError
+    except (AttributeError, TypeError, ValueError):
+        raise bad(option, words.text(option), form) from None
+    return places
+
+
+def resolve(position: Position, survey: Survey, wanted: Wanted, find: Resolve) -> Offsets:
+    """The seq of each topic. A starting seq of 0 is the first ever used, 1."""
+    for place in (*position.seqs, *position.times_ms):
+        if not wanted.has(*place):
+            raise OptionError(
+                NOT_SUBSCRIBED.format(
+                    name=position.option, topic=place.topic, partition=place.partition
+                )
+            )
+    times = {p: ms for p, ms in position.times_ms.items() if p in survey.entries}
+    if position.time_ms is not None:
+        times = dict.fromkeys(survey.entries, position.time_ms)
+    found = find(times) if times else {}
+    ends: Offsets = {}
+    for place, entry in survey.entries.items():
+        seq = position.seqs.get(place, position.default)
+        if place in times:
+            at = found.get(place)
+            if at is None and not position.latest_if_none:
+                raise OptionError(
+                    NO_RECORD.format(
+                        topic=place.topic, partition=place.partition, time_ms=times[place]
+                    )
+                )
+            seq = LATEST if at is None else at
+        exact = {EARLIEST: entry.first, LATEST: entry.next}
+        ends[place] = Mark(exact.get(seq, max(seq, 1)), entry.inc)
+    return ends

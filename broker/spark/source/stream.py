@@ -1,0 +1,143 @@
+"""Streaming queries: `spark.readStream.format("twinwire")`.
+
+    initialOffset -> latestOffset -> partitions -> (tasks) -> latestOffset ... commit
+
+An offset names for each topic the seq to be read next; it is all that a restarted query needs. The
+brokers have a copy of it, so that lag shows there and retention waits for us; that copy is never
+read back. `commit` for a batch comes when the next one is planned, and may not come at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from broker.spark.limits import READER_RENEWALS
+from broker.spark.source import microbatch as course, planning, positions
+from broker.spark import offsets, schema
+from broker.spark.source.admission import admit_bytes, admit_records
+from broker.spark.brokers import Brokers, tell_down
+from broker.spark.source.fetch import RangePartition, Rows
+from broker.spark.offsets import Offsets
+from broker.spark.source.options import ReadSettings
+from broker.spark.topics import Survey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger("twinwire.spark")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The driver keeps one for the life of a query; each batch sends the tasks another."""
+
+    def __init__(self, settings: ReadSettings, columns: StructType) -> None:
+        schema.check_readable(columns)
+        self.settings = settings
+        self.rows = Rows(settings.access, settings.reading, columns)
+        self.name = settings.progress.name or f"spark-{secrets.token_hex(6)}"
+        self._brokers: Brokers | None = None
+        self._survey: Survey | None = None
+        self._latest: Offsets | None = None  # of the last survey
+        self._frozen: Offsets | None = None  # all that may be read, once it is known
+        self._told: tuple[float, Offsets] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get what they need to read, and no connections."""
+        return {**self.__dict__, "_brokers": None, "_survey": None, "_told": None}
+
+    @property
+    def _fail(self) -> bool:
+        return self.settings.reading.fail_on_loss
+
+    def _ask(self) -> Survey:
+        if self._brokers is None:
+            self._brokers = Brokers(self.settings.access)
+        self._survey = self._brokers.survey(self.settings.wanted, patient=not self._fail)
+        tell_down(self._survey)
+        self._latest = self._survey.latest()
+        return self._survey
+
+    def initialOffset(self) -> offsets.Tree:
+        survey = self._ask()
+        assert self._brokers is not None
+        find = partial(self._brokers.find_times, survey)
+        start = positions.resolve(self.settings.start, survey, self.settings.wanted, find)
+        self._tell(survey, start)
+        return offsets.dump(start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        splitting = self.settings.splitting
+        if splitting.records_per_trigger is not None:
+            return ReadMaxRows(splitting.records_per_trigger)
+        if splitting.bytes_per_trigger is not None:
+            return ReadMaxBytes(splitting.bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._frozen = self._ask().latest()
+
+    def latestOffset(self, start: offsets.Tree, limit: ReadLimit) -> offsets.Tree:
+        survey = self._ask()
+        before = offsets.load(start)
+        begin = course.known(course.base(before, survey, self._fail), before, self._frozen)
+        end = course.target(begin, survey, self._frozen)
+        if isinstance(limit, ReadMaxRows):
+            end = admit_records(begin, end, limit.max_rows)
+        elif isinstance(limit, ReadMaxBytes):
+            end = admit_bytes(begin, end, limit.max_bytes, survey)
+        self._renew(survey, before)
+        return offsets.dump(end)
+
+    def reportLatestOffset(self) -> offsets.Tree | None:
+        return None if self._latest is None else offsets.dump(self._latest)
+
+    def partitions(self, start: offsets.Tree, end: offsets.Tree) -> Sequence[InputPartition]:
+        before, after = offsets.load(start), offsets.load(end)
+        survey = self._survey
+        if survey is None or not survey.entries.keys() >= after.keys():
+            survey = self._ask()  # a batch of an earlier run: nothing was asked yet
+        slices = course.slices(before, after, survey, self._fail)
+        if slices:
+            self._tell(survey, before)
+        return [RangePartition(task) for task in planning.plan(slices, self.settings.splitting)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        return self.rows.read(partition.slices)
+
+    def commit(self, end: offsets.Tree) -> None:
+        if self._survey is not None:
+            self._tell(self._survey, offsets.load(end))
+
+    def stop(self) -> None:
+        if self._brokers is not None:
+            self._brokers.close()
+
+    def _tell(self, survey: Survey, marks: Offsets) -> None:
+        """Give the brokers the position of this query, if they do not have it."""
+        if self._brokers is None or (self._told is not None and self._told[1] == marks):
+            return
+        self._brokers.put_progress(survey, marks, self.name, self.settings.progress)
+        self._told = (time.monotonic(), marks)
+
+    def _renew(self, survey: Survey, marks: Offsets) -> None:
+        """A query that gets nothing for hours still wants what comes next."""
+        ttl_s = self.settings.progress.ttl_s
+        if self._told is not None and time.monotonic() - self._told[0] > ttl_s / READER_RENEWALS:
+            self._told = None
+            self._tell(survey, marks)

@@ -1,0 +1,4 @@
+"""Dead letters grouped by what they have in common.
+
+Start with `tasks`. Imported by the jobs.
+"""
