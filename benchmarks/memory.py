@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import report
 import servers
 
-from broker.bench import limits as defaults
+from broker.bench import limits
 from broker.bench.dial import dial_nats, dial_nsq
 from broker.bench.loadgen import LoadError
 from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
@@ -256,7 +256,7 @@ def main() -> int:
     lines = ["## Memory", report.about(), report.table(HEAD, table) if table else ""]
     lines.append(
         f"Subscriptions: {SUBSCRIBERS} connections, subjects of two tokens. Backlog: MPUB of"
-        f" {BACKLOG_BATCH}, window {defaults.MPUB_WINDOW}, no consumer; nsqd with its default"
+        f" {BACKLOG_BATCH}, window {limits.MPUB_WINDOW}, no consumer; nsqd with its default"
         " memory queue. Goals are for the peak."
     )
     lines.append("\n".join(f"- {note}" for note in notes))

@@ -34,14 +34,14 @@ import pyarrow.parquet as pq
 import report
 from bulk_door import fill, processor_seconds, start
 
+from broker.bench.scenarios import NatsRequestPlan, NsqFlowPlan, run_nats_request, run_nsq_flow
 from broker.client.bulk.connection import Connection as Door
 from broker.client.bulk.reading import iter_arrow
-from broker.bench.scenarios import NatsRequestPlan, NsqFlowPlan, run_nats_request, run_nsq_flow
-from broker.spark.jobs.limits import ROW_GROUP_BYTES, ROW_GROUP_ROWS
-from broker.spark.jobs.archive import Archiving, build
-from broker.spark.archive.write import COLUMNS, HourFiles
-from broker.spark.jobs.command import Job, session
 from broker.spark.archive.manifest import Manifest, Range
+from broker.spark.archive.write import COLUMNS, HourFiles
+from broker.spark.jobs.archive import Archiving, build
+from broker.spark.jobs.command import Job, session
+from broker.spark.jobs.limits import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 
 TOPICS = ("bench0", "bench1", "bench2", "bench3")
 LOAD_SECONDS = 5.0

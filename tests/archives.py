@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 from harness import Server
 from harness.frames import header_block
 
+from broker.spark.archive.manifest import Manifest
 from broker.spark.jobs.archive import Archiver, Archiving, build
 from broker.spark.jobs.command import Job
-from broker.spark.archive.manifest import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,11 +23,11 @@ from archives import archiver
 from live_spark import make_session
 
 from broker.client.bulk.connection import Connection
+from broker.spark.archive.manifest import Manifest
+from broker.spark.archive.replay import Wish
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.compact import Compacter, Compacting
 from broker.spark.jobs.replay import Replaying, build
-from broker.spark.archive.replay import Wish
-from broker.spark.archive.manifest import Manifest
 
 BATCH, TASK, EPOCH = 400, 100, 40
 

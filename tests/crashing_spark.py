@@ -23,8 +23,8 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from broker.spark.offsets import Tree
-from broker.spark.source.options import read_settings, write_settings
 from broker.spark.sink.sink import StreamWriter
+from broker.spark.source.options import read_settings, write_settings
 from broker.spark.source.stream import StreamReader
 from pyspark_twinwire import DefaultSource
 

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from broker.spark.schema import readable
-from broker.spark.source.options import read_settings, write_settings
 from broker.spark.sink.sink import BatchWriter, StreamWriter
 from broker.spark.source.batch import BatchReader
+from broker.spark.source.options import read_settings, write_settings
 from broker.spark.source.stream import StreamReader
 
 T = TypeVar("T")

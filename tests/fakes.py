@@ -6,13 +6,14 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from broker import limits
-from broker.runtime.inbuf import InBuf
-from broker.runtime.outbuf import ChunkPool
-from broker.routing.router import Router
-from broker.runtime.turn import Turn
+from broker.net import limits as net_limits
 from broker.net.conn import Conn
 from broker.net.handshakes import Handshakes
+from broker.protocols.nats import limits as nats_limits
+from broker.routing.router import Router
+from broker.runtime.inbuf import InBuf
+from broker.runtime.outbuf import ChunkPool
+from broker.runtime.turn import Turn
 
 START_NS = 10**15
 WALL_NS = 1_700_000_000 * 10**9
@@ -30,13 +31,15 @@ class _Alarm:
 class FakeLoop:
     """Runs what was asked for when it is told to; its clock moves when it is told to."""
 
-    def __init__(self, receive: int = limits.RECEIVE_BUFFER) -> None:
+    def __init__(self, receive: int = net_limits.RECEIVE_BUFFER) -> None:
         self._soon: list[Callable[[], None]] = []
         self._alarms: list[_Alarm] = []
         self.now_ns = START_NS
         self.turn = Turn(self.call_soon, self._call_at_ns)
         self.turn.hold_clock(START_NS, WALL_NS)
-        self.pool = ChunkPool(limits.CHUNK_SMALL, limits.CHUNK_LARGE, limits.CHUNKS_POOLED_MAX)
+        self.pool = ChunkPool(
+            net_limits.CHUNK_SMALL, net_limits.CHUNK_LARGE, net_limits.CHUNKS_POOLED_MAX
+        )
         self.shared = InBuf(receive)
         self.plain = InBuf(receive)
         self.handshakes = Handshakes(self.call_soon)
@@ -194,7 +197,7 @@ class FakeDoor:
         self,
         loop: FakeLoop,
         new_session: Callable[[], Any],
-        out_limit: int = limits.NATS_MAX_PENDING,
+        out_limit: int = nats_limits.NATS_MAX_PENDING,
     ) -> None:
         self.loop = self.runtime = loop
         self.new_session = new_session

@@ -8,7 +8,7 @@ from typing import Any
 
 from fakes import FakeDoor, FakeNats, FakePeer
 
-from broker import limits
+from broker.protocols.nats.leafnodes import limits
 from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
 from broker.protocols.nats.leafnodes.session import LeafSession
 from broker.protocols.nats.settings import Leafnodes, Settings

@@ -12,10 +12,10 @@ from fakes import FakeDoor, FakeLoop, FakePeer
 
 from broker.config.load import Config, NsqConfig
 from broker.engine.engine import Engine
-from broker.routing.router import Router
 from broker.protocols.nsq.frontend import NsqFace
 from broker.protocols.nsq.session import NsqSession
-from broker.server.engine import engine_limits
+from broker.routing.router import Router
+from broker.server.engine import engine_options
 
 Frame = tuple[int, bytes]
 RESPONSE, ERROR, MESSAGE = range(3)
@@ -98,7 +98,7 @@ class FakeNsq:
             self.loop.turn,
             Router(),
             None,
-            {**engine_limits(Config()), **(engine or {})},
+            {**engine_options(Config()), **(engine or {})},
             lambda _name: "none",
             lambda _level, text, **_details: self.reports.append(text),
         )

@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from broker import limits
-from broker.routing.local import Ear, listeners, publish
-from broker.routing.router import Router
+from broker.base.units import SECOND
 from broker.protocols.nats.auth.authenticator import Identity
 from broker.protocols.nats.monitoring.options import PageError
-from broker.protocols.nats.wire.options import ClientOptions
-from broker.protocols.nats.system.system import System
 from broker.protocols.nats.system.envelope import Envelope, Who
 from broker.protocols.nats.system.requests import Actions
+from broker.protocols.nats.system.system import System
 from broker.protocols.nats.system_view import Json, Station
+from broker.protocols.nats.wire.options import ClientOptions
+from broker.routing.local import Ear, listeners, publish
+from broker.routing.router import Router
 
 SERVER_ID = "NSERVER"
-WALL_NS = 1_700_000_000 * limits.SECOND
+WALL_NS = 1_700_000_000 * SECOND
 WHO = Who("twin", "0.0.0.0", SERVER_ID, "2.10.22", tags=("az:1", " Big "))
 
 

@@ -16,10 +16,10 @@ from fakes_nsq import Frame
 
 from broker.config.load import Config, NsqConfig
 from broker.engine.engine import Engine
-from broker.routing.router import Router
 from broker.net.listener import Runtime
 from broker.protocols.nsq.listener import NsqDoor
-from broker.server.engine import engine_limits
+from broker.routing.router import Router
+from broker.server.engine import engine_options
 
 DEADLINE_S = 20
 
@@ -67,7 +67,7 @@ async def opened(
 ) -> AsyncIterator[NsqDoor]:
     """A door on a folder of logs."""
     runtime = Runtime()
-    numbers = {**engine_limits(Config()), "retry_ns": 0, **(knobs or {})}
+    numbers = {**engine_options(Config()), "retry_ns": 0, **(knobs or {})}
     engine = Engine(
         runtime.turn, Router(), str(folder), numbers, lambda _name: sync, lambda *_a, **_k: None
     )

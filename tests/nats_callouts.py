@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats import settings
+from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.jwt import tokens
 from broker.protocols.nats.auth.nkeys import CurvePair, KeyPair
 from tests.nats_tokens import NO_LIMITS, Company, Tenant, user

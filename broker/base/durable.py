@@ -7,6 +7,7 @@ import os
 import zlib
 from pathlib import Path
 
+NEW_SUFFIX = ".new"  # of a file that is not finished; removed at start
 _SUM = b"\ncrc32 "
 _SUM_BYTES = len(_SUM) + 8 + 1  # eight hexadecimal digits and the end of the line
 
@@ -56,3 +57,26 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
     if not missing:
         with contextlib.suppress(PermissionError):
             sync_path(folder.parent)
+
+
+class UnsyncedError(OSError):
+    """The new file is in place, and after a power cut perhaps the old one."""
+
+
+def save(path: Path, text: bytes) -> None:
+    """Put a file in place in one step, with a checksum that `unsealed` takes off again.
+
+    Its folder is made if need be. UnsyncedError; OSError: as before.
+    """
+    if not path.parent.is_dir():
+        make_folder(path.parent)
+    fresh = path.with_name(path.name + NEW_SUFFIX)
+    with fresh.open("wb") as file:
+        file.write(sealed(text))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    try:
+        sync_path(path.parent)
+    except OSError as problem:
+        raise UnsyncedError(*problem.args) from problem

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
-from broker import limits
+from broker.base.units import HOUR, MINUTE, MS, SECOND, US
 
 UNITS = {
     "ns": 1,
-    "us": limits.US,
-    "\u00b5s": limits.US,
-    "\u03bcs": limits.US,
-    "ms": limits.MS,
-    "s": limits.SECOND,
-    "m": limits.MINUTE,
-    "h": limits.HOUR,
+    "us": US,
+    "\u00b5s": US,
+    "\u03bcs": US,
+    "ms": MS,
+    "s": SECOND,
+    "m": MINUTE,
+    "h": HOUR,
 }
 
 
@@ -28,13 +29,13 @@ def duration_text(duration_ns: int) -> str:
     if duration_ns == 0:
         return "0s"
     sign, rest = ("-" if duration_ns < 0 else ""), abs(duration_ns)
-    for unit, name in ((limits.US, "ns"), (limits.MS, "\u00b5s"), (limits.SECOND, "ms")):
+    for unit, name in ((US, "ns"), (MS, "\u00b5s"), (SECOND, "ms")):
         if rest < unit:
             step = UNITS[name]
             return f"{sign}{_decimal(rest, step)}{name}"
-    hours, rest = divmod(rest, limits.HOUR)
-    minutes, rest = divmod(rest, limits.MINUTE)
-    text = f"{_decimal(rest, limits.SECOND)}s"
+    hours, rest = divmod(rest, HOUR)
+    minutes, rest = divmod(rest, MINUTE)
+    text = f"{_decimal(rest, SECOND)}s"
     if hours:
         return f"{sign}{hours}h{minutes}m{text}"
     return f"{sign}{minutes}m{text}" if minutes else sign + text
@@ -54,3 +55,26 @@ def float_text(value: float) -> str:
 def bool_text(value: bool) -> str:
     """true or false."""
     return "true" if value else "false"
+
+
+_NAMED_ESCAPES: Final = {
+    7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\",
+}  # fmt: skip
+
+
+def go_quote(raw: bytes) -> str:
+    """`raw` in double quotes as Go's %q writes it."""
+    out = []
+    for char in raw.decode("utf-8", "surrogateescape"):
+        code = ord(char)
+        if code in _NAMED_ESCAPES:
+            out.append(_NAMED_ESCAPES[code])
+        elif 0xDC80 <= code <= 0xDCFF:
+            out.append(f"\\x{code - 0xDC00:02x}")
+        elif code == 0x20 or (char.isprintable() and not char.isspace()):
+            out.append(char)
+        elif code < 0x80:
+            out.append(f"\\x{code:02x}")
+        else:
+            out.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return '"' + "".join(out) + '"'

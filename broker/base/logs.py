@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import orjson
 
-from broker import limits
+from broker.base import limits
 from broker.base.redact import HIDDEN, redacted
 
 if TYPE_CHECKING:

@@ -9,10 +9,24 @@ from __future__ import annotations
 
 import datetime
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from broker import limits
+from broker.base.units import (
+    COUNT_MAX,
+    DAY,
+    DURATION_MAX,
+    GIB,
+    HOUR,
+    KIB,
+    MESSAGE_SIZE_CEILING,
+    MIB,
+    MINUTE,
+    MS,
+    PORT_MAX,
+    SECOND,
+    US,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,16 +43,6 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
-
-
-class SyncPolicy(NamedTuple):
-    """When a log is made safe against a power cut."""
-
-    mode: Literal["always", "period", "none"]
-    period_ns: int = 0  # only for "period"
-
-    def __str__(self) -> str:
-        return duration_text(self.period_ns) if self.mode == "period" else self.mode
 
 
 @dataclass(frozen=True)
@@ -171,16 +175,16 @@ _SIZE_UNITS = {
     "mb": 1_000_000,
     "gb": 1_000_000_000,
     "tb": 1_000_000_000_000,
-    "kib": limits.KIB,
-    "mib": limits.MIB,
-    "gib": limits.GIB,
-    "tib": 1024 * limits.GIB,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 1024 * GIB,
 }
 
 
 def size_text(size: int) -> str:
     """The shortest exact way to write a size: 1048576 -> 1MiB."""
-    for unit, name in ((limits.GIB, "GiB"), (limits.MIB, "MiB"), (limits.KIB, "KiB")):
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if size and size % unit == 0:
             return f"{size // unit}{name}"
     return str(size)
@@ -207,12 +211,12 @@ def size(low: int, high: int) -> Kind[int]:
 
 
 _DURATION_UNITS = {
-    "us": limits.US,
-    "ms": limits.MS,
-    "s": limits.SECOND,
-    "m": limits.MINUTE,
-    "h": limits.HOUR,
-    "d": limits.DAY,
+    "us": US,
+    "ms": MS,
+    "s": SECOND,
+    "m": MINUTE,
+    "h": HOUR,
+    "d": DAY,
 }
 _DURATION_PART = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?(us|ms|s|m|h|d)")
 
@@ -266,8 +270,8 @@ def parse_address(value: str) -> Address:
     if not match:
         raise ValueError(f'not an address: {value!r} (write "127.0.0.1:4222" or "[::1]:4222")')
     port = int(match[3])
-    if port > limits.PORT_MAX:
-        raise ValueError(f"port must be between 0 and {limits.PORT_MAX}, got {port}")
+    if port > PORT_MAX:
+        raise ValueError(f"port must be between 0 and {PORT_MAX}, got {port}")
     return Address(match[1] or match[2] or "0.0.0.0", port)  # noqa: S104 (what ":4222" asks for)
 
 
@@ -281,38 +285,6 @@ def address() -> Kind[Address | None]:
     return Kind(read, _plain)
 
 
-def sync() -> Kind[SyncPolicy]:
-    """The words "always" and "none", or a period."""
-    period = duration(limits.STORAGE_SYNC_PERIOD_MIN, limits.STORAGE_SYNC_PERIOD_MAX)
-
-    def read(value: object) -> SyncPolicy:
-        if value == "always":
-            return SyncPolicy("always")
-        if value == "none":
-            return SyncPolicy("none")
-        try:
-            return SyncPolicy("period", period.read(value))
-        except ValueError as error:
-            raise ValueError(f'must be "always", "none" or a period: {error}') from None
-
-    return Kind(read, _plain)
-
-
-def check_pattern(pattern: str) -> None:
-    """Refuse what cannot match a topic: blanks, empty tokens, `>` before the end."""
-    tokens = pattern.split(".")
-    if re.search(r"\s", pattern) or "" in tokens:
-        raise ValueError(f"not a pattern: {pattern!r} has a blank or an empty token")
-    if ">" in tokens[:-1]:
-        raise ValueError(f"not a pattern: {pattern!r} has > before its end")
-
-
-def check_topic(name: str) -> None:
-    """Refuse what no lasting NSQ topic can be called; empty is for the caller to say."""
-    if not re.fullmatch(rf"[.a-zA-Z0-9_-]{{0,{limits.NSQ_NAME_MAX}}}", name):
-        raise ValueError(f"not the name of a topic: {name!r}")
-
-
 def check_http(address: str) -> None:
     """Refuse what is neither HOST:PORT nor an HTTP URL."""
     if not re.fullmatch(r"https?://[^\s/?#]+[^\s#]*", address):
@@ -324,17 +296,39 @@ def check_http(address: str) -> None:
             raise ValueError(f'not a server: {address!r} (write "127.0.0.1:4181" or a URL)')
 
 
-def pattern_matches(pattern: str, name: str) -> bool:
-    """Whether a topic's name matches: * is one token, a final > is one or more."""
-    wanted, tokens = pattern.split("."), name.split(".")
-    if wanted[-1] == ">":
-        wanted.pop()
-        if len(tokens) <= len(wanted):
-            return False
-        tokens = tokens[: len(wanted)]
-    return len(wanted) == len(tokens) and all(
-        w in ("*", t) for w, t in zip(wanted, tokens, strict=True)
-    )
+# --- keys of a section: fields of a dataclass ------------------------------------------------
+
+LOOPBACK = "127.0.0.1"
+
+
+def setting(kind: Kind[Any], default: T, *, shown: bool = True) -> T:
+    """A key of a section; its value is not shown anywhere unless `shown`."""
+    return field(default=default, repr=shown, metadata={"kind": kind})
+
+
+def duration_setting(default: int, low: int = MS, *, off: bool = False) -> int:
+    """A key that is a duration, in nanoseconds."""
+    return setting(duration(low, DURATION_MAX, off=off), default)
+
+
+def size_setting(default: int, low: int, high: int) -> int:
+    """A key that is a size, in bytes."""
+    return setting(size(low, high), default)
+
+
+def count_setting(default: int, low: int, high: int = COUNT_MAX) -> int:
+    """A key that is a whole number."""
+    return setting(number(low, high), default)
+
+
+def message_size_setting(default: int) -> int:
+    """A key that is the size of a message, in bytes."""
+    return size_setting(default, 1, MESSAGE_SIZE_CEILING)
+
+
+def listen_setting(port: int) -> Address | None:
+    """A key that says where to listen: by default on this port of the loopback interface."""
+    return setting(address(), Address(LOOPBACK, port))
 
 
 # --- where keys stand ------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from broker.bench.limits import ACK_WAIT_SECONDS, CONNECT_SECONDS, RETRY_SECONDS
 from broker.bench.dial import Dialled, Peer, connect_line
+from broker.bench.limits import ACK_WAIT_SECONDS, CONNECT_SECONDS, RETRY_SECONDS
 from broker.bench.loadgen import LoadError
 from broker.protocols.stan import stan_pb2 as pb
 
-SID_DATA, SID_HEARTBEAT, SID_BYE = b"1", b"2", b"3"  # loadgen_stan.pyx knows them
+SID_DATA, SID_HEARTBEAT, SID_BYE = b"1", b"2", b"3"  # bench/stan.pyx knows them
 GUID_DIGITS = b"0" * 16  # and these
 # With the digits as long as the guids of the usual clients.
 GUID_HEAD = b"bench-"

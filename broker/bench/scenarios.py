@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.bench import limits as defaults
+from broker.bench import limits
 from broker.bench.dial import Dialled, dial_nats, dial_nsq
 from broker.bench.dial_stan import StanPeer, Streaming
 from broker.bench.frames import Block
@@ -57,15 +57,15 @@ class NatsFlowPlan:
 
     address: tuple[str, int]
     readers: tuple[str, int] | None = None  # where subscribers go; None: as publishers
-    size: int = defaults.NATS_SIZE_BYTES
-    msgs: int = defaults.MESSAGES
+    size: int = limits.NATS_SIZE_BYTES
+    msgs: int = limits.MESSAGES
     seconds: float = 0.0
     pubs: int = 1
     subs: int = 0
     subject: str = "bench"
     subjects: int = 1
     group: str = ""
-    ahead_bytes: int = defaults.AHEAD_BYTES
+    ahead_bytes: int = limits.AHEAD_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +74,10 @@ class NatsRequestPlan:
 
     address: tuple[str, int]
     responder: tuple[str, int] | None = None  # where it is; None: as the requester
-    size: int = defaults.NATS_SIZE_BYTES
-    msgs: int = defaults.REQUESTS
+    size: int = limits.NATS_SIZE_BYTES
+    msgs: int = limits.REQUESTS
     seconds: float = 0.0
-    in_flight: int = defaults.REQUESTS_IN_FLIGHT
+    in_flight: int = limits.REQUESTS_IN_FLIGHT
     subject: str = "bench"
     spin: bool = False
 
@@ -87,14 +87,14 @@ class NsqFlowPlan:
     """Publishers to the consumers of one channel, or publishers alone (subs = 0)."""
 
     address: tuple[str, int]
-    size: int = defaults.NSQ_SIZE_BYTES
-    msgs: int = defaults.MESSAGES
+    size: int = limits.NSQ_SIZE_BYTES
+    msgs: int = limits.MESSAGES
     seconds: float = 0.0
     pubs: int = 1
     subs: int = 1
     batch: int = 1
     window: int = 0
-    rdy: int = defaults.RDY
+    rdy: int = limits.RDY
     rate: float = 0.0
     topic: str = field(default_factory=lambda: f"bench_{os.urandom(4).hex()}")
     channel: str = "bench"
@@ -105,14 +105,14 @@ class StanFlowPlan:
     """Publishers to the subscribers of one channel, or publishers alone (subs = 0)."""
 
     address: tuple[str, int]
-    size: int = defaults.STAN_SIZE_BYTES
-    msgs: int = defaults.MESSAGES
+    size: int = limits.STAN_SIZE_BYTES
+    msgs: int = limits.MESSAGES
     seconds: float = 0.0
     pubs: int = 1
     subs: int = 0
-    window: int = defaults.STAN_WINDOW
-    max_in_flight: int = defaults.STAN_IN_FLIGHT
-    cluster: str = defaults.STAN_CLUSTER
+    window: int = limits.STAN_WINDOW
+    max_in_flight: int = limits.STAN_IN_FLIGHT
+    cluster: str = limits.STAN_CLUSTER
     channel: str = field(default_factory=lambda: f"bench_{os.urandom(4).hex()}")
 
 
@@ -120,14 +120,14 @@ def drive(load: Load, counts: Callable[[], tuple[int, int]], progress: Progress 
     """Runs to the end; returns the generator's own CPU seconds."""
     cpu = time.thread_time()
     moved, moved_at = load.moved, time.monotonic()
-    while not load.step(defaults.STEP_MS):
+    while not load.step(limits.STEP_MS):
         now = time.monotonic()
         if load.moved != moved:
             moved, moved_at = load.moved, now
-        elif now - moved_at > defaults.STALL_SECONDS:
+        elif now - moved_at > limits.STALL_SECONDS:
             sent, got = counts()
             raise LoadError(
-                f"nothing moved for {defaults.STALL_SECONDS:.0f} s"
+                f"nothing moved for {limits.STALL_SECONDS:.0f} s"
                 f" ({sent} messages sent, {got} received)"
             )
         if progress is not None:
@@ -148,7 +148,7 @@ def _rate(msgs: int, size: int, nanoseconds: int) -> Rate:
 
 
 def _percentiles(latency: Histogram) -> dict[str, float]:
-    names = {f"p{p:g}": latency.percentile_ns(p) / 1000 for p in defaults.PERCENTILES}
+    names = {f"p{p:g}": latency.percentile_ns(p) / 1000 for p in limits.PERCENTILES}
     return names | {"max": latency.max_ns() / 1000}
 
 
@@ -173,7 +173,7 @@ def _close(dialled: list[Dialled]) -> None:
 
 def _recv_bytes(size: int) -> int:
     """Room for two whole messages with their lines, and never less than the default."""
-    return max(defaults.RECV_BUFFER_BYTES, 2 * size + 65536)
+    return max(limits.RECV_BUFFER_BYTES, 2 * size + 65536)
 
 
 def _nats_block(plan: NatsFlowPlan) -> tuple[Block, bytes]:
@@ -185,7 +185,7 @@ def _nats_block(plan: NatsFlowPlan) -> tuple[Block, bytes]:
         names = [f"{plan.subject}.{i}" for i in range(plan.subjects)]
         match = f"{plan.subject}.*"
     units = [b"PUB %s %d\r\n%s\r\n" % (name.encode(), plan.size, body) for name in names]
-    return Block(units, defaults.BLOCK_BYTES), match.encode()
+    return Block(units, limits.BLOCK_BYTES), match.encode()
 
 
 def run_nats_flow(
@@ -211,7 +211,7 @@ def run_nats_flow(
             block,
             [] if duration_ns else share(plan.msgs, plan.pubs),
             ahead,
-            max(1, ahead // defaults.AHEAD_RESUME_DIVISOR),
+            max(1, ahead // limits.AHEAD_RESUME_DIVISOR),
             bool(plan.group),
         )
         cpu = drive(load, lambda: (load.published(), load.received()[0]), progress)
@@ -269,12 +269,12 @@ def _nsq_block(plan: NsqFlowPlan) -> Block:
         size = len(payload).to_bytes(4, "big")
         unit = b"MPUB %s\n%s%s" % (plan.topic.encode(), size, payload)
     # A fixed rate writes into copies of the one unit.
-    return Block([unit], len(unit) if plan.rate else defaults.BLOCK_BYTES)
+    return Block([unit], len(unit) if plan.rate else limits.BLOCK_BYTES)
 
 
 def run_nsq_flow(plan: NsqFlowPlan, progress: Progress | None = None) -> Result:
     """`twinwire bench nsq pub` and `pubfin`. MPUBs are whole: msgs is rounded up to batches."""
-    window = plan.window or (defaults.PUB_WINDOW if plan.batch == 1 else defaults.MPUB_WINDOW)
+    window = plan.window or (limits.PUB_WINDOW if plan.batch == 1 else limits.MPUB_WINDOW)
     readers: list[Dialled] = []
     publishers: list[Dialled] = []
     load = NsqFlow()
@@ -287,7 +287,7 @@ def run_nsq_flow(plan: NsqFlowPlan, progress: Progress | None = None) -> Result:
         load.open(
             readers, publishers, _recv_bytes(plan.size), 0 if plan.rate else duration_ns, False
         )
-        refill = max(1, window // defaults.WINDOW_REFILL_DIVISOR)
+        refill = max(1, window // limits.WINDOW_REFILL_DIVISOR)
         load.begin(
             _nsq_block(plan), [] if plan.rate else commands, window, refill, plan.batch, plan.size
         )
@@ -332,8 +332,8 @@ def run_stan_flow(plan: StanFlowPlan, progress: Progress | None = None) -> Resul
             subscribed,
             [] if duration_ns else share(plan.msgs, plan.pubs),
             plan.window,
-            max(1, plan.window // defaults.WINDOW_REFILL_DIVISOR),
-            defaults.STAN_AHEAD,
+            max(1, plan.window // limits.WINDOW_REFILL_DIVISOR),
+            limits.STAN_AHEAD,
         )
         cpu = drive(load, lambda: (load.acknowledged(), load.received()[0]), progress)
         for peer, unread in zip(peers, load.unread(), strict=True):

@@ -12,9 +12,9 @@ import hmac
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker.bulk import errors as errors_bulk
+from broker.bulk import errors
 from broker.bulk.responses import RefusedError
-from broker.base.settings import check_pattern, pattern_matches
+from broker.engine.names import check_pattern, pattern_matches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ class Caller:
     def need(self, right: str, topic: str | None = None) -> None:
         """RefusedError unless it is."""
         if not self.may(right, topic):
-            raise RefusedError(errors_bulk.BULK_FORBIDDEN, name=self.name, right=right)
+            raise RefusedError(errors.BULK_FORBIDDEN, name=self.name, right=right)
 
 
 def digest(token: str) -> bytes:
@@ -99,11 +99,11 @@ class Access:
             return Caller(peer)
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise RefusedError(errors_bulk.BULK_NO_TOKEN)
+            raise RefusedError(errors.BULK_NO_TOKEN)
         given, found = digest(token.strip()), None
         for known, caller in self.tokens:  # all of them: time says nothing about which it was
             if hmac.compare_digest(known, given):
                 found = caller
         if found is None:
-            raise RefusedError(errors_bulk.BULK_BAD_TOKEN)
+            raise RefusedError(errors.BULK_BAD_TOKEN)
         return found

@@ -13,8 +13,8 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
-from broker import limits
+from broker.base.units import SECOND
+from broker.bulk import errors, limits
 from broker.bulk.responses import RefusedError
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class Bounds:
     """What the door does at once."""
 
-    ranges_max: int = limits_bulk.BULK_RANGES_MAX
-    client_max: int = limits_bulk.BULK_RANGES_CLIENT_MAX
-    bytes_max: int = limits_bulk.BULK_PINNED_BYTES_MAX
-    waiting_max: int = limits_bulk.BULK_WAITING_MAX
-    wait_ns: int = limits_bulk.BULK_WAIT
+    ranges_max: int = limits.BULK_RANGES_MAX
+    client_max: int = limits.BULK_RANGES_CLIENT_MAX
+    bytes_max: int = limits.BULK_PINNED_BYTES_MAX
+    waiting_max: int = limits.BULK_WAITING_MAX
+    wait_ns: int = limits.BULK_WAIT
 
 
 @dataclass(slots=True)
@@ -84,12 +84,12 @@ class Traffic:
             return
         if len(self._line) >= self.bounds.waiting_max:
             self.refused += 1
-            raise RefusedError(errors_bulk.BULK_BUSY)
+            raise RefusedError(errors.BULK_BUSY)
         entry = _Waiting(client, size, asyncio.get_running_loop().create_future())
         self._line.append(entry)
         self._admit()
         try:
-            async with asyncio.timeout(self.bounds.wait_ns / limits.SECOND):
+            async with asyncio.timeout(self.bounds.wait_ns / SECOND):
                 await asyncio.shield(entry.admitted)
         except (TimeoutError, asyncio.CancelledError) as problem:
             if entry.admitted.done():
@@ -101,7 +101,7 @@ class Traffic:
             if not isinstance(problem, TimeoutError):
                 raise
             self.refused += 1
-            raise RefusedError(errors_bulk.BULK_BUSY) from None
+            raise RefusedError(errors.BULK_BUSY) from None
 
     def _leave(self, client: str, size: int) -> None:
         self.under_way -= 1

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aiohttp import web
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
-from broker.bulk.responses import RefusedError, errors_as_json
+from broker.bulk import errors, limits
+from broker.bulk.admission import Traffic
+from broker.bulk.read.ranges import RangePages
 from broker.bulk.read.readers import Readers
 from broker.bulk.read.readers_api import ReaderPages
-from broker.bulk.read.ranges import RangePages
 from broker.bulk.read.topics import TopicPages
-from broker.bulk.admission import Traffic
+from broker.bulk.responses import RefusedError, errors_as_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -57,7 +57,7 @@ class BulkDoor:
         self.reader_pages = ReaderPages(self, self.readers)
         self.stopping = False  # requests are refused: the server ends
         self.more_routes: list[BulkRoute] = []  # of others; before `app`
-        self._threads = ThreadPoolExecutor(limits_bulk.BULK_THREADS, "bulk", initializer=step_back)
+        self._threads = ThreadPoolExecutor(limits.BULK_THREADS, "bulk", initializer=step_back)
 
     def app(self) -> web.Application:
         """The application that serves all of it."""
@@ -83,7 +83,7 @@ class BulkDoor:
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
         if self.stopping:
-            raise RefusedError(errors_bulk.BULK_STOPPING)
+            raise RefusedError(errors.BULK_STOPPING)
         authorization = request.headers.get("Authorization")
         request[CALLER] = self.access.caller(authorization, request.remote or "")
         return await handler(request)
@@ -97,13 +97,13 @@ class BulkDoor:
         found = self.engine.log(name)
         if found is None:
             self.refuse_quarantined(name)
-            raise RefusedError(errors_bulk.BULK_NO_TOPIC, topic=name)
+            raise RefusedError(errors.BULK_NO_TOPIC, topic=name)
         return found
 
     def refuse_quarantined(self, name: str) -> None:
         """A log that could not be opened must not pass for one that is not there. RefusedError."""
         if name in self.engine.quarantined:
-            raise RefusedError(errors_bulk.BULK_QUARANTINED, topic=name)
+            raise RefusedError(errors.BULK_QUARANTINED, topic=name)
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """Do what may wait for a disk, or takes long, on a thread of the door."""
@@ -119,4 +119,4 @@ class BulkDoor:
 def step_back() -> None:
     """Let the loop's thread go first where there are more threads than cores."""
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), limits_bulk.BULK_NICE)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), limits.BULK_NICE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cramjam import zstd
 
-from broker.bulk import limits as limits_bulk
+from broker.bulk import limits
 
 if TYPE_CHECKING:
     from broker.engine.bulk.ranges import Range
@@ -39,5 +39,5 @@ def compressed(encoding: str, found: Range, head: bytes) -> bytes:
     """The whole frame; on any thread."""
     whole = found.joined(head)
     if encoding == GZIP:
-        return zlib.compress(whole, limits_bulk.BULK_GZIP_LEVEL, _GZIP_WINDOW)
-    return bytes(zstd.compress(whole, limits_bulk.BULK_ZSTD_LEVEL))
+        return zlib.compress(whole, limits.BULK_GZIP_LEVEL, _GZIP_WINDOW)
+    return bytes(zstd.compress(whole, limits.BULK_ZSTD_LEVEL))

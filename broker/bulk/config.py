@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from broker.base import settings as kinds
-from broker.bulk import limits as limits_bulk
 from broker.base.settings import Address
+from broker.bulk import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,21 +16,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _setting(kind: kinds.Kind[Any], default: T) -> T:
-    return field(default=default, metadata={"kind": kind})
-
-
 @dataclass(frozen=True)
 class BulkConfig:
     """[bulk]: the HTTP door for pipelines."""
 
-    listen: Address | None = _setting(kinds.address(), Address("127.0.0.1", limits_bulk.BULK_PORT))
-    tls_cert: str = _setting(kinds.text(), "")
-    tls_key: str = _setting(kinds.text(), "")
-    tls_client_ca: str = _setting(kinds.text(), "")  # empty: clients show no certificate
-    token_file: str = _setting(kinds.text(), "")  # empty: nobody is asked
-    allow_anonymous: bool = _setting(kinds.flag(), False)
-    partition: int = _setting(kinds.number(-1, limits_bulk.BULK_PARTITION_MAX), -1)
+    listen: Address | None = kinds.setting(kinds.address(), Address("127.0.0.1", limits.BULK_PORT))
+    tls_cert: str = kinds.setting(kinds.text(), "")
+    tls_key: str = kinds.setting(kinds.text(), "")
+    tls_client_ca: str = kinds.setting(kinds.text(), "")  # empty: clients show no certificate
+    token_file: str = kinds.setting(kinds.text(), "")  # empty: nobody is asked
+    allow_anonymous: bool = kinds.setting(kinds.flag(), False)
+    partition: int = kinds.setting(kinds.number(-1, limits.BULK_PARTITION_MAX), -1)
 
 
 class Contradiction(NamedTuple):

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from broker.bulk import limits as limits_bulk
-from broker.base.files import save
-from broker.base.durable import unsealed
+from broker.base.durable import save, unsealed
+from broker.bulk import limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +63,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = orjson.loads(unsealed(path.read_bytes()))
         if re.fullmatch("[0-9a-f]{32}", found["broker_id"]) and (
-            0 <= int(found["partition"]) <= limits_bulk.BULK_PARTITION_MAX
+            0 <= int(found["partition"]) <= limits.BULK_PARTITION_MAX
         ):
             return {"broker_id": found["broker_id"], "partition": int(found["partition"])}
     except (ValueError, KeyError, TypeError):

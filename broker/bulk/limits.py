@@ -1,10 +1,10 @@
-"""Numbers of the bulk door and of its clients: as limits.py, for everything below /bulk/v1/."""
+"""Numbers of the bulk API and of its clients: everything below /bulk/v1/."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.limits import DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND
+from broker.base.units import DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND
 
 BULK_PORT: Final = 4171
 

@@ -12,8 +12,8 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
-from broker import limits
+from broker.base.units import SECOND
+from broker.bulk import errors, limits
 from broker.bulk.errors import BulkError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _refuse(refusal: RefusedError) -> web.Response:
     if refusal.status == HTTPStatus.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = "Bearer"
     if refusal.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-        response.headers["Retry-After"] = str(limits_bulk.BULK_RETRY_AFTER // limits.SECOND)
+        response.headers["Retry-After"] = str(limits.BULK_RETRY_AFTER // SECOND)
     return response
 
 
@@ -62,32 +62,32 @@ async def errors_as_json(
     except RefusedError as refusal:
         return _refuse(refusal)
     except web.HTTPMethodNotAllowed as problem:
-        response = _refuse(RefusedError(errors_bulk.BULK_METHOD, method=request.method))
+        response = _refuse(RefusedError(errors.BULK_METHOD, method=request.method))
         response.headers["Allow"] = problem.headers["Allow"]
         return response
     except web.HTTPNotFound:
-        return _refuse(RefusedError(errors_bulk.BULK_NO_PATH))
+        return _refuse(RefusedError(errors.BULK_NO_PATH))
     except (ConnectionError, web.HTTPException):
         raise
     except Exception:
         log.exception("request failed: %s %s", request.method, request.rel_url.raw_path)
-        return _refuse(RefusedError(errors_bulk.BULK_INTERNAL))
+        return _refuse(RefusedError(errors.BULK_INTERNAL))
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
     """The body, when it comes in time and is no longer than this."""
     try:
-        async with asyncio.timeout(limits_bulk.BULK_BODY_WAIT / limits.SECOND):
+        async with asyncio.timeout(limits.BULK_BODY_WAIT / SECOND):
             return await request.clone(client_max_size=limit).read()
     except web.HTTPRequestEntityTooLarge:
-        raise RefusedError(errors_bulk.BULK_BODY_BIG, limit=limit) from None
+        raise RefusedError(errors.BULK_BODY_BIG, limit=limit) from None
     except TimeoutError:
-        seconds = limits_bulk.BULK_BODY_WAIT // limits.SECOND
-        raise RefusedError(errors_bulk.BULK_BODY_SLOW, seconds=seconds) from None
+        seconds = limits.BULK_BODY_WAIT // SECOND
+        raise RefusedError(errors.BULK_BODY_SLOW, seconds=seconds) from None
 
 
 async def read_json(
-    request: web.Request, kind: type[T], limit: int = limits_bulk.BULK_BODY_BYTES_MAX
+    request: web.Request, kind: type[T], limit: int = limits.BULK_BODY_BYTES_MAX
 ) -> T:
     """The body as this type."""
     return from_json(await read_body(request, limit), kind)
@@ -98,7 +98,7 @@ def from_json(text: bytes | msgspec.Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
-        raise RefusedError(errors_bulk.BULK_JSON, problem=problem) from None
+        raise RefusedError(errors.BULK_JSON, problem=problem) from None
 
 
 def number(request: web.Request, name: str, default: int | None, low: int, high: int) -> int:
@@ -106,23 +106,23 @@ def number(request: web.Request, name: str, default: int | None, low: int, high:
     text = request.query.get(name)
     if text is None:
         if default is None:
-            raise wrong(name, errors_bulk.BULK_MISSING)
+            raise wrong(name, errors.BULK_MISSING)
         return default
     if not re.fullmatch("[0-9]{1,20}", text) or not low <= int(text) <= high:
-        raise wrong(name, errors_bulk.BULK_NUMBER.format(low=low, high=high, text=text))
+        raise wrong(name, errors.BULK_NUMBER.format(low=low, high=high, text=text))
     return int(text)
 
 
 def incarnation_of(text: str | None, name: str = "inc") -> str | None:
     """The id of a log as it was given, or None."""
     if text is not None and not _INCARNATION.fullmatch(text):
-        raise wrong(name, errors_bulk.BULK_HEX.format(text=text))
+        raise wrong(name, errors.BULK_HEX.format(text=text))
     return text
 
 
 def wrong(name: str, reason: str) -> RefusedError:
     """An argument that cannot be."""
-    return RefusedError(errors_bulk.BULK_ARGUMENT, name=name, reason=reason)
+    return RefusedError(errors.BULK_ARGUMENT, name=name, reason=reason)
 
 
 Answered = dict[str, Any]

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 from broker.bulk.access import Access, TokenFileError
 from broker.bulk.app import BulkDoor
 from broker.bulk.identity import Identity, IdentityError, identity
-from broker.runtime.vfs import sync_file_system
 from broker.net.http.guard import HttpSettings
 from broker.net.http.pages import Pages
-from broker.net.tls import Certificates, TlsFiles
 from broker.net.openssl import TlsError
+from broker.net.tls import Certificates, TlsFiles
+from broker.runtime.vfs import sync_file_system
 from broker.server.stats import BulkStats, LagStats
 
 if TYPE_CHECKING:

@@ -20,19 +20,28 @@ class Commands(click.Group):
         "bench": ("broker.cli.bench:bench", "Measure this broker or any NATS or NSQ server."),
         "archive": ("broker.cli.tools.archive:archive", "Write topics to files."),
         "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
-        "export": ("broker.cli.tools.export:export", "Write topics to Parquet, Arrow or JSON files."),
+        "export": (
+            "broker.cli.tools.export:export",
+            "Write topics to Parquet, Arrow or JSON files.",
+        ),
         "import-nsqd": ("broker.cli.imports:import_nsqd", "Take over the data of an nsqd."),
         "import-stan": (
             "broker.cli.import_stan:import_stan",
             "Take over the data of a NATS Streaming server.",
         ),
-        "nats-server": ("broker.cli.dropin.nats_server.command:nats_server", "Run in the place of nats-server."),
+        "nats-server": (
+            "broker.cli.dropin.nats_server.command:nats_server",
+            "Run in the place of nats-server.",
+        ),
         "nats-streaming-server": (
             "broker.cli.dropin.nats_streaming.command:nats_streaming_server",
             "Run in the place of nats-streaming-server.",
         ),
         "nsqd": ("broker.cli.dropin.nsqd.command:nsqd", "Run the broker in the place of an nsqd."),
-        "nsqlookupd": ("broker.cli.dropin.nsqd.command:nsqlookupd", "Run in the place of an nsqlookupd."),
+        "nsqlookupd": (
+            "broker.cli.dropin.nsqd.command:nsqlookupd",
+            "Run in the place of an nsqlookupd.",
+        ),
         "forward": ("broker.cli.tools.forward:forward", "Send a topic to NSQ, HTTP or NATS."),
         "pipeline": ("broker.cli.pipeline:pipeline", "Run a Spark job."),
         "pub": ("broker.cli.tools.pub:pub", "Publish arguments or lines to a topic."),

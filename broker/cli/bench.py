@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import orjson
 
-from broker.bench import limits as defaults
+from broker.bench import limits
 
 if TYPE_CHECKING:
     from broker.bench.scenarios import (
@@ -61,7 +61,7 @@ def _common(port: int, size: int, msgs: int) -> Callable[[Command], Command]:
         ),
         click.option(
             "--size",
-            type=click.IntRange(0, defaults.SIZE_BYTES_MAX),
+            type=click.IntRange(0, limits.SIZE_BYTES_MAX),
             default=size,
             show_default=True,
             help="Body of a message, bytes.",
@@ -90,8 +90,8 @@ _batch = _count("--batch", 1, "Messages per MPUB; 1 publishes with PUB.")
 _window = click.option(
     "--window",
     type=click.IntRange(1),
-    help=f"Commands without answer per publisher: {defaults.PUB_WINDOW} PUBs or"
-    f" {defaults.MPUB_WINDOW} MPUBs unless given.",
+    help=f"Commands without answer per publisher: {limits.PUB_WINDOW} PUBs or"
+    f" {limits.MPUB_WINDOW} MPUBs unless given.",
 )
 _topic = click.option("--topic", help="A new name for each run unless given; it stays.")
 
@@ -174,7 +174,7 @@ def stan() -> None:
 
 
 @nats.command("pub")
-@_common(defaults.NATS_PORT, defaults.NATS_SIZE_BYTES, defaults.MESSAGES)
+@_common(limits.NATS_PORT, limits.NATS_SIZE_BYTES, limits.MESSAGES)
 @_options(_pubs, _subject, _subjects)
 def nats_pub(as_json: bool, **plan: Any) -> None:
     """Publish only, until the server answers a PING after the last message."""
@@ -184,7 +184,7 @@ def nats_pub(as_json: bool, **plan: Any) -> None:
 
 
 @nats.command("pubsub")
-@_common(defaults.NATS_PORT, defaults.NATS_SIZE_BYTES, defaults.MESSAGES)
+@_common(limits.NATS_PORT, limits.NATS_SIZE_BYTES, limits.MESSAGES)
 @_options(_pubs, _subject, _subjects)
 @_count("--subs", 1, "Subscriber connections; each receives every message.")
 @click.option("--queue", "group", help="Let subscribers share the messages in this group.")
@@ -192,7 +192,7 @@ def nats_pub(as_json: bool, **plan: Any) -> None:
     "--ahead",
     "ahead_bytes",
     type=click.IntRange(1),
-    default=defaults.AHEAD_BYTES,
+    default=limits.AHEAD_BYTES,
     show_default=True,
     help="Bytes publishers may be ahead of the slowest subscriber.",
 )
@@ -204,9 +204,9 @@ def nats_pubsub(as_json: bool, **plan: Any) -> None:
 
 
 @nats.command("request")
-@_common(defaults.NATS_PORT, defaults.NATS_SIZE_BYTES, defaults.REQUESTS)
+@_common(limits.NATS_PORT, limits.NATS_SIZE_BYTES, limits.REQUESTS)
 @_subject
-@_count("--in-flight", defaults.REQUESTS_IN_FLIGHT, "Requests that wait for a reply at a time.")
+@_count("--in-flight", limits.REQUESTS_IN_FLIGHT, "Requests that wait for a reply at a time.")
 @click.option("--spin", is_flag=True, help="Poll without sleeping: steadier, but takes a core.")
 def nats_request(as_json: bool, **plan: Any) -> None:
     """Request and reply, with latency percentiles."""
@@ -216,7 +216,7 @@ def nats_request(as_json: bool, **plan: Any) -> None:
 
 
 @nsq.command("pub")
-@_common(defaults.NSQ_PORT, defaults.NSQ_SIZE_BYTES, defaults.MESSAGES)
+@_common(limits.NSQ_PORT, limits.NSQ_SIZE_BYTES, limits.MESSAGES)
 @_options(_pubs, _batch, _window, _topic)
 def nsq_pub(as_json: bool, **plan: Any) -> None:
     """Publish only, until the last OK."""
@@ -226,10 +226,10 @@ def nsq_pub(as_json: bool, **plan: Any) -> None:
 
 
 @nsq.command("pubfin")
-@_common(defaults.NSQ_PORT, defaults.NSQ_SIZE_BYTES, defaults.MESSAGES)
+@_common(limits.NSQ_PORT, limits.NSQ_SIZE_BYTES, limits.MESSAGES)
 @_options(_pubs, _batch, _window, _topic)
 @_count("--subs", 1, "Consumer connections on one channel.")
-@_count("--rdy", defaults.RDY, "RDY of each consumer.")
+@_count("--rdy", limits.RDY, "RDY of each consumer.")
 @click.option("--channel", default="bench", show_default=True)
 @click.option(
     "--rate",
@@ -242,18 +242,18 @@ def nsq_pubfin(as_json: bool, **plan: Any) -> None:
 
     if plan["rate"] is not None and plan["batch"] != 1:
         raise click.UsageError("--rate needs single messages: leave --batch away")
-    if plan["rate"] is not None and plan["size"] < defaults.STAMP_BYTES:
-        raise click.UsageError(f"--rate needs bodies of {defaults.STAMP_BYTES} bytes or more")
+    if plan["rate"] is not None and plan["size"] < limits.STAMP_BYTES:
+        raise click.UsageError(f"--rate needs bodies of {limits.STAMP_BYTES} bytes or more")
     _run(run_nsq_flow, NsqFlowPlan(**_given(plan)), as_json)
 
 
 _channel = click.option("--channel", help="A new name for each run unless given; it stays.")
-_cluster = click.option("--cluster", default=defaults.STAN_CLUSTER, show_default=True)
-_pub_acks = _count("--window", defaults.STAN_WINDOW, "PubAcks that each publisher waits for.")
+_cluster = click.option("--cluster", default=limits.STAN_CLUSTER, show_default=True)
+_pub_acks = _count("--window", limits.STAN_WINDOW, "PubAcks that each publisher waits for.")
 
 
 @stan.command("pub")
-@_common(defaults.NATS_PORT, defaults.STAN_SIZE_BYTES, defaults.MESSAGES)
+@_common(limits.NATS_PORT, limits.STAN_SIZE_BYTES, limits.MESSAGES)
 @_options(_pubs, _pub_acks, _channel, _cluster)
 def stan_pub(as_json: bool, **plan: Any) -> None:
     """Publish only, until the last PubAck; latency is from the one to the other."""
@@ -263,10 +263,10 @@ def stan_pub(as_json: bool, **plan: Any) -> None:
 
 
 @stan.command("pubsub")
-@_common(defaults.NATS_PORT, defaults.STAN_SIZE_BYTES, defaults.MESSAGES)
+@_common(limits.NATS_PORT, limits.STAN_SIZE_BYTES, limits.MESSAGES)
 @_options(_pubs, _pub_acks, _channel, _cluster)
 @_count("--subs", 1, "Subscribers; each receives and acks every message.")
-@_count("--max-in-flight", defaults.STAN_IN_FLIGHT, "Messages a subscriber has not acked.")
+@_count("--max-in-flight", limits.STAN_IN_FLIGHT, "Messages a subscriber has not acked.")
 def stan_pubsub(as_json: bool, **plan: Any) -> None:
     """Publish, receive and ack, until the server has taken the last Ack."""
     from broker.bench.scenarios import StanFlowPlan, run_stan_flow

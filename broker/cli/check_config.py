@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from broker import limits
+from broker.base.redact import redacted
 from broker.config.load import ConfigError, load
 from broker.protocols.nats.conf.text import ConfErrors
-from broker.base.redact import redacted
 from broker.protocols.nats.service import nats_settings
+from broker.server import limits
 
 
 @click.command("check-config")

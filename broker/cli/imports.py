@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 import uvloop
 
-from broker import limits
 from broker.base import logs
 from broker.config.load import ConfigError, load
 from broker.net.umask import narrowed
+from broker.server import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,8 @@ import os
 import resource
 from typing import TYPE_CHECKING, Final
 
-from broker import limits
+from broker.base.units import SECOND
+from broker.net import limits
 
 if TYPE_CHECKING:
     import logging
@@ -66,4 +67,4 @@ async def until(stopping: asyncio.Event, log: logging.Logger) -> None:
     while not stopping.is_set():
         files.look()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stopping.wait(), limits.OPEN_FILES_LOOK / limits.SECOND)
+            await asyncio.wait_for(stopping.wait(), limits.OPEN_FILES_LOOK / SECOND)

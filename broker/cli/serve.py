@@ -17,11 +17,12 @@ import click
 import orjson
 import uvloop
 
-from broker import __version__, limits
+from broker import __version__
 from broker.base import logs
 from broker.cli import open_files
 from broker.config.load import Address, Config, ConfigError, load
 from broker.net import umask
+from broker.server import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,15 +6,15 @@ import difflib
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.bulk import config as config_bulk
 from broker.base.settings import duration_text, size_text
+from broker.bulk import config as config_bulk
 from broker.protocols.stan.section import contradictions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from broker.config.load import Config
     from broker.base.settings import Address
+    from broker.config.load import Config
 
 
 class Conflict(NamedTuple):

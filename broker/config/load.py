@@ -13,26 +13,18 @@ import tomllib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.base import settings as kinds
-from broker import limits
+from broker.base.redact import redacted
+from broker.base.settings import Address
+from broker.base.units import COUNT_MAX
 from broker.bulk.config import BulkConfig
 from broker.config.check import conflicts, near, syntax_error
-from broker.engine.config import EventsConfig
+from broker.config.config import BridgeConfig, Config, LogConfig, ServerConfig
+from broker.engine.config import EventsConfig, StorageConfig, SyncPolicy, TopicConfig
 from broker.net.http.config import HttpConfig
+from broker.protocols.nats.config import MonitorConfig, NatsConfig
+from broker.protocols.nsq.config import NsqConfig
 from broker.protocols.nsq.lookup.config import LookupConfig
-from broker.base.settings import Address, SyncPolicy
-from broker.config.config import (
-    BridgeConfig,
-    Config,
-    LogConfig,
-    MonitorConfig,
-    NatsConfig,
-    NsqConfig,
-    ServerConfig,
-    StorageConfig,
-    TopicConfig,
-)
 from broker.protocols.stan.section import StanChannelConfig, StanConfig
-from broker.base.redact import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +93,7 @@ class ConfigError(Exception):
 def _line_of(mistake: Mistake) -> int:
     # What stands in no file comes last, in the order in which it was found.
     match = re.search(r":(\d+)$", mistake.place)
-    return int(match[1]) if match else limits.COUNT_MAX
+    return int(match[1]) if match else COUNT_MAX
 
 
 def settings(section: type) -> dict[str, tuple[str, kinds.Kind[Any]]]:

@@ -29,7 +29,8 @@ from broker.runtime.mapping cimport read_at
 from broker.engine.log.segment cimport FILE_HEADER_BYTES, Segment, below, load_window
 from broker.runtime.vfs cimport vfs_open
 
-from broker.engine.log.files import CURSOR_SUFFIX, CURSORS, META, NEW_SUFFIX, escape, meta_of
+from broker.base.durable import NEW_SUFFIX
+from broker.engine.log.files import CURSOR_SUFFIX, CURSORS, META, escape, meta_of
 from broker.engine.log.segment import crc32c
 
 FILE = '.catalog'       # no log's folder begins with a dot

@@ -1,29 +1,118 @@
-"""The section of delivery events."""
+"""The sections of the engine: [storage] with [[storage.topic]], and [events]."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from broker.base import settings as kinds
-from broker import limits
-from broker.engine import limits as limits_events
+from broker.base.settings import duration_text
+from broker.base.units import COUNT_MAX, DURATION_MAX, MS
+from broker.engine import limits
+from broker.engine.names import check_pattern, check_topic, pattern_matches
+
+
+class SyncPolicy(NamedTuple):
+    """When a log is made safe against a power cut."""
+
+    mode: Literal["always", "period", "none"]
+    period_ns: int = 0  # only for "period"
+
+    def __str__(self) -> str:
+        return duration_text(self.period_ns) if self.mode == "period" else self.mode
+
+
+def sync_policy() -> kinds.Kind[SyncPolicy]:
+    """The words "always" and "none", or a period."""
+    period = kinds.duration(limits.STORAGE_SYNC_PERIOD_MIN, limits.STORAGE_SYNC_PERIOD_MAX)
+
+    def read(value: object) -> SyncPolicy:
+        if value == "always":
+            return SyncPolicy("always")
+        if value == "none":
+            return SyncPolicy("none")
+        try:
+            return SyncPolicy("period", period.read(value))
+        except ValueError as error:
+            raise ValueError(f'must be "always", "none" or a period: {error}') from None
+
+    return kinds.Kind(read, str)
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """[[storage.topic]]: what differs for the topics that a pattern matches."""
+
+    pattern: str = kinds.setting(kinds.text(check_pattern), "")
+    sync: SyncPolicy | None = kinds.setting(sync_policy(), None)  # None: as [storage]
+    max_age_ns: int = kinds.duration_setting(0, off=True)  # 0: no limit, here and below
+    max_bytes: int = kinds.size_setting(0, 0, COUNT_MAX)
+    max_msgs: int = kinds.count_setting(0, 0)
+    keep_ns: int = kinds.duration_setting(0, off=True)  # for what every channel is done with
+    keep_bytes: int = kinds.size_setting(0, 0, COUNT_MAX)
+    max_attempts: int = kinds.count_setting(0, 0, limits.ATTEMPTS_MAX)  # then to dead_letter_topic
+    dead_letter_topic: str = kinds.setting(kinds.text(check_topic), "")  # empty: <topic>.dead
+
+
+@dataclass(frozen=True)
+class StorageConfig:
+    """[storage]: the logs."""
+
+    sync: SyncPolicy = kinds.setting(
+        sync_policy(), SyncPolicy("period", limits.STORAGE_SYNC_PERIOD)
+    )
+    segment_size: int = kinds.size_setting(
+        limits.STORAGE_SEGMENT_SIZE,
+        limits.STORAGE_SEGMENT_SIZE_MIN,
+        limits.STORAGE_SEGMENT_SIZE_MAX,
+    )
+    append_buffer_max: int = kinds.size_setting(
+        limits.STORAGE_APPEND_BUFFER_MAX,
+        limits.STORAGE_APPEND_BUFFER_MIN,
+        limits.STORAGE_APPEND_BUFFER_CEILING,
+    )
+    memory_topic_max: int = kinds.size_setting(
+        limits.STORAGE_MEMORY_TOPIC_MAX, limits.STORAGE_APPEND_BUFFER_MIN, COUNT_MAX
+    )
+    topic: tuple[TopicConfig, ...] = ()
+
+    def for_topic(self, name: str) -> TopicConfig:
+        """What holds for this topic: the first entry that matches, completed with the defaults."""
+        for entry in self._entries:
+            if pattern_matches(entry.pattern, name):
+                return entry
+        return self._others
+
+    # It is asked for each log, twice, when the server starts.
+
+    @functools.cached_property
+    def _entries(self) -> tuple[TopicConfig, ...]:
+        return tuple(
+            dataclasses.replace(entry, sync=entry.sync or self.sync) for entry in self.topic
+        )
+
+    @functools.cached_property
+    def _others(self) -> TopicConfig:
+        return TopicConfig(pattern=">", sync=self.sync)
 
 
 @dataclass(frozen=True)
 class EventsConfig:
     """[events]: a log of what became of each delivery; for analyses, off unless it has a name."""
 
-    topic: str = field(default="", metadata={"kind": kinds.text(kinds.check_topic)})
+    topic: str = kinds.setting(kinds.text(check_topic), "")
     linger_ns: int = field(
-        default=limits_events.EVENTS_LINGER,
-        metadata={"kind": kinds.duration(0, limits_events.EVENTS_LINGER_MAX, off=True)},
+        default=limits.EVENTS_LINGER,
+        metadata={"kind": kinds.duration(0, limits.EVENTS_LINGER_MAX, off=True)},
     )
     max_age_ns: int = field(
-        default=limits_events.EVENTS_MAX_AGE,
-        metadata={"kind": kinds.duration(limits.MS, limits.DURATION_MAX, off=True)},
+        default=limits.EVENTS_MAX_AGE,
+        metadata={"kind": kinds.duration(MS, DURATION_MAX, off=True)},
     )
     max_bytes: int = field(
-        default=limits_events.EVENTS_MAX_BYTES, metadata={"kind": kinds.size(0, limits.COUNT_MAX)}
+        default=limits.EVENTS_MAX_BYTES, metadata={"kind": kinds.size(0, COUNT_MAX)}
     )
 
     def kept(self, name: str) -> tuple[int, int, int, int, int] | None:

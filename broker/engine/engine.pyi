@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, final
 
 from broker.engine.log.log import Log
-from broker.routing.router import Router
 from broker.engine.state import Shared
+from broker.routing.router import Router
 from broker.runtime.turn import Turn
 
 class _Handle(Protocol):

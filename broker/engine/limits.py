@@ -1,20 +1,68 @@
-"""Numbers of the log of delivery events: default, unit, and why."""
+"""Numbers of the engine: settings of [storage], the log, cursors, the router, delivery events.
+
+Times are nanoseconds, sizes are bytes, unless a name says otherwise. Relations between numbers are
+asserted, so a change that breaks one stops the broker at start.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker import limits
+from broker.base.units import GIB, HOUR, KIB, MIB, MS, SECOND
+
+TOPIC_NAME_MAX: Final = 64  # characters of a topic or channel, #ephemeral included
+ATTEMPTS_MAX: Final = 65_535  # of one message: 16 bits
+
+# --- storage -----------------------------------------------------------------------------------
+
+STORAGE_SYNC_PERIOD: Final = 1 * SECOND  # what a power cut may cost a topic; kill -9 costs nothing
+STORAGE_SYNC_PERIOD_MIN: Final = 1 * MS
+STORAGE_SYNC_PERIOD_MAX: Final = 1 * HOUR
+STORAGE_SEGMENT_SIZE: Final = 64 * MIB  # retention drops whole segments
+STORAGE_SEGMENT_SIZE_MIN: Final = 4 * KIB
+STORAGE_SEGMENT_SIZE_MAX: Final = 1 * GIB
+STORAGE_APPEND_BUFFER_MAX: Final = 16 * MIB  # waiting for the disk, per log; then publishers pause
+STORAGE_APPEND_BUFFER_CEILING: Final = 4 * GIB
+STORAGE_APPEND_BUFFER_MIN: Final = 4 * KIB
+STORAGE_MEMORY_TOPIC_MAX: Final = 64 * MIB  # one #ephemeral topic
+
+# --- engine ------------------------------------------------------------------------------------
+
+MEMORY_SEGMENT_BYTES: Final = 1 * MIB  # steps in which an in-memory log grows and shrinks
+LOAD_BYTES: Final = 1 * MIB  # one read of what is not known to be in memory
+JOURNAL_BYTES_MIN: Final = 1 * MIB  # a cursor's journal below it is not compacted
+RECLAIM_BYTES: Final = 1 * MIB  # an idle, fully acked segment above it is given back
+PUMP_BYTES_MAX: Final = 1 * MIB  # handed out by one cursor before others have their turn
+
+# Writes on the loop: what a short one costs beside the two thread wake-ups it saves, see
+# benchmarks/README.md. One slower than INLINE_STALL sends writes to a thread for INLINE_PAUSE.
+INLINE_BYTES: Final = 128 * KIB
+INLINE_STALL: Final = 5 * MS
+INLINE_PAUSE: Final = 100 * MS
+INLINE_PAUSE_MAX: Final = 30 * SECOND
+SPARE_RATE: Final = 256 * KIB  # bytes a second; busier logs have their next file made beforehand
+APPEND_RETRY: Final = 1 * SECOND  # after a failed write, appends to that log fail for so long
+CURSOR_ENTRIES_MAX: Final = 2**24  # in flight, deferred, to be given again; 64 bytes each
+CURSORS_DEFERRED_MAX: Final = 2**24  # deferred in all cursors together
+CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the newest; a bit each
+ROUTER_CACHE_SUBJECTS: Final = 8192  # answers kept; a power of two
+ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together
+SETTLE_POLL: Final = 5 * MS  # how often a stopping server looks whether the disk is done
+
+assert LOAD_BYTES <= STORAGE_SEGMENT_SIZE
+assert MEMORY_SEGMENT_BYTES <= STORAGE_MEMORY_TOPIC_MAX
+
+# --- delivery events ---------------------------------------------------------------------------
 
 # bytes of one record that is being gathered: about 1500 events, and the names they belong to
-EVENTS_BUFFER: Final = 64 * limits.KIB
+EVENTS_BUFFER: Final = 64 * KIB
 # ns from the first event of a record to its append: long enough that a quiet broker does not write
 # a record for each message, short enough that nobody waits for them
-EVENTS_LINGER: Final = 100 * limits.MS
-EVENTS_LINGER_MAX: Final = 60 * limits.SECOND
+EVENTS_LINGER: Final = 100 * MS
+EVENTS_LINGER_MAX: Final = 60 * SECOND
 # what the log keeps unless [[storage.topic]] says otherwise: nobody acknowledges these records
-EVENTS_MAX_AGE: Final = 7 * 24 * 3600 * limits.SECOND
-EVENTS_MAX_BYTES: Final = 1 * limits.GIB
+EVENTS_MAX_AGE: Final = 7 * 24 * 3600 * SECOND
+EVENTS_MAX_BYTES: Final = 1 * GIB
 
 assert EVENTS_LINGER <= EVENTS_LINGER_MAX
-assert EVENTS_BUFFER < limits.STORAGE_SEGMENT_SIZE_MAX
+assert EVENTS_BUFFER < STORAGE_SEGMENT_SIZE_MAX

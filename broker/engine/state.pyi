@@ -5,10 +5,10 @@ from typing import Any, final
 
 from broker.engine.cursor.cursor import Cursor
 from broker.engine.health import Health
-from broker.runtime.workers import Worker
 from broker.engine.log.log import Log
 from broker.routing.router import Router
 from broker.runtime.turn import Turn
+from broker.runtime.workers import Worker
 
 SYNC_BUCKETS: tuple[float, ...]
 

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from broker import limits
+from broker.base.units import MESSAGE_SIZE_CEILING
+from broker.engine import limits as engine_limits
+from broker.importers import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +100,7 @@ def valid_name(name: object) -> bool:
     """Whether nsqd would keep a topic or channel of that name."""
     return (
         isinstance(name, str)
-        and len(name) <= limits.NSQ_NAME_MAX
+        and len(name) <= engine_limits.TOPIC_NAME_MAX
         and re.fullmatch(_NAME, name) is not None
     )
 
@@ -213,7 +215,7 @@ def _wrong(head: bytes, left: int) -> tuple[str, int]:
     if len(head) < _HEAD.size:
         return "a record is cut off", 0
     length, timestamp_ns, _, message_id = _HEAD.unpack(head)
-    if length < _HEAD.size - _LENGTH.size or length > limits.MESSAGE_SIZE_CEILING:
+    if length < _HEAD.size - _LENGTH.size or length > MESSAGE_SIZE_CEILING:
         return f"{length} is no length of a record", length
     if length + _LENGTH.size > left:
         return "a record is cut off", length

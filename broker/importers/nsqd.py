@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import orjson
 
-from broker import limits
+from broker.base.durable import make_folder, sync_path
+from broker.base.lockfile import DataLock, DataLockedError
+from broker.engine import limits as engine_limits
 from broker.engine.engine import Engine
 from broker.engine.log.files import MetaError, escape, load_meta
 from broker.engine.log.importing import append_at, pass_over, set_attempts
-from broker.routing.router import Router
-from broker.base.durable import make_folder, sync_path
-from broker.base.lockfile import DataLock, DataLockedError
-from broker.net.listener import Runtime
+from broker.importers import limits
 from broker.importers.diskqueue import (
     METADATA,
     Problem,
@@ -34,7 +33,9 @@ from broker.importers.diskqueue import (
     messages,
     read_folder,
 )
-from broker.server.engine import LOGS_FOLDER, engine_limits, report
+from broker.net.listener import Runtime
+from broker.routing.router import Router
+from broker.server.engine import LOGS_FOLDER, engine_options, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -190,8 +191,8 @@ class Import:
 
     async def _take(self, name: str, topic: Topic, progress: Progress, staging: Path) -> None:
         runtime = Runtime()
-        bounds = engine_limits(self.config)
-        router = Router(limits.ROUTER_CACHE_SUBJECTS, limits.ROUTER_CACHE_REFS)
+        bounds = engine_options(self.config)
+        router = Router(engine_limits.ROUTER_CACHE_SUBJECTS, engine_limits.ROUTER_CACHE_REFS)
         engine = Engine(runtime.turn, router, str(staging), bounds, lambda _: "none", report)
         engine.open(runtime.loop)
         try:

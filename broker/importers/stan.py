@@ -1,6 +1,6 @@
 """Taking over the file store of a NATS Streaming server, channel by channel.
 
-As with server_import.py each channel is built in a folder of its own, read back, synced and renamed
+As for nsqd each channel is built in a folder of its own, read back, synced and renamed
 into its place. Before the rename the records of its subscriptions go into the file of clients, so
 that no channel is ever there without them. A server that finds them without their channel forgets
 them, and the next run of the import makes them anew.
@@ -15,16 +15,20 @@ import zlib
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from broker import limits
-from broker.protocols.access import FACE
+from broker.base.durable import make_folder, sync_path
+from broker.base.lockfile import DataLock, DataLockedError
+from broker.engine import limits as engine_limits
+from broker.engine.cursor.peek import peek_log
 from broker.engine.engine import Engine
 from broker.engine.log.files import MetaError, escape, load_meta
 from broker.engine.log.importing import append_at, stand
-from broker.engine.cursor.peek import peek_log
-from broker.routing.router import Router
-from broker.base.durable import make_folder, sync_path
-from broker.base.lockfile import DataLock, DataLockedError
-from broker.net.listener import Runtime
+from broker.importers import limits
+from broker.importers.nsqd import (
+    ImportRefusedError,
+    Progress,
+    batches,
+    sync_tree,
+)
 from broker.importers.stan_files import (
     Info,
     Stored,
@@ -36,22 +40,19 @@ from broker.importers.stan_files import (
     slices,
 )
 from broker.importers.stan_places import Extent, Place, places
+from broker.importers.stan_source import Hold
 from broker.importers.stan_state import (
     Problem,
     SourceError,
     read_clients,
     read_subs,
 )
+from broker.net.listener import Runtime
+from broker.protocols.access import FACE
 from broker.protocols.stan.config import covers
 from broker.protocols.stan.store import ForeignStateError, Store
-from broker.server.engine import LOGS_FOLDER, STAN_FOLDER, engine_limits, report
-from broker.importers.nsqd import (
-    ImportRefusedError,
-    Progress,
-    batches,
-    sync_tree,
-)
-from broker.importers.stan_source import Hold
+from broker.routing.router import Router
+from broker.server.engine import LOGS_FOLDER, STAN_FOLDER, engine_options, report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -312,8 +313,8 @@ class Import:
     @contextlib.asynccontextmanager
     async def _engine(self, folder: Path) -> AsyncIterator[Engine]:
         runtime = Runtime()
-        bounds = engine_limits(self.config) | {"to_live": False, "from_live": False}
-        router = Router(limits.ROUTER_CACHE_SUBJECTS, limits.ROUTER_CACHE_REFS)
+        bounds = engine_options(self.config) | {"to_live": False, "from_live": False}
+        router = Router(engine_limits.ROUTER_CACHE_SUBJECTS, engine_limits.ROUTER_CACHE_REFS)
         engine = Engine(runtime.turn, router, str(folder), bounds, lambda _: "none", report)
         engine.open(runtime.loop)
         try:

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from broker import limits
-from broker.protocols.stan import stan_pb2 as pb
+from broker.importers import limits
 from broker.importers.stan_state import (
     HEAD,
     SUBS,
@@ -38,6 +37,7 @@ from broker.importers.stan_state import (
     torn,
     wrong_version,
 )
+from broker.protocols.stan import stan_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ import os
 import signal
 from pathlib import Path
 
+from broker.importers.nsqd import ImportRefusedError
 from broker.importers.stan_files import SERVER
 from broker.importers.stan_state import CLIENTS
-from broker.importers.nsqd import ImportRefusedError
 
 LOCK = ".rootdir.lck"  # of a fault tolerance group
 _SET_SIGNAL = 10  # F_SETSIG

@@ -1,4 +1,4 @@
-"""Who was there, as nats-streaming-server keeps it: clients.dat and subs.dat, see filestore.py."""
+"""Who was there, as nats-streaming-server keeps it: clients.dat and subs.dat, see stan_files.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker import limits
+from broker.importers import limits
 from broker.protocols.stan.store import ClientRecord
 
 if TYPE_CHECKING:

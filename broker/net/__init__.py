@@ -1,1 +1,5 @@
-"""Sockets: connections and listeners. It meets sessions through `broker.runtime.interfaces`."""
+"""Sockets: connections, listeners, TLS, WebSocket, HTTP listeners.
+
+Start with `listener` and `conn`. Connections meet sessions through `broker.runtime.interfaces`.
+The protocols, the bulk API and the server import it.
+"""

@@ -4,11 +4,11 @@ from asyncio import BaseTransport, BufferedProtocol
 from ssl import SSLContext
 from typing import Any, final
 
-from broker.runtime.inbuf import InBuf
-from broker.runtime.outbuf import ChunkPool, OutBuf
-from broker.runtime.interfaces import Session
-from broker.runtime.turn import Turn
 from broker.net.filters import Filter, Tls
+from broker.runtime.inbuf import InBuf
+from broker.runtime.interfaces import Session
+from broker.runtime.outbuf import ChunkPool, OutBuf
+from broker.runtime.turn import Turn
 
 @final
 class Conn(BufferedProtocol):

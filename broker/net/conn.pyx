@@ -22,7 +22,7 @@ from broker.runtime.outbuf cimport Chunk, OutBuf, out_waiting
 from broker.runtime.interfaces cimport Session, Task
 from broker.net.filters cimport Filter, Tls
 
-from broker import errors, limits
+from broker.net import errors, limits
 from broker.net.filters import Deflate, FilterError, Snappy
 from broker.net.tls import common_name
 from broker.net.openssl import cipher_name, shown_behind, version_name
@@ -243,7 +243,7 @@ cdef class Conn(Task):
         if hostname is not None:
             self.shake()
 
-    def compress(self, str kind, int level=limits.NSQ_DEFLATE_LEVEL):
+    def compress(self, str kind, int level=limits.DEFLATE_LEVEL):
         """Deflate or snappy from here on, in both directions."""
         self.run()
         if out_waiting(self.out):

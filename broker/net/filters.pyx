@@ -14,7 +14,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
-from broker import limits
+from broker.net import limits
 
 cdef extern from "crc32c.h" nogil:
     void tw_crc_init()

@@ -2,8 +2,8 @@
 
 from typing import Protocol, final
 
-from broker.runtime.interfaces import Session
 from broker.net.conn import Conn
+from broker.runtime.interfaces import Session
 
 class _Owner(Protocol):
     def opened(self, knock: Knock, /) -> None: ...

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from broker import limits
+from broker.net import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,15 +14,15 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker import limits
-from broker.runtime.inbuf import InBuf
-from broker.runtime.outbuf import ChunkPool
-from broker.runtime.turn import Turn
-from broker.net import umask
+from broker.base.units import SECOND
+from broker.net import limits, umask
 from broker.net.conn import Conn
 from broker.net.handshakes import Handshakes
 from broker.net.listening import opening
 from broker.net.sockets import bound
+from broker.runtime.inbuf import InBuf
+from broker.runtime.outbuf import ChunkPool
+from broker.runtime.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -84,7 +84,7 @@ class Runtime:
         return crowded
 
     def _look_later(self) -> None:
-        self.loop.call_later(limits.OPEN_FILES_LOOK / limits.SECOND, self._look_again)
+        self.loop.call_later(limits.OPEN_FILES_LOOK / SECOND, self._look_again)
 
     def _look_again(self) -> None:
         # Once a second, not for each connection: a flood must not fill the server's own log.
@@ -193,7 +193,7 @@ class Door(ABC):
         await self.close()
         self._end(self.conns, lambda conn: conn.close())
         try:
-            await asyncio.wait_for(self._emptied.wait(), grace_ns / limits.SECOND)
+            await asyncio.wait_for(self._emptied.wait(), grace_ns / SECOND)
         except TimeoutError:
             self._end(self.conns, lambda conn: conn.abort())
             await self._emptied.wait()

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import socket
 
-from broker import limits
+from broker.net import limits
 
 EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, and meant
 _ANY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104

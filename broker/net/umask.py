@@ -10,7 +10,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from broker import limits
+from broker.net import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import errors, limits
+from broker.net import errors, limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

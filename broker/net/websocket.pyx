@@ -17,7 +17,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from broker import errors, limits
+from broker.net import errors, limits
 from broker.net.filters cimport Filter
 
 from broker.net.filters import FilterError

@@ -1,1 +1,5 @@
-"""Faces of the engine: one folder per protocol, and none imports another without need."""
+"""One folder for each protocol: its wire format, sessions, logins and monitoring.
+
+`access` decides who may use a log, whatever the protocol. The server imports them; a protocol
+imports another only where it is carried by it (NATS Streaming by NATS).
+"""

@@ -6,11 +6,12 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import limits
-from broker.engine import limits as limits_events
-from broker.protocols.access import Access
-from broker.engine.cursor.events import EventLog
 from broker.base.logs import fields
+from broker.base.units import SECOND
+from broker.engine import limits
+from broker.engine import limits as limits_events
+from broker.engine.cursor.events import EventLog
+from broker.protocols.access import Access
 
 if TYPE_CHECKING:
     from broker.config.load import Config
@@ -23,7 +24,7 @@ STAN_FOLDER: Final = "stan"
 UNCLAIMED: Final = "its metadata were lost: it drops nothing until POST /v1/topic/claim"
 
 
-def engine_limits(config: Config) -> dict[str, Any]:
+def engine_options(config: Config) -> dict[str, Any]:
     """The engine's numbers, under the names its Shared has for them."""
     storage, nsq = config.storage, config.nsq
     window_ns = nsq.e2e_processing_latency_window_time_ns
@@ -46,7 +47,7 @@ def engine_limits(config: Config) -> dict[str, Any]:
         "entries_max": limits.CURSOR_ENTRIES_MAX,
         "deferred_max": limits.CURSORS_DEFERRED_MAX,
         "window_max": limits.CURSOR_WINDOW_MAX,
-        "settle_poll": limits.SETTLE_POLL / limits.SECOND,
+        "settle_poll": limits.SETTLE_POLL / SECOND,
         "to_live": config.bridge.nsq_to_nats,
         "from_live": config.bridge.nats_to_nsq,
         # answers and requests between clients and services: no log of such a name hears them

@@ -10,45 +10,45 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker import limits
-from broker.server import stats
-from broker.protocols.access import APART
-from broker.server.metrics import metrics_page
-from broker.bulk.read.readers import Readers
-from broker.bulk.write.service import Writes
-from broker.engine.engine import Engine
-from broker.routing.router import Router
-from broker.engine.state import SYNC_BUCKETS
 from broker.base.lockfile import DataLock
+from broker.bulk.read.readers import Readers
+from broker.bulk.service import BULK_FOLDER, IDENTITY_PROBLEM, READERS_FOLDER, Bulk
+from broker.bulk.write.service import Writes
+from broker.engine import limits
+from broker.engine.engine import Engine
+from broker.engine.state import SYNC_BUCKETS
 from broker.net.http.guard import HttpSettings
+from broker.net.http.pages import Pages
 from broker.net.listener import Runtime
 from broker.net.listening import ListenError
-from broker.net.http.pages import Pages
 from broker.net.openssl import TlsError
+from broker.protocols.access import APART
 from broker.protocols.nats.server import NatsServer
-from broker.protocols.nsq.http.api import NsqApi
+from broker.protocols.nats.service import nats_settings, reload_nats
 from broker.protocols.nsq.channels import channels_of
-from broker.protocols.nsq.listener import NsqDoor
+from broker.protocols.nsq.http.api import NsqApi
 from broker.protocols.nsq.http.v1 import Extras
+from broker.protocols.nsq.listener import NsqDoor
 from broker.protocols.nsq.lookup.peers import LookupPeers
 from broker.protocols.nsq.lookup.server import LookupServer
 from broker.protocols.nsq.statsd import Statsd, full_prefix
 from broker.protocols.stan.monitor import StreamingPages
+from broker.protocols.stan.names import name_channels
+from broker.protocols.stan.service import stan_settings
 from broker.protocols.stan.store import StateVersionError
 from broker.protocols.stan.streaming import Streaming
-from broker.bulk.service import BULK_FOLDER, IDENTITY_PROBLEM, READERS_FOLDER, Bulk
-from broker.protocols.stan.names import name_channels
+from broker.routing.router import Router
+from broker.server import stats
 from broker.server.engine import (
     LOGS_FOLDER,
     STAN_FOLDER,
     access_of,
     broken_log,
     delivery_events,
-    engine_limits,
+    engine_options,
     report,
 )
-from broker.protocols.nats.service import nats_settings, reload_nats
-from broker.protocols.stan.service import stan_settings
+from broker.server.metrics import metrics_page
 from broker.server.topics import TopicSettings, sync_words
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from broker.net.listener import Door
     from broker.net.tls import Certificates
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("broker.server")
 
 
 class Server:
@@ -108,7 +108,7 @@ class Server:
             runtime.turn,
             self._router,
             str(data / LOGS_FOLDER),
-            engine_limits(config),
+            engine_options(config),
             self._policy_for,
             report,
             self._retention_for,

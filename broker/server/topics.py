@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.protocols.nsq.http import errors as errors_http
-from broker import limits
-from broker.config.load import TopicConfig, settings
+from broker.base.settings import duration_text
+from broker.base.units import SECOND
 from broker.config.check import near
-from broker.base.settings import SyncPolicy, duration_text
+from broker.config.load import TopicConfig, settings
+from broker.engine.config import SyncPolicy
 from broker.engine.settings import KEYS
+from broker.protocols.nsq.http import errors
 
 if TYPE_CHECKING:
     from broker.engine.engine import Engine
@@ -21,12 +22,12 @@ _DURATIONS = ("max_age", "keep")
 
 def sync_words(sync: SyncPolicy) -> str | float:
     """A sync policy in the engine's words."""
-    return sync.period_ns / limits.SECOND if sync.mode == "period" else sync.mode
+    return sync.period_ns / SECOND if sync.mode == "period" else sync.mode
 
 
 def _shown(key: str, value: object) -> object:
     if key == "sync" and isinstance(value, int | float):
-        return duration_text(round(value * limits.SECOND))
+        return duration_text(round(value * SECOND))
     if key in _DURATIONS and isinstance(value, int):
         return duration_text(value) if value else "off"
     return value
@@ -53,13 +54,13 @@ class TopicSettings:
         mistakes = []
         for key, raw in given.items():
             if key not in _KINDS:
-                reason = errors_http.V1_SETTINGS_UNKNOWN.format(near=near(key, KEYS))
-                mistakes.append(errors_http.V1_SETTINGS_KEY.format(key=key, reason=reason))
+                reason = errors.V1_SETTINGS_UNKNOWN.format(near=near(key, KEYS))
+                mistakes.append(errors.V1_SETTINGS_KEY.format(key=key, reason=reason))
             elif raw is not None:
                 try:
                     value = _KINDS[key].read(raw)
                 except ValueError as error:
-                    mistakes.append(errors_http.V1_SETTINGS_KEY.format(key=key, reason=error))
+                    mistakes.append(errors.V1_SETTINGS_KEY.format(key=key, reason=error))
                 else:
                     found[key] = sync_words(value) if isinstance(value, SyncPolicy) else value
         if mistakes:

@@ -13,12 +13,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from archives import archiver
 from fakes_spark import FakeSpark
 
-from broker.spark.archive import write as archive_write
+from broker.spark.archive import write
 from broker.spark.archive.manifest import Manifest
 
 PLACES = {
     "noted": (Manifest, "note"),
-    "files": (archive_write.ParquetFile, "finish"),
+    "files": (write.ParquetFile, "finish"),
     "manifest": (Manifest, "commit"),
     "end": (Manifest, "forget"),
 }

@@ -31,11 +31,11 @@ from harness.upload import block  # noqa: E402
 
 from broker.bulk import limits as limits_bulk  # noqa: E402
 from broker.bulk.write import batches, commits, feeding, intents, staging  # noqa: E402
-from broker.bulk.write.staging import Bounds  # noqa: E402
 from broker.bulk.write.service import Writes  # noqa: E402
+from broker.bulk.write.staging import Bounds  # noqa: E402
+from broker.engine.cursor.local import Taker  # noqa: E402
 from broker.engine.engine import Engine  # noqa: E402
 from broker.routing.router import Router  # noqa: E402
-from broker.engine.cursor.local import Taker  # noqa: E402
 from broker.runtime.turn import Turn  # noqa: E402
 
 TOPICS = ("t", "u")

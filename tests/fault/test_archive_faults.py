@@ -23,8 +23,8 @@ from live_spark import SYNCED, fill, make_topic, numbered
 from toy_bulk import ToyDoor, ToyLog
 
 from broker.client.bulk import Connection
-from broker.spark.jobs.errors import JobError
 from broker.spark.archive.manifest import Gap, Manifest
+from broker.spark.jobs.errors import JobError
 
 SPARK: Any = FakeSpark()
 StartBroker = Callable[..., Server]

@@ -24,10 +24,10 @@ from harness.engine import (
     segment_files,
 )
 
-from broker.runtime import vfs
+from broker.engine.cursor.local import Taker
 from broker.engine.log.publish import append, outcome
 from broker.engine.log.sync import durable_next
-from broker.engine.cursor.local import Taker
+from broker.runtime import vfs
 
 INLINE = 1 << 17
 

@@ -29,9 +29,9 @@ from harness.engine import (
     segment_files,
 )
 
-from broker.runtime import vfs
-from broker.engine.log.publish import append, outcome
 from broker.engine.cursor.local import Taker
+from broker.engine.log.publish import append, outcome
+from broker.runtime import vfs
 
 ALWAYS = 1 << 40
 RUNS_MAX = 400
@@ -334,7 +334,9 @@ def test_metadata_that_cannot_be_saved(folder: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(OSError, match="No space"):
             rig.log("other")
         assert "other" not in rig.engine.logs
-        monkeypatch.setattr("broker.engine.log.log.has_meta", lambda *_: False)  # as if there was news
+        monkeypatch.setattr(
+            "broker.engine.log.log.has_meta", lambda *_: False
+        )  # as if there was news
         assert rig.publish(log, [b"x"]) == [1]
         rig.close()
         assert any("cannot be saved" in text for _, text, _ in rig.reports)

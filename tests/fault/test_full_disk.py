@@ -27,8 +27,8 @@ from harness.http import nsq_channel, request
 from harness.peer import nsq_peer
 from harness.stan import StanClient
 
-from broker.runtime import vfs
 from broker.engine.cursor.local import Taker
+from broker.runtime import vfs
 
 if TYPE_CHECKING:
     from conftest import StartBroker

@@ -21,8 +21,8 @@ from fakes_spark import FakeSpark
 from harness import Server
 from live_spark import SYNCED, fill, numbered
 
-from broker.spark.jobs.errors import JobError
 from broker.spark.errors import DataLossError
+from broker.spark.jobs.errors import JobError
 
 SPARK: Any = FakeSpark()
 

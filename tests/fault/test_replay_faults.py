@@ -20,12 +20,12 @@ from harness import Server
 from live_spark import SYNCED, fill, numbered
 
 from broker.client.bulk import BulkError, read_arrow
-from broker.spark.jobs.errors import JobError
+from broker.spark.archive.manifest import Manifest
+from broker.spark.archive.replay import Wish
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.compact import Compacter, Compacting
+from broker.spark.jobs.errors import JobError
 from broker.spark.jobs.replay import Replayer, Replaying, build
-from broker.spark.archive.replay import Wish
-from broker.spark.archive.manifest import Manifest
 
 SPARK: Any = FakeSpark()
 

@@ -10,9 +10,9 @@ from harness import stan_wire as wire
 from harness.stan import StanClient
 from harness.stan_live import TEXT, LiveBroker
 
-from broker import limits
+from broker.base.units import SECOND
 from broker.engine.cursor.rewind import TimeSearch
-from broker.protocols.stan import subscriptions
+from broker.protocols.stan import limits, subscriptions
 
 pytestmark = pytest.mark.only_ours
 
@@ -74,6 +74,6 @@ def test_clients_that_came_back_together_are_not_asked_together(tmp_path: Path) 
     times = live.ask(due)
     live.close()
     assert len(times) == 101
-    interval_s = limits.STAN_HEARTBEAT_INTERVAL / limits.SECOND
+    interval_s = limits.STAN_HEARTBEAT_INTERVAL / SECOND
     assert interval_s / 4 < times[-1] - times[0] <= interval_s / 2
     assert len({round(time, 2) for time in times}) > 50

@@ -29,9 +29,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from harness.engine import LIMITS  # noqa: E402
 
+from broker.engine.cursor.local import Taker  # noqa: E402
 from broker.engine.engine import Engine  # noqa: E402
 from broker.routing.router import Router  # noqa: E402
-from broker.engine.cursor.local import Taker  # noqa: E402
 from broker.runtime.turn import Turn  # noqa: E402
 
 CREDIT = 2000

@@ -10,10 +10,10 @@ from fuzz.watch import fence_end
 from harness.engine import Rig
 from harness.upload import block, record, sealed
 
-from broker.engine.bulk.dedupe import Window
-from broker.engine.log.segment import crc32c
 from broker.engine.bulk.blocks import GOOD, Reel, check_block
+from broker.engine.bulk.dedupe import Window
 from broker.engine.cursor.local import Taker
+from broker.engine.log.segment import crc32c
 
 NAME = b"t"
 BEGIN = b"NATS/1.0\r\n"

@@ -14,9 +14,9 @@ from unittest import mock
 from fuzz.engine import Target
 from harness.engine import Rig, numbered, scratch, segment_files
 
+from broker.engine.cursor.local import Taker
 from broker.engine.log.publish import append
 from broker.engine.log.segment import crc32c, locate_record, scan_records
-from broker.engine.cursor.local import Taker
 
 FILE_HEADER = 64
 RECORD = 40

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from broker.bulk.responses import RefusedError
-from broker.bulk.write.staging import Bounds
 from broker.bulk.write.service import Writes
+from broker.bulk.write.staging import Bounds
 from broker.engine.engine import Engine
-from broker.routing.router import Router
 from broker.engine.log.segment import scan_records
+from broker.routing.router import Router
 from broker.runtime.turn import Turn
 from harness.engine import LIMITS
 from harness.upload import block

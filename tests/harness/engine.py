@@ -17,11 +17,11 @@ from typing import Any
 
 from fakes import FakeLoop
 
-from broker.runtime import vfs
+from broker.engine.cursor.local import Taker
 from broker.engine.engine import Engine
 from broker.engine.log.publish import append, outcome
 from broker.routing.router import Router
-from broker.engine.cursor.local import Taker
+from broker.runtime import vfs
 
 WAIT_MS = 20_000
 SECOND = 10**9

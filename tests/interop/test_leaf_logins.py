@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats.conf.reader import read_text
 from broker.protocols.nats.auth.nkeys import USER, KeyPair
+from broker.protocols.nats.conf.reader import read_text
 from broker.protocols.nats.trace import Tracer
 from tests.leafs import Node, Raw, interest, needs_original, on_uvloop, original, ours, until
 from tests.nats_tokens import Company, Tenant, user

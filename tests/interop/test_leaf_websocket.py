@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from harness.certificates import Authority
 
-from broker import limits
+from broker.base.units import SECOND
+from broker.protocols.nats.leafnodes import limits
 from tests.interop.test_leafs import PAIRS, Heard
 from tests.leafs import Node, interest, on_uvloop, original, ours, until
 
@@ -113,7 +114,7 @@ async def test_it_comes_back() -> None:
 async def test_doors_that_are_none(
     answer: bytes, why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "NATS_LEAF_INFO", limits.SECOND // 10)
+    monkeypatch.setattr(limits, "NATS_LEAF_INFO", SECOND // 10)
     asked = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from harness.system_server import SystemServer, on_loop
 
-from broker import limits
+from broker.protocols.nats import limits
 
 PROGRAM = shutil.which("nats", path=f"{os.environ['PATH']}:{Path.home() / 'go' / 'bin'}")
 WAIT_S = 20

@@ -15,14 +15,13 @@ import uvloop
 from harness.bulk import read_frame
 from msgspec import structs
 
-from broker.importers import nsqd
-from broker.importers import stan
-from broker.bulk.responses import RefusedError
 from broker.bulk.read.readers import Position
+from broker.bulk.responses import RefusedError
 from broker.config.load import Config, load
 from broker.engine.bulk.ranges import Range, readable_from
-from broker.engine.log.sync import durable_next
 from broker.engine.cursor.local import Taker
+from broker.engine.log.sync import durable_next
+from broker.importers import nsqd, stan
 from broker.server.server import Server
 from powercut import sources
 from powercut.bodies import LANE, body_of, number_of

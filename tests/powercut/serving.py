@@ -8,9 +8,10 @@ import sys
 import traceback
 from typing import NoReturn
 
-from broker import limits
 from broker.cli import entry
 from broker.engine import catalog
+from broker.engine import limits as engine_limits
+from broker.protocols.stan import limits as stan_limits
 
 CONFIG = """
 [server]
@@ -55,10 +56,10 @@ sync = "none"
 
 def small() -> None:
     """Let files be compacted, made beforehand and remembered early."""
-    limits.JOURNAL_BYTES_MIN = 512  # type: ignore[misc]
-    limits.SPARE_RATE = 1  # type: ignore[misc]
-    limits.STAN_STATE_BYTES_MIN = 1024  # type: ignore[misc]
-    limits.RECLAIM_BYTES = 2048  # type: ignore[misc]
+    engine_limits.JOURNAL_BYTES_MIN = 512  # type: ignore[misc]
+    engine_limits.SPARE_RATE = 1  # type: ignore[misc]
+    stan_limits.STAN_STATE_BYTES_MIN = 1024  # type: ignore[misc]
+    engine_limits.RECLAIM_BYTES = 2048  # type: ignore[misc]
     catalog.LOGS_MIN = 2
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.engine.cursor.deadletter import DeadLetters
-from broker.engine.cursor.rewind import rewind
 from broker.engine.cursor.local import Taker
+from broker.engine.cursor.rewind import rewind
 
 CONSUMERS = 3
 WAIT = 10.0

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.engine.cursor.cursor import Cursor
-from broker.engine.log.limiter import limit
 from broker.engine.cursor.local import Taker
+from broker.engine.log.limiter import limit
 
 FILE_HEADER_BYTES = 64
 HEADER = 40  # of a record

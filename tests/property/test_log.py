@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.engine.log.publish import append, outcome
 from broker.engine.cursor.local import Taker
+from broker.engine.log.publish import append, outcome
 
 Record = tuple[bytes, bytes, bytes, bytes]  # subject, reply, headers, body
 SMALL = st.integers(0, 60)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.protocols.nats.auth import certificates, nkeys
-from broker.protocols.nats.auth.jwt import claims, validate as token_checks, tokens
-from broker.protocols.nats.auth.nkeys import KeyPair
+from broker.protocols.nats.auth.jwt import claims, tokens, validate
 from broker.protocols.nats.auth.jwt.tokens import Invalid
+from broker.protocols.nats.auth.nkeys import KeyPair
 from tests.nats_tokens import Company, Tenant, scoped, user
 
 TENANT, COMPANY, BOB = Tenant(), Company(), KeyPair("U")
@@ -84,7 +84,7 @@ def test_bodies(kind: str, body: dict[str, object]) -> None:
         return
     try:
         token = tokens.decode(text, kind)
-        token_checks.check(token)
+        validate.check(token)
         if kind == "account":
             claims.account(token, lambda _: None, 0.0)
     except Invalid:

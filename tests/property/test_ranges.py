@@ -11,8 +11,8 @@ from harness.engine import Rig, scratch, segment_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.engine.log.publish import append
 from broker.engine.bulk.ranges import Range
+from broker.engine.log.publish import append
 
 Published = tuple[bytes, bytes, bytes, bytes]  # subject, reply, headers, body
 

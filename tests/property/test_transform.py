@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from broker.protocols.nats.accounts.mapping import Mapper
 from broker.protocols.nats.accounts.subjects import (
-    collide, lies_within, numbered, reverse, unnumbered,
+    collide,
+    lies_within,
+    numbered,
+    reverse,
+    unnumbered,
 )
-from broker.protocols.nats.settings import Destination, Mapping
 from broker.protocols.nats.accounts.transform import Transform
+from broker.protocols.nats.settings import Destination, Mapping
 
 TOKEN = st.sampled_from(["a", "b-c", "-d-", "12345", "äöü", "--", "longer-than-eight-bytes"])
 SOURCE = st.lists(st.one_of(TOKEN, st.just("*"), st.just("*")), min_size=1, max_size=5)

@@ -20,8 +20,8 @@ pytest.importorskip("pyspark")
 from driven_spark import COLUMNS, Query, Row, read_batch
 
 from broker.spark.errors import BrokerDownError, DataLossError, OptionError
-from broker.spark.source.options import read_settings
 from broker.spark.source.batch import BatchReader
+from broker.spark.source.options import read_settings
 
 SMALL = {
     "storage": {

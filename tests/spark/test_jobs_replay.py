@@ -12,13 +12,13 @@ from harness import Server
 from live_spark import SYNCED, fill, numbered
 
 from broker.client.bulk import read_arrow
-from broker.spark.jobs.errors import JobError
-from broker.spark.jobs.command import Job
-from broker.spark.jobs.replay import Replayer, Replaying, build
+from broker.spark.archive.manifest import time_us
 from broker.spark.archive.replay import Wish
+from broker.spark.jobs.command import Job
+from broker.spark.jobs.errors import JobError
+from broker.spark.jobs.replay import Replayer, Replaying, build
 from broker.spark.jobs.windows import Windows
 from broker.spark.jobs.windows import build as build_windows
-from broker.spark.archive.manifest import time_us
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,13 +13,13 @@ from harness.http import request
 from harness.nsq_wire import MESSAGE, Wire
 from live_spark import fill, make_topic, numbered
 
-from broker.spark.jobs.errors import JobError
 from broker.spark.jobs import rollup, triage
 from broker.spark.jobs.command import Job
+from broker.spark.jobs.errors import JobError
 from broker.spark.jobs.rollup import Rolling
-from broker.spark.rollup.tasks import File, Since, Work, count
 from broker.spark.jobs.spread import spread
 from broker.spark.jobs.triage import Triaging
+from broker.spark.rollup.tasks import File, Since, Work, count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,11 +15,11 @@ from live_spark import SYNCED, fill, make_topic, numbered, save, stream
 pytest.importorskip("pyarrow")
 
 from broker.client.bulk.reading import read_arrow
+from broker.spark.archive.replay import Wish
 from broker.spark.jobs import archive, rollup, spread, triage
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.replay import Replaying
 from broker.spark.jobs.replay import build as build_replay
-from broker.spark.archive.replay import Wish
 from broker.spark.jobs.rollup import Rolling
 from broker.spark.jobs.triage import Triaging
 

@@ -21,8 +21,8 @@ from live_spark import environment, fill, numbered
 pytest.importorskip("pyarrow")
 
 from broker.client.bulk.reading import read_arrow
-from broker.spark.jobs.compact import Compacter, Compacting
 from broker.spark.archive.manifest import Manifest
+from broker.spark.jobs.compact import Compacter, Compacting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,10 +17,10 @@ pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq
 
 from broker.cli.tools.export import export
-from broker.spark.jobs.errors import JobError
 from broker.spark.archive import table as archive_table
-from broker.spark.jobs.command import Job
 from broker.spark.archive.manifest import Manifest
+from broker.spark.jobs.command import Job
+from broker.spark.jobs.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -14,9 +14,9 @@ from live_spark import fill, load, make_topic, save, stream
 pytest.importorskip("pyarrow")
 
 from broker.client.bulk.reading import read_arrow
+from broker.spark.archive.replay import Wish
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.replay import Replaying, build
-from broker.spark.archive.replay import Wish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,38 +28,53 @@ TEXTS = sorted(
     and "corpus" not in path.parts
 )
 
-# Who may import whom. A protocol's wire module counts apart from the rest of the protocol.
-_BASE = {"root", "limits", "errors", "durable", "redact"}
-_SERVED = _BASE | {"access", "core", "wire", "stats", "logs", "openssl", "gotext"}
+# Who may import whom, in the order of the layers; JetStream is a protocol that will be.
+_BASE = {"root", "base"}
+_ENGINE = _BASE | {"runtime", "routing", "engine"}
+_SERVED = _ENGINE | {"net", "protocols", "wire"}
 ALLOWED = {
     "root": set(),
-    "limits": set(),
-    "stats": set(),
-    "logs": {"redact", "limits"},
-    "redact": set(),
-    "gotext": {"limits"},
-    "durable": set(),
-    "lockfile": {"durable"},
-    "openssl": set(),
     "build": set(),
-    "errors": {"limits"},
-    "config": _BASE,
-    "core": {"limits", "errors", "durable"},
-    "access": {"core"},
-    "wire": {"limits", "errors", "core"},
-    "net": {"limits", "errors", "core", "logs", "openssl"},
+    "base": {"root"},
+    "runtime": _BASE,
+    "routing": _BASE | {"runtime"},
+    "engine": _ENGINE,
+    "net": _BASE | {"runtime"},
+    "wire": _BASE | {"runtime"},
+    "protocols": _SERVED,  # what protocols share: who may use a log
     "nsq": _SERVED,
     "nats": _SERVED,
     "stan": _SERVED | {"nats"},
     "jetstream": _SERVED | {"nats"},
-    # names of topics are matched as NSQ's auth servers and our configuration do it
-    "bulk": _SERVED | {"nsq", "config"},
-    "admin": _SERVED | set(PROTOCOLS),
-    "server": _SERVED | set(PROTOCOLS) | {"admin", "bulk", "net", "config", "lockfile"},
-    "client": _BASE | {"core", "wire", "openssl"},
+    "bulk": _SERVED,
+    "config": _SERVED | {*PROTOCOLS, "bulk"},
+    "server": _SERVED | {*PROTOCOLS, "bulk", "config"},
+    "importers": _SERVED | {*PROTOCOLS, "bulk", "config", "server"},
+    "client": _BASE | {"wire"},
+    "bench": _BASE | {"client", "wire", "runtime"},
     "spark": _BASE | {"client"},
-    "cli": _SERVED | {"nats", "stan", "net", "server", "config", "client", "admin", "spark"},
+    "cli": _SERVED | {*PROTOCOLS, "config", "server", "importers", "client", "bench", "spark"},
     "main": {"cli"},
+}
+
+# What does not follow the layers yet, each with what will cut it. Nothing may be added here.
+LEFT = {
+    # the record's codec gets a module below the workers
+    ("broker.runtime.workers", "broker.engine.log.segment"),
+    # the data of a span and a buffer are plain structs that the client's packing shares
+    ("broker.client.bulk.packing", "broker.runtime.types"),
+    # rules for names of topics and patterns belong to the engine
+    ("broker.bulk.read.topics", "broker.protocols.nsq.pattern"),
+    ("broker.protocols.nats.wire.options", "broker.protocols.nats.limits"),
+    # services get their section, and are started by a registry
+    ("broker.bulk.service", "broker.config.load"),
+    ("broker.bulk.service", "broker.server.stats"),
+    ("broker.bulk.write.service", "broker.server.stats"),
+    ("broker.protocols.nats.service", "broker.config.load"),
+    ("broker.protocols.stan.service", "broker.config.load"),
+    ("broker.protocols.stan.service", "broker.server.engine"),
+    ("broker.protocols.stan.service", "broker.server.metrics"),
+    ("broker.protocols.stan.service", "broker.server.topics"),
 }
 
 
@@ -69,13 +85,14 @@ def name_of(path: Path) -> str:
 
 def part_of(module: str) -> str | None:
     parts = module.split(".")
-    if len(parts) == 1 or module == "broker.protocols":
+    if len(parts) == 1:
         return "root"
     if parts[1] == "protocols":
+        if len(parts) == 2 or parts[2] not in PROTOCOLS:
+            return "protocols"
         is_wire = len(parts) > 3 and re.match(r"wire|\w+_pb2$", parts[3])
         return "wire" if is_wire else parts[2]
-    part = re.sub(r"^(config|errors|limits|server|stats)_\w+$", r"\1", parts[1])
-    return {"_build": "build", "__main__": "main"}.get(part, part)
+    return {"_build": "build", "__main__": "main"}.get(parts[1], parts[1])
 
 
 _IMPORT = re.compile(
@@ -100,11 +117,12 @@ def imported(source: str) -> Iterator[str]:
 
 def test_the_reader_of_imports() -> None:
     source = (
-        "from broker import limits, logs as l\n  from broker.runtime.heap cimport (\n  heap_t,\n)\n"
+        "from broker.base import limits, logs as l\n"
+        "  from broker.runtime.heap cimport (\n  heap_t,\n)\n"
         "import broker.config.load\ncimport broker.runtime.types as t  # import broker.cli\n"
     )
     assert list(imported(source)) == [
-        "broker.limits",
+        "broker.base.limits",
         "broker.base.logs",
         "broker.runtime.heap",
         "broker.config.load",
@@ -116,56 +134,74 @@ def test_every_module_has_a_place() -> None:
     assert {m for m in MODULES if part_of(m) not in ALLOWED} == set()
 
 
-AT_SOCKETS = (
-    ".door",
-    "_door",
-    ".server",
-    "lookup_server",
-    "_link",
-    "_tls",
-    "tls_policy",
-    ".websocket",
-    "_websocket",
-    "_pages",
-)
-
-
-def test_imports_go_one_way() -> None:
-    wrong = []
+def imports() -> Iterator[tuple[str, str]]:
+    """Every import and cimport of one module of the broker by another, for types too."""
     for path in CODE:
-        source, module = path.read_text(), name_of(path)
-        part = part_of(module)
-        if _RELATIVE.search(source):
-            wrong.append(f"{module}: relative import")
-        for target in imported(source):
-            other = part_of(target)
-            if other == "net" and part in PROTOCOLS and module.endswith(AT_SOCKETS):
-                continue  # where sessions meet their sockets; nothing else may
-            same_protocol = part != "wire" or module.split(".")[:3] == target.split(".")[:3]
-            if (other != part or not same_protocol) and other not in ALLOWED[part or ""]:
-                wrong.append(f"{module} imports {target}")
-            owner = target.split(".")[2] if other == "wire" else part
-            if part in PROTOCOLS and owner not in ALLOWED[part] | {part}:
-                wrong.append(f"{module} imports the wire of {owner}")
-    assert wrong == []
+        for target in imported(path.read_text()):
+            yield name_of(path), target
+
+
+def test_imports_follow_the_layers() -> None:
+    wrong = set()
+    for module, target in imports():
+        part, other = part_of(module) or "", part_of(target) or ""
+        same = part == other and (part != "wire" or module.split(".")[:3] == target.split(".")[:3])
+        owner = target.split(".")[2] if other == "wire" else part
+        if (not same and other not in ALLOWED[part]) or (
+            part in PROTOCOLS and owner not in ALLOWED[part] | {part}
+        ):
+            wrong.add((module, target))
+    assert wrong == LEFT
+
+
+def test_imports_are_absolute() -> None:
+    assert [name_of(path) for path in CODE if _RELATIVE.search(path.read_text())] == []
 
 
 def test_no_import_cycles() -> None:
     """Imports that run when a module is read; those inside functions and for types may cross."""
     sources = {name_of(p): _imports_at_load(p) for p in CODE if p.suffix == ".py"}
     graph = {module: set(imported(source)) for module, source in sources.items()}
-    done: set[str] = set()
+    assert circles(graph) == []
 
-    def visit(module: str, path: tuple[str, ...]) -> None:
-        assert module not in path, " -> ".join((*path, module))
-        if module not in done:
-            for target in graph.get(module, ()):
-                if target != module:
-                    visit(target, (*path, module))
-            done.add(module)
 
-    for module in graph:
-        visit(module, ())
+# Modules in circles when types and cimports count too; the list shrinks, then goes.
+CIRCLES_LEFT = [28, 27, 5, 4, 3, 2, 2, 2, 2]
+
+
+def test_circles_of_any_kind() -> None:
+    graph: dict[str, set[str]] = {}
+    for module, target in imports():
+        graph.setdefault(module, set()).add(target)
+    assert [len(circle) for circle in circles(graph)] == CIRCLES_LEFT, circles(graph)
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that reach each other, the largest first (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for target in graph.get(module, ()):
+            if target not in index:
+                visit(target)
+                low[module] = min(low[module], low[target])
+            elif target in stack:
+                low[module] = min(low[module], index[target])
+        if low[module] == index[module]:
+            circle = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(circle) > 1:
+                found.append(sorted(circle))
+
+    for module in sorted(graph):
+        if module not in index:
+            visit(module)
+    return sorted(found, key=lambda circle: (-len(circle), circle))
 
 
 def _imports_at_load(path: Path) -> str:
@@ -174,11 +210,111 @@ def _imports_at_load(path: Path) -> str:
     return "\n".join(ast.unparse(node) for node in found)
 
 
+# --- folders -------------------------------------------------------------------------------------
+
+FOLDERS = sorted({path.parent for path in CODE})
+FILES_MAX = 15
+CROWDED = {
+    "broker/client/bulk": 17,
+    "broker/engine/log": 17,
+    "broker/protocols/nats": 17,
+    "broker/protocols/nats/monitoring": 19,
+    "broker/protocols/nsq": 20,
+    "broker/protocols/stan": 17,
+}  # folders with more modules; merges to come
+
+
+def modules_of(folder: Path) -> set[str]:
+    return {path.stem for path in CODE if path.parent == folder} - {"__init__"}
+
+
+def test_folders_say_what_they_are() -> None:
+    """What it is, where to start reading, who may import it: in the docstring of its package."""
+    silent = [
+        str(folder.relative_to(ROOT))
+        for folder in FOLDERS
+        if not (folder / "__init__.py").is_file()
+        or not ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    ]
+    assert silent == []
+
+
+def test_folders_are_of_a_size_to_read() -> None:
+    crowded = {
+        str(folder.relative_to(ROOT)): len(modules_of(folder))
+        for folder in FOLDERS
+        if len(modules_of(folder)) > FILES_MAX
+    }
+    assert crowded == CROWDED
+
+
+def test_a_prefix_is_a_folder() -> None:
+    """Two modules `x_a` and `x_b` in one folder would be a folder x."""
+    wrong = {}
+    for folder in FOLDERS:
+        prefixes = Counter(name.split("_")[0] for name in modules_of(folder) if "_" in name[1:-1])
+        families = {prefix for prefix, count in prefixes.items() if prefix and count > 1}
+        if families:
+            wrong[str(folder.relative_to(ROOT))] = families
+    assert wrong == {"broker/importers": {"stan"}, "broker/protocols/nats": {"system"}}
+
+
+# Assignments to fields of a log, a cursor or a session outside the module of its class.
+_FOREIGN = re.compile(r"^\s*(?:self\.)?(log|cursor|session)\.\w+ [-+|&]?= ", re.MULTILINE)
+FOREIGN_LEFT = 158
+
+
+def test_fields_are_assigned_by_their_class() -> None:
+    found = sum(
+        1
+        for path in CODE
+        if path.suffix in {".py", ".pyx"}
+        for match in _FOREIGN.finditer(path.read_text())
+        if path.stem != match[1]
+    )
+    assert found == FOREIGN_LEFT
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+# Private words for which the field has its own: how often each still stands in broker/.
+WORDS_LEFT = {
+    "face": 440,
+    "door": 450,
+    "gate": 234,
+    "desk": 94,
+    "speaker": 65,
+    "ear": 17,
+    "taker": 31,
+    "knock": 130,
+    "mishap": 7,
+    "promise": 105,
+    "warrant": 74,
+    "pulse": 2,
+    "deeds": 6,
+    "told": 443,
+}
+
+
+def test_retired_words() -> None:
+    found = Counter[str]()
+    for path in CODE:
+        text = path.read_text()
+        for word in WORDS_LEFT:
+            found[word] += len(
+                re.findall(
+                    rf"(?i:(?<![a-z]){word}s?(?![a-z]))|(?<=[a-z_]){word.capitalize()}s?(?![a-z])",
+                    text,
+                )
+            )
+    assert dict(found) == WORDS_LEFT
+
+
 def test_the_engine_names_no_protocol() -> None:
     words = re.compile(rf"(?i)(?<![a-z])({'|'.join(PROTOCOLS)})(?![a-z])")
     wrong = [
         f"{path.relative_to(ROOT)}: {match[0]}"
-        for path in (ROOT / "broker" / "core").rglob("*")
+        for path in (ROOT / "broker" / "engine").rglob("*")
         if path.suffix in {".py", ".pyx", ".pxd", ".pyi", ".h"}
         for match in words.finditer(path.read_text())
     ]
@@ -281,12 +417,14 @@ def test_unwanted_text(what: str) -> None:
 
 
 def test_error_codes_stand_in_one_place() -> None:
-    """A client reads these texts; there is one list of them."""
+    """A client reads these texts; each protocol has one list of them."""
     quoted = re.compile(r"""["']E_[A-Z]+""")
     found = [
         name_of(path)
         for path in CODE
-        if quoted.search(path.read_text()) and part_of(name_of(path)) not in {"errors", "client"}
+        if quoted.search(path.read_text())
+        and path.stem != "errors"
+        and part_of(name_of(path)) != "client"
     ]
     assert found == []
 

@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import limits
+from broker.base.settings import (
+    duration_text,
+    key_lines,
+    parse_address,
+    parse_duration,
+)
+from broker.base.units import DURATION_MAX, HOUR, MIB, MS, US
 from broker.config.load import (
     FLAGS,
     SECTIONS,
@@ -23,13 +29,8 @@ from broker.config.load import (
     load,
     settings,
 )
-from broker.base.settings import (
-    duration_text,
-    key_lines,
-    parse_address,
-    parse_duration,
-    pattern_matches,
-)
+from broker.engine.names import pattern_matches
+from broker.protocols.nats import limits
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMENTED = ROOT / "conf" / "twinwire.toml"
@@ -84,7 +85,7 @@ def test_flags_beat_environment_beats_file_beats_default(write) -> None:
     file = write('[nats]\nmax_payload = "2MiB"\nping_max = 3\nlisten = "127.0.0.1:1"\n')
     environment = {"TWINWIRE_NATS_PING_MAX": "4", "TWINWIRE_NATS_LISTEN": "127.0.0.1:2"}
     config = load(file, environment, {"--nats": "127.0.0.1:3"})
-    assert config.nats.max_payload == 2 * limits.MIB
+    assert config.nats.max_payload == 2 * MIB
     assert config.nats.ping_max == 4
     assert config.nats.listen == Address("127.0.0.1", 3)
     assert config.nats.max_pending == limits.NATS_MAX_PENDING
@@ -219,7 +220,7 @@ def test_first_matching_topic_counts(write) -> None:
         )
     ).storage
     assert storage.for_topic("a.b") == TopicConfig("a.*", storage.sync, max_msgs=5)
-    assert storage.for_topic("a.b.c") == TopicConfig("a.>", SyncPolicy("none"), limits.HOUR)
+    assert storage.for_topic("a.b.c") == TopicConfig("a.>", SyncPolicy("none"), HOUR)
     assert storage.for_topic("b") == TopicConfig(">", storage.sync)
 
 
@@ -265,12 +266,12 @@ def test_not_an_address(text: str) -> None:
     [("250ms", 250), ("1m30s", 90_000), ("2h", 7_200_000), ("1.5s", 1_500), ("1d", 86_400_000)],
 )
 def test_duration(text: str, expected: int) -> None:
-    assert parse_duration(text) == expected * limits.MS
+    assert parse_duration(text) == expected * MS
 
 
-@given(st.integers(0, limits.DURATION_MAX // limits.US))
+@given(st.integers(0, DURATION_MAX // US))
 def test_duration_round_trip(microseconds: int) -> None:
-    duration_ns = microseconds * limits.US
+    duration_ns = microseconds * US
     assert parse_duration(duration_text(duration_ns)) == duration_ns
 
 

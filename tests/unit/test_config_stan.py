@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broker import limits
+from broker.base.units import HOUR, MIB, MINUTE
 from broker.config.load import Config, ConfigError, StanChannelConfig, StanConfig, load, settings
 from broker.protocols.stan.config import ChannelLimits, StanSettings
-from broker.server.engine import access_of
 from broker.protocols.stan.service import stan_settings
+from broker.server.engine import access_of
 
 COMMENTED = Path(__file__).resolve().parents[2] / "conf" / "twinwire.toml"
 
@@ -47,7 +47,7 @@ def test_commented_channel_has_every_key(write) -> None:
     table = tomllib.loads(example())["stan"]["channel"][0]
     assert list(table) == list(settings(StanChannelConfig))
     (entry,) = load(write(example())).stan.channel
-    assert entry == StanChannelConfig("orders.>", 10, 5_000, 10 * limits.MIB, limits.HOUR, 0)
+    assert entry == StanChannelConfig("orders.>", 10, 5_000, 10 * MIB, HOUR, 0)
 
 
 def test_defaults_are_those_of_the_service() -> None:
@@ -70,7 +70,7 @@ def test_what_is_left_out_of_an_entry_is_inherited(write) -> None:
         )
     )
     found = stan_settings(config).limits_for("a.b")
-    assert found == ChannelLimits(7, 1_024, limits.MINUTE, 0, 0)
+    assert found == ChannelLimits(7, 1_024, MINUTE, 0, 0)
 
 
 def test_the_bridge_says_what_crosses(write) -> None:
@@ -103,7 +103,7 @@ def test_sync(write, word: str, expected: str | float) -> None:
 
 def test_environment(write) -> None:
     found = load(None, {"TWINWIRE_STAN_ENABLED": "true", "TWINWIRE_STAN_MAX_BYTES": "1MiB"})
-    assert found.stan == StanConfig(enabled=True, max_bytes=limits.MIB)
+    assert found.stan == StanConfig(enabled=True, max_bytes=MIB)
     assert mistakes(None, {"TWINWIRE_STAN_CHANNEL": "x"}) == [
         "TWINWIRE_STAN_CHANNEL: unknown variable: [stan] has no key channel"
     ]

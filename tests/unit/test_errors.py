@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.errors import go_quote
+from broker.base.gotext import go_quote
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from broker import limits
-from broker.base import logs
+from broker.base import limits, logs
 
 log = logging.getLogger("broker.server")
 

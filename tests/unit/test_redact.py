@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from broker.base import logs
+from broker.base.redact import redacted
 from broker.config.load import ConfigError, load
 from broker.protocols.nsq.http.debug import _without_secrets
-from broker.base.redact import redacted
 
 S = "s3cr3t-Hunter2"
 

@@ -17,8 +17,8 @@ from harness.bulk import BulkClient, read_frame
 from harness.http import nsq_topic, request
 from harness.nats_client import NatsClient
 
-from broker import limits
-from broker.bulk import limits as limits_bulk
+from broker.base.units import MS
+from broker.bulk import limits
 
 cramjam = pytest.importorskip("cramjam")
 pytestmark = pytest.mark.only_ours
@@ -159,7 +159,7 @@ def test_bodies_that_make_no_sense(door: BulkClient, body: bytes) -> None:
 
 
 def test_a_body_that_is_too_large(broker: Server) -> None:
-    size = limits_bulk.BULK_BODY_BYTES_MAX + 1
+    size = limits.BULK_BODY_BYTES_MAX + 1
     assert request(broker.bulk, "POST", "/bulk/v1/offsets", b" " * size).status == 413
 
 
@@ -167,7 +167,7 @@ def test_places_by_time(broker: Server, door: BulkClient, uniq: str) -> None:
     publish(broker, uniq, numbered(10))
     known = door.await_next(uniq, 11)
     middle = door.range(uniq, 1).records[-1].timestamp_ns + 1
-    while time.time_ns() // limits.MS <= middle // limits.MS + 1:
+    while time.time_ns() // MS <= middle // MS + 1:
         pass
     publish(broker, uniq, numbered(10))
     door.await_next(uniq, 21)
@@ -178,7 +178,7 @@ def test_places_by_time(broker: Server, door: BulkClient, uniq: str) -> None:
         return found["seq"], found["exact"]
 
     assert place(time_ns=0) == place(time_ms=0) == (1, True)
-    assert place(time_ns=middle) == place(time_ms=middle // limits.MS + 1) == (11, True)
+    assert place(time_ns=middle) == place(time_ms=middle // MS + 1) == (11, True)
     assert place(time_ns=2**62) == place(time_ms=2**62) == (21, False)
     for moment in ({}, {"time_ns": 1, "time_ms": 1}):
         assert door.ask("POST", "offsets", {"topics": {uniq: moment}}).status == 400
@@ -271,7 +271,7 @@ def test_while_it_is_published(broker: Server, door: BulkClient, uniq: str) -> N
 def test_a_client_that_goes_in_the_middle(broker: Server, door: BulkClient, uniq: str) -> None:
     publish(broker, uniq, [b"x" * 900_000 for _ in range(5)])
     door.await_next(uniq, 6)
-    for _ in range(limits_bulk.BULK_RANGES_MAX + 8):
+    for _ in range(limits.BULK_RANGES_MAX + 8):
         other = BulkClient(broker.bulk)
         other.link.request("GET", f"/bulk/v1/range/{uniq}?start=1")
         other.close()

@@ -11,7 +11,7 @@ from harness import Server
 from harness.bulk import BulkClient
 from harness.http import request
 
-from broker.bulk import limits as limits_bulk
+from broker.bulk import limits
 from tests.wire.test_bulk_ranges import numbered, publish
 
 pytestmark = pytest.mark.only_ours
@@ -105,7 +105,7 @@ def test_positions_of_what_is_not_there(door: BulkClient, topic: str) -> None:
         topic: "other_incarnation",
         "nobody": "no_topic",
     }
-    assert page["ttl_s"] == limits_bulk.BULK_TTL // 10**9
+    assert page["ttl_s"] == limits.BULK_TTL // 10**9
     assert door.topic(topic)["held_from"] is None
 
 

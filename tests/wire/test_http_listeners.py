@@ -18,9 +18,11 @@ from harness import Address, Server
 from harness.http import nsq_topic, request
 from harness.programs import nsqd
 
-from broker import limits
+from broker.base.units import MS
 from broker.config.load import Address as LookupAddress
 from broker.config.load import LookupConfig
+from broker.net import limits as net_limits
+from broker.protocols.nsq import limits as nsq_limits
 from broker.protocols.nsq.lookup.server import LookupServer
 
 pytestmark = pytest.mark.only_ours
@@ -135,7 +137,7 @@ IDENTIFY = b"IDENTIFY\n" + len(IDENTITY).to_bytes(4, "big") + IDENTITY
 def test_a_peer_of_nsqlookupd_that_never_says_who_it_is(
     monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
-    monkeypatch.setattr(limits, "NSQ_GREETING", 50 * limits.MS)
+    monkeypatch.setattr(nsq_limits, "NSQ_GREETING", 50 * MS)
 
     async def meet() -> None:
         server = LookupServer(LookupConfig(listen=LookupAddress("127.0.0.1", 0), http=None))
@@ -156,7 +158,7 @@ async def answered(reader: asyncio.StreamReader) -> bytes:
 
 
 def test_a_peer_of_nsqlookupd_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "NSQ_GREETING", 50 * limits.MS)
+    monkeypatch.setattr(nsq_limits, "NSQ_GREETING", 50 * MS)
 
     async def meet() -> None:
         now_ns = 0
@@ -186,12 +188,12 @@ def test_a_peer_of_nsqlookupd_that_falls_silent(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_loop_looks_for_silent_peers_of_nsqlookupd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "NSQ_LOOKUP_SILENCE_MIN", 20 * limits.MS)
+    monkeypatch.setattr(nsq_limits, "NSQ_LOOKUP_SILENCE_MIN", 20 * MS)
 
     async def meet() -> None:
         listen = LookupAddress("127.0.0.1", 0)
         server = LookupServer(
-            LookupConfig(listen=listen, http=None, inactive_producer_timeout_ns=limits.MS)
+            LookupConfig(listen=listen, http=None, inactive_producer_timeout_ns=MS)
         )
         await server.start()
         try:
@@ -213,7 +215,7 @@ def few_files() -> Iterator[None]:
     os.close(free)
     try:
         yield resource.setrlimit(
-            resource.RLIMIT_NOFILE, (free + limits.OPEN_FILES_KEPT_MIN, before[1])
+            resource.RLIMIT_NOFILE, (free + net_limits.OPEN_FILES_KEPT_MIN, before[1])
         )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

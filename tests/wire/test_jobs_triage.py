@@ -23,9 +23,9 @@ from harness.nsq_wire import MESSAGE, Wire
 from broker.client.bulk import iter_arrow
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import Unreachable
-from broker.spark.jobs.errors import JobError
 from broker.spark.jobs import triage
 from broker.spark.jobs.command import Job
+from broker.spark.jobs.errors import JobError
 from broker.spark.jobs.triage import Found, Triage, Triaging
 
 pytestmark = pytest.mark.only_ours

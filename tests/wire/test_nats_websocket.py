@@ -35,7 +35,7 @@ from harness.websocket import (
     web_peer,
 )
 
-from broker import errors
+from broker.net import errors
 
 CHROME = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64) Chrome/130.0 Safari/537.36"}
 SAFARI = {"User-Agent": "Mozilla/5.0 (Macintosh) Version/18.0 Safari/605.1.15"}

@@ -33,7 +33,7 @@ from harness.websocket import (
     web_peer,
 )
 
-from broker import errors
+from broker.net import errors
 
 
 @pytest.fixture(scope="module")

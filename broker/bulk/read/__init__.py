@@ -1,4 +1,4 @@
 """Reading by the bulk API: topics, ranges of records, registered readers.
 
-Start with `ranges`. Imported by `bulk.door`.
+Start with `ranges`. Imported by `bulk.app`.
 """

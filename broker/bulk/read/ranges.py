@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
-from broker import limits
+from broker.base.units import COUNT_MAX, SECOND, SEQ_MAX
+from broker.bulk import errors, limits
 from broker.bulk.access import READ
-from broker.bulk.responses import RefusedError, incarnation_of, number
 from broker.bulk.compression import compressed, encoding_of
 from broker.bulk.read.topics import bounds
+from broker.bulk.responses import RefusedError, incarnation_of, number
 from broker.engine.bulk.ranges import Range
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ class RangePages:
         name = request.match_info["topic"]
         caller = self.door.caller(request)
         caller.need(READ, name)
-        start = number(request, "start", None, 0, limits.SEQ_MAX)
-        end = number(request, "end", limits.SEQ_MAX, 0, limits.SEQ_MAX)
-        wanted = number(request, "max_bytes", limits_bulk.BULK_FRAME_BYTES, 1, limits.COUNT_MAX)
-        wanted = min(wanted, limits_bulk.BULK_FRAME_BYTES_MAX)
+        start = number(request, "start", None, 0, SEQ_MAX)
+        end = number(request, "end", SEQ_MAX, 0, SEQ_MAX)
+        wanted = number(request, "max_bytes", limits.BULK_FRAME_BYTES, 1, COUNT_MAX)
+        wanted = min(wanted, limits.BULK_FRAME_BYTES_MAX)
         incarnation = incarnation_of(request.query.get("inc"))
         self._begin(name, start, incarnation)  # what is wrong is said before anybody waits
         async with self.door.traffic.place(caller.name, wanted):
@@ -66,21 +66,21 @@ class RangePages:
         log = self.door.log(name)
         if incarnation not in (None, log.log_id.hex()):
             facts: dict[str, object] = {"incarnation": log.log_id.hex()}
-            raise RefusedError(errors_bulk.BULK_INCARNATION, facts, incarnation=log.log_id.hex())
+            raise RefusedError(errors.BULK_INCARNATION, facts, incarnation=log.log_id.hex())
         first, behind = bounds(log)
         if start < first:
-            raise RefusedError(errors_bulk.BULK_TRIMMED, {"first": first}, first=first)
+            raise RefusedError(errors.BULK_TRIMMED, {"first": first}, first=first)
         if start > behind:
-            raise RefusedError(errors_bulk.BULK_BEYOND, {"next": behind}, next=behind)
+            raise RefusedError(errors.BULK_BEYOND, {"next": behind}, next=behind)
         return log
 
     async def _read(
         self, name: str, start: int, end: int, wanted: int, incarnation: str | None
     ) -> tuple[Range, bytes]:
         problem: OSError | None = None
-        for _ in range(limits_bulk.BULK_DROPPED_TRIES):
+        for _ in range(limits.BULK_DROPPED_TRIES):
             log = self._begin(name, start, incarnation)
-            size = wanted if log.folder else min(wanted, limits_bulk.BULK_MEMORY_BYTES_MAX)
+            size = wanted if log.folder else min(wanted, limits.BULK_MEMORY_BYTES_MAX)
             found = Range(log, start, end, size)
             try:
                 head = await self.door.in_thread(found.read)
@@ -94,7 +94,7 @@ class RangePages:
                 return found, head
             incarnation = log.log_id.hex()  # nobody who began with this one gets another
         reason = "it changes" if problem is None else problem.strerror or str(problem)
-        raise RefusedError(errors_bulk.BULK_UNREADABLE, reason=reason) from problem
+        raise RefusedError(errors.BULK_UNREADABLE, reason=reason) from problem
 
     async def _send(
         self, request: web.Request, parts: Sequence[Part], headers: dict[str, str]
@@ -105,7 +105,7 @@ class RangePages:
         try:
             for piece in slices(parts):
                 await self.door.traffic.turn()
-                async with asyncio.timeout(limits_bulk.BULK_STALL / limits.SECOND):
+                async with asyncio.timeout(limits.BULK_STALL / SECOND):
                     await response.write(piece)
             await response.write_eof()
         except TimeoutError:
@@ -117,7 +117,7 @@ class RangePages:
 
 def slices(parts: Sequence[Part]) -> Iterator[memoryview]:
     """The parts in pieces that one turn of the loop can hand to a socket."""
-    step = limits_bulk.BULK_SLICE_BYTES
+    step = limits.BULK_SLICE_BYTES
     for part in parts:
         whole = memoryview(part)
         for at in range(0, len(whole), step):

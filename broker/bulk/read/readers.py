@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
-from broker import limits
-from broker.bulk.responses import RefusedError, wrong
-from broker.base.files import UnsyncedError, save
-from broker.bulk.read.keeping import Keeping
-from broker.engine.log.files import NEW_SUFFIX, UNREADABLE_SUFFIX, escape, unescape
-from broker.base.durable import sync_path, unsealed
+from broker.base.durable import NEW_SUFFIX, UnsyncedError, save, sync_path, unsealed
 from broker.base.logs import fields
+from broker.base.units import SECOND
+from broker.bulk import errors, limits
+from broker.bulk.read.keeping import Keeping
+from broker.bulk.responses import RefusedError, wrong
+from broker.engine.log.files import UNREADABLE_SUFFIX, escape, unescape
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable
@@ -160,9 +159,9 @@ class Readers:
         while True:
             reader = self.known.get(kept.name)
             if reader is None:
-                if len(self.known) >= limits_bulk.BULK_READERS_MAX:
-                    limit = limits_bulk.BULK_READERS_MAX
-                    raise RefusedError(errors_bulk.BULK_READERS, limit=limit)
+                if len(self.known) >= limits.BULK_READERS_MAX:
+                    limit = limits.BULK_READERS_MAX
+                    raise RefusedError(errors.BULK_READERS, limit=limit)
                 reader = self._adopt(Kept(kept.name, kept.ttl_s))  # holds nothing yet
             async with reader.changing:
                 if self.known.get(kept.name) is reader:  # else it went while we waited
@@ -195,13 +194,13 @@ class Readers:
 
     def _bound(self, positions: dict[str, Position], said: Container[str]) -> None:
         """Of too many those go that mean nothing any more. RefusedError: it is not enough."""
-        most = limits_bulk.BULK_TOPICS_MAX
+        most = limits.BULK_TOPICS_MAX
         if len(positions) > most:
             for topic, at in list(positions.items()):
                 if topic not in said and self.state(topic, at) in (GONE, OTHER):
                     del positions[topic]
         if len(positions) > most:
-            raise wrong("positions", errors_bulk.BULK_TOO_MANY.format(limit=most))
+            raise wrong("positions", errors.BULK_TOO_MANY.format(limit=most))
 
     async def delete(self, name: str) -> bool:
         """Forget a reader; False when there is none. RefusedError: it is still there."""
@@ -233,7 +232,7 @@ class Readers:
         return reader
 
     def _renew(self, reader: Reader) -> None:
-        reader.expires_ns = self.now_ns() + reader.kept.ttl_s * limits.SECOND
+        reader.expires_ns = self.now_ns() + reader.kept.ttl_s * SECOND
 
     def _replace(self, reader: Reader, kept: Kept) -> None:
         before, reader.kept = reader.kept, kept
@@ -287,7 +286,7 @@ class Readers:
 
     async def _expire(self) -> None:
         while True:
-            await asyncio.sleep(limits_bulk.BULK_EXPIRE_EVERY / limits.SECOND)
+            await asyncio.sleep(limits.BULK_EXPIRE_EVERY / SECOND)
             await self.expire()
 
     async def expire(self) -> None:
@@ -342,4 +341,4 @@ def _keep_aside(path: Path) -> None:
 
 
 def _not_kept(problem: OSError) -> RefusedError:
-    return RefusedError(errors_bulk.BULK_NOT_KEPT, reason=problem.strerror or str(problem))
+    return RefusedError(errors.BULK_NOT_KEPT, reason=problem.strerror or str(problem))

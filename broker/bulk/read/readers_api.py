@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
-from broker import limits
+from broker.base.units import SECOND, SEQ_MAX
+from broker.bulk import errors, limits
 from broker.bulk.access import HOLD, READ
-from broker.bulk.responses import answer, incarnation_of, read_json, wrong
 from broker.bulk.read.readers import IN_MEMORY, OK, Kept, Position
 from broker.bulk.read.topics import Pauses, bounds
+from broker.bulk.responses import answer, incarnation_of, read_json, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,7 +59,7 @@ class ReaderPages:
         wish = await read_json(request, Wish)
         _check(wish)
         known = self.readers.known.get(name)
-        before = known.kept if known is not None else Kept(name, _seconds(limits_bulk.BULK_TTL))
+        before = known.kept if known is not None else Kept(name, _seconds(limits.BULK_TTL))
         holds = before.hold if wish.hold is None else wish.hold
         self._need(caller, holds or before.hold, {*wish.positions, *before.positions})
         kept = Kept(
@@ -92,7 +92,7 @@ class ReaderPages:
         return {
             "name": reader.kept.name,
             "ttl_s": reader.kept.ttl_s,
-            "expires_in_s": left_ns // limits.SECOND,
+            "expires_in_s": left_ns // SECOND,
             "renewed_ns": reader.kept.renewed_ns,
             "hold": reader.kept.hold,
             "positions": {
@@ -123,32 +123,32 @@ class ReaderPages:
 
 
 def _seconds(time_ns: int) -> int:
-    return time_ns // limits.SECOND
+    return time_ns // SECOND
 
 
 def _name(request: web.Request) -> str:
     text = request.match_info["name"]
-    limit = limits_bulk.BULK_READER_NAME_MAX
+    limit = limits.BULK_READER_NAME_MAX
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
         size = 0
     if not 0 < size <= limit or not text.isprintable():
-        raise wrong("name", errors_bulk.BULK_READER_NAMED.format(limit=limit, text=text))
+        raise wrong("name", errors.BULK_READER_NAMED.format(limit=limit, text=text))
     return text
 
 
 def _check(wish: Wish) -> None:
-    high = _seconds(limits_bulk.BULK_TTL_MAX)
+    high = _seconds(limits.BULK_TTL_MAX)
     if wish.ttl_s is not None and not 0 < wish.ttl_s <= high:
-        raise wrong("ttl_s", errors_bulk.BULK_TTL_SECONDS.format(high=high, got=wish.ttl_s))
-    if len(wish.positions) > limits_bulk.BULK_TOPICS_MAX:
-        limit = limits_bulk.BULK_TOPICS_MAX
-        raise wrong("positions", errors_bulk.BULK_TOO_MANY.format(limit=limit))
+        raise wrong("ttl_s", errors.BULK_TTL_SECONDS.format(high=high, got=wish.ttl_s))
+    if len(wish.positions) > limits.BULK_TOPICS_MAX:
+        limit = limits.BULK_TOPICS_MAX
+        raise wrong("positions", errors.BULK_TOO_MANY.format(limit=limit))
     for topic, at in wish.positions.items():
         if at is None:
             continue
         incarnation_of(at.incarnation, "incarnation")
-        if not 0 <= at.seq <= limits.SEQ_MAX:
-            reason = errors_bulk.BULK_SEQ.format(topic=topic, high=limits.SEQ_MAX, got=at.seq)
+        if not 0 <= at.seq <= SEQ_MAX:
+            reason = errors.BULK_SEQ.format(topic=topic, high=SEQ_MAX, got=at.seq)
             raise wrong("positions", reason)

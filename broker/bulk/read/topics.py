@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
+from broker.bulk import errors, limits
 from broker.bulk.access import READ
 from broker.bulk.responses import RefusedError, answer, read_json, wrong
-from broker.engine.log.holds import held_from
 from broker.engine.bulk.ranges import moment_in_memory, readable_from
 from broker.engine.cursor.rewind import TimeSearch
+from broker.engine.log.holds import held_from
 from broker.engine.log.sync import durable_next
 from broker.protocols.nsq.pattern import Pattern, PatternError
 
@@ -69,7 +69,7 @@ class Pauses:
 
     async def perhaps(self) -> None:
         """Let others run when it has been long enough."""
-        if time.monotonic_ns() - self._since > limits_bulk.BULK_STEP:
+        if time.monotonic_ns() - self._since > limits.BULK_STEP:
             await asyncio.sleep(0)
             self._since = time.monotonic_ns()
 
@@ -104,12 +104,12 @@ class TopicPages:
         """Those that may be meant, and what the whole of a name must match."""
         names, pattern = request.query.get("subscribe"), request.query.get("pattern")
         if names is not None and pattern is not None:
-            raise wrong("pattern", errors_bulk.BULK_ONE_OF)
+            raise wrong("pattern", errors.BULK_ONE_OF)
         if names is not None:
             given = [name.strip() for name in names.split(",") if name.strip()]
-            if len(given) > limits_bulk.BULK_TOPICS_MAX:
-                limit = limits_bulk.BULK_TOPICS_MAX
-                raise wrong("subscribe", errors_bulk.BULK_TOO_MANY.format(limit=limit))
+            if len(given) > limits.BULK_TOPICS_MAX:
+                limit = limits.BULK_TOPICS_MAX
+                raise wrong("subscribe", errors.BULK_TOO_MANY.format(limit=limit))
             return dict.fromkeys(given), None
         engine = self.door.engine
         known = sorted([*engine.logs, *engine.quarantined])
@@ -119,9 +119,9 @@ class TopicPages:
         """For each topic the first record stored at or after a moment."""
         caller = self.door.caller(request)
         asked = (await read_json(request, Moments)).topics
-        if len(asked) > limits_bulk.BULK_TOPICS_MAX:
-            limit = limits_bulk.BULK_TOPICS_MAX
-            raise wrong("topics", errors_bulk.BULK_TOO_MANY.format(limit=limit))
+        if len(asked) > limits.BULK_TOPICS_MAX:
+            limit = limits.BULK_TOPICS_MAX
+            raise wrong("topics", errors.BULK_TOO_MANY.format(limit=limit))
         found = {}
         for name, moment in asked.items():
             caller.need(READ, name)
@@ -137,7 +137,7 @@ class TopicPages:
                 seq = await self.door.in_thread(TimeSearch(log).find, time_ns)
         except OSError as problem:
             reason = problem.strerror or str(problem)
-            raise RefusedError(errors_bulk.BULK_UNREADABLE, reason=reason) from problem
+            raise RefusedError(errors.BULK_UNREADABLE, reason=reason) from problem
         first, behind = bounds(log)
         return {
             "seq": min(max(seq, first), behind),
@@ -148,7 +148,7 @@ class TopicPages:
 
 def _time_ns(moment: Moment) -> int:
     if (moment.time_ns is None) == (moment.time_ms is None):
-        raise wrong("topics", errors_bulk.BULK_TIME)
+        raise wrong("topics", errors.BULK_TIME)
     found = moment.time_ns if moment.time_ms is None else moment.time_ms * _MS_NS
     assert found is not None
     return max(-(2**63), min(found, 2**63 - 1))
@@ -163,9 +163,9 @@ async def _is_all_of(name: str, pattern: Pattern, pause: Pauses) -> bool:
 
 
 def _compiled(pattern: str) -> Pattern:
-    if len(pattern) > limits_bulk.BULK_PATTERN_MAX:
-        raise wrong("pattern", errors_bulk.BULK_PATTERN.format(problem="too long"))
+    if len(pattern) > limits.BULK_PATTERN_MAX:
+        raise wrong("pattern", errors.BULK_PATTERN.format(problem="too long"))
     try:
         return Pattern(f"(?:{pattern})")
     except PatternError as problem:
-        raise wrong("pattern", errors_bulk.BULK_PATTERN.format(problem=problem)) from None
+        raise wrong("pattern", errors.BULK_PATTERN.format(problem=problem)) from None

@@ -12,17 +12,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
+from broker.bulk import errors, limits
 from broker.bulk.access import WRITE
+from broker.bulk.app import BulkRoute
 from broker.bulk.responses import RefusedError, answer, number
 from broker.bulk.write.batches import HEADERS_BEGIN
-from broker.bulk.app import BulkRoute
 from broker.bulk.write.feeding import log_refusal, wind
-from broker.bulk.write.staging import disk_refusal
 from broker.bulk.write.handlers import check_topic, read_block
+from broker.bulk.write.staging import disk_refusal
+from broker.engine.bulk.blocks import GOOD, Reel, check_block
 from broker.engine.bulk.dedupe import Window
 from broker.engine.log.publish import settled
-from broker.engine.bulk.blocks import GOOD, Reel, check_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,14 +41,14 @@ class Known:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.window = Window(ID_HEADER, limits_bulk.DEDUPE_WINDOW, limits_bulk.DEDUPE_IDS_MAX)
+        self.window = Window(ID_HEADER, limits.DEDUPE_WINDOW, limits.DEDUPE_IDS_MAX)
         self.users = 0  # requests that are at it, or wait for the lock
         self.counted = 0  # ids that it stands for among those of all
 
     @property
     def weight(self) -> int:
         """Ids that its memory has room for, more or less: few take as much as some."""
-        return max(self.window.size, limits_bulk.DEDUPE_IDS_MIN)
+        return max(self.window.size, limits.DEDUPE_IDS_MIN)
 
 
 class AppendPages:
@@ -60,7 +60,7 @@ class AppendPages:
         self.open_log = open_log
         self._known: dict[str, Known] = {}
         self._ids = 0
-        self._uploads = asyncio.Semaphore(limits_bulk.STAGED_UPLOADS_MAX)
+        self._uploads = asyncio.Semaphore(limits.STAGED_UPLOADS_MAX)
 
     def routes(self) -> list[BulkRoute]:
         """Paths and what they do."""
@@ -77,8 +77,8 @@ class AppendPages:
             block = await read_block(request)
             wrong, count = await self.staging.run(check_block, block, topic.encode(), HEADERS_BEGIN)
             if wrong != GOOD:
-                reason = errors_bulk.BULK_BLOCK_REASONS[wrong].format(number=count)
-                raise RefusedError(errors_bulk.BULK_BLOCK, reason=reason)
+                reason = errors.BULK_BLOCK_REASONS[wrong].format(number=count)
+                raise RefusedError(errors.BULK_BLOCK, reason=reason)
             try:
                 log = self.open_log(topic)
             except OSError as problem:
@@ -118,7 +118,7 @@ class AppendPages:
             self._bound(known)
 
     async def _append_once(self, window: Window, log: Log, block: bytearray) -> Reel:
-        plan = window.look(log, limits_bulk.DEDUPE_READ_BYTES)
+        plan = window.look(log, limits.DEDUPE_READ_BYTES)
         try:
             if plan is not None:
                 await self.staging.run(window.read, plan)
@@ -132,10 +132,10 @@ class AppendPages:
         would be two that know nothing of each other."""
         self._ids += used.weight - used.counted
         used.counted = used.weight
-        if self._ids <= limits_bulk.DEDUPE_IDS_ALL_MAX:
+        if self._ids <= limits.DEDUPE_IDS_ALL_MAX:
             return
         for name, known in list(self._known.items()):
-            if self._ids <= limits_bulk.DEDUPE_IDS_ALL_MAX:
+            if self._ids <= limits.DEDUPE_IDS_ALL_MAX:
                 break
             if not known.users:
                 self._ids -= known.counted

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker.bulk import limits as limits_bulk
-from broker.engine.log.files import escape, unescape
+from broker.bulk import limits
 from broker.engine.bulk.blocks import BLOCK_HEAD_BYTES, GOOD, block_bytes, check_block
+from broker.engine.log.files import escape, unescape
 
 HEADERS_BEGIN: Final = b"NATS/1.0\r\n"
 SUFFIX: Final = ".blk"
@@ -88,7 +88,7 @@ def is_there(path: Path, offset: int, block: bytearray) -> bool:
     """Does the file hold these bytes at the offset?"""
     with path.open("rb") as file:
         file.seek(offset)
-        step = limits_bulk.STAGED_READ_BYTES
+        step = limits.STAGED_READ_BYTES
         view = memoryview(block)
         return all(file.read(step) == view[at : at + step] for at in range(0, len(view), step))
 
@@ -101,7 +101,7 @@ def whole_blocks(path: Path, topic: bytes) -> int:
         while good < size:
             file.seek(good)
             length = block_bytes(file.read(BLOCK_HEAD_BYTES).ljust(BLOCK_HEAD_BYTES, b"\0"))
-            if not 0 < length <= limits_bulk.STAGED_BLOCK_BYTES_MAX or good + length > size:
+            if not 0 < length <= limits.STAGED_BLOCK_BYTES_MAX or good + length > size:
                 break
             file.seek(good)
             if check_block(file.read(length), topic, HEADERS_BEGIN)[0] != GOOD:

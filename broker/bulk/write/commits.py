@@ -18,8 +18,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
-from broker import limits
+from broker.base.logs import fields
+from broker.base.units import SECOND
+from broker.bulk import errors, limits
 from broker.bulk.responses import RefusedError
 from broker.bulk.write.feeding import BrokenBlocksError, Feed, bring, folder_of, shown
 from broker.bulk.write.intents import (
@@ -42,7 +43,6 @@ from broker.bulk.write.intents import (
 from broker.bulk.write.staging import disk_refusal
 from broker.bulk.write.writer import Writer
 from broker.engine.bulk.blocks import COMMIT_ID_LEN, remove_file
-from broker.base.logs import fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine
@@ -84,7 +84,7 @@ class Commits:
         self.stopping = False
         self.remembered = 0  # writers on the disk, when they were last counted
         self.finished = self.failed = self.records = 0  # since start
-        self._places = asyncio.Semaphore(limits_bulk.COMMITS_MAX)
+        self._places = asyncio.Semaphore(limits.COMMITS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -144,20 +144,20 @@ class Commits:
     async def writer(self, name: str) -> Writer:
         """A writer with what is remembered of it. RefusedError."""
         if name in self.unknown:
-            raise RefusedError(errors_bulk.BULK_STATE, reason=self.unknown[name])
+            raise RefusedError(errors.BULK_STATE, reason=self.unknown[name])
         writer = self.writers.pop(name, None) or self._used.get(name) or Writer(name)
         self.writers[name] = self._used[name] = writer  # the last one used is the last one
         if not writer.loaded:
             try:
                 state = await self.staging.run(load_state, self.root, name)
             except (IntentError, OSError) as problem:
-                raise RefusedError(errors_bulk.BULK_STATE, reason=problem) from problem
+                raise RefusedError(errors.BULK_STATE, reason=problem) from problem
             if not writer.loaded:
                 writer.loaded = True
                 if state is not None:
                     writer.done, writer.owner = state.topics, state.owner
                     writer.remembered = True
-        for old in list(self.writers.values())[: -limits_bulk.WRITERS_KEPT]:
+        for old in list(self.writers.values())[: -limits.WRITERS_KEPT]:
             if not old.lock.locked() and old.intent is None and old is not writer:
                 del self.writers[old.name]
         return writer
@@ -181,7 +181,7 @@ class Commits:
     def check_owner(writer: Writer, owner: str | None) -> None:
         """RefusedError: the writer belongs to another token."""
         if owner is not None and writer.owner not in (None, owner):
-            raise RefusedError(errors_bulk.BULK_OWNER, writer=writer.name, name=owner)
+            raise RefusedError(errors.BULK_OWNER, writer=writer.name, name=owner)
 
     async def _save_state(self, writer: Writer, done: dict[str, Done], owner: str | None) -> None:
         await self._disk(save_state, self.root, writer.name, done, owner)
@@ -194,11 +194,11 @@ class Commits:
         Goes on to its end even if nobody waits for it any more.
         """
         if self.stopping:
-            raise RefusedError(errors_bulk.BULK_STOPPING)
+            raise RefusedError(errors.BULK_STOPPING)
         for topic, attempts in wanted.items():
             for part, count in Counter(part for part, _, _ in attempts).most_common(1):
                 if count > 1:
-                    raise RefusedError(errors_bulk.BULK_SAME_PART, part=part, topic=topic)
+                    raise RefusedError(errors.BULK_SAME_PART, part=part, topic=topic)
         return await asyncio.shield(self._spawn(self._commit(name, epoch, wanted)))
 
     async def _commit(self, name: str, epoch: int, wanted: Wanted) -> Pages:
@@ -235,7 +235,7 @@ class Commits:
                 for topic in writer.intent.topics:
                     check(topic)
                 if writer.broken is None:
-                    raise RefusedError(errors_bulk.BULK_COMMITTING, epoch=epoch)
+                    raise RefusedError(errors.BULK_COMMITTING, epoch=epoch)
                 await self._disk(remove_intent, self.root, name)
                 self._let_go(writer)
             if batch is not None:
@@ -243,7 +243,7 @@ class Commits:
 
     async def forget(self, now_ns: int) -> None:
         """Forget writers that have not committed for very long, and count the others."""
-        before_ns = now_ns - limits_bulk.WRITER_TTL
+        before_ns = now_ns - limits.WRITER_TTL
         names, count = await self.staging.run(writers_before, self.root, before_ns)
         for name in names:
             writer = await self.writer(name)
@@ -272,8 +272,8 @@ class Commits:
         try:
             unlike = await self.staging.unlike(batch, sizes.items())
             if unlike:
-                facts: dict[str, object] = {"missing": unlike[: limits_bulk.COMMIT_MISSING_SHOWN]}
-                raise RefusedError(errors_bulk.BULK_NOT_STAGED, facts, count=len(unlike))
+                facts: dict[str, object] = {"missing": unlike[: limits.COMMIT_MISSING_SHOWN]}
+                raise RefusedError(errors.BULK_NOT_STAGED, facts, count=len(unlike))
             if batch is not None:
                 await self._disk(self.staging.sync, batch, [k for k in sizes if sizes[k]])
             await self._plan(intent, wanted)
@@ -297,7 +297,7 @@ class Commits:
                 raise disk_refusal(problem.errno or errno.EIO) from problem
             if entry.last_error:
                 raise RefusedError(
-                    errors_bulk.BULK_NOT_STORED, topic=topic, reason=os.strerror(entry.last_error)
+                    errors.BULK_NOT_STORED, topic=topic, reason=os.strerror(entry.last_error)
                 )
             named = sorted(one for one in attempts if one[2])
             intent.topics[topic] = Plan(entry.log_id.hex(), entry.visible, named)
@@ -360,7 +360,7 @@ class Commits:
         if writer.retry is not None:
             writer.retry.cancel()
         if not self.stopping:
-            wait, loop = limits_bulk.COMMIT_RETRY / limits.SECOND, asyncio.get_running_loop()
+            wait, loop = limits.COMMIT_RETRY / SECOND, asyncio.get_running_loop()
             writer.retry = loop.call_later(wait, lambda: self._spawn(self._again(writer)))
 
     async def _finish(self, writer: Writer, *, fresh: bool = False) -> None:
@@ -378,7 +378,7 @@ class Commits:
             writer.broken, epoch = str(problem), intent.epoch
             why = fields(writer=writer.name, reason=writer.broken)
             log.error("a commit cannot be finished", extra=why)
-            raise RefusedError(errors_bulk.BULK_BROKEN, epoch=epoch, reason=problem) from problem
+            raise RefusedError(errors.BULK_BROKEN, epoch=epoch, reason=problem) from problem
         except RefusedError:
             self.failed += 1
             self._try_later(writer)
@@ -392,7 +392,7 @@ class Commits:
             await self._learn(writer, intent)
         for topic in intent.topics:
             if topic in self.quarantined and not self._is_done(writer, topic, intent.epoch):
-                raise RefusedError(errors_bulk.BULK_QUARANTINED, topic=topic)
+                raise RefusedError(errors.BULK_QUARANTINED, topic=topic)
         feeds: dict[str, Feed] = {}
         try:
             for topic, plan in intent.topics.items():

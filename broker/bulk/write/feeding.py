@@ -12,11 +12,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
+from broker.bulk import errors, limits
 from broker.bulk.responses import RefusedError
 from broker.bulk.write.batches import HEADERS_BEGIN
-from broker.engine.log.publish import settled
 from broker.engine.bulk.blocks import BLOCK_HEAD_BYTES, GOOD, Reel, block_bytes, check_block
+from broker.engine.log.publish import settled
 from broker.engine.log.sync import durable_next, sync_now, synced
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ async def wind(reel: Reel, log: Log, block: bytes | bytearray) -> bool:
     """
     reel.load(block)
     while True:
-        more = reel.step(limits_bulk.COMMIT_TURN_BYTES)
-        await breathe(log, limits_bulk.COMMIT_AHEAD_BYTES)
+        more = reel.step(limits.COMMIT_TURN_BYTES)
+        await breathe(log, limits.COMMIT_AHEAD_BYTES)
         if more < 0 or reel.failed:
             return False
         if more == 0:
@@ -75,7 +75,7 @@ async def wind(reel: Reel, log: Log, block: bytes | bytearray) -> bool:
 
 def log_refusal(log: Log, error: int, reason: str = "") -> RefusedError:
     """What an append that failed is answered with."""
-    kind = errors_bulk.BULK_TOPIC_FULL if error in _FULL else errors_bulk.BULK_NOT_STORED
+    kind = errors.BULK_TOPIC_FULL if error in _FULL else errors.BULK_NOT_STORED
     return RefusedError(kind, topic=log.name, reason=reason or os.strerror(error))
 
 
@@ -110,7 +110,7 @@ class Blocks:
             with path.open("rb") as file:
                 file.seek(self.at)
                 length = block_bytes(file.read(BLOCK_HEAD_BYTES).ljust(BLOCK_HEAD_BYTES, b"\0"))
-                if not 0 < length <= min(size - self.at, limits_bulk.STAGED_BLOCK_BYTES_MAX):
+                if not 0 < length <= min(size - self.at, limits.STAGED_BLOCK_BYTES_MAX):
                     raise BrokenBlocksError(f"{path}: no block at {self.at}")
                 file.seek(self.at)
                 block = file.read(length)
@@ -217,7 +217,7 @@ async def shown(feeds: Iterable[Feed]) -> None:
     what a commit promises is done.
     """
     left = [feed for feed in feeds if not feed.is_shown]
-    for pause_s in limits_bulk.COMMIT_SHOWN_S:
+    for pause_s in limits.COMMIT_SHOWN_S:
         for feed in left:
             if feed.log is not None:
                 sync_now(feed.log)

@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
-from broker import limits
+from broker.base.units import SECOND
+from broker.bulk import errors, limits
 from broker.bulk.access import WRITE
-from broker.bulk.responses import RefusedError, answer, from_json, number, read_json, wrong
 from broker.bulk.app import BulkRoute
 from broker.bulk.read.topics import Pauses
-from broker.routing.local import shape
+from broker.bulk.responses import RefusedError, answer, from_json, number, read_json, wrong
 from broker.engine.log.files import escape
 from broker.protocols.nsq.wire import is_name
+from broker.routing.local import shape
 
 if TYPE_CHECKING:
     from aiohttp import web
 
     from broker.bulk.access import Caller
+    from broker.bulk.app import BulkDoor
     from broker.bulk.write.batches import Key
     from broker.bulk.write.commits import Commits, Wanted
-    from broker.bulk.app import BulkDoor
     from broker.bulk.write.staging import Staging
     from broker.bulk.write.writer import Writer
 
 EPOCH_MAX: Final = 2**63 - 1
 PART_MAX: Final = 2**31 - 1
-_ATTEMPT: Final = re.compile(rf"[0-9A-Za-z_.-]{{1,{limits_bulk.ATTEMPT_NAME_MAX}}}")
+_ATTEMPT: Final = re.compile(rf"[0-9A-Za-z_.-]{{1,{limits.ATTEMPT_NAME_MAX}}}")
 _DIGITS: Final = re.compile("[0-9]{1,19}")
 _CONTROL: Final = re.compile("[\0-\x20\x7f]")
 
@@ -52,7 +52,7 @@ class WritePages:
         self.door = door
         self.staging = staging
         self.commits = commits
-        self._uploads = asyncio.Semaphore(limits_bulk.STAGED_UPLOADS_MAX)
+        self._uploads = asyncio.Semaphore(limits.STAGED_UPLOADS_MAX)
 
     def routes(self) -> list[BulkRoute]:
         """Paths and what they do."""
@@ -84,10 +84,10 @@ class WritePages:
     async def _writer(self, name: str, caller: Caller) -> Writer:
         """What is known of a writer. RefusedError: a new one, and there is no room for it, or one
         that belongs to another token."""
-        writer, most = await self.commits.writer(name), limits_bulk.WRITERS_MAX
+        writer, most = await self.commits.writer(name), limits.WRITERS_MAX
         if not writer.remembered and self.commits.remembered >= most:
-            reason = errors_bulk.BULK_WRITERS.format(limit=most)
-            raise RefusedError(errors_bulk.BULK_STAGED_FULL, reason=reason)
+            reason = errors.BULK_WRITERS.format(limit=most)
+            raise RefusedError(errors.BULK_STAGED_FULL, reason=reason)
         await self.commits.claim(writer, caller.owner)
         return writer
 
@@ -106,23 +106,23 @@ class WritePages:
 
     @staticmethod
     async def _wanted(request: web.Request) -> Wanted:
-        limit = limits_bulk.COMMIT_BODY_BYTES_MAX
+        limit = limits.COMMIT_BODY_BYTES_MAX
         named = (await read_json(request, Named, limit)).topics
-        if len(named) > limits_bulk.COMMIT_TOPICS_MAX:
-            limit = limits_bulk.COMMIT_TOPICS_MAX
-            raise wrong("topics", errors_bulk.BULK_TOO_MANY.format(limit=limit))
+        if len(named) > limits.COMMIT_TOPICS_MAX:
+            limit = limits.COMMIT_TOPICS_MAX
+            raise wrong("topics", errors.BULK_TOO_MANY.format(limit=limit))
         wanted: Wanted = {}
         count, pause = 0, Pauses()
         for topic, text in named.items():
             await pause.perhaps()  # very many attempts take a tenth of a second
             attempts = from_json(text, Attempts)
             count += len(attempts)
-            if count > limits_bulk.COMMIT_ATTEMPTS_MAX:
-                limit = limits_bulk.COMMIT_ATTEMPTS_MAX
-                raise wrong("topics", errors_bulk.BULK_ATTEMPTS.format(limit=limit))
+            if count > limits.COMMIT_ATTEMPTS_MAX:
+                limit = limits.COMMIT_ATTEMPTS_MAX
+                raise wrong("topics", errors.BULK_ATTEMPTS.format(limit=limit))
             wanted[topic] = [(part, attempt_of(str(name)), size) for part, name, size in attempts]
             if any(not 0 <= part <= PART_MAX or size < 0 for part, _, size in attempts):
-                raise wrong("topics", errors_bulk.BULK_ATTEMPT)
+                raise wrong("topics", errors.BULK_ATTEMPT)
         return wanted
 
     async def show(self, request: web.Request) -> web.StreamResponse:
@@ -147,7 +147,7 @@ class WritePages:
             str(batch.epoch): {
                 "attempts": len(batch.attempts),
                 "bytes": batch.bytes,
-                "expires_s": max(0, self._left_ns(batch.touched_ns) // limits.SECOND),
+                "expires_s": max(0, self._left_ns(batch.touched_ns) // SECOND),
             }
             for batch in self.staging.batches_of(name)
         }
@@ -173,22 +173,22 @@ def _number(request: web.Request, name: str, high: int) -> int:
     """A whole number in the path."""
     text = request.match_info[name]
     if not _DIGITS.fullmatch(text) or int(text) > high:
-        raise wrong(name, errors_bulk.BULK_NUMBER.format(low=0, high=high, text=text))
+        raise wrong(name, errors.BULK_NUMBER.format(low=0, high=high, text=text))
     return int(text)
 
 
 def writer_of(request: web.Request) -> str:
     """The name of the writer; RefusedError when no folder can have it."""
     name = request.match_info["writer"]
-    if len(escape(name)) > limits_bulk.WRITER_NAME_BYTES_MAX:
-        raise RefusedError(errors_bulk.BULK_NAME, what="a writer", name=name)
+    if len(escape(name)) > limits.WRITER_NAME_BYTES_MAX:
+        raise RefusedError(errors.BULK_NAME, what="a writer", name=name)
     return name
 
 
 def attempt_of(name: str) -> str:
     """The name of an attempt."""
     if not _ATTEMPT.fullmatch(name):
-        raise RefusedError(errors_bulk.BULK_NAME, what="an attempt", name=name)
+        raise RefusedError(errors.BULK_NAME, what="an attempt", name=name)
     return name
 
 
@@ -196,30 +196,30 @@ def check_topic(name: str) -> None:
     """Can a topic be made that is called so? What NSQ or NATS takes as a name."""
     raw = name.encode("utf-8", "replace")
     good = is_name(raw) or (shape(raw) == 0 and not _CONTROL.search(name))
-    if not good or "\ufffd" in name or len(escape(name)) > limits_bulk.WRITER_NAME_BYTES_MAX:
-        raise RefusedError(errors_bulk.BULK_NAME, what="a topic", name=name)
+    if not good or "\ufffd" in name or len(escape(name)) > limits.WRITER_NAME_BYTES_MAX:
+        raise RefusedError(errors.BULK_NAME, what="a topic", name=name)
 
 
 async def read_block(request: web.Request) -> bytearray:
     """The body, which must not be longer than a block may be nor come too slowly: there are few
     places for those who upload. RefusedError."""
-    limit = limits_bulk.STAGED_BLOCK_BYTES_MAX
+    limit = limits.STAGED_BLOCK_BYTES_MAX
     size = request.content_length
     if size is not None and size > limit:
-        raise RefusedError(errors_bulk.BULK_BODY_BIG, limit=limit)
+        raise RefusedError(errors.BULK_BODY_BIG, limit=limit)
     block = bytearray()
     loop = asyncio.get_running_loop()
-    begun, wait = loop.time(), limits_bulk.BULK_BODY_WAIT / limits.SECOND
+    begun, wait = loop.time(), limits.BULK_BODY_WAIT / SECOND
     while True:
-        due = begun + wait + len(block) / limits_bulk.BULK_BODY_RATE
+        due = begun + wait + len(block) / limits.BULK_BODY_RATE
         try:
             async with asyncio.timeout_at(due):
                 piece = await request.content.readany()
         except TimeoutError:
             seconds = round(due - begun)
-            raise RefusedError(errors_bulk.BULK_BODY_SLOW, seconds=seconds) from None
+            raise RefusedError(errors.BULK_BODY_SLOW, seconds=seconds) from None
         if not piece:
             return block
         if len(block) + len(piece) > limit:
-            raise RefusedError(errors_bulk.BULK_BODY_BIG, limit=limit)
+            raise RefusedError(errors.BULK_BODY_BIG, limit=limit)
         block += piece

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from broker.base.durable import make_folder, sealed, unsealed
+from broker.engine.bulk.blocks import find_staged, remove_file, replace_file, sync_path
 from broker.engine.log.files import (
     SEGMENT_SUFFIX,
     UNREADABLE_SUFFIX,
@@ -26,10 +28,8 @@ from broker.engine.log.files import (
     load_meta,
     unescape,
 )
-from broker.engine.recovery import take_spare
 from broker.engine.log.segment import FormatError, check_header
-from broker.engine.bulk.blocks import find_staged, remove_file, replace_file, sync_path
-from broker.base.durable import make_folder, sealed, unsealed
+from broker.engine.recovery import take_spare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

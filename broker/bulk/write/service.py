@@ -15,16 +15,16 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from broker import limits
-from broker.bulk import limits as limits_bulk
+from broker.base.logs import fields
+from broker.base.units import SECOND
+from broker.bulk import limits
+from broker.bulk.read.keeping import Keeping
 from broker.bulk.responses import RefusedError
 from broker.bulk.write.appending import AppendPages
 from broker.bulk.write.commits import Commits
-from broker.bulk.write.intents import Intent, survey
-from broker.bulk.read.keeping import Keeping
-from broker.bulk.write.staging import Bounds, Staging
 from broker.bulk.write.handlers import WritePages
-from broker.base.logs import fields
+from broker.bulk.write.intents import Intent, survey
+from broker.bulk.write.staging import Bounds, Staging
 from broker.protocols.nsq.wire import is_ephemeral
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Writes:
                 await self.commits.forget(time.time_ns())
             except (OSError, RefusedError) as problem:
                 log.error("staged blocks cannot be looked through: %s", problem)
-            await asyncio.sleep(limits_bulk.STAGED_LOOK / limits.SECOND)
+            await asyncio.sleep(limits.STAGED_LOOK / SECOND)
 
     async def stop(self) -> None:
         """Take no more; commits that have begun go on after the next start."""

@@ -19,7 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from broker.bulk import errors as errors_bulk, limits as limits_bulk
+from broker.base.durable import make_folder
+from broker.base.durable import sync_path as sync_durable
+from broker.base.logs import fields
+from broker.bulk import errors, limits
 from broker.bulk.responses import RefusedError
 from broker.bulk.write.batches import (
     HEADERS_BEGIN,
@@ -32,11 +35,8 @@ from broker.bulk.write.batches import (
     remove_folder,
     whole_blocks,
 )
-from broker.engine.log.files import unescape
 from broker.engine.bulk.blocks import GOOD, check_block, sync_path, write_at
-from broker.base.durable import make_folder
-from broker.base.durable import sync_path as sync_durable
-from broker.base.logs import fields
+from broker.engine.log.files import unescape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -52,17 +52,17 @@ R = TypeVar("R")
 class Bounds:
     """How much may be staged, and for how long."""
 
-    writer_bytes_max: int = limits_bulk.STAGED_WRITER_BYTES_MAX
-    bytes_max: int = limits_bulk.STAGED_BYTES_MAX
-    files_max: int = limits_bulk.STAGED_FILES_MAX
-    disk_reserve: int = limits_bulk.STAGED_DISK_RESERVE
-    ttl_ns: int = limits_bulk.STAGED_TTL
+    writer_bytes_max: int = limits.STAGED_WRITER_BYTES_MAX
+    bytes_max: int = limits.STAGED_BYTES_MAX
+    files_max: int = limits.STAGED_FILES_MAX
+    disk_reserve: int = limits.STAGED_DISK_RESERVE
+    ttl_ns: int = limits.STAGED_TTL
 
 
 def disk_refusal(error: int) -> RefusedError:
     """What a file call that failed is answered with."""
     full = error in (errno.ENOSPC, errno.EDQUOT)
-    kind = errors_bulk.BULK_NO_SPACE if full else errors_bulk.BULK_NOT_SAVED
+    kind = errors.BULK_NO_SPACE if full else errors.BULK_NOT_SAVED
     return RefusedError(kind, reason=os.strerror(error))
 
 
@@ -85,7 +85,7 @@ class Staging:
         self.bounds = bounds or Bounds()
         self.bytes = 0
         self.files = 0
-        self.pool = ThreadPoolExecutor(limits_bulk.STAGED_THREADS, "twinwire-staged")
+        self.pool = ThreadPoolExecutor(limits.STAGED_THREADS, "twinwire-staged")
         self.problems: list[tuple[str, str]] = []  # what could not be looked at, and why
         self._by_writer: dict[str, int] = {}
         self._batches: dict[tuple[str, int], Batch] = {}
@@ -170,15 +170,15 @@ class Staging:
         """Add a block to an attempt at this offset; how many bytes it has then. RefusedError."""
         wrong, count = await self.run(check_block, block, key[0].encode(), HEADERS_BEGIN)
         if wrong != GOOD:
-            reason = errors_bulk.BULK_BLOCK_REASONS[wrong].format(number=count)
-            raise RefusedError(errors_bulk.BULK_BLOCK, reason=reason)
+            reason = errors.BULK_BLOCK_REASONS[wrong].format(number=count)
+            raise RefusedError(errors.BULK_BLOCK, reason=reason)
         batch = await self._open(writer, epoch)
         batch.busy += 1
         try:
             attempt = batch.attempts.get(key)
             if attempt is None:
                 if offset:
-                    raise RefusedError(errors_bulk.BULK_OFFSET, {"offset": 0}, have=0)
+                    raise RefusedError(errors.BULK_OFFSET, {"offset": 0}, have=0)
                 self._admit(writer, len(block), 1)
                 attempt = batch.attempts[key] = Attempt()
                 self._count(writer, 0, 1)
@@ -210,17 +210,17 @@ class Staging:
         self, batch: Batch, key: Key, attempt: Attempt, offset: int, block: bytearray
     ) -> None:
         if attempt.gone:
-            raise RefusedError(errors_bulk.BULK_OFFSET, {"offset": 0}, have=0)
+            raise RefusedError(errors.BULK_OFFSET, {"offset": 0}, have=0)
         await self._look_at(batch, key, attempt)
         facts: dict[str, object] = {"offset": attempt.size}
         if offset < attempt.size:
             if await self.run(is_there, batch.path(key), offset, block):
                 return  # it came again because our answer was lost
-            raise RefusedError(errors_bulk.BULK_OTHER_BYTES, facts, have=attempt.size)
+            raise RefusedError(errors.BULK_OTHER_BYTES, facts, have=attempt.size)
         if offset > attempt.size:
-            raise RefusedError(errors_bulk.BULK_OFFSET, facts, have=attempt.size)
+            raise RefusedError(errors.BULK_OFFSET, facts, have=attempt.size)
         if attempt.sealed:
-            raise RefusedError(errors_bulk.BULK_COMMITTING, facts, epoch=batch.epoch)
+            raise RefusedError(errors.BULK_COMMITTING, facts, epoch=batch.epoch)
         self._admit(batch.writer, len(block), 0)
         self._count(batch.writer, len(block), 0)
         try:
@@ -264,14 +264,14 @@ class Staging:
     def _admit(self, writer: str, size: int, files: int) -> None:
         bounds = self.bounds
         if self._by_writer.get(writer, 0) + size > bounds.writer_bytes_max:
-            reason = errors_bulk.BULK_WRITER_BYTES.format(limit=bounds.writer_bytes_max)
+            reason = errors.BULK_WRITER_BYTES.format(limit=bounds.writer_bytes_max)
         elif self.bytes + size > bounds.bytes_max:
-            reason = errors_bulk.BULK_ALL_BYTES.format(limit=bounds.bytes_max)
+            reason = errors.BULK_ALL_BYTES.format(limit=bounds.bytes_max)
         elif self.files + files > bounds.files_max:
-            reason = errors_bulk.BULK_ALL_FILES.format(limit=bounds.files_max)
+            reason = errors.BULK_ALL_FILES.format(limit=bounds.files_max)
         else:
             return
-        raise RefusedError(errors_bulk.BULK_STAGED_FULL, reason=reason)
+        raise RefusedError(errors.BULK_STAGED_FULL, reason=reason)
 
     def _count(self, writer: str, size: int, files: int) -> None:
         self.bytes += size

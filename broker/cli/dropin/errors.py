@@ -70,12 +70,6 @@ TLS_FIRST: Final = 'Clients that are not using "TLS Handshake First" option will
 PAYLOAD_LARGE: Final = (
     "Maximum payloads over 8.00 MB are generally discouraged and could lead to poor performance"
 )
-RELOAD_FAILED: Final = "Failed to reload server configuration: {}"
-RELOAD_FILE: Final = "can only reload config when a file is provided using -c or --config"
-RELOAD_REFUSED: Final = "config reload not supported for {}: old={}, new={}"
-RELOAD_BLOCK: Final = "config reload not supported for {}: changed {}"
-RELOAD_ADVERTISE: Final = "invalid ClientAdvertise value of {}, err={}"
-RELOAD_RESOLVER: Final = "config reload does not support moving to or from an account resolver"
 
 # --- nats-streaming-server -----------------------------------------------------------------------
 

@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from broker.cli.dropin import errors as errors_cli
-from broker import limits
 from broker.base.gotext import UNITS, duration_text, quoted
+from broker.base.units import INT64_MAX, INT64_MIN, MS
+from broker.cli.dropin import errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,19 +41,19 @@ def parse_bool(value: str) -> bool:
         return True
     if value in _FALSE:
         return False
-    raise ValueError(errors_cli.GO_PARSE_ERROR)
+    raise ValueError(errors.GO_PARSE_ERROR)
 
 
 def parse_int(value: str) -> int:
     """A 64-bit number in any of Go's bases."""
     if not _INT.fullmatch(value):
-        raise ValueError(errors_cli.GO_PARSE_ERROR)
+        raise ValueError(errors.GO_PARSE_ERROR)
     digits = value.lstrip("+-").replace("_", "").lower()
     if digits[:1] == "0" and digits[1:].isdigit():
         digits = "0o" + digits[1:]
     number = int(digits, 0) * (-1 if value[0] == "-" else 1)
-    if not limits.INT64_MIN <= number <= limits.INT64_MAX:
-        raise ValueError(errors_cli.GO_OUT_OF_RANGE)
+    if not INT64_MIN <= number <= INT64_MAX:
+        raise ValueError(errors.GO_OUT_OF_RANGE)
     return number
 
 
@@ -70,8 +70,8 @@ def parse_duration(value: str) -> int:
         if fraction:
             total += int(fraction) * unit // 10 ** len(fraction)
         pos = match.end()
-    if not rest or (rest != "0" and pos != len(rest)) or total > limits.INT64_MAX:
-        raise ValueError(errors_cli.GO_PARSE_ERROR)
+    if not rest or (rest != "0" and pos != len(rest)) or total > INT64_MAX:
+        raise ValueError(errors.GO_PARSE_ERROR)
     return -total if value[0] == "-" else total
 
 
@@ -156,7 +156,7 @@ class DurationKind(Kind):
                 raise ValueError(f"time: invalid duration {quoted(value)}") from None
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"invalid value type {type(value).__name__}")
-        return value * limits.MS
+        return value * MS
 
     def default_text(self, default: Any) -> str:
         return duration_text(default) if default else ""
@@ -273,16 +273,16 @@ def parse(flags: Mapping[str, Flag], args: Sequence[str]) -> Parsed:
             break
         name = arg[2:] if arg[1] == "-" else arg[1:]
         if not name or name[0] in "-=":
-            raise FlagError(errors_cli.GO_BAD_SYNTAX.format(arg))
+            raise FlagError(errors.GO_BAD_SYNTAX.format(arg))
         name, equals, value = name.partition("=")
         flag = flags.get(name)
         if flag is None:
             if name in ("help", "h"):
                 raise HelpWanted
-            raise FlagError(errors_cli.GO_NOT_DEFINED.format(name))
+            raise FlagError(errors.GO_NOT_DEFINED.format(name))
         if not equals and not flag.kind.boolean:
             if not pending:
-                raise FlagError(errors_cli.GO_NEEDS_ARGUMENT.format(name))
+                raise FlagError(errors.GO_NEEDS_ARGUMENT.format(name))
             value = pending.pop(0)
         _take(found, flag, value if equals or not flag.kind.boolean else "true")
     found.rest = pending
@@ -293,7 +293,7 @@ def _take(found: Parsed, flag: Flag, value: str) -> None:
     try:
         read = flag.kind.parse(value)
     except ValueError as error:
-        text = errors_cli.GO_INVALID_BOOLEAN if flag.kind.boolean else errors_cli.GO_INVALID_VALUE
+        text = errors.GO_INVALID_BOOLEAN if flag.kind.boolean else errors.GO_INVALID_VALUE
         raise FlagError(text.format(quoted(value), flag.name, error)) from None
     if flag.kind.many:
         found.given.setdefault(flag.name, []).extend(read)
@@ -327,6 +327,6 @@ def resolve(
             try:
                 read = flag.kind.coerce(raw)
             except ValueError as error:
-                raise FlagError(errors_cli.GO_COERCE.format(raw, name, error)) from None
+                raise FlagError(errors.GO_COERCE.format(raw, name, error)) from None
             values[name] = flag.default if read is None else read
     return values

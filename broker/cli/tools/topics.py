@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 import click
 import uvloop
 
-from broker import limits
 from broker.client.nsq import NsqError, Options
 from broker.client.nsq.options import parse_address, parse_options
+from broker.server import limits
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_IN_FLIGHT: Final = 200

@@ -8,7 +8,7 @@
 Nothing a frame says is believed: sizes are checked against its length, each record against its own
 sum. A record that does not read becomes a gap. Columns are made in three steps over at most
 max_rows records, all without the interpreter: add up what each needs, get the memory, copy.
-decode_plain.py does the same, slowly.
+decode_python.py does the same, slowly.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

@@ -30,7 +30,7 @@ _TABLE: Final = _table()
 
 
 def crc32c(data: bytes | memoryview, begin: int = 0) -> int:
-    """The sum of core/crc32c.h."""
+    """The sum of runtime/crc32c.h."""
     table, c = _TABLE, begin ^ 0xFFFFFFFF
     for byte in data:
         c = table[(c ^ byte) & 0xFF] ^ c >> 8

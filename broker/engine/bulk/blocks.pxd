@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Blocks of records that writers upload, and records that came with a commit. See staged.pyx."""
+"""Blocks of records that writers upload, and records that came with a commit. See blocks.pyx."""
 
 cdef enum:
     # Record flag: it came with a commit. `reply` holds the commit's id and, as u32, which record of

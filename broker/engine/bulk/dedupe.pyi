@@ -2,8 +2,8 @@
 
 from typing import final
 
-from broker.engine.log.log import Log
 from broker.engine.bulk.view import View
+from broker.engine.log.log import Log
 
 _Plan = tuple[list[View], int, int, int]
 

@@ -5,11 +5,11 @@ from typing import final
 from broker.engine.cursor.acks import AckSet
 from broker.engine.cursor.deadletter import DeadLetters
 from broker.engine.cursor.inflight import Inflight
-from broker.runtime.workers import JobOwner
 from broker.engine.cursor.journal import Journal
 from broker.engine.cursor.latency import AckLatency
 from broker.engine.log.log import Log
 from broker.engine.state import Shared
+from broker.runtime.workers import JobOwner
 
 @final
 class Cursor(JobOwner):

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import final
 
 from broker.engine.log.log import Log
-from broker.runtime.interfaces import Session
 from broker.engine.state import Shared
+from broker.runtime.interfaces import Session
 
 @final
 class EventLog(Session):

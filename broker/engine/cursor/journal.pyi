@@ -2,8 +2,8 @@
 
 from typing import final
 
-from broker.runtime.workers import JobOwner
 from broker.engine.state import Shared
+from broker.runtime.workers import JobOwner
 
 @final
 class Journal(JobOwner):

@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote
 
 import orjson
 
+from broker.base.durable import NEW_SUFFIX, sync_path
 from broker.engine.log.segment import crc32c
-from broker.base.durable import sync_path
 
 META_VERSION = 1
 META = "meta.json"
@@ -27,7 +27,6 @@ META_BYTES_MAX = 1 << 20  # far more than any has
 CURSORS = "cursors"
 CURSOR_SUFFIX = ".cur"
 SEGMENT_SUFFIX = ".seg"
-NEW_SUFFIX = ".new"  # not finished; removed at start
 UNREADABLE_SUFFIX = ".unreadable"  # put aside; kept
 ASIDE = ".unreadable-"  # begins the name of a log's folder that was put aside; kept
 ASIDE_NAME_CHARS = 200  # of the log's name in it: file names have 255 bytes

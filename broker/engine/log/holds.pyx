@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Keeping records of a log for readers of its files: see trim in upkeep.pyx."""
+"""Keeping records of a log for readers of its files: see trim in retention.pyx."""
 from libc.stdint cimport uint64_t
 
 from broker.engine.log.log cimport Log

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any, final
 
 from broker.engine.cursor.cursor import Cursor
-from broker.runtime.workers import JobOwner
 from broker.engine.log.limiter import Limiter
 from broker.engine.log.segment import Segment
 from broker.engine.state import Shared
+from broker.runtime.workers import JobOwner
 
 @final
 class Log(JobOwner):

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Bringing a log onto the disk: what waits for it shares a sync. See syncing.pyx."""
+"""Bringing a log onto the disk: what waits for it shares a sync. See sync.pyx."""
 from libc.stdint cimport uint64_t
 
 from broker.runtime.workers cimport JobOwner

@@ -2,8 +2,8 @@
 
 from typing import final
 
-from broker.runtime.workers import JobOwner
 from broker.engine.log.log import Log
+from broker.runtime.workers import JobOwner
 
 @final
 class Round(JobOwner): ...

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from broker.base import settings as kinds
-from broker import limits
+from broker.base.units import DURATION_MAX, MS
+from broker.net import limits
 
 T = TypeVar("T")
-
-
-def _setting(kind: kinds.Kind[Any], default: T) -> T:
-    return field(default=default, metadata={"kind": kind})
 
 
 def check_host(name: str) -> None:
@@ -32,13 +29,11 @@ def check_origin(origin: str) -> None:
 class HttpConfig:
     """[http]: what holds for every HTTP listener."""
 
-    allowed_hosts: tuple[str, ...] = _setting(kinds.texts(check_host), ())
-    allowed_origins: tuple[str, ...] = _setting(kinds.texts(check_origin), ())
-    header_timeout_ns: int = _setting(
-        kinds.duration(limits.MS, limits.DURATION_MAX), limits.HTTP_HEADER_TIMEOUT
+    allowed_hosts: tuple[str, ...] = kinds.setting(kinds.texts(check_host), ())
+    allowed_origins: tuple[str, ...] = kinds.setting(kinds.texts(check_origin), ())
+    header_timeout_ns: int = kinds.setting(
+        kinds.duration(MS, DURATION_MAX), limits.HTTP_HEADER_TIMEOUT
     )
-    idle_timeout_ns: int = _setting(
-        kinds.duration(limits.MS, limits.DURATION_MAX), limits.HTTP_IDLE_TIMEOUT
-    )
+    idle_timeout_ns: int = kinds.setting(kinds.duration(MS, DURATION_MAX), limits.HTTP_IDLE_TIMEOUT)
     # of each listener; 0: a share of the files that may be open
-    max_connections: int = _setting(kinds.number(0, limits.HTTP_CONNECTIONS_MAX), 0)
+    max_connections: int = kinds.setting(kinds.number(0, limits.HTTP_CONNECTIONS_MAX), 0)

@@ -23,7 +23,8 @@ import types
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, cast
 
-from broker import limits
+from broker.base.units import SECOND
+from broker.net import limits
 from broker.net.listener import files_are_short
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class HttpConnections:
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(limits.HTTP_LOOK / limits.SECOND, self._look)
+        self._timer = loop.call_later(limits.HTTP_LOOK / SECOND, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -179,7 +180,7 @@ class HttpConnection(asyncio.Protocol):
             self,
             self._context,
             server_side=True,
-            ssl_handshake_timeout=limits.HTTP_TLS_TIMEOUT / limits.SECOND,
+            ssl_handshake_timeout=limits.HTTP_TLS_TIMEOUT / SECOND,
         )
         # Its first step is done at once: a task would begin when bytes may have come already, which
         # would then be ours and not TLS's.
@@ -301,4 +302,4 @@ class HttpConnection(asyncio.Protocol):
             self.since_ns, self._received = now_ns, 0
             return False
         over_ns = now_ns - self.since_ns - limits.HTTP_BODY_GRACE
-        return self._received * limits.SECOND < over_ns * limits.HTTP_BODY_RATE
+        return self._received * SECOND < over_ns * limits.HTTP_BODY_RATE

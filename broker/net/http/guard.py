@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 from aiohttp import web
 
-from broker.protocols.nsq.http import errors as errors_http
-from broker import limits
+from broker.net import limits
+from broker.net.http import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,7 +98,7 @@ class HttpGuard:
         """The answer to a request that is not served; None: it is."""
         hosts = headers.getall("Host", ())
         if not all(self.is_host(host) for host in hosts):
-            return _refuse(errors_http.HTTP_HOST)
+            return _refuse(errors.HTTP_HOST)
         origin = headers.get("Origin")
         reads = method in ("GET", "HEAD")
         if origin is None and (
@@ -108,7 +108,7 @@ class HttpGuard:
         if self.public and reads:
             return None
         if origin is None or not self._is_own(origin.lower(), hosts[0] if hosts else ""):
-            return _refuse(errors_http.HTTP_ORIGIN)
+            return _refuse(errors.HTTP_ORIGIN)
         return None
 
     def _is_own(self, origin: str, host: str) -> bool:
@@ -126,6 +126,6 @@ def _is_link(headers: CIMultiDictProxy[str]) -> bool:
     )
 
 
-def _refuse(error: errors_http.HttpError) -> web.Response:
+def _refuse(error: errors.HttpError) -> web.Response:
     body = orjson.dumps({"message": error.code, "error": error.code})  # NSQ's key, and bulk's
     return web.Response(status=error.status, body=body, content_type="application/json")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from aiohttp import web
 
-from broker import limits
-from broker.net import umask
+from broker.base.units import SECOND
+from broker.net import limits, umask
 from broker.net.http.connections import HttpConnection, HttpConnections
 from broker.net.http.guard import HttpGuard, HttpSettings, is_loopback
 from broker.net.listener import is_answered, remove_socket
@@ -52,7 +52,7 @@ class Pages:
             access_log=None,
             handle_signals=False,
             auto_decompress=False,
-            shutdown_timeout=limits.CLOSE_GRACE / limits.SECOND,
+            shutdown_timeout=limits.CLOSE_GRACE / SECOND,
             max_line_size=limits.HTTP_LINE_MAX,
             max_field_size=limits.HTTP_LINE_MAX,
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from broker.protocols.nats.auth import callout
+from broker.protocols.nats.auth.callout_auth import LocalCallout, OperatorCallout
 from broker.protocols.nats.auth.jwt import resolvers
 from broker.protocols.nats.auth.jwt.accounts import AccountTokens
-from broker.protocols.nats.auth.callout_auth import LocalCallout, OperatorCallout
-from broker.protocols.nats.auth.local import LocalAuth
 from broker.protocols.nats.auth.jwt.operator import OperatorAuth
+from broker.protocols.nats.auth.local import LocalAuth
 from broker.protocols.nats.tls import client_context
 
 if TYPE_CHECKING:

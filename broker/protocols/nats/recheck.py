@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
-from broker.protocols.nats.client.handshake import pace
+from broker.protocols.nats import errors, limits
 from broker.protocols.nats.auth.authenticator import Identity, Refused
+from broker.protocols.nats.client.handshake import pace
 from broker.protocols.nats.client.permissions import permit_for
 
 if TYPE_CHECKING:

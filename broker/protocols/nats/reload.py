@@ -14,9 +14,10 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cli.dropin import errors as errors_cli
-from broker import limits
 from broker.base.gotext import bool_text, duration_text, float_text, quoted
+from broker.base.units import SECOND
+from broker.protocols.nats import errors as nats_errors
+from broker.protocols.nats import limits
 from broker.protocols.nats.settings import SYSTEM_ACCOUNT, Settings, Tls
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _refuse(option: str, old: str, new: str) -> ReloadRefused:
-    return ReloadRefused(errors_cli.RELOAD_REFUSED.format(option, old, new))
+    return ReloadRefused(nats_errors.RELOAD_REFUSED.format(option, old, new))
 
 
 def _fixed(name: str, option: str) -> Callable[[_Draft], None]:
@@ -123,7 +124,7 @@ def _fixed(name: str, option: str) -> Callable[[_Draft], None]:
 def _monitor_login(draft: _Draft) -> None:
     """It cannot change, and its values are nobody's business."""
     if draft.changed("monitor_user") or draft.changed("monitor_password"):
-        raise ReloadRefused(errors_cli.RELOAD_BLOCK.format("monitor_user", "its value"))
+        raise ReloadRefused(nats_errors.RELOAD_BLOCK.format("monitor_user", "its value"))
 
 
 def _block_refused(option: str, old: object, new: object) -> ReloadRefused:
@@ -135,7 +136,7 @@ def _block_refused(option: str, old: object, new: object) -> ReloadRefused:
         names = [part.name.removesuffix(_DURATION) for part in dataclasses.fields(old)
                  if getattr(old, part.name) != getattr(new, part.name)]  # fmt: skip
         parts = [", ".join(names)]
-    return ReloadRefused(errors_cli.RELOAD_BLOCK.format(option, *(parts or ["its value"])))
+    return ReloadRefused(nats_errors.RELOAD_BLOCK.format(option, *(parts or ["its value"])))
 
 
 def _free(name: str, shown: str, *actions: Action) -> Callable[[_Draft], None]:
@@ -162,7 +163,7 @@ def _advertise(draft: _Draft) -> None:
         return
     where = draft.new.client_advertise
     if problem := advertise_problem(where):
-        raise ReloadRefused(errors_cli.RELOAD_ADVERTISE.format(where, problem))
+        raise ReloadRefused(nats_errors.RELOAD_ADVERTISE.format(where, problem))
     draft.add(f"Reload: client_advertise = {where}", Action.INFO)
 
 
@@ -184,9 +185,9 @@ def _users(draft: _Draft) -> None:
 def _resolver(draft: _Draft) -> None:
     old, new = draft.old.resolver, draft.new.resolver
     if (old is None) != (new is None):
-        raise ReloadRefused(errors_cli.RELOAD_RESOLVER)
+        raise ReloadRefused(nats_errors.RELOAD_RESOLVER)
     if old is not None and new is not None and old.operators != new.operators:
-        raise ReloadRefused(errors_cli.RELOAD_BLOCK.format("TrustedOperators", "operators"))
+        raise ReloadRefused(nats_errors.RELOAD_BLOCK.format("TrustedOperators", "operators"))
 
 
 def _no_auth_user(draft: _Draft) -> None:
@@ -234,7 +235,7 @@ def _monitor(draft: _Draft) -> None:
 def _auth_timeout(draft: _Draft) -> None:
     old, new = draft.old.authorization.timeout_ns, draft.new.authorization.timeout_ns
     if old != new:
-        shown = float_text((new or limits.NATS_AUTH_TIMEOUT) / limits.SECOND)
+        shown = float_text((new or limits.NATS_AUTH_TIMEOUT) / SECOND)
         draft.add(f"Reloaded: authorization timeout = {shown}", Action.LIMITS)
 
 
@@ -268,7 +269,7 @@ def _tls(draft: _Draft) -> None:
         if getattr(a, name) != getattr(b, name):
             raise _refuse(option, _text(name, getattr(a, name)), _text(name, getattr(b, name)))
     if a.timeout_ns != b.timeout_ns:
-        shown = float_text(b.timeout_ns / limits.SECOND)
+        shown = float_text(b.timeout_ns / SECOND)
         draft.add(f"Reloaded: tls timeout = {shown}", Action.TLS)
     if old is not None or new is not None:  # the files may have changed, whatever their names
         draft.add(f"Reloaded: tls = {'enabled' if new else 'disabled'}", Action.TLS)

@@ -9,37 +9,37 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
-from broker.protocols.nats import auth
+from broker.base.units import SECOND
+from broker.protocols.nats import authenticators, errors, limits
 from broker.protocols.nats import settings as conf
 from broker.protocols.nats.accounts.account import Account, Desk
-from broker.protocols.nats.auth.callout_auth import OperatorCallout
-from broker.protocols.nats.client.log import ClientLog
-from broker.protocols.nats.monitoring.closed import ClosedConnections
-from broker.protocols.nats.listener import ANY_HOST, NatsDoor
 from broker.protocols.nats.accounts.exports import Exchange
+from broker.protocols.nats.auth.callout_auth import OperatorCallout
+from broker.protocols.nats.auth.jwt.link import OperatorLink
+from broker.protocols.nats.auth.nkeys import SERVER, CurvePair, KeyPair
+from broker.protocols.nats.auth.passwords import Passwords
 from broker.protocols.nats.client.frontend import NatsFace
 from broker.protocols.nats.client.handshake import Gate, bucket
+from broker.protocols.nats.client.log import ClientLog
 from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
+from broker.protocols.nats.listener import ANY_HOST, NatsDoor
+from broker.protocols.nats.monitoring.closed import ClosedConnections
 from broker.protocols.nats.monitoring.door import MonitorDoor
 from broker.protocols.nats.monitoring.pages import MonitorPages
-from broker.protocols.nats.auth.nkeys import SERVER, CurvePair, KeyPair
-from broker.protocols.nats.auth.jwt.link import OperatorLink
-from broker.protocols.nats.wire.options import advertised, server_info
-from broker.protocols.nats.auth.passwords import Passwords
 from broker.protocols.nats.recheck import Recheck
 from broker.protocols.nats.system_server import open_system, renew_system, tell_system
 from broker.protocols.nats.tls import TlsPolicy, server_context
 from broker.protocols.nats.websocket import WebsocketDoor
+from broker.protocols.nats.wire.options import advertised, server_info
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Collection
 
-    from broker.routing.router import Router
     from broker.net.listener import Door, Runtime
     from broker.protocols.nats.client.session import NatsSession
     from broker.protocols.nats.system.system import System
+    from broker.routing.router import Router
 
 log = logging.getLogger("broker.nats")
 
@@ -49,7 +49,7 @@ def login_timeout_ns(settings: conf.Settings) -> int:
     if settings.authorization.timeout_ns:
         return settings.authorization.timeout_ns
     if settings.tls is not None:
-        return settings.tls.timeout_ns + limits.SECOND
+        return settings.tls.timeout_ns + SECOND
     return limits.NATS_AUTH_TIMEOUT
 
 
@@ -160,7 +160,7 @@ class NatsServer:
         self.closed.resize(settings.max_closed_clients)
         self.exchange.rename(settings.cluster)
         self._configure_accounts(settings)
-        self.gate.authenticator = auth.build(
+        self.gate.authenticator = authenticators.build(
             settings, self.passwords, self, self.gate.authenticator
         )
         self.gate.login_timeout_ns = login_timeout_ns(settings)
@@ -349,12 +349,12 @@ class NatsServer:
         if not self.face.sessions:
             return
         settings = self.settings
-        await asyncio.sleep(settings.lame_duck_grace_period_ns / limits.SECOND)
+        await asyncio.sleep(settings.lame_duck_grace_period_ns / SECOND)
         log.info("Closing existing clients")
         left = list(self.face.sessions)
         random.shuffle(left)
         window = settings.lame_duck_duration_ns - settings.lame_duck_grace_period_ns
-        pause = min(window / limits.SECOND / max(1, len(left)), 1.0)
+        pause = min(window / SECOND / max(1, len(left)), 1.0)
         for at, session in enumerate(left):
             if at:
                 await asyncio.sleep(random.uniform(0.5, 1.0) * pause)  # noqa: S311 - spreads load

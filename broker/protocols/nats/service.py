@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from broker.config.load import Config
     from broker.protocols.nats.server import NatsServer
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("broker.server_nats")
 
 
 def nats_settings(config: Config) -> Settings:

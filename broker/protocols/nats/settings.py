@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker import limits
+from broker.protocols.nats import limits
+from broker.protocols.nats.leafnodes import limits as leaf_limits
 
 GLOBAL_ACCOUNT: Final = "$G"
 SYSTEM_ACCOUNT: Final = "$SYS"
@@ -233,7 +234,7 @@ class Leafnodes:
     tls: Tls | None = None
     advertise: str = ""
     no_advertise: bool = False
-    reconnect_ns: int = limits.NATS_LEAF_RECONNECT
+    reconnect_ns: int = leaf_limits.NATS_LEAF_RECONNECT
     min_version: str = ""
     remotes: tuple[Remote, ...] = ()
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
+from broker.protocols.nats import errors, limits
 from broker.protocols.nats.system import errors as errors_system
-from broker.protocols.nats.system.system import System
 from broker.protocols.nats.system.envelope import Envelope, Who
 from broker.protocols.nats.system.requests import Actions
+from broker.protocols.nats.system.system import System
 from broker.protocols.nats.system_view import Station
 
 if TYPE_CHECKING:
-    from broker.protocols.nats.leafnodes.session import LeafSession
     from broker.protocols.nats.auth.authenticator import Login
-    from broker.protocols.nats.server import NatsServer
     from broker.protocols.nats.client.session import NatsSession
+    from broker.protocols.nats.leafnodes.session import LeafSession
+    from broker.protocols.nats.server import NatsServer
 
 
 def who_is(server: NatsServer) -> Who:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from broker import limits
-from broker.routing.router import Router
 from broker.base.logs import fields
+from broker.protocols.nats import limits
 from broker.protocols.nats.auth.authenticator import Identity
-from broker.protocols.nats.wire.options import ClientOptions
 from broker.protocols.nats.system.envelope import Envelope, encode
+from broker.protocols.nats.wire.options import ClientOptions
+from broker.routing.router import Router
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("broker.protocols.nats.system_view")
 
 Json = dict[str, Any]
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
 
-from broker import limits
+from broker.base.units import SECOND
 from broker.net.openssl import (
     TlsError,
     keep_no_sessions,
@@ -29,6 +29,7 @@ from broker.net.openssl import (
     set_groups,
     set_suites,
 )
+from broker.protocols.nats import limits
 from broker.protocols.nats.auth.authenticator import TlsPeer
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ class RateLimit:
         full = max(self._full_ns, now) + self._step_ns
         if full > now + limits.NATS_TLS_RATE_WINDOW:
             if not self.blocked:
-                wait = limits.NATS_TLS_RATE_WINDOW / limits.SECOND
+                wait = limits.NATS_TLS_RATE_WINDOW / SECOND
                 asyncio.get_running_loop().call_later(wait, self._tell)
             self.blocked += 1
             return False

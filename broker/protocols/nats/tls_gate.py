@@ -16,7 +16,9 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from broker import errors
+from broker.base.errors import WireError
+from broker.net import errors as net_errors
+from broker.protocols.nats import errors
 from broker.protocols.nats.tls import peer_of
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ class Guarded(Protocol):
     def link(self) -> Link: ...
     @property
     def client_id(self) -> int: ...
-    def end(self, error: errors.WireError | None, why: str) -> None: ...
+    def end(self, error: WireError | None, why: str) -> None: ...
 
 
 SessionT = TypeVar("SessionT", bound=Guarded)
@@ -149,7 +151,7 @@ class TlsGate(Generic[SessionT]):
     def _failed(self, cause: str) -> None:
         peer = self.session.link.peer
         where = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
-        if cause == errors.TLS_TIMED_OUT:
+        if cause == net_errors.TLS_TIMED_OUT:
             LOG.error("%s - cid:%d - TLS handshake timeout", where, self.session.client_id)
         else:
             cause = plainly(cause)

@@ -15,15 +15,17 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from broker import errors, limits
 from broker.base import logs
+from broker.base.gotext import go_quote
+from broker.base.units import SECOND
+from broker.protocols.nats import limits
 from broker.protocols.nats.wire.wire import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.protocols.nats.leafnodes.session import LeafSession
     from broker.protocols.nats.client.session import NatsSession
+    from broker.protocols.nats.leafnodes.session import LeafSession
 
 log = logging.getLogger("broker.nats")
 
@@ -118,8 +120,8 @@ class Tracer:
     def _payload(self, data: bytes) -> str:
         cut = self.payload_max
         if 0 < cut < len(data):
-            return f'{errors.go_quote(data[:cut])[:-1]}..."'
-        return errors.go_quote(data)
+            return f'{go_quote(data[:cut])[:-1]}..."'
+        return go_quote(data)
 
     def _line(self, name: str, way: str, text: str) -> None:
         log.log(logs.TRACE, "%s - %s [%s]", name, way, text)
@@ -144,7 +146,7 @@ class Violations:
     def publish(self, session: NatsSession, what: str, name: bytes) -> None:
         """`what`: Subject or Reply."""
         if self._may_speak():
-            shown = errors.go_quote(name)
+            shown = go_quote(name)
             log.error(
                 "%s - Publish Violation - %s, %s %s", who(session), user(session), what, shown
             )
@@ -154,9 +156,9 @@ class Violations:
     ) -> None:
         """`more`: in what way."""
         if self._may_speak():
-            names = f"Subject {errors.go_quote(subject)}"
+            names = f"Subject {go_quote(subject)}"
             if queue:
-                names += f", Queue: {errors.go_quote(queue)}"
+                names += f", Queue: {go_quote(queue)}"
             log.error(
                 "%s - Subscription Violation%s - %s, %s, SID %s",
                 *(who(session), more, user(session), names, _text(sid)),
@@ -165,7 +167,7 @@ class Violations:
     def removed(self, session: NatsSession, subject: bytes, sid: bytes) -> None:
         """A subscription ended with its permission."""
         if self._may_speak():
-            names = errors.go_quote(subject), errors.go_quote(sid)
+            names = go_quote(subject), go_quote(sid)
             log.info("Removed sub %s (sid %s) for %s - not authorized", *names, user(session))
 
     def other(self, session: NatsSession, level: int, text: str) -> None:
@@ -175,7 +177,7 @@ class Violations:
 
     def _may_speak(self) -> bool:
         now_ns = self._clock()
-        if now_ns - self._begun_ns >= limits.SECOND:
+        if now_ns - self._begun_ns >= SECOND:
             if self._unsaid:
                 log.error("%d more errors of clients", self._unsaid)
             self._begun_ns = now_ns
@@ -193,10 +195,10 @@ def user(session: NatsSession) -> str:
     if options is None:
         return 'User "N/A"'
     if options.nkey:
-        return f"Nkey {errors.go_quote(options.nkey.encode())}"
+        return f"Nkey {go_quote(options.nkey.encode())}"
     # A name without a password may be a token.
     if options.user and (options.password or (identity and identity.key.startswith("user:"))):
-        return f"User {errors.go_quote(options.user.encode())}"
+        return f"User {go_quote(options.user.encode())}"
     if options.jwt and identity is not None:
-        return f"JWT User {errors.go_quote(identity.user.encode())}"
+        return f"JWT User {go_quote(identity.user.encode())}"
     return f"Token {REDACTED}" if options.token else 'User "N/A"'

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from broker.routing.router import Router
-    from broker.protocols.nats.monitoring.closed import ClosedConnections
     from broker.protocols.nats.auth.authenticator import Identity, TlsPeer
-    from broker.protocols.nats.wire.options import ClientOptions
+    from broker.protocols.nats.monitoring.closed import ClosedConnections
     from broker.protocols.nats.settings import Settings
+    from broker.protocols.nats.wire.options import ClientOptions
+    from broker.routing.router import Router
 
 # (subject, queue, sid, delivered, max)
 Subscription = tuple[bytes, bytes, bytes, int, int]

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from broker import errors, limits
+from broker.net import errors as net_errors
+from broker.net import limits as net_limits
 from broker.net.handover import Knock
 from broker.net.listener import Door
 from broker.net.upgrade import Knocks, NotUpgraded, Request
@@ -27,6 +28,7 @@ from broker.net.websocket import (
     WebSocket,
     accept_key,
 )
+from broker.protocols.nats import errors, limits
 from broker.protocols.nats.client.session import NatsSession
 from broker.protocols.nats.tls import peer_of
 
@@ -35,9 +37,9 @@ if TYPE_CHECKING:
 
     from broker.net.listener import Runtime
     from broker.protocols.nats import settings as conf
+    from broker.protocols.nats.auth.authenticator import TlsPeer
     from broker.protocols.nats.client.frontend import NatsFace
     from broker.protocols.nats.leafnodes.session import LeafSession
-    from broker.protocols.nats.auth.authenticator import TlsPeer
     from broker.protocols.nats.tls import TlsPolicy
 
 log = logging.getLogger("broker.nats")
@@ -104,7 +106,7 @@ class WebsocketDoor(Door):
         # Makes the session of a server that comes by WebSocket; None: they are not served.
         self.new_leaf: Callable[[], LeafSession] | None = None
         self.tls = tls  # of those who come from here on
-        self._patience_ns = settings.handshake_timeout_ns or limits.WEBSOCKET_HANDSHAKE
+        self._patience_ns = settings.handshake_timeout_ns or net_limits.WEBSOCKET_HANDSHAKE
         secure = None if tls is None else self._secure
         self._knocks = Knocks(self._come_in, self._patience_ns, secure)
         self._knocks.refused = log_refusal
@@ -151,18 +153,18 @@ class WebsocketDoor(Door):
     def _check(self, request: Request) -> str:
         """The key of a proper request; NotUpgraded."""
         if request.method != "GET":
-            raise NotUpgraded(405, errors.WEBSOCKET_METHOD)
+            raise NotUpgraded(405, net_errors.WEBSOCKET_METHOD)
         if not request.first("host"):
-            raise NotUpgraded(400, errors.WEBSOCKET_HOST)
+            raise NotUpgraded(400, net_errors.WEBSOCKET_HOST)
         if not request.says("upgrade", "websocket"):
-            raise NotUpgraded(400, errors.WEBSOCKET_UPGRADE)
+            raise NotUpgraded(400, net_errors.WEBSOCKET_UPGRADE)
         if not request.says("connection", "upgrade"):
-            raise NotUpgraded(400, errors.WEBSOCKET_CONNECTION)
+            raise NotUpgraded(400, net_errors.WEBSOCKET_CONNECTION)
         key = request.first("sec-websocket-key")
         if not key:
-            raise NotUpgraded(400, errors.WEBSOCKET_KEY)
+            raise NotUpgraded(400, net_errors.WEBSOCKET_KEY)
         if not request.says("sec-websocket-version", "13"):
-            raise NotUpgraded(400, errors.WEBSOCKET_VERSION)
+            raise NotUpgraded(400, net_errors.WEBSOCKET_VERSION)
         self._check_origin(request)
         return key
 
@@ -175,20 +177,20 @@ class WebsocketDoor(Door):
         scheme = "http" if self.tls is None else "https"
         here = place(f"{scheme}://{request.first('host')}")
         if settings.same_origin and (not came_from[1] or came_from[1:] != here[1:]):
-            raise NotUpgraded(403, errors.WEBSOCKET_ORIGIN.format("not same origin"))
+            raise NotUpgraded(403, net_errors.WEBSOCKET_ORIGIN.format("not same origin"))
         if self._allowed and came_from not in self._allowed:
-            raise NotUpgraded(403, errors.WEBSOCKET_ORIGIN.format("not in the allowed list"))
+            raise NotUpgraded(403, net_errors.WEBSOCKET_ORIGIN.format("not in the allowed list"))
 
     def _session(self, request: Request, knock: Knock) -> NatsSession | LeafSession:
         settings = self.settings
         if request.path.endswith(_MQTT_PATH):
-            raise NotUpgraded(404, errors.WEBSOCKET_MQTT)
+            raise NotUpgraded(404, net_errors.WEBSOCKET_MQTT)
         peer = tls_peer(knock)
         if self.tls is not None and not self.tls.admits(peer.der if peer is not None else None):
-            raise NotUpgraded(403, errors.WEBSOCKET_PINNED)
+            raise NotUpgraded(403, net_errors.WEBSOCKET_PINNED)
         if request.path.endswith(LEAF_PATH):
             if self.new_leaf is None:
-                raise NotUpgraded(404, errors.WEBSOCKET_LEAF)
+                raise NotUpgraded(404, net_errors.WEBSOCKET_LEAF)
             leaf = self.new_leaf()
             leaf.kind, leaf.tls_peer = LEAF, peer
             return leaf
@@ -209,7 +211,7 @@ class WebsocketDoor(Door):
 def log_refusal(peer: Any, reason: str) -> None:
     """Say in the log why a request was refused."""
     who = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "-"
-    log.error(errors.WEBSOCKET_REFUSED, who, reason)
+    log.error(net_errors.WEBSOCKET_REFUSED, who, reason)
 
 
 def log_insecure(peer: Any, cause: str) -> None:

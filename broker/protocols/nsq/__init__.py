@@ -1,1 +1,4 @@
-"""NSQ: the V2 protocol of nsqd over TCP, and its HTTP API."""
+"""NSQ: the V2 protocol of nsqd over TCP, its HTTP interface, and nsqlookupd.
+
+Start with `session`, then `http/` and `lookup/`. The server imports it.
+"""

@@ -16,8 +16,8 @@ from broker.protocols.nsq.session cimport HOLD_ORDER, NsqSession
 from broker.protocols.nsq.wire cimport (
     FRAME_RESPONSE, OP_IDENTIFY, OP_MPUB, OP_UNKNOWN, WRONG_LINE, op_t)
 
-from broker import errors, limits
-from broker.errors import nsq_text
+from broker.protocols.nsq import errors, limits
+from broker.protocols.nsq.errors import nsq_text
 from broker.protocols.nsq.identify import Identity, Refused
 
 LOG = logging.getLogger('broker.nsq')

@@ -21,8 +21,9 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from broker import limits
 from broker.base.logs import fields
+from broker.base.units import DURATION_MAX, SECOND
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.identify import folded, parse_json
 from broker.protocols.nsq.pattern import Pattern, PatternError
 
@@ -104,7 +105,7 @@ class Grant:
         if not 0 < ttl <= _INT_MAX:
             raise AuthError(f"invalid TTL {ttl} (must be >0)")
         return cls(
-            ttl_ns=min(ttl * limits.SECOND, limits.DURATION_MAX),
+            ttl_ns=min(ttl * SECOND, DURATION_MAX),
             identity=_typed(found, "identity", str, ""),
             identity_url=_typed(found, "identity_url", str, ""),
             authorizations=rows,
@@ -181,8 +182,8 @@ class Authority:
         self._post = settings.auth_http_request_method == "post"
         self._choose = choose
         self._timeout = aiohttp.ClientTimeout(
-            total=settings.http_client_request_timeout_ns / limits.SECOND,
-            sock_connect=settings.http_client_connect_timeout_ns / limits.SECOND,
+            total=settings.http_client_request_timeout_ns / SECOND,
+            sock_connect=settings.http_client_connect_timeout_ns / SECOND,
         )
         # as nsqd: its own authorities stand in for the system's
         self._tls = ssl.create_default_context(cafile=settings.tls_root_ca_file or None)

@@ -16,8 +16,9 @@ from broker.protocols.nsq.session cimport (
 from broker.protocols.nsq.wire cimport (
     FRAME_RESPONSE, OP_DPUB, OP_MPUB, OP_PUB, OP_SUB, WRONG_SIZE, op_t)
 
-from broker import errors, limits
-from broker.errors import go_quote, nsq_text
+from broker.protocols.nsq import errors, limits
+from broker.base.gotext import go_quote
+from broker.protocols.nsq.errors import nsq_text
 from broker.protocols.nsq.auth import Peer
 
 

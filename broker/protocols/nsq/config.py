@@ -1,17 +1,14 @@
-"""Keys of [nsq] about watching it: latency percentiles, statsd, where the server stands."""
+"""The section [nsq]."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
 
 from broker.base import settings as kinds
-from broker import limits
-
-if TYPE_CHECKING:
-    from broker.base.settings import Address
-
-T = TypeVar("T")
+from broker.base.settings import Address
+from broker.base.units import DURATION_MAX, PORT_MAX
+from broker.protocols.nsq import limits
+from broker.protocols.nsq.lookup.config import peers
 
 EXPERIMENTS = (limits.NSQ_TOPOLOGY,)
 
@@ -60,29 +57,83 @@ def experiments() -> kinds.Kind[tuple[str, ...]]:
     return kinds.Kind(read, _items)
 
 
-def _setting(kind: kinds.Kind[Any], default: T) -> T:
-    return field(default=default, metadata={"kind": kind})
-
-
 @dataclass(frozen=True)
 class NsqWatching:
     """The part of [nsq] that says what can be seen of it from outside."""
 
-    topology_region: str = _setting(kinds.text(), "")
-    topology_zone: str = _setting(kinds.text(), "")
-    enable_experiment: tuple[str, ...] = _setting(experiments(), ())
-    e2e_processing_latency_percentiles: tuple[float, ...] = _setting(percentiles(), ())
-    e2e_processing_latency_window_time_ns: int = _setting(
-        kinds.duration(limits.NSQ_LATENCY_WINDOW_MIN, limits.DURATION_MAX),
+    topology_region: str = kinds.setting(kinds.text(), "")
+    topology_zone: str = kinds.setting(kinds.text(), "")
+    enable_experiment: tuple[str, ...] = kinds.setting(experiments(), ())
+    e2e_processing_latency_percentiles: tuple[float, ...] = kinds.setting(percentiles(), ())
+    e2e_processing_latency_window_time_ns: int = kinds.setting(
+        kinds.duration(limits.NSQ_LATENCY_WINDOW_MIN, DURATION_MAX),
         limits.NSQ_LATENCY_WINDOW,
     )
-    statsd_address: Address | None = _setting(kinds.address(), None)
-    statsd_prefix: str = _setting(kinds.text(), "nsq.%s")
-    statsd_interval_ns: int = _setting(
-        kinds.duration(limits.STATSD_INTERVAL_MIN, limits.DURATION_MAX), limits.STATSD_INTERVAL
+    statsd_address: Address | None = kinds.setting(kinds.address(), None)
+    statsd_prefix: str = kinds.setting(kinds.text(), "nsq.%s")
+    statsd_interval_ns: int = kinds.setting(
+        kinds.duration(limits.STATSD_INTERVAL_MIN, DURATION_MAX), limits.STATSD_INTERVAL
     )
-    statsd_mem_stats: bool = _setting(kinds.flag(), True)
-    statsd_udp_packet_size: int = _setting(
+    statsd_mem_stats: bool = kinds.setting(kinds.flag(), True)
+    statsd_udp_packet_size: int = kinds.setting(
         kinds.size(limits.STATSD_PACKET_MIN, limits.STATSD_PACKET_MAX), limits.STATSD_PACKET
     )
-    statsd_exclude_ephemeral: bool = _setting(kinds.flag(), False)
+    statsd_exclude_ephemeral: bool = kinds.setting(kinds.flag(), False)
+
+
+@dataclass(frozen=True)
+class NsqConfig(NsqWatching):
+    """[nsq]: the doors for NSQ clients."""
+
+    listen: Address | None = kinds.listen_setting(limits.NSQ_PORT)
+    http: Address | None = kinds.listen_setting(limits.NSQ_HTTP_PORT)
+    https: Address | None = kinds.setting(kinds.address(), None)
+    broadcast_address: str = kinds.setting(kinds.text(), "")  # empty: the host's name
+    broadcast_tcp_port: int = kinds.count_setting(0, 0, PORT_MAX)  # 0: the door's, here and below
+    broadcast_http_port: int = kinds.count_setting(0, 0, PORT_MAX)
+    nsqlookupd_tcp_addresses: tuple[str, ...] = kinds.setting(peers(), ())
+    node_id: int = kinds.count_setting(
+        -1, -1, limits.NSQ_NODE_ID_MAX
+    )  # -1: made from the host's name
+    msg_timeout_ns: int = kinds.duration_setting(limits.NSQ_MSG_TIMEOUT)
+    max_msg_timeout_ns: int = kinds.duration_setting(limits.NSQ_MAX_MSG_TIMEOUT)
+    max_req_timeout_ns: int = kinds.duration_setting(limits.NSQ_MAX_REQ_TIMEOUT)
+    max_defer_ns: int = kinds.duration_setting(
+        limits.NSQ_MAX_DEFER, off=True
+    )  # 0: as max_req_timeout
+    max_msg_size: int = kinds.message_size_setting(limits.NSQ_MAX_MSG_SIZE)
+    max_body_size: int = kinds.message_size_setting(limits.NSQ_MAX_BODY_SIZE)
+    max_heartbeat_interval_ns: int = kinds.duration_setting(
+        limits.NSQ_MAX_HEARTBEAT_INTERVAL, limits.NSQ_HEARTBEAT_INTERVAL_MIN
+    )
+    max_rdy_count: int = kinds.count_setting(
+        limits.NSQ_MAX_RDY_COUNT, 1, limits.NSQ_RDY_COUNT_CEILING
+    )
+    max_output_buffer_size: int = kinds.size_setting(
+        limits.NSQ_MAX_OUTPUT_BUFFER_SIZE,
+        limits.NSQ_OUTPUT_BUFFER_SIZE_MIN,
+        limits.NSQ_OUTPUT_BUFFER_SIZE_CEILING,
+    )
+    max_output_buffer_timeout_ns: int = kinds.duration_setting(limits.NSQ_MAX_OUTPUT_BUFFER_TIMEOUT)
+    min_output_buffer_timeout_ns: int = kinds.duration_setting(limits.NSQ_MIN_OUTPUT_BUFFER_TIMEOUT)
+    output_buffer_timeout_ns: int = kinds.duration_setting(limits.NSQ_OUTPUT_BUFFER_TIMEOUT)
+    max_channel_consumers: int = kinds.count_setting(limits.NSQ_MAX_CHANNEL_CONSUMERS, 0)
+    max_deflate_level: int = kinds.count_setting(
+        limits.NSQ_MAX_DEFLATE_LEVEL, 1, limits.NSQ_DEFLATE_LEVEL_CEILING
+    )
+    requeue_on_close: bool = kinds.setting(kinds.flag(), True)
+    debug_peers: str = kinds.setting(kinds.choice("local", "all", "none"), "local")
+    tls_cert: str = kinds.setting(kinds.text(), "")
+    tls_key: str = kinds.setting(kinds.text(), "")
+    tls_root_ca_file: str = kinds.setting(kinds.text(), "")
+    tls_client_auth_policy: str = kinds.setting(kinds.choice("", "require", "require-verify"), "")
+    tls_required: str = kinds.setting(kinds.choice("false", "true", "tcp-https"), "false")
+    tls_min_version: str = kinds.setting(
+        kinds.choice("tls1.0", "tls1.1", "tls1.2", "tls1.3"), "tls1.2"
+    )
+    snappy: bool = kinds.setting(kinds.flag(), True)
+    deflate: bool = kinds.setting(kinds.flag(), True)
+    auth_http_addresses: tuple[str, ...] = kinds.setting(kinds.texts(kinds.check_http), ())
+    auth_http_request_method: str = kinds.setting(kinds.choice("get", "post"), "get")
+    http_client_connect_timeout_ns: int = kinds.duration_setting(limits.NSQ_AUTH_CONNECT_TIMEOUT)
+    http_client_request_timeout_ns: int = kinds.duration_setting(limits.NSQ_AUTH_REQUEST_TIMEOUT)

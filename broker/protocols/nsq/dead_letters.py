@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
 
-from broker import limits
-from broker.protocols.access import WRITE
+from broker.engine import limits as engine_limits
 from broker.engine.cursor.deadletter import DeadLetters
+from broker.protocols.access import WRITE
 from broker.protocols.nsq.channels import is_channel
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
@@ -66,7 +66,7 @@ class Origin(NamedTuple):
 def default_target(topic: str) -> str:
     """The topic that dead letters of a topic go to: its name and a suffix, kept short enough."""
     base = topic.partition("#")[0]
-    room = limits.NSQ_NAME_MAX - len(SUFFIX)
+    room = engine_limits.TOPIC_NAME_MAX - len(SUFFIX)
     if len(base) > room:
         mark = f"-{zlib.crc32(base.encode()):08x}"
         base = base[: room - len(mark)] + mark
@@ -198,7 +198,7 @@ def _load(log: Log) -> dict[str, Policy]:
         return {
             str(name): Policy(int(entry["max_attempts"]), str(entry["topic"]))
             for name, entry in page["channels"].items()
-            if name in log.cursors and 0 <= entry["max_attempts"] <= limits.NSQ_ATTEMPTS_MAX
+            if name in log.cursors and 0 <= entry["max_attempts"] <= engine_limits.ATTEMPTS_MAX
         }
     except FileNotFoundError:
         return {}

@@ -2,11 +2,11 @@
 
 from typing import final
 
-from broker.protocols.access import Access
 from broker.engine.engine import Engine
-from broker.runtime.turn import Turn
+from broker.protocols.access import Access
 from broker.protocols.nsq.auth import Authority
 from broker.protocols.nsq.session import NsqSession
+from broker.runtime.turn import Turn
 
 @final
 class NsqFace:

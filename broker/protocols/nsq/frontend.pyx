@@ -13,7 +13,7 @@ from broker.engine.log.segment cimport record_size
 from broker.runtime.turn cimport Turn
 from broker.protocols.nsq.wire cimport name_is_ephemeral, op_t, tw_load_be32
 
-from broker import errors, limits
+from broker.protocols.nsq import errors, limits
 from broker.engine.log.files import QuarantinedError
 from broker.protocols.nsq.identify import Refused
 from broker.protocols.nsq.wire import is_ephemeral

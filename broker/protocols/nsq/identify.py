@@ -13,8 +13,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from broker import errors, limits
-from broker.errors import WireError, nsq_text
+from broker.base.errors import WireError
+from broker.base.units import MS
+from broker.protocols.nsq import errors, limits
+from broker.protocols.nsq.errors import nsq_text
 
 
 class IdentifySettings(Protocol):
@@ -143,9 +145,9 @@ def _chosen(what: str, asked: int, default_ns: int, low_ns: int, high_ns: int) -
         return default_ns
     if asked == -1:
         return 0
-    if not low_ns <= asked * limits.MS <= high_ns:
+    if not low_ns <= asked * MS <= high_ns:
         raise Refused(errors.NSQ_IDENTIFY_VALUE, what=what, number=asked)
-    return asked * limits.MS
+    return asked * MS
 
 
 def _buffer_size(asked: int, current: int, config: IdentifySettings) -> int:
@@ -216,9 +218,7 @@ class Identity:
         if not 0 <= rate <= limits.NSQ_SAMPLE_RATE_MAX:
             raise Refused(errors.NSQ_IDENTIFY_VALUE, what="sample rate", number=rate)
         wait = asked.get("msg_timeout", 0)
-        if wait and not (
-            limits.NSQ_MSG_TIMEOUT_MIN <= wait * limits.MS <= config.max_msg_timeout_ns
-        ):
+        if wait and not (limits.NSQ_MSG_TIMEOUT_MIN <= wait * MS <= config.max_msg_timeout_ns):
             raise Refused(errors.NSQ_IDENTIFY_VALUE, what="msg timeout", number=wait)
         return cls(
             client_id=asked.get("client_id", ""),
@@ -230,7 +230,7 @@ class Identity:
             heartbeat_interval_ns=heartbeat_ns,
             output_buffer_size=size,
             output_buffer_timeout_ns=0 if asked.get("output_buffer_size") == -1 else flush_ns,
-            msg_timeout_ns=wait * limits.MS if wait else now.wait_ns(config),
+            msg_timeout_ns=wait * MS if wait else now.wait_ns(config),
             sample_rate=rate,
             tls_v1=asked.get("tls_v1", False),
             snappy=asked.get("snappy", False),
@@ -282,8 +282,8 @@ class Identity:
             {
                 "max_rdy_count": config.max_rdy_count,
                 "version": limits.NSQ_VERSION,
-                "max_msg_timeout": config.max_msg_timeout_ns // limits.MS,
-                "msg_timeout": self.wait_ns(config) // limits.MS,
+                "max_msg_timeout": config.max_msg_timeout_ns // MS,
+                "msg_timeout": self.wait_ns(config) // MS,
                 "tls_v1": offer.tls,
                 "deflate": offer.packing == "deflate",
                 "deflate_level": self.level(config),
@@ -292,7 +292,7 @@ class Identity:
                 "sample_rate": self.sample_rate,
                 "auth_required": auth_required,
                 "output_buffer_size": self.output_buffer_size,
-                "output_buffer_timeout": self.flush_ns(config) // limits.MS,
+                "output_buffer_timeout": self.flush_ns(config) // MS,
                 "topology_region": config.topology_region,
                 "topology_zone": config.topology_zone,
             }

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Protocol, cast
 
-from broker import limits
-from broker.protocols.access import Access
+from broker.base.units import SECOND
+from broker.net import limits as net_limits
 from broker.net.listener import Door
 from broker.net.tls import Certificates, TlsFiles
+from broker.protocols.access import Access
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.auth import Authority, AuthSettings
 from broker.protocols.nsq.dead_letters import Policies
 from broker.protocols.nsq.frontend import NsqFace
@@ -108,13 +110,13 @@ class NsqDoor(Door):
     def new_session(self) -> NsqSession:
         return NsqSession(self.face)
 
-    async def drain(self, grace_ns: int = limits.CLOSE_GRACE) -> None:
+    async def drain(self, grace_ns: int = net_limits.CLOSE_GRACE) -> None:
         """Stop accepting and reading; end each connection once its publishes are answered."""
         await self.close()
         for session in list(self.face.sessions):
             session.drain()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._emptied.wait(), grace_ns / limits.SECOND)
+            await asyncio.wait_for(self._emptied.wait(), grace_ns / SECOND)
         await super().drain(grace_ns)
         if self.authority is not None:
             await self.authority.close()

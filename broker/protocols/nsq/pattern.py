@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from broker import limits
+from broker.protocols.nsq import limits
 
 Chars = frozenset[str]
 

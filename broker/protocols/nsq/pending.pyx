@@ -19,7 +19,7 @@ from broker.engine.log.log cimport Log
 from broker.runtime.outbuf cimport OutBuf, out_commit, out_reserve
 from broker.protocols.nsq.wire cimport OP_MPUB
 
-from broker import errors
+from broker.protocols.nsq import errors
 
 cdef enum:
     RING_MIN = 8

@@ -6,7 +6,7 @@ from broker.protocols.nsq.refusal cimport unread
 from broker.protocols.nsq.session cimport NsqSession
 from broker.protocols.nsq.wire cimport FRAME_RESPONSE
 
-from broker import limits
+from broker.protocols.nsq import limits
 
 cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
 

@@ -32,8 +32,9 @@ from broker.protocols.nsq.wire cimport (
     scan_t,
 )
 
-from broker import errors
-from broker.errors import go_quote, nsq_text
+from broker.protocols.nsq import errors
+from broker.base.gotext import go_quote
+from broker.protocols.nsq.errors import nsq_text
 
 cdef enum:
     MS = 1000000        # nanoseconds

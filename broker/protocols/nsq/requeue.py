@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker import limits
-from broker.protocols.access import WRITE
+from broker.base.units import SECOND
 from broker.engine.cursor.deadletter import ADDRESSED
-from broker.engine.log.publish import append, outcome, settled
 from broker.engine.cursor.local import Taker
+from broker.engine.log.publish import append, outcome, settled
+from broker.protocols.access import WRITE
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.channels import channel_of
 from broker.protocols.nsq.dead_letters import origin_of
 
@@ -35,7 +36,7 @@ async def give_back(topics: Topics, cursor: Cursor, most: int, *, to_topic: bool
     Each is appended to its topic, for its channel alone unless `to_topic`, and finished when the
     topic's log has answered for it: an end in between makes two of it, and the rest stays.
     """
-    taker = Taker(cursor, 0, *[limits.REQUEUE_ACK_WAIT / limits.SECOND] * 2)
+    taker = Taker(cursor, 0, *[limits.REQUEUE_ACK_WAIT / SECOND] * 2)
     taker.heads = []
     arrived = asyncio.Event()
     taker.arrived = arrived.set
@@ -78,7 +79,7 @@ async def _some(taker: Taker, arrived: asyncio.Event) -> None:
     arrived.clear()
     if not taker.records and taker.cursor.depth:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(arrived.wait(), limits.REQUEUE_SILENCE / limits.SECOND)
+            await asyncio.wait_for(arrived.wait(), limits.REQUEUE_SILENCE / SECOND)
 
 
 def _home(topics: Topics, origin: Origin, *, to_topic: bool) -> Log | None:

@@ -3,11 +3,11 @@
 from typing import Any, final
 
 from broker.engine.cursor.cursor import Cursor
-from broker.runtime.interfaces import Session
 from broker.protocols.nsq.auth import Grant
+from broker.protocols.nsq.authorization import Warrant
 from broker.protocols.nsq.frontend import NsqFace
 from broker.protocols.nsq.identify import Identity
-from broker.protocols.nsq.authorization import Warrant
+from broker.runtime.interfaces import Session
 
 @final
 class NsqSession(Session):

@@ -30,8 +30,8 @@ from broker.protocols.nsq.wire cimport (
     OP_IDENTIFY, OP_MPUB, OP_NOP, OP_PUB, OP_RDY, OP_REQ, OP_SUB, OP_TOUCH, OP_UNKNOWN, STAGE_LINE,
     WRONG_LINE, WRONG_SIZE, op_t, put_frame_head, put_message, scan, tw_load_be32)
 
-from broker import errors, limits
-from broker.errors import nsq_text
+from broker.protocols.nsq import errors, limits
+from broker.protocols.nsq.errors import nsq_text
 from broker.protocols.nsq.identify import Identity, Refused
 
 LOG = logging.getLogger('broker.nsq')

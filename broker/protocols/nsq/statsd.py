@@ -12,8 +12,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker import limits
 from broker.base.logs import fields
+from broker.base.units import SECOND
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.http import stats
 from broker.protocols.nsq.wire import is_ephemeral
 
@@ -155,8 +156,8 @@ class Statsd:
 
     async def run(self) -> None:
         """For ever."""
-        interval = self.config.statsd_interval_ns / limits.SECOND
-        spread = max(0.0, interval - limits.STATSD_QUIET / limits.SECOND)
+        interval = self.config.statsd_interval_ns / SECOND
+        spread = max(0.0, interval - limits.STATSD_QUIET / SECOND)
         while True:
             await self.sleep(interval - spread)
             try:
@@ -170,7 +171,7 @@ class Statsd:
         loop = asyncio.get_running_loop()
         opening = loop.create_datagram_endpoint(_Silent, remote_addr=(host or "localhost", port))
         try:
-            transport, _ = await asyncio.wait_for(opening, limits.STATSD_DIAL / limits.SECOND)
+            transport, _ = await asyncio.wait_for(opening, limits.STATSD_DIAL / SECOND)
         except (OSError, TimeoutError) as problem:
             extra = fields(address=f"{host}:{port}", reason=str(problem) or "timed out")
             LOG.error("statsd cannot be reached", extra=extra)

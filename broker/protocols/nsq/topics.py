@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from broker import errors
 from broker.protocols.access import APART, READ, WRITE
+from broker.protocols.nsq import errors
 from broker.protocols.nsq.wire import is_ephemeral
 
 if TYPE_CHECKING:
-    from broker.protocols.access import Access
     from broker.engine.engine import Engine
     from broker.engine.log.log import Log
+    from broker.protocols.access import Access
 
 
 class Topics:

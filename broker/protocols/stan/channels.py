@@ -6,8 +6,8 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from broker.protocols.stan import errors
 from broker.protocols.access import APART, FACE
+from broker.protocols.stan import errors
 from broker.protocols.stan.config import covers
 from broker.protocols.stan.publish import Channel, RefusedError
 

@@ -13,8 +13,8 @@ import secrets
 import string
 from typing import TYPE_CHECKING
 
-from broker.protocols.stan import errors
-from broker import limits
+from broker.base.units import SECOND
+from broker.protocols.stan import errors, limits
 from broker.protocols.stan.config import is_speakable
 from broker.protocols.stan.publish import Client, RefusedError
 from broker.protocols.stan.store import ClientRecord
@@ -153,7 +153,7 @@ class Clients:
         return ""
 
     def _beat_later(self, client: Client, share: float = 1.0) -> None:
-        delay = share * self.settings.hb_interval_ns / limits.SECOND
+        delay = share * self.settings.hb_interval_ns / SECOND
         client.timer = asyncio.get_running_loop().call_later(delay, self._beat, client)
 
     def _beat(self, client: Client) -> None:
@@ -178,7 +178,7 @@ class Clients:
         subject = f"{self.inbox}.{self._count}".encode()
 
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout_ns / limits.SECOND, self._answer, subject, False)
+        timer = loop.call_later(timeout_ns / SECOND, self._answer, subject, False)
         self._asked[subject] = (timer, told)
         if self.service.publish(client.hb_inbox.encode(), b"", subject) == 0:
             self._answer(subject, False)

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass, fields
 from typing import Final, Literal
 
-from broker import limits
+from broker.protocols.nats import limits as nats_limits
+from broker.protocols.stan import limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +109,14 @@ _WORD: Final = re.compile(r"[^\x00-\x20]*")
 def is_speakable(inbox: str) -> bool:
     """Whether messages can be sent there: NATS has no way to write a subject with white space."""
     return _WORD.fullmatch(inbox) is not None and (
-        len(inbox.encode()) <= limits.NATS_MAX_CONTROL_LINE
+        len(inbox.encode()) <= nats_limits.NATS_MAX_CONTROL_LINE
     )
 
 
 def is_valid_channel(name: str, *, wildcards: bool = False) -> bool:
     """Whether a channel may be called so: tokens that are not empty, no `/`, no wildcards."""
     tokens = name.split(".")
-    if "" in tokens or "/" in name or len(name.encode()) > limits.NATS_MAX_CONTROL_LINE:
+    if "" in tokens or "/" in name or len(name.encode()) > nats_limits.NATS_MAX_CONTROL_LINE:
         return False
     if not wildcards:
         return "*" not in name and ">" not in name

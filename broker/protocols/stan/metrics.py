@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from broker import limits
+from broker.base.units import COUNT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ class StanFacts:
 
 def stan_facts(pages: StreamingPages) -> StanFacts:
     """As things stand; to be called on the loop's thread."""
-    listed = pages.channelsz(0, limits.COUNT_MAX, with_subs=True)
+    listed = pages.channelsz(0, COUNT_MAX, with_subs=True)
     return StanFacts(pages.serverz(), listed.get("channels", []))
 
 

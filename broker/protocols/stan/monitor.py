@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiohttp import web
 
-from broker.protocols.nats.monitoring import errors as errors_monitor
-from broker import limits
+from broker.protocols.nats.monitoring import errors
 from broker.protocols.nats.monitoring.http import json_answer
 from broker.protocols.nats.monitoring.text import encode, filled, rfc3339, uptime
+from broker.protocols.stan import limits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -118,7 +118,7 @@ class StreamingPages:
     def service(self) -> ServiceView:
         """What is shown."""
         if self.found is None:
-            raise web.HTTPServiceUnavailable(text=errors_monitor.NO_STREAMING)
+            raise web.HTTPServiceUnavailable(text=errors.NO_STREAMING)
         return self.found
 
     def handlers(self) -> dict[str, Handler]:
@@ -150,7 +150,7 @@ class StreamingPages:
         if name:
             client = self.service.clients.get(name)
             if client is None:
-                return _not_found(errors_monitor.NO_CLIENT.format(name))
+                return _not_found(errors.NO_CLIENT.format(name))
             return json_answer(request, encode(self.client(client, with_subs=with_subs)))
         return json_answer(request, encode(self.clientsz(*_page(request), with_subs=with_subs)))
 
@@ -160,7 +160,7 @@ class StreamingPages:
         if name:
             channel = self.service.channels.get(name)
             if channel is None:
-                return _not_found(errors_monitor.NO_CHANNEL.format(name))
+                return _not_found(errors.NO_CHANNEL.format(name))
             return json_answer(request, encode(self.channel(channel, with_subs=with_subs)))
         return json_answer(request, encode(self.channelsz(*_page(request), with_subs=with_subs)))
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.protocols.access import APART, FACE
-from broker.engine.log.files import CURSOR_SUFFIX, CURSORS, MetaError, escape, load_meta, save_meta
 from broker.base.durable import sync_path
+from broker.engine.log.files import CURSOR_SUFFIX, CURSORS, MetaError, escape, load_meta, save_meta
+from broker.protocols.access import APART, FACE
 from broker.protocols.stan.subscriptions import CURSOR_PREFIX
 
 if TYPE_CHECKING:

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
-from broker.protocols.access import Access
 from broker.engine.cursor.cursor import Cursor
 from broker.engine.engine import Engine
 from broker.engine.log.log import Log
-from broker.routing.router import Router
-from broker.runtime.interfaces import Session, Sink
+from broker.protocols.access import Access
 from broker.protocols.nats.accounts.account import Account
 from broker.protocols.stan.config import ChannelLimits
 from broker.protocols.stan.store import SubRecord
+from broker.routing.router import Router
+from broker.runtime.interfaces import Session, Sink
 
 KINDS: tuple[str, ...]
 

@@ -17,7 +17,8 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from collections import namedtuple
 
 from broker.protocols.stan import errors
-from broker import limits
+from broker.base.units import SECOND
+from broker.protocols.stan import limits
 from broker.protocols.access cimport Access
 from broker.engine.cursor.cursor cimport CHOICE_LEAST, Cursor
 from broker.engine.engine cimport Engine
@@ -522,7 +523,7 @@ cdef class Subscription(Sink):
         client.subscriptions.add(self)
         self.ack_sub = self.service.router.add(
             self, ack_inbox, <size_t>len(ack_inbox), NULL, 0, b'', 0)
-        self.consumer.ack_wait_ns = self.record.ack_wait * <int64_t>limits.SECOND
+        self.consumer.ack_wait_ns = self.record.ack_wait * <int64_t>SECOND
         self.consumer.ack_wait_max_ns = FOREVER_NS
         self.consumer.sample = 0
         self.consumer.nearness = 0

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from broker.protocols.stan import errors
-from broker import limits
 from broker.protocols.access import READ
+from broker.protocols.stan import errors, limits
 from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.channels import reason_of
 from broker.protocols.stan.config import is_valid_channel
@@ -22,12 +21,12 @@ from broker.protocols.stan.subscriptions import TimeWantedError, Wish, check
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.runtime.interfaces import Session
     from broker.protocols.stan.channels import Channels
     from broker.protocols.stan.clients import Clients
     from broker.protocols.stan.publish import Request, Service, Subscription
     from broker.protocols.stan.store import Done
     from broker.protocols.stan.subscriptions import Subscriptions
+    from broker.runtime.interfaces import Session
 
 log = logging.getLogger("broker.stan")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from broker.base import settings as kinds
-from broker import limits
-from broker.base.settings import SyncPolicy
+from broker.base.units import COUNT_MAX, DURATION_MAX, MS
+from broker.engine.config import SyncPolicy, sync_policy
+from broker.engine.names import check_pattern
+from broker.protocols.stan import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,24 +19,20 @@ T = TypeVar("T")
 _SUBJECT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 
 
-def _setting(kind: kinds.Kind[Any], default: T) -> T:
-    return field(default=default, metadata={"kind": kind})
-
-
 def _count(default: T) -> T:
-    return _setting(kinds.number(0, limits.COUNT_MAX), default)
+    return kinds.setting(kinds.number(0, COUNT_MAX), default)
 
 
 def _size(default: T) -> T:
-    return _setting(kinds.size(0, limits.COUNT_MAX), default)
+    return kinds.setting(kinds.size(0, COUNT_MAX), default)
 
 
 def _age(default: T) -> T:
-    return _setting(kinds.duration(limits.MS, limits.DURATION_MAX, off=True), default)
+    return kinds.setting(kinds.duration(MS, DURATION_MAX, off=True), default)
 
 
 def _pause(default: int) -> int:
-    return _setting(kinds.duration(limits.MS, limits.DURATION_MAX), default)
+    return kinds.setting(kinds.duration(MS, DURATION_MAX), default)
 
 
 def check_subject(name: str) -> None:
@@ -45,7 +43,7 @@ def check_subject(name: str) -> None:
 
 def check_channels(pattern: str) -> None:
     """Refuse what matches no channel."""
-    kinds.check_pattern(pattern)
+    check_pattern(pattern)
     if "/" in pattern or any(
         word not in ("*", ">") and re.search(r"[*>]", word) for word in pattern.split(".")
     ):
@@ -56,7 +54,7 @@ def check_channels(pattern: str) -> None:
 class StanChannelConfig:
     """[[stan.channel]]: what differs for the channels that a pattern matches; None = inherited."""
 
-    pattern: str = _setting(kinds.text(check_channels), "")
+    pattern: str = kinds.setting(kinds.text(check_channels), "")
     max_subs: int | None = _count(None)
     max_msgs: int | None = _count(None)
     max_bytes: int | None = _size(None)
@@ -68,23 +66,23 @@ class StanChannelConfig:
 class StanConfig:
     """[stan]: the service for NATS Streaming clients."""
 
-    enabled: bool = _setting(kinds.flag(), False)
-    cluster_id: str = _setting(kinds.text(check_subject), "test-cluster")
-    discover_prefix: str = _setting(kinds.text(check_subject), "_STAN.discover")
-    account: str = _setting(kinds.text(), "$G")
-    store: str = _setting(kinds.choice("file", "memory"), "file")
-    sync: SyncPolicy = _setting(kinds.sync(), SyncPolicy("always"))
+    enabled: bool = kinds.setting(kinds.flag(), False)
+    cluster_id: str = kinds.setting(kinds.text(check_subject), "test-cluster")
+    discover_prefix: str = kinds.setting(kinds.text(check_subject), "_STAN.discover")
+    account: str = kinds.setting(kinds.text(), "$G")
+    store: str = kinds.setting(kinds.choice("file", "memory"), "file")
+    sync: SyncPolicy = kinds.setting(sync_policy(), SyncPolicy("always"))
     hb_interval_ns: int = _pause(limits.STAN_HEARTBEAT_INTERVAL)
     hb_timeout_ns: int = _pause(limits.STAN_HEARTBEAT_TIMEOUT)
     hb_fail_count: int = _count(limits.STAN_HEARTBEAT_FAILURES)
-    replace_durable: bool = _setting(kinds.flag(), False)
+    replace_durable: bool = kinds.setting(kinds.flag(), False)
     max_channels: int = _count(limits.STAN_MAX_CHANNELS)  # 0 = no limit, here and below
     max_subs: int = _count(limits.STAN_MAX_SUBSCRIPTIONS)
     max_msgs: int = _count(limits.STAN_MAX_MSGS)
     max_bytes: int = _size(limits.STAN_MAX_BYTES)
     max_age_ns: int = _age(0)
     max_inactivity_ns: int = _age(0)
-    adopt_topics: tuple[str, ...] = _setting(kinds.texts(check_channels), ())
+    adopt_topics: tuple[str, ...] = kinds.setting(kinds.texts(check_channels), ())
     channel: tuple[StanChannelConfig, ...] = ()
 
 

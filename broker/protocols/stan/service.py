@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from broker import limits
-from broker.protocols.access import Access
-from broker.server.metrics import metrics_page
-from broker.config.load import Config
-from broker.engine.engine import Engine
-from broker.routing.router import Router
 from broker.base.lockfile import DataLock
+from broker.base.units import COUNT_MAX
+from broker.config.load import Config
+from broker.engine import limits
+from broker.engine.engine import Engine
 from broker.net.listener import Runtime
+from broker.protocols.access import Access
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.stan.clients import random_name
-from broker.protocols.stan.monitor import StreamingPages
 from broker.protocols.stan.config import ChannelLimits, ChannelOverride, StanSettings
+from broker.protocols.stan.monitor import StreamingPages
 from broker.protocols.stan.streaming import Streaming
-from broker.server.engine import LOGS_FOLDER, STAN_FOLDER, broken_log, engine_limits, report
+from broker.routing.router import Router
+from broker.server.engine import LOGS_FOLDER, STAN_FOLDER, broken_log, engine_options, report
+from broker.server.metrics import metrics_page
 from broker.server.topics import sync_words
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ log = logging.getLogger("broker.stan")
 
 # As in the original, what is stored and what is live do not meet, but for the service itself; and
 # what memory may hold is said by the limits of channels alone.
-_UNBRIDGED: Final = {"to_live": False, "from_live": False, "memory_bytes_max": limits.COUNT_MAX}
+_UNBRIDGED: Final = {"to_live": False, "from_live": False, "memory_bytes_max": COUNT_MAX}
 
 
 def stan_settings(config: Config) -> StanSettings:
@@ -85,7 +86,7 @@ class StreamingServer(NatsServer):
             self.runtime.turn,
             router,
             None if folder is None else str(folder / LOGS_FOLDER),
-            engine_limits(Config()) | _UNBRIDGED,
+            engine_options(Config()) | _UNBRIDGED,
             lambda _name: stan.sync,
             report,
         )

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from broker import limits
-from broker.engine.log.files import META
 from broker.base.durable import make_folder, sync_path
+from broker.engine.log.files import META
+from broker.protocols.stan import limits
 
 if TYPE_CHECKING:
     from broker.engine.log.log import Log

@@ -8,21 +8,21 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.protocols.stan import errors
-from broker import limits
+from broker.base.units import MS, SECOND
 from broker.protocols.access import FACE
+from broker.protocols.stan import errors, limits
 from broker.protocols.stan.channels import Channels
 from broker.protocols.stan.clients import Clients, random_name
-from broker.protocols.stan.requests import Requests, Subjects
 from broker.protocols.stan.publish import KINDS, RefusedError, Service
+from broker.protocols.stan.requests import Requests, Subjects
 from broker.protocols.stan.store import Store
 from broker.protocols.stan.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broker.protocols.access import Access
     from broker.engine.engine import Engine
+    from broker.protocols.access import Access
     from broker.protocols.nats.server import NatsServer
     from broker.protocols.stan.config import StanSettings
     from broker.protocols.stan.publish import Channel, Client, Request
@@ -148,12 +148,12 @@ class Streaming:
         self._look_for_account()
         for channel in self._some_channels():
             inactive_ns = channel.limits.max_inactivity_ns
-            pause = min(pause, max(inactive_ns // 4, limits.MS))
+            pause = min(pause, max(inactive_ns // 4, MS))
             if self._is_used(channel):
                 channel.active = loop.time()
-            elif (loop.time() - channel.active) * limits.SECOND >= inactive_ns:
+            elif (loop.time() - channel.active) * SECOND >= inactive_ns:
                 self._delete(channel)
-        self._timer = loop.call_later(pause / limits.SECOND, self.keep_house)
+        self._timer = loop.call_later(pause / SECOND, self.keep_house)
 
     def _look_for_account(self) -> None:
         """A reload can take the account away: nobody reaches the service any more, who sees it?"""

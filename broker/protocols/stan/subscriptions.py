@@ -13,10 +13,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from broker.protocols.stan import errors
-from broker.engine.log.files import escape
-from broker.engine.cursor.rewind import TimeSearch
 from broker.base.logs import fields
+from broker.engine.cursor.rewind import TimeSearch
+from broker.engine.log.files import escape
+from broker.protocols.stan import errors
 from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.clients import random_name
 from broker.protocols.stan.config import is_speakable

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from broker.spark.archive import layout
+from broker.spark.archive.manifest import DataFile, Range
+from broker.spark.archive.write import PartFile, unlink_all
 from broker.spark.jobs.errors import NOT_SAME, TWICE, JobError
 from broker.spark.jobs.limits import MERGE_ROWS
-from broker.spark.archive import layout
-from broker.spark.archive.write import PartFile, unlink_all
-from broker.spark.archive.manifest import DataFile, Range
 
 
 @dataclass(frozen=True, slots=True)

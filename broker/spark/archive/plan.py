@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.spark.archive.manifest import Change, Gap, Mark, Range, State
 from broker.spark.jobs.errors import (
     DATA_LOSS,
     LOST_DELETED,
@@ -19,11 +20,10 @@ from broker.spark.jobs.errors import (
     LOST_TRIMMED,
     JobError,
 )
-from broker.spark.source.admission import admit_records
-from broker.spark.archive.manifest import Change, Gap, Mark, Range, State
 from broker.spark.offsets import Mark as Seq
 from broker.spark.offsets import Offsets, Place
 from broker.spark.options import Splitting, Wanted
+from broker.spark.source.admission import admit_records
 from broker.spark.source.planning import Slice, plan
 from broker.spark.topics import Entry, Survey
 

@@ -17,10 +17,10 @@ from broker.client.bulk.connection import Connection
 from broker.client.bulk.encode import blocks
 from broker.client.bulk.errors import BulkError
 from broker.client.bulk.options import Options
-from broker.spark.jobs.errors import JobError
-from broker.spark.jobs.limits import MERGE_ROWS
 from broker.spark.archive.compact import merge
 from broker.spark.archive.replay import Part, Wish, subject_pattern
+from broker.spark.jobs.errors import JobError
+from broker.spark.jobs.limits import MERGE_ROWS
 
 HEADER: Final = "Twinwire-Replay-Of"
 _COLUMNS: Final = ("offset", "timestamp", "subject", "value", "headers")

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.spark.jobs.errors import NEEDS_CHECKPOINT, JobError
 from broker.spark.jobs.command import Job, await_query, pair_of, read_stream, session
+from broker.spark.jobs.errors import NEEDS_CHECKPOINT, JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

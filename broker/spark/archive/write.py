@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from broker.base.durable import sync_path
 from broker.client.bulk.arrow import SCHEMA, batches_of
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import (
@@ -31,10 +32,9 @@ from broker.client.bulk.errors import (
 )
 from broker.client.bulk.options import Options
 from broker.client.bulk.reading import Piece, checked, frames
-from broker.base.durable import sync_path
-from broker.spark.jobs.limits import OPEN_HOURS, ROW_GROUP_BYTES, ROW_GROUP_ROWS, ZSTD_LEVEL
 from broker.spark.archive import layout
 from broker.spark.archive.manifest import DataFile, Gap, Range
+from broker.spark.jobs.limits import OPEN_HOURS, ROW_GROUP_BYTES, ROW_GROUP_ROWS, ZSTD_LEVEL
 
 COLUMNS: Final = (
     "partition", "offset", "timestamp", "subject", "key", "value", "headers", "notBefore",

@@ -24,6 +24,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from broker.client.bulk.errors import Refused, Unauthorized
+from broker.spark.archive import layout, table
+from broker.spark.archive import plan as planned
+from broker.spark.archive.manifest import Change, DataFile, Gap, Manifest, Range, State
+from broker.spark.archive.plan import Batch
+from broker.spark.brokers import Brokers
+from broker.spark.errors import DOWN, BrokerDownError, WrongDoorError
+from broker.spark.jobs.command import (
+    Duration,
+    Job,
+    job_options,
+    run,
+    session,
+)
 from broker.spark.jobs.errors import (
     BROKER_DOWN,
     FAILED_TASK,
@@ -37,25 +50,11 @@ from broker.spark.jobs.errors import (
     WRONG_SIZE,
     JobError,
 )
-from broker.spark.errors import DOWN, BrokerDownError, WrongDoorError
 from broker.spark.jobs.limits import BATCH_RECORDS, BROKER_PATIENCE_S, BROKER_RETRY_S, HOLD_TTL_S
-from broker.spark.limits import PARTITION_RECORDS
-from broker.spark.archive import layout
-from broker.spark.brokers import Brokers
-from broker.spark.archive import plan as planned
-from broker.spark.archive import table as archive_table
-from broker.spark.archive.plan import Batch
-from broker.spark.jobs.command import (
-    Duration,
-    Job,
-    job_options,
-    run,
-    session,
-)
 from broker.spark.jobs.progress import Done, Tell, tell
 from broker.spark.jobs.signals import ends_with_signals
 from broker.spark.jobs.tasks import run_tasks
-from broker.spark.archive.manifest import Change, DataFile, Gap, Manifest, Range, State
+from broker.spark.limits import PARTITION_RECORDS
 from broker.spark.offsets import Mark, Offsets, Place
 from broker.spark.options import Progress, Splitting, Wanted
 from broker.spark.topics import Survey, unseen
@@ -418,7 +417,7 @@ def command(job: Job, folder: str, kind: str, more: tuple[str, ...], **options: 
     --conf, --checkpoint is required, and of the options here only --on-loss and --starting count.
     """
     if kind != "parquet":
-        archive_table.run(job, folder, kind, more, options)
+        table.run(job, folder, kind, more, options)
         return
     archiving = Archiving(
         folder,

@@ -30,6 +30,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import click
 
 from broker.client.bulk.errors import BulkError
+from broker.spark import options as given
+from broker.spark.errors import BrokerDownError, DataLossError, OptionError
+from broker.spark.jobs import shipping
 from broker.spark.jobs.errors import (
     BAD_DURATION,
     BAD_PAIR,
@@ -42,10 +45,7 @@ from broker.spark.jobs.errors import (
     WHICH_TOPICS,
     JobError,
 )
-from broker.spark.errors import BrokerDownError, DataLossError, OptionError
 from broker.spark.jobs.limits import PROGRESS_S
-from broker.spark import options as given
-from broker.spark.jobs import shipping
 from broker.spark.jobs.progress import tell
 from broker.spark.jobs.signals import ends_with_signals, until_started
 from broker.spark.jobs.tasks import is_of_spark, telling_line

@@ -22,15 +22,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from broker.spark.archive import layout
+from broker.spark.archive.manifest import Change, DataFile, Manifest, State
+from broker.spark.jobs.command import Duration, Job, job_options, run, session
 from broker.spark.jobs.errors import FAILED_TASK, JobError
 from broker.spark.jobs.limits import (
-    COMPACT_AFTER_S, COMPACT_GRACE_S, COMPACT_GROUPS, DAY_FILE_BYTES,
+    COMPACT_AFTER_S,
+    COMPACT_GRACE_S,
+    COMPACT_GROUPS,
+    DAY_FILE_BYTES,
 )
-from broker.spark.archive import layout
-from broker.spark.jobs.command import Duration, Job, job_options, run, session
 from broker.spark.jobs.progress import Tell, size, tell
 from broker.spark.jobs.tasks import run_tasks
-from broker.spark.archive.manifest import Change, DataFile, Manifest, State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

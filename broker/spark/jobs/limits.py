@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.limits import MIB
+from broker.base.units import MIB
 
 PROGRESS_S: Final = 1  # so often a streaming query is asked what it has done
 

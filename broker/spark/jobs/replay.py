@@ -23,6 +23,11 @@ import click
 
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import Unauthorized
+from broker.spark.archive import layout
+from broker.spark.archive import replay as planned
+from broker.spark.archive.manifest import Manifest, Range, State, time_us
+from broker.spark.archive.replay import Part, Wish
+from broker.spark.jobs.command import Job, Time, job_options, run, session
 from broker.spark.jobs.errors import (
     BAD_SUBJECT,
     BAD_WHERE,
@@ -36,14 +41,9 @@ from broker.spark.jobs.errors import (
     JobError,
 )
 from broker.spark.jobs.limits import REPLAY_EPOCH_S, REPLAY_PART_RECORDS, REPLAY_RECORDS
-from broker.spark.archive import layout
-from broker.spark.archive import replay as planned
-from broker.spark.jobs.command import Job, Time, job_options, run, session
 from broker.spark.jobs.progress import Done, Tell, tell
-from broker.spark.archive.replay import Part, Wish
 from broker.spark.jobs.signals import ends_with_signals
 from broker.spark.jobs.tasks import run_tasks
-from broker.spark.archive.manifest import Manifest, Range, State, time_us
 from broker.spark.options import is_subject_filter
 
 if TYPE_CHECKING:

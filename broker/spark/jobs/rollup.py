@@ -20,10 +20,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.client.bulk.errors import Unauthorized
-from broker.spark.jobs.errors import MAY_NOT_HOLD, JobError
-from broker.spark.report.errors import SERVERS_OR_ARCHIVE
+from broker.spark.archive.manifest import time_us
+from broker.spark.brokers import Brokers
 from broker.spark.errors import DOWN, BrokerDownError
+from broker.spark.jobs.command import Duration, Job, Time, job_options, run, session
+from broker.spark.jobs.errors import MAY_NOT_HOLD, JobError
 from broker.spark.jobs.limits import HOLD_TTL_S
+from broker.spark.jobs.progress import Tell, tell
+from broker.spark.jobs.signals import ends_with_signals
+from broker.spark.jobs.spread import spread
+from broker.spark.offsets import Place
+from broker.spark.options import Progress
+from broker.spark.report.errors import SERVERS_OR_ARCHIVE
 from broker.spark.report.limits import (
     REPORT_DAYS,
     WINDOW_S,
@@ -31,16 +39,8 @@ from broker.spark.report.limits import (
     WINDOW_S_MIN,
     WINDOW_SETTLED_S,
 )
-from broker.spark.brokers import Brokers
-from broker.spark.rollup import plan as rollup_plan
-from broker.spark.jobs.command import Duration, Job, Time, job_options, run, session
-from broker.spark.jobs.progress import Tell, tell
+from broker.spark.rollup import plan
 from broker.spark.rollup.plan import SECOND_US, Course, aligned
-from broker.spark.jobs.signals import ends_with_signals
-from broker.spark.jobs.spread import spread
-from broker.spark.archive.manifest import time_us
-from broker.spark.offsets import Place
-from broker.spark.options import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,8 +127,8 @@ class Roller:
         args, wanted = self.args, self.job.wanted
         base = self._work()
         if args.archive:
-            return rollup_plan.archived(args.archive, wanted, args.events_topic, base)
-        return rollup_plan.live(self.job.access, wanted, args.events_topic, base)
+            return plan.archived(args.archive, wanted, args.events_topic, base)
+        return plan.live(self.job.access, wanted, args.events_topic, base)
 
     def _work(self) -> Work:
         """What is the same for all tasks."""

@@ -16,7 +16,7 @@ import broker
 
 NAME: Final = "twinwire-code"
 _WANTED: Final = (
-    "__init__.py", "durable.py", "errors*.py", "limits*.py", "client/__init__.py",
+    "__init__.py", "base/*.py", "client/__init__.py",
     "client/bulk/**/*.py", "client/bulk/**/*.so", "spark/**/*.py",
 )  # fmt: skip
 

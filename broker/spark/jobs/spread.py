@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from broker.spark.jobs.errors import BROKER_DOWN, FAILED_TASK, JobError
-from broker.spark.report.limits import TASK_PATIENCE_S, TASK_RETRY_S
 from broker.spark.jobs.tasks import run_tasks
+from broker.spark.report.limits import TASK_PATIENCE_S, TASK_RETRY_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.client.bulk.errors import Unauthorized
+from broker.spark.brokers import Brokers
+from broker.spark.errors import DOWN, BrokerDownError
+from broker.spark.jobs.command import Job, job_options, run, session
 from broker.spark.jobs.errors import WHICH_TOPICS, JobError
+from broker.spark.jobs.progress import Tell, tell
+from broker.spark.jobs.spread import spread
+from broker.spark.offsets import Place
+from broker.spark.options import Splitting, Wanted
 from broker.spark.report.errors import (
     CANNOT_GO_BACK,
     NO_SUCH_GROUP,
@@ -29,14 +36,7 @@ from broker.spark.report.errors import (
     ORIGIN_GONE,
     STILL_COMMITTING,
 )
-from broker.spark.errors import DOWN, BrokerDownError
 from broker.spark.report.limits import REMEMBERED_S, REPORT_GROUPS
-from broker.spark.brokers import Brokers
-from broker.spark.jobs.command import Job, job_options, run, session
-from broker.spark.jobs.progress import Tell, tell
-from broker.spark.jobs.spread import spread
-from broker.spark.offsets import Place
-from broker.spark.options import Splitting, Wanted
 from broker.spark.source.planning import Slice, plan
 from broker.spark.topics import Survey, unseen
 
@@ -125,8 +125,8 @@ class Triage:
         return found
 
     def _works(self, survey: Survey) -> list[Work]:
-        from broker.spark.triage.tasks import Work
         from broker.spark.archive.manifest import Range
+        from broker.spark.triage.tasks import Work
 
         slices = [
             Slice(e.place, e.inc, e.first, e.next, e.server, e.broker, e.record_bytes)

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from broker.spark.jobs.errors import NEEDS_CHECKPOINT, JobError
-from broker.spark.jobs.limits import WINDOWS_PARTITIONS
 from broker.spark.jobs.command import (
     Duration,
     Job,
@@ -24,6 +22,8 @@ from broker.spark.jobs.command import (
     run,
     session,
 )
+from broker.spark.jobs.errors import NEEDS_CHECKPOINT, JobError
+from broker.spark.jobs.limits import WINDOWS_PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.limits import KIB, MIB
+from broker.base.units import KIB, MIB
 
 # --- rollup ----------------------------------------------------------------------------------
 

@@ -8,12 +8,12 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from broker.spark.report.limits import ATTEMPTS_SHOWN, REPORT_HOLES, REPORT_RANKS, REPORT_TOPICS
-from broker.spark.rollup import histogram
 from broker.spark.report import charts, numbers
 from broker.spark.report.charts import Plot, Series
+from broker.spark.report.limits import ATTEMPTS_SHOWN, REPORT_HOLES, REPORT_RANKS, REPORT_TOPICS
 from broker.spark.report.markup import Child, Html, join, tag
 from broker.spark.report.page import page, section, table, tiles
+from broker.spark.rollup import histogram
 
 Row = Mapping[str, Any]
 

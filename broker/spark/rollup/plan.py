@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from broker.spark.report.limits import FILE_BYTES_PER_TASK, FILES_PER_TASK, WINDOW_SETTLED_S
-from broker.spark.brokers import Brokers
-from broker.spark.rollup.tasks import File, Since, Work
 from broker.spark.archive.manifest import Manifest, Range, State
+from broker.spark.brokers import Brokers
 from broker.spark.offsets import Mark, Offsets, Place
 from broker.spark.options import Access, Splitting, Wanted
+from broker.spark.report.limits import FILE_BYTES_PER_TASK, FILES_PER_TASK, WINDOW_SETTLED_S
+from broker.spark.rollup.tasks import File, Since, Work
 from broker.spark.source.planning import Slice, plan
 from broker.spark.topics import Entry, Survey, unseen
 

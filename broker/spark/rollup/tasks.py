@@ -23,9 +23,9 @@ from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import DAMAGED, BulkError, is_passing
 from broker.client.bulk.options import Options
 from broker.client.bulk.reading import Piece, checked, frames
+from broker.spark.archive.manifest import Range
 from broker.spark.report.limits import ATTEMPTS_SHOWN, EVENT_BATCH_ROWS, GAPS_TOLD, TASK_BATCH_ROWS
 from broker.spark.rollup.histogram import steps_of
-from broker.spark.archive.manifest import Range
 
 COLUMNS: Final = ("offset", "timestamp", "value")
 _WHOLE: Final = pa.int64()

@@ -27,11 +27,11 @@ from pyspark.sql.datasource import (
 )
 
 from broker.client.bulk.connection import Connection
-from broker.spark.errors import NO_QUERY, OVERWRITE, UNCOMMITTED, OptionError, UncommittedError
 from broker.spark import schema
+from broker.spark.errors import NO_QUERY, OVERWRITE, UNCOMMITTED, OptionError, UncommittedError
+from broker.spark.sink.upload import Transaction, Upload
 from broker.spark.source.memory import keep_memory
 from broker.spark.source.options import TRANSACTIONAL, WriteSettings
-from broker.spark.sink.upload import Transaction, Upload
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from broker.spark.errors import UNKNOWN_TOPIC
-from broker.spark.source import microbatch as course, planning, positions
 from broker.spark import schema
 from broker.spark.brokers import Brokers, tell_down
-from broker.spark.source.fetch import RangePartition, Rows
-from broker.spark.source.filters import Pruning
+from broker.spark.errors import UNKNOWN_TOPIC
 from broker.spark.loss import lost
 from broker.spark.offsets import Offsets
+from broker.spark.source import microbatch, planning, positions
+from broker.spark.source.fetch import RangePartition, Rows
+from broker.spark.source.filters import Pruning
 from broker.spark.source.options import ReadSettings
 from broker.spark.topics import Survey
 
@@ -45,7 +45,7 @@ class BatchReader(DataSourceReader):
             tell_down(survey)
             self._check_named(survey, fail)
             start, end = self._bounds(brokers, survey)
-            slices = course.slices(start, end, survey, fail)
+            slices = microbatch.slices(start, end, survey, fail)
             name = settings.progress.name or f"spark-batch-{secrets.token_hex(6)}"
             if slices and settings.progress.hold:
                 brokers.put_progress(survey, start, name, settings.progress)
@@ -58,7 +58,7 @@ class BatchReader(DataSourceReader):
         assert settings.end is not None
         start = positions.resolve(settings.start, survey, settings.wanted, find)
         end = positions.resolve(settings.end, survey, settings.wanted, find)
-        there = course.base(start, survey, settings.reading.fail_on_loss)
+        there = microbatch.base(start, survey, settings.reading.fail_on_loss)
         if not settings.reading.gap_rows:
             start = there  # else the task that finds nothing there has a row for it
         if self.pruning is not None:

@@ -39,10 +39,10 @@ from broker.spark.errors import (
 )
 from broker.spark.limits import BATCH_ROWS
 from broker.spark.loss import lost
-from broker.spark.source.memory import keep_memory
 from broker.spark.options import Access, Reading
-from broker.spark.source.planning import Slice
 from broker.spark.schema import arrow_schema
+from broker.spark.source.memory import keep_memory
+from broker.spark.source.planning import Slice
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from broker.spark import options as given
 from broker.spark.errors import EPOCH_OF_STREAM, OptionError
 from broker.spark.limits import READER_TTL_BATCH_S, READER_TTL_STREAM_S
-from broker.spark import options as given
-from broker.spark.source import positions
 from broker.spark.sink.options import FIRST, ROUTINGS
+from broker.spark.source import positions
 
 log = logging.getLogger("twinwire.spark")
 

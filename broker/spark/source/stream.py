@@ -25,13 +25,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from broker.spark.limits import READER_RENEWALS
-from broker.spark.source import microbatch as course, planning, positions
 from broker.spark import offsets, schema
-from broker.spark.source.admission import admit_bytes, admit_records
 from broker.spark.brokers import Brokers, tell_down
-from broker.spark.source.fetch import RangePartition, Rows
+from broker.spark.limits import READER_RENEWALS
 from broker.spark.offsets import Offsets
+from broker.spark.source import microbatch, planning, positions
+from broker.spark.source.admission import admit_bytes, admit_records
+from broker.spark.source.fetch import RangePartition, Rows
 from broker.spark.source.options import ReadSettings
 from broker.spark.topics import Survey
 
@@ -94,8 +94,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: offsets.Tree, limit: ReadLimit) -> offsets.Tree:
         survey = self._ask()
         before = offsets.load(start)
-        begin = course.known(course.base(before, survey, self._fail), before, self._frozen)
-        end = course.target(begin, survey, self._frozen)
+        begin = microbatch.known(microbatch.base(before, survey, self._fail), before, self._frozen)
+        end = microbatch.target(begin, survey, self._frozen)
         if isinstance(limit, ReadMaxRows):
             end = admit_records(begin, end, limit.max_rows)
         elif isinstance(limit, ReadMaxBytes):
@@ -111,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         survey = self._survey
         if survey is None or not survey.entries.keys() >= after.keys():
             survey = self._ask()  # a batch of an earlier run: nothing was asked yet
-        slices = course.slices(before, after, survey, self._fail)
+        slices = microbatch.slices(before, after, survey, self._fail)
         if slices:
             self._tell(survey, before)
         return [RangePartition(task) for task in planning.plan(slices, self.settings.splitting)]

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from broker.spark.report.limits import REPORT_GROUPS, REPORT_RANKS, SAMPLE_BYTES
 from broker.spark.report import charts, numbers
 from broker.spark.report.charts import Plot
+from broker.spark.report.limits import REPORT_GROUPS, REPORT_RANKS, SAMPLE_BYTES
 from broker.spark.report.markup import Child, Html, clip, tag
 from broker.spark.report.page import page, section, table, tiles
 

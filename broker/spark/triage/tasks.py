@@ -21,6 +21,7 @@ from broker.client.bulk.encode import blocks
 from broker.client.bulk.errors import BulkError, is_passing
 from broker.client.bulk.options import Options
 from broker.client.bulk.reading import Piece, checked, frames
+from broker.spark.archive.manifest import Range
 from broker.spark.report.limits import (
     GROUPS_MAX,
     NAME_CHARS,
@@ -31,7 +32,6 @@ from broker.spark.report.limits import (
     TRIAGE_BATCH_ROWS,
 )
 from broker.spark.triage.shape import VERSION, shape_of
-from broker.spark.archive.manifest import Range
 
 COLUMNS: Final = ("offset", "timestamp", "value", "headers")
 OTHER: Final = "other shapes"  # of a task that has met too many

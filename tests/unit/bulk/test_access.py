@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.bulk.access import HOLD, READ, WRITE, Access, TokenFileError
-from broker.bulk.responses import RefusedError
 from broker.bulk.identity import IDENTITY, IdentityError, identity
+from broker.bulk.responses import RefusedError
 
 
 @pytest.mark.parametrize(

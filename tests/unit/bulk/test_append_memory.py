@@ -13,7 +13,7 @@ from harness.bulk_rig import BulkRig
 from harness.engine import scratch
 from harness.upload import record, sealed
 
-from broker.bulk import limits as limits_bulk
+from broker.bulk import limits
 from broker.bulk.write.appending import AppendPages, Known
 from broker.bulk.write.staging import Bounds
 
@@ -39,7 +39,7 @@ async def started(folder: Path) -> tuple[BulkRig, Any]:
 
 async def test_many_topics_with_few_ids(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One id takes the memory of a thousand; topics come and go."""
-    monkeypatch.setattr(limits_bulk, "DEDUPE_IDS_ALL_MAX", 4 * limits_bulk.DEDUPE_IDS_MIN)
+    monkeypatch.setattr(limits, "DEDUPE_IDS_ALL_MAX", 4 * limits.DEDUPE_IDS_MIN)
     rig, pages = await started(folder)
     for _ in range(2):
         for number in range(10):
@@ -60,7 +60,7 @@ async def test_what_somebody_is_at_is_not_forgotten(
     async with known.lock:
         waiting = asyncio.create_task(pages._dedupe(log, with_id(1)))
         await asyncio.sleep(0)
-    monkeypatch.setattr(limits_bulk, "DEDUPE_IDS_ALL_MAX", 0)
+    monkeypatch.setattr(limits, "DEDUPE_IDS_ALL_MAX", 0)
     pages._bound(Known())
     assert pages._known == {"t": known}
     await waiting

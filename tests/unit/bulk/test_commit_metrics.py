@@ -14,7 +14,7 @@ from harness.bulk_rig import BulkRig
 from harness.bulk_writer import BulkWriter
 from harness.engine import SYNC, scratch
 
-from broker.bulk import limits as limits_bulk
+from broker.bulk import limits
 from broker.bulk.responses import RefusedError
 from broker.bulk.write.staging import Bounds
 from broker.runtime import vfs
@@ -69,7 +69,7 @@ def counted(rig: BulkRig) -> Any:
 
 async def test_a_commit_that_is_put_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is under way until it is finished, after a start too, and each try that fails counts."""
-    monkeypatch.setattr(limits_bulk, "COMMIT_RETRY", 10**12)
+    monkeypatch.setattr(limits, "COMMIT_RETRY", 10**12)
     rig = BulkRig(folder, Bounds(disk_reserve=0), "none")
     await rig.writes.start(rig.engine)
     named = await rig.stage(0, "t", 0, ROWS)

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from harness.engine import Rig
 
-from broker.bulk import limits as limits_bulk
+from broker.bulk import limits
 from broker.bulk.access import Caller
 from broker.bulk.identity import Identity
 from broker.bulk.read.readers import Kept, Readers
@@ -33,7 +33,7 @@ async def test_names_that_do_not_match_are_gone_through_with_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 100,000 topics perhaps none matches, and a query asks every second."""
-    monkeypatch.setattr(limits_bulk, "BULK_STEP", 0)
+    monkeypatch.setattr(limits, "BULK_STEP", 0)
     names = [f"some.department.{number}" for number in range(500)]
     turns = 0
 
@@ -57,7 +57,7 @@ async def test_names_that_do_not_match_are_gone_through_with_pauses(
 async def test_readers_are_shown_with_pauses(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits_bulk, "BULK_STEP", 0)
+    monkeypatch.setattr(limits, "BULK_STEP", 0)
     turns = 0
 
     async def others() -> None:

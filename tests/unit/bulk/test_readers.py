@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from harness.engine import Rig, finish_all, numbered
 
-from broker.bulk import limits as limits_bulk
-from broker.base import files
+from broker.base import durable as files
+from broker.bulk import limits
 from broker.bulk.read import readers as module
-from broker.bulk.responses import RefusedError
 from broker.bulk.read.readers import GONE, IN_MEMORY, OK, OTHER, Kept, Position, Readers
-from broker.engine.log.holds import held_from
-from broker.engine.log.limiter import limit
+from broker.bulk.responses import RefusedError
 from broker.engine.bulk.ranges import Range, readable_from
 from broker.engine.cursor.local import Taker
+from broker.engine.log.holds import held_from
+from broker.engine.log.limiter import limit
 
 SEGMENT = 1000
 TTL = 60
@@ -340,7 +340,7 @@ def test_names_are_files(case: Case) -> None:
 
 
 def test_a_limit_of_readers(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits_bulk, "BULK_READERS_MAX", 2)
+    monkeypatch.setattr(limits, "BULK_READERS_MAX", 2)
     log = case.filled(count=3)
     for name in ("a", "b", "a"):
         case.put(name, log, 1)
@@ -377,7 +377,7 @@ async def test_changes_of_one_reader_follow_each_other(tmp_path: Path) -> None:
 
 def test_positions_do_not_pile_up(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many requests they come in; those of topics that are gone make room."""
-    monkeypatch.setattr(limits_bulk, "BULK_TOPICS_MAX", 3)
+    monkeypatch.setattr(limits, "BULK_TOPICS_MAX", 3)
     logs = [case.filled(f"t{n}", count=3) for n in range(4)]
     for log in logs[:3]:
         case.put("r", log, 1)

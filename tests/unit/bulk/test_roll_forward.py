@@ -11,7 +11,7 @@ import pytest
 from harness.bulk_rig import BulkRig
 from harness.engine import SYNC, WRITE, scratch
 
-from broker.bulk import limits as limits_bulk
+from broker.bulk import limits
 from broker.bulk.responses import RefusedError
 from broker.bulk.write.intents import load_intents
 from broker.bulk.write.staging import Bounds
@@ -30,7 +30,7 @@ async def started(folder: Path) -> BulkRig:
 async def test_seqs_that_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The records before the commit are lost, so its own get lower seqs than it began with; the
     process ends once more when they are there."""
-    monkeypatch.setattr(limits_bulk, "COMMIT_RETRY", 10**12)
+    monkeypatch.setattr(limits, "COMMIT_RETRY", 10**12)
     folder = scratch()
     try:
         rig = await started(folder)

@@ -17,14 +17,14 @@ from harness.bulk_rig import Named, refused, stands
 from harness.engine import RENAME, SYNC, WRITE
 from harness.upload import block
 
-from broker.bulk import limits as limits_bulk
+from broker.bulk import limits
 from broker.bulk.write import batches
 from broker.bulk.write import staging as staging_module
 from broker.bulk.write.intents import VERSION, load_intents
-from broker.runtime import vfs
+from broker.engine.cursor.local import Taker
 from broker.engine.log.holds import held_from
 from broker.engine.log.publish import append
-from broker.engine.cursor.local import Taker
+from broker.runtime import vfs
 
 ROWS = [b"%d" % number for number in range(50)]
 SIZE = len(block(ROWS))
@@ -58,14 +58,14 @@ async def test_what_nobody_commits_expires(start: Any) -> None:
         await rig.stage(0, "t", 0, ROWS)
         await rig.writes.staging.expire(time.time_ns())
         assert rig.writes.staging.bytes == SIZE
-        later = time.time_ns() + limits_bulk.STAGED_TTL + 1
+        later = time.time_ns() + limits.STAGED_TTL + 1
         await rig.writes.staging.expire(later)
         assert (rig.writes.staging.bytes, rig.writes.staging.files) == (0, 0)
         assert list(rig.folder.rglob("*.blk")) == []
         await rig.publish(0, "t", ROWS)
         await rig.writes.commits.forget(later)
         assert (await rig.publish(0, "t", ROWS))["state"] == "already"
-        await rig.writes.commits.forget(time.time_ns() + limits_bulk.WRITER_TTL + 1)
+        await rig.writes.commits.forget(time.time_ns() + limits.WRITER_TTL + 1)
         assert not list((rig.folder / "staged").rglob("state.json"))
         assert (await rig.publish(0, "t", ROWS))["state"] == "committed"
 
@@ -94,7 +94,7 @@ async def test_a_commit_that_comes_as_its_blocks_expire(
 
         monkeypatch.setattr(staging, "sync", synced)
         named = await rig.stage(0, "t", 0, ROWS)
-        expiring = asyncio.create_task(staging.expire(time.time_ns() + limits_bulk.STAGED_TTL + 1))
+        expiring = asyncio.create_task(staging.expire(time.time_ns() + limits.STAGED_TTL + 1))
         await asyncio.to_thread(dropping.wait)
         assert (await refused(rig.commit(0, {"t": [named]}))).status == 409
         await expiring
@@ -118,7 +118,7 @@ async def test_what_is_staged_anew_while_others_expire_stays(
         staging = rig.writes.staging
         for epoch in (0, 1):
             await rig.stage(epoch, "t", 0, [b"old"])
-        expiring = asyncio.create_task(staging.expire(time.time_ns() + limits_bulk.STAGED_TTL + 1))
+        expiring = asyncio.create_task(staging.expire(time.time_ns() + limits.STAGED_TTL + 1))
         await asyncio.sleep(0)
         await rig.writes.commits.drop("w", 1, str)
         named = await rig.stage(1, "t", 0, ROWS)
@@ -163,7 +163,7 @@ async def test_each_file_call_of_a_commit_fails(
     start: Any, monkeypatch: pytest.MonkeyPatch, call: int, error: int
 ) -> None:
     """Whatever fails, the commit that is sent again publishes each row once."""
-    monkeypatch.setattr(limits_bulk, "COMMIT_TURN_BYTES", 300)
+    monkeypatch.setattr(limits, "COMMIT_TURN_BYTES", 300)
     async with start("always") as rig:
         for epoch in range(100):
             rows = [b"%d %d" % (epoch, number) for number in range(50)]
@@ -182,7 +182,7 @@ async def test_each_file_call_of_a_commit_fails(
 
 
 async def test_a_topic_deleted_in_a_commit(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits_bulk, "COMMIT_TURN_BYTES", 300)
+    monkeypatch.setattr(limits, "COMMIT_TURN_BYTES", 300)
     async with start() as rig:
         topics = {name: [await rig.stage(0, name, 0, ROWS)] for name in ("t", "u")}
         commit = asyncio.ensure_future(rig.commit(0, topics))
@@ -229,7 +229,7 @@ async def test_an_intent_of_another_version_stops_its_writer(start: Any) -> None
 
 async def test_writers_and_publishers_at_once(start: Any, monkeypatch: Any) -> None:
     """Random interleavings of writers, publishers and commits that come twice."""
-    monkeypatch.setattr(limits_bulk, "COMMIT_TURN_BYTES", 500)
+    monkeypatch.setattr(limits, "COMMIT_TURN_BYTES", 500)
     rng = random.Random(5)
     async with start() as rig:
         expected: dict[str, list[bytes]] = {"t": [], "u": []}
@@ -268,8 +268,8 @@ async def test_writers_and_publishers_at_once(start: Any, monkeypatch: Any) -> N
 
 async def test_a_topic_in_memory(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes no more than it may, and is finished when there is room."""
-    monkeypatch.setattr(limits_bulk, "COMMIT_TURN_BYTES", 300)
-    monkeypatch.setattr(limits_bulk, "COMMIT_RETRY", 0)
+    monkeypatch.setattr(limits, "COMMIT_TURN_BYTES", 300)
+    monkeypatch.setattr(limits, "COMMIT_RETRY", 0)
     async with start(sync="none") as rig:
         log = rig.engine.open_log("t#ephemeral", True)
         cursor = log.open_cursor("c")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from harness.engine import Rig, finish_all, numbered
 
-from broker.base.files import save
+from broker.base.durable import save
 from broker.bulk.write.service import Writes
 from broker.config.load import load
-from broker.runtime import vfs
-from broker.engine.log.holds import held_from, hold
 from broker.engine.bulk.ranges import readable_from
 from broker.engine.cursor.local import Taker
+from broker.engine.log.holds import held_from, hold
+from broker.runtime import vfs
 from broker.server.server import Server
 
 CALL_SYNC = 2  # of vfs.pxd

@@ -7,9 +7,9 @@ import contextlib
 
 import pytest
 
-from broker.bulk import errors as errors_bulk
-from broker.bulk.responses import RefusedError
+from broker.bulk import errors
 from broker.bulk.admission import Bounds, Traffic
+from broker.bulk.responses import RefusedError
 
 FOR_EVER = 10**12
 
@@ -92,7 +92,7 @@ async def test_who_waits_too_long_is_refused() -> None:
     first, second = Guest(door), Guest(door)
     with pytest.raises(RefusedError) as caught:
         await second.task
-    assert caught.value.status == errors_bulk.BULK_BUSY.status == 429
+    assert caught.value.status == errors.BULK_BUSY.status == 429
     assert (door.refused, door.waiting, door.under_way) == (1, 0, 1)
     await first.go()
     third = Guest(door)

@@ -12,10 +12,10 @@ import pytest
 from harness.bulk_rig import BulkRig, refused, stands
 from harness.engine import WRITE
 
-from broker.bulk import limits as limits_bulk
+from broker.bulk import limits
 from broker.bulk.write import intents
-from broker.runtime import vfs
 from broker.engine.bulk.blocks import find_staged
+from broker.runtime import vfs
 
 ROWS = [b"%d" % number for number in range(50)]
 
@@ -24,7 +24,7 @@ async def test_one_try_at_a_time_while_the_disk_is_full(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver that asks again and again for hours must not leave a timer for each time."""
-    monkeypatch.setattr(limits_bulk, "COMMIT_RETRY", 10**12)
+    monkeypatch.setattr(limits, "COMMIT_RETRY", 10**12)
     async with start("always") as rig:
         await rig.publish(0, "t", ROWS)
         named = await rig.stage(1, "t", 0, ROWS)
@@ -56,7 +56,7 @@ async def test_of_a_log_that_is_open_no_more_is_looked_at_than_it_has(
         return find_staged(path, *rest)
 
     monkeypatch.setattr(intents, "find_staged", spy)
-    monkeypatch.setattr(limits_bulk, "COMMIT_RETRY", 10**12)
+    monkeypatch.setattr(limits, "COMMIT_RETRY", 10**12)
     async with start("always") as rig:
         await rig.publish(0, "t", ROWS)
         named = await rig.stage(1, "t", 0, ROWS)
@@ -72,7 +72,7 @@ async def test_an_intent_that_is_not_saved_at_the_start_is_finished_all_the_same
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its driver may never ask again."""
-    monkeypatch.setattr(limits_bulk, "COMMIT_RETRY", 10**12)
+    monkeypatch.setattr(limits, "COMMIT_RETRY", 10**12)
     async with start("always") as rig:
         await rig.publish(0, "t", ROWS)
         named = await rig.stage(1, "t", 0, ROWS)
@@ -93,7 +93,7 @@ async def test_a_writer_in_use_is_the_only_one_of_its_name(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when many others come by meanwhile: two of them would commit the same epoch twice."""
-    monkeypatch.setattr(limits_bulk, "WRITERS_KEPT", 1)
+    monkeypatch.setattr(limits, "WRITERS_KEPT", 1)
     async with start() as rig:
         commits = rig.writes.commits
         mine, _, again = await asyncio.gather(

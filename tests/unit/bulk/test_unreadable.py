@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from harness.bulk_rig import BulkRig, refused
 
+from broker.base.durable import sealed, unsealed
 from broker.bulk.identity import IDENTITY, IdentityError, identity
 from broker.bulk.write.intents import (
     VERSION,
@@ -21,7 +22,6 @@ from broker.bulk.write.intents import (
     survey,
 )
 from broker.bulk.write.staging import Bounds
-from broker.base.durable import sealed, unsealed
 
 INTENT = Intent(VERSION, "w", 2, "00" * 12, {"t": Plan("11" * 16, 1, [(0, "a", 56)])})
 

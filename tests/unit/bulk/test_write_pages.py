@@ -14,8 +14,8 @@ from aiohttp import web
 from harness.bulk_rig import BulkRig
 from harness.engine import scratch
 
-from broker import limits
-from broker.bulk import limits as limits_bulk
+from broker.base.units import SECOND
+from broker.bulk import limits
 from broker.bulk.access import Access
 from broker.bulk.app import BulkDoor
 from broker.bulk.identity import Identity
@@ -72,7 +72,7 @@ async def test_a_commit_of_nothing_makes_no_writer_too_many(
 ) -> None:
     async with opened() as (rig, port):
         assert (await posted(port, "tx/one/0/commit", {"topics": {"t": []}}))[0] == 200
-        monkeypatch.setattr(limits_bulk, "WRITERS_MAX", 1)
+        monkeypatch.setattr(limits, "WRITERS_MAX", 1)
         status, page = await posted(port, "tx/two/0/commit", {"topics": {"t": []}})
         assert (status, page["error"]) == (507, "no more can be staged: there are 1 writers")
         assert (await posted(port, "tx/one/1/commit", {"topics": {"t": []}}))[0] == 200
@@ -81,8 +81,8 @@ async def test_a_commit_of_nothing_makes_no_writer_too_many(
 
 async def test_commits_of_very_many_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than other JSON may have; and there is an end."""
-    monkeypatch.setattr(limits_bulk, "BULK_BODY_BYTES_MAX", 1000)
-    monkeypatch.setattr(limits_bulk, "COMMIT_ATTEMPTS_MAX", 200)
+    monkeypatch.setattr(limits, "BULK_BODY_BYTES_MAX", 1000)
+    monkeypatch.setattr(limits, "COMMIT_ATTEMPTS_MAX", 200)
     async with opened() as (_, port):
         named = {f"t{topic}": [[part, "a" * 32, 0] for part in range(50)] for topic in range(4)}
         status, page = await posted(port, "tx/w/0/commit", {"topics": named})
@@ -99,8 +99,8 @@ async def test_a_block_that_comes_in_drops_does_not_keep_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """There are few, and others wait for them."""
-    monkeypatch.setattr(limits_bulk, "BULK_BODY_WAIT", limits.SECOND // 20)
-    monkeypatch.setattr(limits_bulk, "BULK_BODY_RATE", 1 << 40)
+    monkeypatch.setattr(limits, "BULK_BODY_WAIT", SECOND // 20)
+    monkeypatch.setattr(limits, "BULK_BODY_RATE", 1 << 40)
     async with opened() as (_, port), asyncio.timeout(20):
         reader, writer = await begun(port, "append/t", 1 << 20)
         told = asyncio.create_task(answer(reader))

@@ -36,9 +36,9 @@ class Server:
         if behaviour == "failing":
             raise RuntimeError("no space left")
 
-module = types.ModuleType("broker.server")
+module = types.ModuleType("broker.server.server")
 module.Server = Server
-sys.modules["broker.server"] = module
+sys.modules["broker.server.server"] = module
 from broker.cli import main
 main(prog_name="twinwire")
 """

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from broker import limits
+from broker.base import units
+from broker.base.units import SECOND
 from broker.cli.dropin import goflags
-from broker.cli.dropin.nsqd import flags as nsqd_flags
+from broker.cli.dropin.nsqd import flags
 from broker.cli.dropin.nsqd.config import StartError, listen, to_config, without_target
 from broker.config.load import Address, SyncPolicy
+from broker.protocols.nsq import limits
 
-NSQD = nsqd_flags.nsqd("box")
-S, MS = limits.SECOND, limits.MS
+NSQD = flags.nsqd("box")
+S, MS = SECOND, units.MS
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_the_configuration_of_flags() -> None:
     assert plain.nsq.listen == Address("0.0.0.0", 4150)
     assert plain.nsq.http == Address("0.0.0.0", 4151)
     assert plain.nsq.broadcast_address == "box"
-    assert plain.nsq.node_id == nsqd_flags.default_node_id("box")
+    assert plain.nsq.node_id == flags.default_node_id("box")
     assert plain.server.data == "."
     assert plain.storage.sync == SyncPolicy("period", 2 * S)
     assert plain.storage.segment_size == limits.NSQD_BYTES_PER_FILE
@@ -194,8 +196,8 @@ AWAITED = frozenset(
 
 def test_every_flag_reaches_something() -> None:
     assert set(without_target(NSQD)) <= AWAITED
-    lookupd = nsqd_flags.nsqlookupd("box")
-    assert set(without_target(lookupd)) <= set(lookupd) - nsqd_flags.BY_NAME
+    lookupd = flags.nsqlookupd("box")
+    assert set(without_target(lookupd)) <= set(lookupd) - flags.BY_NAME
 
 
 def test_flags_without_a_target_are_refused_unless_left_alone() -> None:

@@ -15,8 +15,8 @@ from harness.engine import Rig
 from harness.nsqd_folder import describe, put, record
 
 from broker.config.load import Config
-from broker.engine.cursor.rewind import rewind
 from broker.engine.cursor.local import Taker
+from broker.engine.cursor.rewind import rewind
 from broker.importers.nsqd import Import
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -22,10 +22,10 @@ from harness.nsqd_folder import describe, put, record
 
 from broker.config.load import Config
 from broker.engine.engine import Engine
-from broker.routing.router import Router
-from broker.net.listener import Runtime
-from broker.server.engine import engine_limits, report
 from broker.importers.nsqd import Import, Outcome, Progress
+from broker.net.listener import Runtime
+from broker.routing.router import Router
+from broker.server.engine import engine_options, report
 
 ROOT = Path(__file__).resolve().parents[3]
 ORIGINAL = shutil.which("nsqd")
@@ -44,7 +44,7 @@ def inspect(data: Path) -> dict[str, Any]:
 
     async def look() -> dict[str, Any]:
         runtime = Runtime()
-        engine = Engine(runtime.turn, Router(16, 16), str(data / "logs"), engine_limits(Config()),
+        engine = Engine(runtime.turn, Router(16, 16), str(data / "logs"), engine_options(Config()),
                         lambda _: "none", report)  # fmt: skip
         engine.open(runtime.loop)
         assert not engine.problems

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.cli.dropin.nats_server import flags as nats_flags
 from broker.cli.dropin.goflags import FlagError
+from broker.cli.dropin.nats_server import flags
 from broker.protocols.nats.settings import Authorization, Settings, Tls
 
 # Read from `nats-server -h` and the source of 2.10.22.
@@ -28,16 +28,16 @@ FILE = Settings(
 
 
 def applied(*args: str, to: Settings = FILE) -> Settings:
-    return nats_flags.apply(to, nats_flags.read(args)[0])
+    return flags.apply(to, flags.read(args)[0])
 
 
 def test_every_flag_of_the_original() -> None:
-    assert set(nats_flags.FLAGS) == set(ORIGINAL.split())
+    assert set(flags.FLAGS) == set(ORIGINAL.split())
 
 
 def test_help_names_every_flag() -> None:
-    text = nats_flags.usage()
-    assert [name for name in nats_flags.FLAGS if f"-{name}" not in text] == []
+    text = flags.usage()
+    assert [name for name in flags.FLAGS if f"-{name}" not in text] == []
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -138,28 +138,28 @@ def test_tls_without_files(args: list[str], text: str) -> None:
 )
 def test_what_is_not_here_is_refused_by_name(args: list[str], name: str) -> None:
     with pytest.raises(FlagError, match=f"{name} is not supported"):
-        nats_flags.check(nats_flags.read(args)[0])
+        flags.check(flags.read(args)[0])
 
 
 def test_empty_values_ask_for_nothing() -> None:
     args = ["-js=false", "--routes", "", "--cluster", "", "-profile", "0", "-no_advertise=false"]
-    given, _ = nats_flags.read(args)
-    nats_flags.check(given)
-    assert list(nats_flags.remarks(given)) == []
+    given, _ = flags.read(args)
+    flags.check(given)
+    assert list(flags.remarks(given)) == []
 
 
 def test_flags_without_effect_are_told() -> None:
     args = ["-sd", "x", "--profile", "1", "--connect_retries", "2", "--no_advertise"]
-    given, _ = nats_flags.read([*args, "--cluster_advertise", "x"])
-    nats_flags.check(given)
-    assert [line.split()[0] for line in nats_flags.remarks(given)] == [
+    given, _ = flags.read([*args, "--cluster_advertise", "x"])
+    flags.check(given)
+    assert [line.split()[0] for line in flags.remarks(given)] == [
         "--store_dir",
         "--cluster_advertise",
         "--no_advertise",
         "--connect_retries",
         "--profile",
     ]
-    assert nats_flags.apply(FILE, given) == FILE
+    assert flags.apply(FILE, given) == FILE
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_flags_without_effect_are_told() -> None:
 )
 def test_wrong_flags(args: list[str], text: str) -> None:
     with pytest.raises(FlagError) as caught:
-        nats_flags.read(args)
+        flags.read(args)
     assert str(caught.value) == text
 
 
 def test_words_end_the_flags() -> None:
-    assert nats_flags.read(["-D", "help", "-V"]) == ({"debug": True}, ["help", "-V"])
+    assert flags.read(["-D", "help", "-V"]) == ({"debug": True}, ["help", "-V"])

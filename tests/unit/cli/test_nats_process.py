@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.dropin.nats_server import process as nats_process
 from broker.cli.dropin.goflags import FlagError
+from broker.cli.dropin.nats_server import process as nats_process
 from broker.protocols.nats.settings import Settings, Tls, Websocket
 
 # The signal is left to the kernel: Python would not look again between its check and the wait.

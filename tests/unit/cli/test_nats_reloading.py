@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from fakes_nats import PLAIN, Case
 
-from broker.cli.dropin.nats_server import run as nats_run
 from broker.cli.dropin.goflags import FlagError
+from broker.cli.dropin.nats_server import run
 from broker.cli.dropin.nats_server.log import Log
 from broker.protocols.nats.settings import Settings
 
 
 @pytest.fixture
 def case(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Case:
-    monkeypatch.setattr(nats_run, "lasting_memory", contextlib.nullcontext)
+    monkeypatch.setattr(run, "lasting_memory", contextlib.nullcontext)
     caplog.set_level(logging.DEBUG, "broker")
     return Case(caplog)
 

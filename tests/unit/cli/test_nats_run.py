@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from fakes_nats import PLAIN, Case
 
-from broker import limits
-from broker.cli.dropin.nats_server import run as nats_run
+from broker.cli.dropin.nats_server import run
 from broker.cli.dropin.nats_server.log import Log
 from broker.net.listening import ListenError
+from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.settings import (
     Account,
     Authorization,
@@ -32,12 +32,13 @@ from broker.protocols.nats.settings import (
     User,
     Websocket,
 )
+from broker.server import limits as server_limits
 from tests.nats_tokens import Company, Tenant
 
 
 @pytest.fixture
 def case(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Case:
-    monkeypatch.setattr(nats_run, "lasting_memory", contextlib.nullcontext)
+    monkeypatch.setattr(run, "lasting_memory", contextlib.nullcontext)
     caplog.set_level(logging.DEBUG, "broker")
     return Case(caplog)
 
@@ -48,7 +49,7 @@ async def test_lines_of_a_plain_server(case: Case) -> None:
     found = [line for line in case.caplog.messages if "Twinwire" not in line]
     assert found == [
         "Starting nats-server",
-        f"  Version:  {limits.NATS_VERSION}",
+        f"  Version:  {nats_limits.NATS_VERSION}",
         "  Name:     NSERVER",
         "  ID:       NSERVER",
         "--profile has no effect: x",
@@ -88,7 +89,7 @@ async def test_lines_of_every_door(case: Case) -> None:
 
 async def test_term_is_exit_one(case: Case) -> None:
     await case.begin()
-    assert await case.end(signal.SIGTERM) == limits.EXIT_TERMINATED
+    assert await case.end(signal.SIGTERM) == server_limits.EXIT_TERMINATED
     assert case.server.asked == ["stop"]
 
 
@@ -100,12 +101,12 @@ async def test_a_real_signal(case: Case) -> None:
 
 async def test_a_second_signal_ends_at_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(nats_run.os, "_exit", codes.append)
+    monkeypatch.setattr(run.os, "_exit", codes.append)
     await case.begin()
     case.run.on_signal(signal.SIGTERM)
     case.run.on_signal(signal.SIGTERM)
     await case.task
-    assert codes == [limits.EXIT_SIGNAL_BASE + signal.SIGTERM]
+    assert codes == [server_limits.EXIT_SIGNAL_BASE + signal.SIGTERM]
 
 
 async def test_lame_duck(case: Case) -> None:
@@ -150,7 +151,7 @@ async def test_a_stop_that_fails(case: Case, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError("disk")
 
     monkeypatch.setattr(case.server, "stop", fail)
-    assert await case.end() == limits.EXIT_STOP_FAILED
+    assert await case.end() == server_limits.EXIT_STOP_FAILED
 
 
 # --- what keeps it from starting
@@ -180,7 +181,7 @@ DOORS = dataclasses.replace(
 async def test_addresses_in_use(case: Case, port: int, line: str) -> None:
     case.failure = bind(port)
     await case.begin(DOORS)
-    assert await case.task == limits.EXIT_START_FAILED
+    assert await case.task == server_limits.EXIT_START_FAILED
     text = f"listen tcp 127.0.0.1:{port}: bind: address already in use"
     assert case.caplog.messages[-1] == line.format(text)
     assert case.caplog.records[-1].levelno == logging.CRITICAL
@@ -190,7 +191,7 @@ async def test_a_host_that_nobody_knows(case: Case) -> None:
     unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     case.failure = ListenError(("nowhere", 1), unknown)
     await case.begin(DOORS)
-    assert await case.task == limits.EXIT_START_FAILED
+    assert await case.task == server_limits.EXIT_START_FAILED
     text = "listen tcp: lookup nowhere: no such host"
     assert case.caplog.messages[-1] == f'Error listening on port: nowhere:1, "{text}"'
 
@@ -198,7 +199,7 @@ async def test_a_host_that_nobody_knows(case: Case) -> None:
 async def test_another_failure(case: Case) -> None:
     case.failure = ValueError("no idea")
     await case.begin()
-    assert await case.task == limits.EXIT_START_FAILED
+    assert await case.task == server_limits.EXIT_START_FAILED
     assert case.caplog.messages[-1] == "Can't start: no idea"
 
 
@@ -239,7 +240,7 @@ async def test_another_failure(case: Case) -> None:
 )
 async def test_settings_it_cannot_start_with(case: Case, settings: Settings, line: str) -> None:
     await case.begin(settings)
-    assert await case.task == limits.EXIT_START_FAILED
+    assert await case.task == server_limits.EXIT_START_FAILED
     assert case.caplog.messages[-1] == line
 
 
@@ -257,7 +258,7 @@ async def test_settings_it_cannot_start_with(case: Case, settings: Settings, lin
     ],
 )  # fmt: skip
 def test_plain_passwords(settings: Settings, warned: bool) -> None:
-    assert nats_run.plain_passwords(settings) is warned
+    assert run.plain_passwords(settings) is warned
 
 
 # --- files
@@ -281,11 +282,11 @@ def test_operators(named: bool) -> None:
     """As nats-server 2.10.22 writes them."""
     system = {"system_account": Tenant("SYS").public} if named else {}
     company = Company(**system)
-    lines = list(nats_run.trusted(Settings(resolver=Resolver(operators=(company.token,)))))
+    lines = list(run.trusted(Settings(resolver=Resolver(operators=(company.token,)))))
     texts = [text for _level, text in lines]
     assert texts[:3] == ["Trusted Operators", '  System  : ""', '  Operator: "O"']
     assert re.fullmatch(r"  Issued  : \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4} \w+", texts[3])
     assert texts[4] == "  Expires : Never"
     warning = (logging.WARNING, "Trusted Operators should utilize a System Account")
     assert lines[5:] == ([] if named else [warning])
-    assert list(nats_run.trusted(Settings())) == []
+    assert list(run.trusted(Settings())) == []

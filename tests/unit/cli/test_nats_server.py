@@ -16,7 +16,7 @@ import pytest
 from harness.lookup import eventually
 from harness.originals import nats_server, nats_server_on_path
 
-from broker import limits
+from broker.protocols.nats import limits
 
 ROOT = Path(__file__).resolve().parents[3]
 ORIGINAL = nats_server() if nats_server_on_path() else None

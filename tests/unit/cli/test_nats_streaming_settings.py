@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from broker import limits
-from broker.cli.dropin.nats_streaming import flags
+from broker.base.units import HOUR, MINUTE, SECOND
 from broker.cli.dropin.goflags import FlagError
-from broker.cli.dropin.nats_streaming.config import read_files
+from broker.cli.dropin.nats_streaming import flags
 from broker.cli.dropin.nats_streaming.command import Asked, everything
-from broker.protocols.nats.conf.text import ConfErrors
+from broker.cli.dropin.nats_streaming.config import read_files
 from broker.protocols.nats.auth.nkeys import USER, KeyPair
+from broker.protocols.nats.conf.text import ConfErrors
 from broker.protocols.nats.settings import Settings
 from broker.protocols.stan.config import ChannelLimits, ChannelOverride, StanSettings
 
@@ -53,7 +53,7 @@ streaming {
   file_options { do_sync: false, auto_sync: "3s" }
 }
 """
-LIMITS = ChannelLimits(6, 7 * 1024, 8 * limits.SECOND, 5, 9 * limits.MINUTE)
+LIMITS = ChannelLimits(6, 7 * 1024, 8 * SECOND, 5, 9 * MINUTE)
 
 
 @pytest.mark.parametrize("block", [True, False])
@@ -69,14 +69,14 @@ def test_every_key(asked, block: bool) -> None:
         store="file",
         sync=3.0,
         replace_durable=True,
-        hb_interval_ns=limits.SECOND,
-        hb_timeout_ns=2 * limits.SECOND,
+        hb_interval_ns=SECOND,
+        hb_timeout_ns=2 * SECOND,
         hb_fail_count=3,
         max_channels=4,
         limits=LIMITS,
         channels=(
             ("x.*", ChannelOverride(max_subs=1, max_msgs=0, max_bytes=2, max_age_ns=0)),
-            ("y", ChannelOverride(max_inactivity_ns=limits.HOUR)),
+            ("y", ChannelOverride(max_inactivity_ns=HOUR)),
         ),
     )
 
@@ -91,7 +91,7 @@ def test_flags_win_over_files(asked) -> None:
     stan = found.stan
     assert (stan.cluster_id, stan.store, stan.max_channels) == ("f", "memory", 40)
     assert (stan.limits.max_bytes, stan.limits.max_msgs, stan.limits.max_subs) == (70, 60, 5)
-    assert (stan.hb_interval_ns, stan.hb_timeout_ns) == (10 * limits.SECOND, 2 * limits.SECOND)
+    assert (stan.hb_interval_ns, stan.hb_timeout_ns) == (10 * SECOND, 2 * SECOND)
     assert (stan.replace_durable, found.debug, found.trace, found.folder) == (
         *(False, False, False),
         None,

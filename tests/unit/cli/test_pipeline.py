@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from broker.cli.pipeline import pipeline
-from broker.spark.jobs.errors import JobError
-from broker.spark.jobs import command
 from broker.spark.archive.manifest import Manifest
+from broker.spark.jobs import command
+from broker.spark.jobs.errors import JobError
 
 ROOT = Path(__file__).resolve().parents[3]
 ARCHIVE = ["archive", "--servers", "127.0.0.1:1", "--topics", "orders"]
@@ -99,9 +99,9 @@ def test_options_are_taken_as_far_as_spark(
     def no_session(_job: command.Job, name: str, **_: object) -> None:
         raise JobError(f"{name} would start")
 
-    names = (arguments[0], "archive_table") if "--format" in arguments else arguments[:1]
+    names = [f"jobs.{arguments[0]}"] + ["archive.table"] * ("--format" in arguments)
     for name in names:
-        module = importlib.import_module(f"broker.spark.jobs.{name}")
+        module = importlib.import_module(f"broker.spark.{name}")
         monkeypatch.setattr(module, "session", no_session)
     Manifest(tmp_path).create()
     result = invoke(arguments[0], str(tmp_path), *arguments[1:])

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from broker.cli.bench import bench
-from broker.bench import limits as defaults
+from broker.bench import limits
 from broker.bench.loadgen import LoadError
 from broker.bench.scenarios import (
     NatsFlowPlan,
@@ -21,6 +20,7 @@ from broker.bench.scenarios import (
     run_nats_request,
     run_nsq_flow,
 )
+from broker.cli.bench import bench
 
 Address = tuple[str, int]
 
@@ -155,7 +155,7 @@ def test_nsq_run_says_why_it_failed(toys: SimpleNamespace) -> None:
 def test_a_run_that_does_not_move_is_given_up(
     toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "STALL_SECONDS", 0.3)
     with (
         toys.Server(toys.Nats("silence").serve) as address,
         pytest.raises(LoadError, match=r"nothing moved .*10 messages sent, 0 received"),

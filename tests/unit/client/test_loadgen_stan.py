@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from harness.servers import START_DEADLINE_S, _Process
 from toy_stan import ToyStan
 
-from broker.cli.bench import bench
-from broker.bench import limits as defaults
+from broker.bench import limits
 from broker.bench.loadgen import LoadError
 from broker.bench.scenarios import StanFlowPlan, run_stan_flow
+from broker.cli.bench import bench
 
 Address = tuple[str, int]
 ORIGINAL = "nats-streaming-server"
@@ -83,7 +83,7 @@ def test_a_timed_run_ends_with_the_last_answer(stan: Address) -> None:
 def test_publishers_wait_for_the_slowest_subscriber(
     toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "STAN_AHEAD", 3)
+    monkeypatch.setattr(limits, "STAN_AHEAD", 3)
     with toys.Server(ToyStan(deliver_in=3).serve) as address:
         plan = StanFlowPlan(address=address, msgs=300, subs=2, window=50, pubs=2)
         assert run_stan_flow(plan).msgs == 600
@@ -92,7 +92,7 @@ def test_publishers_wait_for_the_slowest_subscriber(
 def test_the_window_is_full_and_never_more(
     toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "WINDOW_REFILL_DIVISOR", 20)  # each answer brings a message
+    monkeypatch.setattr(limits, "WINDOW_REFILL_DIVISOR", 20)  # each answer brings a message
     toy = ToyStan(answer_in=20)
     with toys.Server(toy.serve) as address:
         run_stan_flow(StanFlowPlan(address=address, msgs=400, window=20))

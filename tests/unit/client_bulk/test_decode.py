@@ -12,14 +12,14 @@ import pytest
 from harness.engine import Rig, segment_files
 from harness.frames import LOG_ID, NOW_NS, assemble, frame, frame_of_segment, header_block, record
 
-from broker.client.bulk import decode, decode_plain
+from broker.client.bulk import decode, decode_python
 from broker.client.bulk.errors import DAMAGED, MISSING, Damaged, Gap
 
 ALL = tuple(decode.COLUMNS)
 LOTS = 1 << 30
 
 
-@pytest.fixture(params=[decode.Frame, decode_plain.Frame], ids=["compiled", "plain"])
+@pytest.fixture(params=[decode.Frame, decode_python.Frame], ids=["compiled", "plain"])
 def opened(request: pytest.FixtureRequest) -> Callable[..., Any]:
     def make(data: bytes, topic: bytes = b"t", **more: bytes) -> Any:
         return request.param(data, topic, **more)

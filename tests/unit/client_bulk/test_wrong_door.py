@@ -17,8 +17,8 @@ from toy_bulk import Answer, ToyDoor, script, told
 from broker.client.bulk import Connection, Refused, Tls, Unreachable, WrongDoor
 from broker.client.bulk.errors import is_passing
 from broker.client.bulk.losses import is_lasting
-from broker.spark.errors import BrokerDownError, OptionError, WrongDoorError
 from broker.spark.brokers import Brokers
+from broker.spark.errors import BrokerDownError, OptionError, WrongDoorError
 from broker.spark.options import SHARED, Access, Wanted, Words, access
 
 EMPTY = told({"broker": "b", "broker_id": "i", "partition": 0, "topics": []})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fakes import FakeNats
 
-from broker import limits
+from broker.base import units
 
-SECOND = limits.SECOND
+SECOND = units.SECOND
 
 
 @pytest.mark.parametrize("count", [1, 3])

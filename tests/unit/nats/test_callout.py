@@ -13,8 +13,8 @@ import pytest
 import uvloop
 
 from broker.net.listener import Runtime
-from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats import settings
+from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.nkeys import KeyPair, is_public
 from broker.protocols.nats.server import NatsServer
 from tests.nats_callouts import (

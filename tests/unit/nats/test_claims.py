@@ -6,14 +6,19 @@ from typing import Any
 
 import pytest
 
-from broker import limits
+from broker.base.units import SECOND
+from broker.protocols.nats import limits, settings
 from broker.protocols.nats.auth.jwt import claims, tokens
-from broker.protocols.nats import settings
+from broker.protocols.nats.auth.jwt.tokens import (
+    Invalid,
+    Permission,
+    Responses,
+    Rights,
+    Token,
+    decode,
+)
 from broker.protocols.nats.auth.nkeys import KeyPair
 from broker.protocols.nats.settings import ResponseRule, Rules, SubjectRule
-from broker.protocols.nats.auth.jwt.tokens import (
-    Invalid, Permission, Responses, Rights, Token, decode,
-)
 from tests.nats_tokens import Company, Tenant, scoped
 from tests.unit.nats.test_tokens import KEYS, TOKENS
 
@@ -167,7 +172,7 @@ def test_account() -> None:
         service=True,
         accounts=(),
         response_type="stream",
-        threshold_ns=limits.SECOND,
+        threshold_ns=SECOND,
         latency_subject="lat",
         latency_sampling=50,
     )

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from fakes import FakeNats
 
-from broker import errors
+from broker.protocols.nats import errors
 from broker.protocols.nats.client.log import ClientLog
-from broker.protocols.nats.wire.options import ClientOptions
 from broker.protocols.nats.settings import Settings
 from broker.protocols.nats.trace import Violations
+from broker.protocols.nats.wire.options import ClientOptions
 
 WHO = "127.0.0.1:4 - cid:5"
 

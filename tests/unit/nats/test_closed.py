@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from broker.protocols.nats.monitoring.closed import (
-    HIDDEN, ClosedConnections, closed_connection, raw_user,
-)
 from broker.protocols.nats.auth.authenticator import Identity, TlsPeer
+from broker.protocols.nats.monitoring.closed import (
+    HIDDEN,
+    ClosedConnections,
+    closed_connection,
+    raw_user,
+)
 from broker.protocols.nats.wire.options import ClientOptions
 
 Sub = tuple[bytes, bytes, bytes, int, int]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker import limits
+from broker.protocols.nats import limits
 from broker.protocols.nats.conf.parser import ConfError, Value, parse_file, parse_text
 
 ENVIRONMENT = {"PORT": "4333", "SIZE": "2mb", "LIST": "[a, c ]", "BROKEN": "{"}

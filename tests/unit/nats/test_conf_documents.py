@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness.conf_corpus import ENVIRONMENT, cases, make_files
 
-from broker.protocols.nats.conf import fields as conf_fields
+from broker.protocols.nats.conf import fields
 from broker.protocols.nats.conf.reader import ConfErrors, ConfNote, read_file, read_text
 from broker.protocols.nats.settings import Settings
 
@@ -36,13 +36,13 @@ def at_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, tuple[str, ...]]]:
     """Block and names of every key that is asked for while the corpus is read."""
     found = set()
-    take = conf_fields.Block.take
+    take = fields.Block.take
 
-    def noted(self: conf_fields.Block, *names: str) -> object:
+    def noted(self: fields.Block, *names: str) -> object:
         found.add((self.what, names))
         return take(self, *names)
 
-    monkeypatch.setattr(conf_fields.Block, "take", noted)
+    monkeypatch.setattr(fields.Block, "take", noted)
     for case in (*cases("good"), *cases("bad")):
         with contextlib.suppress(ConfErrors):
             read_text(case.text, ENVIRONMENT)

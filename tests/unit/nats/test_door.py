@@ -11,7 +11,8 @@ from functools import wraps
 import pytest
 import uvloop
 
-from broker import limits
+from broker.base.units import MS
+from broker.net import limits
 from broker.net.listener import Runtime
 from broker.protocols.nats.listener import NatsDoor
 from broker.protocols.nats.server import NatsServer
@@ -123,7 +124,7 @@ async def test_connections_leave_files_to_the_log() -> None:
 @on_uvloop
 async def test_half_a_line_does_not_keep_a_connection() -> None:
     """Nobody logs in here, so there is no time limit for CONNECT: the pings end it."""
-    settings = Settings(listen=("127.0.0.1", 0), ping_interval_ns=50 * limits.MS, ping_max=1)
+    settings = Settings(listen=("127.0.0.1", 0), ping_interval_ns=50 * MS, ping_max=1)
     server = NatsServer(settings, Runtime())
     await server.start()
     assert server.door is not None

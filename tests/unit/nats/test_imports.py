@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fakes import FakeNats
 
-from broker import limits
-from broker.routing.local import publish
+from broker.base import units
+from broker.protocols.nats import limits
 from broker.protocols.nats.accounts import import_rules as rules
 from broker.protocols.nats.accounts.account import Account
 from broker.protocols.nats.accounts.exports import Exchange
@@ -24,8 +24,9 @@ from broker.protocols.nats.settings import (
     Mapping,
 )
 from broker.protocols.nats.settings import Account as Config
+from broker.routing.local import publish
 
-MS = limits.MS
+MS = units.MS
 
 
 class Exchanged(FakeNats):

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from broker import limits
+from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.leafnodes import limits as leaf_limits
 from tests.leafs import DEADLINE_S, Node, Raw, on_uvloop, ours, until
 
 INFO: dict[str, Any] = {
@@ -102,7 +103,7 @@ async def test_what_we_say() -> None:
         peer, said = await above.greeted()
         assert node.server is not None
         assert said == {
-            "version": limits.NATS_VERSION,
+            "version": nats_limits.NATS_VERSION,
             "server_id": node.server.server_id,
             "name": "leaf",
             "cluster": "leaf",
@@ -219,7 +220,7 @@ async def test_errors_of_the_hub(caplog: pytest.LogCaptureFixture) -> None:
         assert "Leafnode Error 'Permissions Violation" in caplog.text
         peer.send(b"-ERR 'remote leafnode has same cluster name'\r\n")
         await peer.lines_until_pong()
-        assert remote_of(node).delay_ns == limits.NATS_LEAF_DELAY
+        assert remote_of(node).delay_ns == leaf_limits.NATS_LEAF_DELAY
         assert "Delaying attempt to reconnect for 30s" in caplog.text
 
 
@@ -229,7 +230,7 @@ async def test_a_loop_said_by_the_hub() -> None:
         peer = await above.joined()
         peer.send(b"-ERR 'Loop detected for leafnode account=\"A\". Delaying'\r\n")
         assert await peer.end() == b""
-        assert remote_of(node).delay_ns == limits.NATS_LEAF_DELAY
+        assert remote_of(node).delay_ns == leaf_limits.NATS_LEAF_DELAY
 
 
 @on_uvloop
@@ -242,7 +243,7 @@ async def test_a_loop_found_here() -> None:
             b'-ERR \'Loop detected for leafnode account="$G". '
             b"Delaying attempt to reconnect for 30s'\r\n"
         )
-        assert remote_of(node).delay_ns == limits.NATS_LEAF_DELAY
+        assert remote_of(node).delay_ns == leaf_limits.NATS_LEAF_DELAY
 
 
 @on_uvloop
@@ -329,7 +330,7 @@ async def test_a_hub_that_lies_about_messages() -> None:
 async def test_messages_that_are_too_large() -> None:
     async with hub() as above, leaf_of(above):
         peer = await above.joined()
-        peer.send(b"LMSG a %d\r\n" % (limits.NATS_LEAF_PAYLOAD_MAX + 1))
+        peer.send(b"LMSG a %d\r\n" % (leaf_limits.NATS_LEAF_PAYLOAD_MAX + 1))
         assert await peer.end() == b"-ERR 'Maximum Payload Violation'\r\n"
         peer = await above.joined()
         peer.send(b"LS+ " + b"a" * 70_000)

@@ -7,9 +7,12 @@ import random
 import pytest
 from fakes_leaf import FakeLeafs, LeafPeer
 
-from broker import errors, limits
+from broker.base import units
+from broker.protocols.nats import errors
+from broker.protocols.nats import limits as nats_limits
+from broker.protocols.nats.leafnodes import limits as leaf_limits
 
-SECOND = limits.SECOND
+SECOND = units.SECOND
 
 
 @pytest.fixture
@@ -161,7 +164,7 @@ def test_a_first_operation_in_pieces(hub: FakeLeafs) -> None:
 def test_a_peer_that_says_nothing() -> None:
     hub = FakeLeafs()
     peer = hub.knock()
-    hub.loop.advance(limits.NATS_AUTH_TIMEOUT)
+    hub.loop.advance(nats_limits.NATS_AUTH_TIMEOUT)
     assert peer.take() == b"-ERR 'Authentication Timeout'\r\n"
     assert peer.closed
 
@@ -184,7 +187,7 @@ def test_a_peer_that_is_too_old_is_kept_for_a_while(hub: FakeLeafs) -> None:
 
 def test_a_gone_peer_takes_its_interest_along_bit_by_bit(hub: FakeLeafs) -> None:
     peer, other = hub.join(), hub.join(name="other")
-    count = limits.NATS_TEARDOWN + 1_000
+    count = nats_limits.NATS_TEARDOWN + 1_000
     peer.send(b"".join(b"LS+ s.%d\r\n" % i for i in range(count)))
     other.hear()
     assert hub.router.size == count
@@ -210,7 +213,7 @@ def test_weights_are_what_counts_between_leafs(hub: FakeLeafs) -> None:
 def test_a_new_leaf_is_told_bit_by_bit(hub: FakeLeafs) -> None:
     """What changes in between is told rightly, whether or not the leaf has heard of it."""
     client = hub.nats.dial()
-    count = 3 * limits.NATS_LEAF_ANNOUNCE
+    count = 3 * leaf_limits.NATS_LEAF_ANNOUNCE
     client.send(b"".join(b"SUB s.%d %d\r\n" % (i, i) for i in range(count)))
     peer = hub.knock()
     peer.read(b'CONNECT {"name":"peer"}\r\n')

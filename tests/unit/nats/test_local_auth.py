@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from broker import errors
+from broker.protocols.nats import errors
 from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats.auth.local import LocalAuth
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused, TlsPeer
+from broker.protocols.nats.auth.local import LocalAuth
 from broker.protocols.nats.auth.passwords import Passwords
 from broker.protocols.nats.settings import (
     Account,

@@ -14,8 +14,8 @@ import pytest
 import uvloop
 
 from broker.net.listener import Runtime
-from broker.protocols.nats.conf.reader import read_file
 from broker.protocols.nats.auth.passwords import Passwords
+from broker.protocols.nats.conf.reader import read_file
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Authorization, Settings, User
 from tests.nats_logins import CASES, HASH, Case, Try

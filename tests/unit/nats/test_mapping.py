@@ -6,8 +6,8 @@ import pytest
 
 from broker.protocols.nats.accounts.mapping import Mapper
 from broker.protocols.nats.accounts.placeholders import MappingError
-from broker.protocols.nats.settings import Destination, Mapping
 from broker.protocols.nats.accounts.transform import Transform
+from broker.protocols.nats.settings import Destination, Mapping
 
 COUNT = 400
 

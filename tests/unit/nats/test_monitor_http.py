@@ -18,10 +18,10 @@ from harness.nats_file import FileServer
 from live_nats import LiveNats
 
 from broker import __version__
-from broker.server.metrics import metrics_page
 from broker.protocols.nats.monitoring.lists import LongPage
 from broker.protocols.nats.monitoring.options import ConnzOptions
 from broker.protocols.nats.monitoring.text import encode
+from broker.server.metrics import metrics_page
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_the_front_page_links_the_others(server: LiveNats) -> None:
 def test_stacks_show_places_and_no_values(server: LiveNats) -> None:
     answer = get(server, "/stacksz")
     assert answer.status == 200
-    assert b"monitor.py" in answer.body
+    assert b"monitoring/http.py" in answer.body
 
 
 def test_a_base_path() -> None:
@@ -185,7 +185,7 @@ async def _encoded(page: LongPage) -> tuple[bytes, int]:
 async def test_a_long_page_lets_the_loop_do_other_work(
     monkeypatch: pytest.MonkeyPatch, turn_ns: int
 ) -> None:
-    monkeypatch.setattr("broker.limits.MONITOR_TURN", turn_ns)
+    monkeypatch.setattr("broker.protocols.nats.monitoring.limits.MONITOR_TURN", turn_ns)
     entries = [{"cid": n, "name": "<\n>", "subs": ["a", {"b": []}]} for n in range(5)]
     head = {"server_id": "N", "limit": 5}
     body, count = await _encoded(LongPage(head, "connections", iter(entries)))
@@ -205,9 +205,9 @@ def test_a_long_page_is_written_as_it_is_made(
         peer.ping()
         asked = "/subsz?subs=1&limit=250&offset=50"
         whole = get(server, asked)
-        monkeypatch.setattr("broker.limits.MONITOR_TURN", 0)
-        monkeypatch.setattr("broker.limits.MONITOR_PIECE", 1_000)
-        monkeypatch.setattr("broker.limits.MONITOR_LISTED", 7)
+        monkeypatch.setattr("broker.protocols.nats.monitoring.limits.MONITOR_TURN", 0)
+        monkeypatch.setattr("broker.protocols.nats.monitoring.limits.MONITOR_PIECE", 1_000)
+        monkeypatch.setattr("broker.protocols.nats.monitoring.limits.MONITOR_LISTED", 7)
         pieces = get(server, asked)
         called = get(server, asked + "&callback=f")
         connections = get(server, "/connz?subs=detail")

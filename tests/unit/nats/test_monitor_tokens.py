@@ -14,8 +14,8 @@ from harness import nats_peer
 from harness.http import request
 from live_nats import LiveNats
 
-from broker.protocols.nats.monitoring.jwt import payload
 from broker.protocols.nats.auth.nkeys import USER, KeyPair, to_base64
+from broker.protocols.nats.monitoring.jwt import payload
 from tests.nats_tokens import Company, Tenant, user
 
 SYSTEM = Tenant("SYS")

@@ -13,10 +13,10 @@ import pytest
 import uvloop
 
 from broker.net.listener import Runtime
-from broker.protocols.nats.auth.jwt import resolvers, tokens
 from broker.protocols.nats import settings
-from broker.protocols.nats.auth.jwt.accounts import AccountTokens, operator_token
 from broker.protocols.nats.auth.authenticator import Refused
+from broker.protocols.nats.auth.jwt import resolvers, tokens
+from broker.protocols.nats.auth.jwt.accounts import AccountTokens, operator_token
 from broker.protocols.nats.auth.nkeys import KeyPair
 from broker.protocols.nats.server import NatsServer
 from tests.nats_tokens import ACCOUNT_LIMITS, NO_LIMITS, Company, Tenant, scoped, user

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from fakes import FakeNats, FakePeer
 
-from broker import limits
+from broker.protocols.nats import limits
 from broker.protocols.nats.wire.options import (
     ClientOptions,
     parse_object,

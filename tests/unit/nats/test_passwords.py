@@ -10,11 +10,11 @@ import bcrypt
 import pytest
 
 from broker.protocols.nats.auth import passwords
-from broker.protocols.nats.auth.local import LocalAuth
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
-from broker.protocols.nats.wire.options import ClientOptions
+from broker.protocols.nats.auth.local import LocalAuth
 from broker.protocols.nats.auth.passwords import Busy, Passwords, is_hash, same
 from broker.protocols.nats.settings import Authorization, Settings, User
+from broker.protocols.nats.wire.options import ClientOptions
 from tests.nats_logins import HASH
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from fakes import FakeNats, FakePeer
 
-from broker import limits
-from broker.protocols.nats.client.handshake import Anybody
+from broker.base import units
+from broker.protocols.nats import limits
 from broker.protocols.nats.auth.authenticator import Identity, Login
+from broker.protocols.nats.client.handshake import Anybody
 from broker.protocols.nats.client.rate_limit import Bucket
 from broker.protocols.nats.settings import RateLimit
 
-SECOND = limits.SECOND
+SECOND = units.SECOND
 
 
 def pub(body: bytes, times: int = 1) -> bytes:

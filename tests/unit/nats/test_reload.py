@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker import limits
+from broker.base import units
+from broker.base.units import MS
 from broker.protocols.nats import reload
 from broker.protocols.nats.reload import Action, ReloadRefused, advertise_problem, plan
 from broker.protocols.nats.settings import (
@@ -29,7 +30,7 @@ from broker.protocols.nats.settings import (
 
 USER = User("joe", "secret")
 TLS = Tls("cert.pem", "key.pem")
-SECOND = limits.SECOND
+SECOND = units.SECOND
 
 
 def refusal(old: Settings, new: Settings) -> str:
@@ -246,7 +247,7 @@ def test_parts_of_tls() -> None:
         timeout_ns=5 * SECOND // 2,
         pinned_certs=frozenset({"a"}),
         handshake_first=True,
-        handshake_first_wait_ns=50 * limits.MS,
+        handshake_first_wait_ns=50 * MS,
     )
     found = plan(Settings(tls=TLS), Settings(tls=new))
     assert list(found.lines) == [

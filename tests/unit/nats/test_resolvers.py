@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from broker import limits
+from broker.base.units import MS, SECOND
+from broker.protocols.nats import limits
 from broker.protocols.nats.auth.jwt import resolvers
-from broker.protocols.nats.settings import Resolver
 from broker.protocols.nats.auth.jwt.folder import TokenFolder
+from broker.protocols.nats.settings import Resolver
 from tests.nats_tokens import Company, Tenant
 
 COMPANY = Company()
@@ -143,7 +144,7 @@ async def test_tokens_expire(tmp_path: Path) -> None:
 
 async def test_caches_forget(tmp_path: Path) -> None:
     clock = Clock()
-    folder = TokenFolder(tmp_path, ttl_ns=10 * limits.SECOND, clock=clock)
+    folder = TokenFolder(tmp_path, ttl_ns=10 * SECOND, clock=clock)
     folder.open()
     await folder.save(NAMES[0], TEXTS[0])
     await folder.save(NAMES[1], TEXTS[1])
@@ -290,7 +291,7 @@ async def test_other_servers_are_asked(tmp_path: Path) -> None:
 
 
 async def test_other_servers_that_do_not_know(tmp_path: Path) -> None:
-    config = Resolver(kind="cache", directory=str(tmp_path), timeout_ns=limits.MS)
+    config = Resolver(kind="cache", directory=str(tmp_path), timeout_ns=MS)
     others = Elsewhere([b""])
     assert await resolvers.make(config, lambda: others).fetch(NAMES[0]) is None
     assert others.ears == 0

@@ -7,10 +7,11 @@ import random
 import pytest
 from fakes import FakeNats, FakePeer
 
-from broker import limits
+from broker.base import units
+from broker.protocols.nats import limits
 from broker.routing.local import Ear
 
-SECOND = limits.SECOND
+SECOND = units.SECOND
 QUIET = b'{"verbose":false,"pedantic":false,"headers":true,"no_responders":true}'
 
 

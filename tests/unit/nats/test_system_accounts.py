@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from fakes_system import SERVER_ID, FakeAccount, FakeServer, FakeSession
 
-from broker import limits
+from broker.base.units import HOUR, MINUTE, SECOND
 from broker.protocols.nats.auth.authenticator import Identity
 from broker.protocols.nats.settings import Import, Permissions, ResponseRule, Rules, SubjectRule
 from broker.protocols.nats.system.count import covers
@@ -140,7 +140,7 @@ def test_user_info(server: FakeServer, account: str) -> None:
 
 def test_user_info_with_rights(server: FakeServer) -> None:
     session = FakeSession(server.accounts["A"], user="bob")
-    in_an_hour_ns = time.time_ns() + limits.HOUR + limits.SECOND // 2
+    in_an_hour_ns = time.time_ns() + HOUR + SECOND // 2
     session.identity = Identity(
         "A",
         permissions=Permissions(
@@ -155,9 +155,9 @@ def test_user_info_with_rights(server: FakeServer) -> None:
     assert data["permissions"] == {
         "publish": {"allow": ["a.>"], "deny": ["a.b"]},
         "subscribe": {"allow": ["q"]},
-        "responses": {"max": 1, "ttl": 2 * limits.MINUTE},
+        "responses": {"max": 1, "ttl": 2 * MINUTE},
     }
-    assert data["expires"] == limits.HOUR
+    assert data["expires"] == HOUR
 
 
 def test_user_info_asked_for_others(server: FakeServer) -> None:

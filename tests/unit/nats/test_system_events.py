@@ -8,12 +8,13 @@ import orjson
 import pytest
 from fakes_system import SERVER_ID, FakeClock, FakeServer, FakeSession
 
-from broker import errors, limits
-from broker.routing.local import publish
+from broker.base.units import MS, SECOND
+from broker.protocols.nats import errors
 from broker.protocols.nats.auth.authenticator import Identity
 from broker.protocols.nats.system.envelope import EventIds
 from broker.protocols.nats.system.events import client_block
 from broker.protocols.nats.system_view import Backlog
+from broker.routing.local import publish
 
 STATSZ = f"$SYS.SERVER.{SERVER_ID}.STATSZ"
 AUTH_ERROR = f"$SYS.SERVER.{SERVER_ID}.CLIENT.AUTH.ERR"
@@ -338,7 +339,7 @@ class Slow:
         self.done = 0
 
     def job(self) -> None:
-        self.now_ns += limits.MS
+        self.now_ns += MS
         self.done += 1
 
     def now(self) -> int:
@@ -347,7 +348,7 @@ class Slow:
 
 def test_work_of_a_turn_is_bounded() -> None:
     clock, slow = FakeClock(), Slow()
-    backlog = Backlog(clock, turn_ns=2 * limits.MS, now_ns=slow.now)
+    backlog = Backlog(clock, turn_ns=2 * MS, now_ns=slow.now)
     for _ in range(10_000):
         assert backlog.add(slow.job)
     turns = 0
@@ -363,7 +364,7 @@ def test_work_of_a_turn_is_bounded() -> None:
 
 def test_what_waits_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     clock, slow = FakeClock(), Slow()
-    backlog = Backlog(clock, waiting_max=3, turn_ns=limits.SECOND, now_ns=slow.now)
+    backlog = Backlog(clock, waiting_max=3, turn_ns=SECOND, now_ns=slow.now)
     assert [backlog.add(slow.job) for _ in range(5)] == [True] * 3 + [False] * 2
     clock.run()
     assert slow.done == 3

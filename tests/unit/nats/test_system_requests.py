@@ -11,10 +11,10 @@ import pytest
 import snappy  # type: ignore[import-untyped]
 from fakes_system import SERVER_ID, VARZ, FakeServer
 
-from broker.protocols.nats.system import errors as errors_system
-from broker import limits
-from broker.routing.local import publish
+from broker.protocols.nats import limits
+from broker.protocols.nats.system import errors
 from broker.protocols.nats.system.requests import Actions
+from broker.routing.local import publish
 
 PING = "$SYS.REQ.SERVER.PING"
 ME = f"$SYS.REQ.SERVER.{SERVER_ID}"
@@ -261,7 +261,7 @@ async def test_reload_that_fails() -> None:
     answer = await reload_answer(FakeServer(Actions(reload=reload)))
     assert answer["error"] == {"code": 500, "description": "n.conf:1:1: unknown field"}
     answer = await reload_answer(FakeServer())
-    assert answer["error"]["description"] == errors_system.RELOAD_NO_FILE
+    assert answer["error"]["description"] == errors.RELOAD_NO_FILE
 
 
 def test_claims_and_others(server: FakeServer) -> None:

@@ -10,11 +10,11 @@ import orjson
 from harness.system_account import SystemSession
 from harness.system_server import SETTINGS, SystemServer, on_loop
 
-from broker.protocols.nats.system import errors as errors_system
-from broker import limits
 from broker.net.listener import Runtime
+from broker.protocols.nats import limits
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Account, AccountLimits, Settings, User
+from broker.protocols.nats.system import errors as errors_system
 
 CONNZ = b"$SYS.REQ.SERVER.PING.CONNZ"
 LATE = Account("LATE", users=(User("l", "p"),))

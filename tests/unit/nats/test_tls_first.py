@@ -6,10 +6,12 @@ import pytest
 from fakes_tls import Secure, Server
 from harness.certificates import Authority, Pair
 
-from broker import limits
+from broker.base import units
+from broker.base.units import MS
+from broker.protocols.nats import limits
 from broker.protocols.nats.client.handshake import Anybody
 
-SECOND = limits.SECOND
+SECOND = units.SECOND
 CONNECT = b'CONNECT {"verbose":false}\r\n'
 
 
@@ -96,9 +98,9 @@ def test_first(pair: Pair, authority: Authority, allow_non_tls: bool) -> None:
 
 
 def test_first_within_the_delay(pair: Pair, authority: Authority) -> None:
-    server = Server(pair, handshake_first=True, handshake_first_wait_ns=50 * limits.MS)
+    server = Server(pair, handshake_first=True, handshake_first_wait_ns=50 * MS)
     peer = server.arrive()
-    server.loop.advance(49 * limits.MS)
+    server.loop.advance(49 * MS)
     assert peer.take() == b""
     client = Secure(peer, authority.client())
     peer.send(client.next())  # it has begun: from here on it has the time of a handshake
@@ -113,11 +115,11 @@ def test_behind_the_delay(pair: Pair, authority: Authority, allow_non_tls: bool)
     server = Server(
         pair,
         handshake_first=True,
-        handshake_first_wait_ns=50 * limits.MS,
+        handshake_first_wait_ns=50 * MS,
         allow_non_tls=allow_non_tls,
     )
     peer = server.arrive()
-    server.loop.advance(50 * limits.MS)
+    server.loop.advance(50 * MS)
     word = b'"tls_available":true' if allow_non_tls else b'"tls_required":true'
     assert word in peer.take()
     client = Secure(peer, authority.client())

@@ -10,12 +10,13 @@ from fakes import FakeNats
 from fakes_tls import Secure, Server
 from harness.certificates import Authority, Pair
 
-from broker import errors, limits
+from broker.base import units
+from broker.protocols.nats import errors, limits
 from broker.protocols.nats.settings import Tls
-from broker.protocols.nats.tls_gate import plainly
 from broker.protocols.nats.tls import RateLimit, TlsPolicy, client_context, server_context
+from broker.protocols.nats.tls_gate import plainly
 
-SECOND = limits.SECOND
+SECOND = units.SECOND
 CONNECT = b'CONNECT {"verbose":false}\r\n'
 
 

@@ -16,10 +16,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 from harness.certificates import Authority, Pair
 
-from broker import limits
+from broker.base.units import MS, SECOND
 from broker.net import openssl
 from broker.net.openssl import TlsError
-from broker.protocols.nats import tls_policy
+from broker.protocols.nats import limits
+from broker.protocols.nats import tls as tls_policy
 from broker.protocols.nats.settings import Settings, Tls
 from broker.protocols.nats.tls import (
     CIPHERS,
@@ -330,9 +331,9 @@ async def test_a_full_bucket_and_then_an_even_flow(caplog: pytest.LogCaptureFixt
     clock = Clock()
     rate = RateLimit(4, clock)
     assert [rate.allow() for _ in range(6)] == [True] * 4 + [False] * 2
-    clock.now_ns += limits.SECOND // 4
+    clock.now_ns += SECOND // 4
     assert [rate.allow() for _ in range(2)] == [True, False]
-    clock.now_ns += 100 * limits.SECOND
+    clock.now_ns += 100 * SECOND
     assert [rate.allow() for _ in range(5)] == [True] * 4 + [False]
     assert rate.blocked == 4
 
@@ -340,7 +341,7 @@ async def test_a_full_bucket_and_then_an_even_flow(caplog: pytest.LogCaptureFixt
 async def test_refusals_are_told_once_a_while(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "NATS_TLS_RATE_WINDOW", 20 * limits.MS)
+    monkeypatch.setattr(limits, "NATS_TLS_RATE_WINDOW", 20 * MS)
     clock = Clock()
     rate = RateLimit(1, clock)
     told = asyncio.Event()

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from harness.certificates import Authority, Pair
 
-from broker import limits
+from broker.base.units import SECOND
 from broker.net.listener import Runtime
 from broker.net.openssl import TlsError
 from broker.protocols.nats.server import NatsServer
@@ -159,7 +159,7 @@ async def test_half_a_handshake_has_its_time(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     asked = settings(authority.issue("server"))
     assert asked.websocket is not None
-    door = replace(asked.websocket, handshake_timeout_ns=limits.SECOND // 10)
+    door = replace(asked.websocket, handshake_timeout_ns=SECOND // 10)
     server = NatsServer(replace(asked, websocket=door), Runtime())
     await server.start()
     reader, writer = await asyncio.open_connection(*server.ports["websocket"])

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats.auth.jwt import validate as token_checks, tokens
-from broker.protocols.nats.auth.nkeys import KeyPair
+from broker.protocols.nats.auth.jwt import tokens, validate
 from broker.protocols.nats.auth.jwt.tokens import Invalid, decode
+from broker.protocols.nats.auth.nkeys import KeyPair
 from tests.nats_tokens import NO_LIMITS, Company, Tenant, forged, user, with_header
 
 MADE = json.loads(Path(__file__).with_name("keys_and_tokens.json").read_text())
@@ -40,7 +40,7 @@ def test_account() -> None:
     assert (scope.key, scope.rights().subs, scope.rights().payload) == (KEYS["scoped"], 5, 500)
     assert [e.subject for e in body.exports] == ["ev.>", "pos.*.x", "svc.*"]
     assert body.mappings["m.*"][0] == tokens.Weighted("n.$1", 60)
-    token_checks.check(token)
+    validate.check(token)
     old = decode(TOKENS["account_v1"], "account")
     assert (old.body.limits.conn, old.body.signing_keys) == (3, [KEYS["account_signing"]])
     assert old.body.tags == ["x"]
@@ -54,7 +54,7 @@ def test_user() -> None:
     assert body.sources() == ["192.0.2.0/24", "2001:db8::/32"]
     assert (body.subs, body.payload) == (7, 77)
     assert body.has_own_rights()
-    token_checks.check(token)
+    validate.check(token)
     assert not decode(TOKENS["user_scoped"], "user").body.has_own_rights()
     assert decode(TOKENS["user_scoped_escape"], "user").body.has_own_rights()
     assert decode(TOKENS["user_bearer"], "user").body.bearer_token
@@ -63,7 +63,7 @@ def test_user() -> None:
     assert (old.body.subs, old.body.payload) == (-1, 5)
     assert old.body.sources() == ["192.0.2.0/24", "198.51.100.0/24"]
     with pytest.raises(Invalid, match="expired"):
-        token_checks.check(decode(TOKENS["user_expired"], "user"))
+        validate.check(decode(TOKENS["user_expired"], "user"))
 
 
 def test_activation() -> None:
@@ -73,7 +73,7 @@ def test_activation() -> None:
     assert signed.body.issuer_account == KEYS["account"]
     old = decode(TOKENS["activation_v1"], "activation")
     assert (old.body.subject, old.body.kind) == ("e", "stream")
-    token_checks.check(decode(TOKENS["account2"], "account"))
+    validate.check(decode(TOKENS["account2"], "account"))
 
 
 def test_requests_and_answers() -> None:
@@ -206,7 +206,7 @@ def test_deep_json() -> None:
 
 def faulty(kind: str, pair: KeyPair, body: dict[str, Any], **head: Any) -> list[str]:
     text = tokens.encode(pair, {"sub": A.public, **head}, body, kind)
-    return list(token_checks.faults(decode(text, kind), 1000.0))
+    return list(validate.faults(decode(text, kind), 1000.0))
 
 
 STREAM = {"subject": "a.*", "type": "stream", "account": "A"}
@@ -363,7 +363,7 @@ def test_faulty_operators(body: dict[str, Any]) -> None:
     ],
 )
 def test_places(sources: list[str], host: str, may: bool) -> None:
-    assert token_checks.from_there(tokens.Rights(src=sources or None), host) == may
+    assert validate.from_there(tokens.Rights(src=sources or None), host) == may
 
 
 NOON = 1_700_000_000 // 86_400 * 86_400 + 43_200.0  # in UTC
@@ -386,11 +386,11 @@ NOON = 1_700_000_000 // 86_400 * 86_400 + 43_200.0  # in UTC
 def test_times(start: str, end: str, left: float | None) -> None:
     ranges = [tokens.TimeRange("00:00:00", "00:00:01"), tokens.TimeRange(start, end)]
     rights = tokens.Rights(times=ranges, times_location="UTC")
-    assert token_checks.seconds_left(rights, NOON) == left
+    assert validate.seconds_left(rights, NOON) == left
 
 
 def test_times_elsewhere() -> None:
     rights = tokens.Rights(times=[tokens.TimeRange("20:00:00", "22:00:00")])
     tokyo = tokens.Rights(times=rights.times, times_location="Asia/Tokyo")  # 21:00 there
-    assert token_checks.seconds_left(tokyo, NOON) == 3600
-    assert token_checks.seconds_left(tokens.Rights(), NOON) == 0
+    assert validate.seconds_left(tokyo, NOON) == 3600
+    assert validate.seconds_left(tokens.Rights(), NOON) == 0

@@ -10,9 +10,10 @@ import pytest
 from harness import RawPeer
 from live_nats import LiveNats
 
-from broker import limits
-from broker.protocols.nats.wire.options import ClientOptions
+from broker.base.units import SECOND
+from broker.protocols.nats import limits
 from broker.protocols.nats.trace import Violations, user
+from broker.protocols.nats.wire.options import ClientOptions
 
 TEXT = """
 max_sub_tokens: 3
@@ -55,13 +56,13 @@ def session(key: str = "", **options: str) -> Any:
 
 
 def test_so_many_in_a_second(caplog: pytest.LogCaptureFixture) -> None:
-    now = [limits.SECOND]
+    now = [SECOND]
     violations = Violations(lambda: now[0])
     for _ in range(limits.NATS_VIOLATIONS_LOGGED + 7):
         violations.publish(session(), "Subject", b"x")
     assert len(caplog.messages) == limits.NATS_VIOLATIONS_LOGGED
     caplog.clear()
-    now[0] += limits.SECOND
+    now[0] += SECOND
     violations.publish(session(), "Subject", b"x")
     assert caplog.messages == [
         "7 more errors of clients",

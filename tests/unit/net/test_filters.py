@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.net.filters import Filter, FilterError, filter_of, pack, unpack
-from broker.net.tls import Certificates, TlsFiles, server_context
 from broker.net.openssl import TlsError, iana_name
+from broker.net.tls import Certificates, TlsFiles, server_context
 
 Kind = Literal["deflate", "snappy"]
 

@@ -8,7 +8,7 @@ import pytest
 from fakes import FakeDoor, FakeNats, FakePeer
 from harness.websocket import BINARY, FIN, PACKED, PING, PONG, frame
 
-from broker import limits
+from broker.net import limits
 from broker.net.handover import Knock
 from broker.net.websocket import WebSocket
 from broker.protocols.nats.client.session import NatsSession

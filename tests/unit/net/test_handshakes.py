@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker import limits
+from broker.net import limits
 from broker.net.handshakes import Handshakes
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from broker import limits
+from broker.net import limits
+from broker.net.http.pages import Pages
 from broker.net.listener import Runtime
 from broker.net.listening import ListenError, join
-from broker.net.http.pages import Pages
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Settings, Websocket
 

@@ -17,13 +17,15 @@ import uvloop
 from aiohttp import web
 from harness.certificates import Authority
 
-from broker import limits
+from broker.base import units
+from broker.base.units import HOUR, MIB, MS
+from broker.net import limits
 from broker.net.http.connections import IDLE, HttpConnection, HttpConnections
 from broker.net.http.guard import HttpSettings
 from broker.net.http.pages import Pages
 
 DEADLINE_S = 20
-SECOND = limits.SECOND
+SECOND = units.SECOND
 ASK = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -63,7 +65,7 @@ class Listener:
         return web.Response(text=str(len(await request.read())))
 
     async def long(self, _request: web.Request) -> web.Response:
-        return web.Response(body=bytes(64 * limits.MIB))
+        return web.Response(body=bytes(64 * MIB))
 
     async def dial(self, data: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connections = self.pages.connections
@@ -122,7 +124,7 @@ async def test_bytes_that_trickle_do_not_help() -> None:
 
 @on_uvloop
 async def test_the_loop_looks_by_itself() -> None:
-    settings = HttpSettings(header_timeout_ns=limits.MS)
+    settings = HttpSettings(header_timeout_ns=MS)
     app = web.Application()
     pages = Pages(app, None, settings)
     await pages.open(("127.0.0.1", 0))
@@ -162,7 +164,7 @@ async def test_a_handler_may_take_its_time() -> None:
     async with opened() as listener:
         reader, _writer = await listener.dial(ASK.replace(b"ping", b"wait"))
         await listener.reached.wait()
-        listener.pass_time(limits.HOUR)
+        listener.pass_time(HOUR)
         listener.may.set()
         assert await reader.readuntil(b"done")
 
@@ -247,7 +249,7 @@ async def test_making_room_looks_at_no_other_connection(monkeypatch: pytest.Monk
         looked += name in ("state", "since_ns")
         return object.__getattribute__(connection, name)
 
-    monkeypatch.setattr(limits, "HTTP_LOOK", limits.HOUR)  # the timer looks at all of them
+    monkeypatch.setattr(limits, "HTTP_LOOK", HOUR)  # the timer looks at all of them
     async with opened(max_connections=20) as listener:
         with monkeypatch.context() as patch:
             patch.setattr(HttpConnection, "__getattribute__", counted)
@@ -272,7 +274,7 @@ async def test_an_answer_that_is_being_written_does_not_make_room() -> None:
         assert await asking.readuntil(b"pong")
         head = await slow.readuntil(b"\r\n\r\n")
         assert b" 200 " in head
-        assert await slow.readexactly(64 * limits.MIB) == bytes(64 * limits.MIB)
+        assert await slow.readexactly(64 * MIB) == bytes(64 * MIB)
         writer.close()
 
 
@@ -290,7 +292,7 @@ async def test_no_room_where_all_are_busy() -> None:
 
 @on_uvloop
 async def test_tls_that_is_not_shaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_TLS_TIMEOUT", 50 * limits.MS)
+    monkeypatch.setattr(limits, "HTTP_TLS_TIMEOUT", 50 * MS)
     cert, key = Authority(tmp_path).issue("server")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)

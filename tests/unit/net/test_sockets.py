@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker import limits
-from broker.net import sockets
+from broker.net import limits, sockets
 
 FOUR, SIX = socket.AF_INET, socket.AF_INET6
 ANY = sorted(sockets.EVERYWHERE)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker import errors, limits
+from broker.base.units import SECOND
+from broker.net import errors, limits
 from broker.net.upgrade import Knocks, NotHttp, Request, read_request
 
 
@@ -84,7 +85,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 def test_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WEBSOCKET_KNOCKS_MAX", 3)
-    knocks = Knocks(lambda _request, knock: knocks.done(knock), limits.SECOND)
+    knocks = Knocks(lambda _request, knock: knocks.done(knock), SECOND)
     made: list[Any] = [FakeKnock() for _ in range(5)]
     for knock in made:
         knocks.opened(knock)
@@ -99,7 +100,7 @@ def test_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_whoever_is_not_through_with_tls_waits_for_that() -> None:
     asked: list[Any] = []
     causes: list[str] = []
-    knocks = Knocks(lambda _request, knock: knocks.done(knock), limits.SECOND, asked.append)
+    knocks = Knocks(lambda _request, knock: knocks.done(knock), SECOND, asked.append)
     knocks.insecure = lambda _peer, cause: causes.append(cause)
     one: Any = FakeKnock()
     other: Any = FakeKnock()
@@ -108,7 +109,7 @@ def test_whoever_is_not_through_with_tls_waits_for_that() -> None:
     assert asked == [one, other]
     assert one.patience_ns == 0  # TLS has a time of its own
     knocks.secured(one, None)
-    assert one.patience_ns == limits.SECOND
+    assert one.patience_ns == SECOND
     knocks.secured(other, "no certificate")
     assert (other.closed, causes) == (True, ["no certificate"])
     knocks.end()

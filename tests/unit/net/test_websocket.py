@@ -19,7 +19,7 @@ from harness.websocket import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import errors, limits
+from broker.net import errors, limits
 from broker.net.filters import FilterError, pack, unpack
 from broker.net.websocket import WebSocket, accept_key
 

@@ -10,7 +10,8 @@ import pytest
 from fakes_nsq import ERROR, HEARTBEAT, OK, RESPONSE, FakeNsq, MakeNsq, NsqPeer, mpub, pub, sized
 from harness.authd import grant, row
 
-from broker import limits
+from broker.base.units import SECOND
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.auth import Grant, Peer
 
 AUTH = b"AUTH\n" + sized(b"secret")
@@ -140,7 +141,7 @@ def test_within_its_time_nobody_is_asked_again(guarded: Guarded) -> None:
     guarded.let_in(grant(row(), ttl=TTL_S))
     for second in range(TTL_S):
         assert guarded.peer.ask(pub(b"t%d" % (second % 2), b"x"))[-1] == OK
-        guarded.nsq.loop.advance(limits.SECOND)
+        guarded.nsq.loop.advance(SECOND)
     assert len(guarded.authority.asked) == 1
 
 
@@ -148,7 +149,7 @@ def test_within_its_time_nobody_is_asked_again(guarded: Guarded) -> None:
 def test_past_its_time_the_next_command_asks(guarded: Guarded, command: bytes) -> None:
     guarded.let_in(grant(row(), ttl=TTL_S))
     assert guarded.peer.ask(pub(b"t", b"1")) == [OK]
-    guarded.nsq.loop.advance(TTL_S * limits.SECOND)
+    guarded.nsq.loop.advance(TTL_S * SECOND)
     guarded.peer.frames()
     assert guarded.peer.ask(command + pub(b"t", b"3")) == []
     assert len(guarded.authority.asked) == 2
@@ -162,7 +163,7 @@ def test_past_its_time_less_may_be_granted(guarded: Guarded) -> None:
     """Publishes before it are answered first, those behind it are not done."""
     guarded.let_in(grant(row(), ttl=TTL_S))
     assert guarded.peer.ask(pub(b"t", b"1")) == [OK]
-    guarded.nsq.loop.advance(TTL_S * limits.SECOND)
+    guarded.nsq.loop.advance(TTL_S * SECOND)
     guarded.peer.frames()
     guarded.peer.send(pub(b"t", b"2") * 2)
     guarded.answer(grant(row("^other$"), ttl=TTL_S))
@@ -172,7 +173,7 @@ def test_past_its_time_less_may_be_granted(guarded: Guarded) -> None:
 
 def test_past_its_time_nothing_may_be_granted(guarded: Guarded) -> None:
     guarded.let_in(grant(row(), ttl=TTL_S))
-    guarded.nsq.loop.advance(TTL_S * limits.SECOND)
+    guarded.nsq.loop.advance(TTL_S * SECOND)
     guarded.peer.frames()
     guarded.peer.send(b"SUB t c\n")
     guarded.answer(grant(ttl=TTL_S))
@@ -181,7 +182,7 @@ def test_past_its_time_nothing_may_be_granted(guarded: Guarded) -> None:
 
 def test_past_its_time_no_answer_is_a_refusal(guarded: Guarded) -> None:
     guarded.let_in(grant(row(), ttl=TTL_S))
-    guarded.nsq.loop.advance(TTL_S * limits.SECOND)
+    guarded.nsq.loop.advance(TTL_S * SECOND)
     guarded.peer.frames()
     guarded.peer.send(pub(b"t", b"x"))
     guarded.answer(None)
@@ -191,7 +192,7 @@ def test_past_its_time_no_answer_is_a_refusal(guarded: Guarded) -> None:
 def test_a_running_channel_is_never_cut(guarded: Guarded) -> None:
     guarded.let_in(grant(row(), ttl=1))
     assert guarded.peer.ask(b"SUB t c\nRDY 1\n") == [OK]
-    guarded.nsq.loop.advance(10 * limits.SECOND)
+    guarded.nsq.loop.advance(10 * SECOND)
     guarded.nsq.engine.open_log("t")
     other = Guarded(guarded.nsq, guarded.authority)
     other.let_in(grant(row()))

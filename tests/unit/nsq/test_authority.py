@@ -11,8 +11,9 @@ import pytest
 from aiohttp import web
 from harness.authd import grant, row
 
-from broker import limits
+from broker.base.units import DURATION_MAX, MS, SECOND
 from broker.config.load import NsqConfig
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.auth import AuthError, Authority, Grant, Peer, secure_endpoint
 
 WAIT_S = 15.0
@@ -92,7 +93,7 @@ def _endless(head: bytes, piece: bytes) -> Answer:
 async def test_a_good_answer(serve: Serve, ask: Ask) -> None:
     found = await ask(await serve(_reply(GOOD)))
     assert found is not None
-    assert (found.ttl_ns, found.identity) == (60 * limits.SECOND, "me")
+    assert (found.ttl_ns, found.identity) == (60 * SECOND, "me")
 
 
 LIARS = {
@@ -130,7 +131,7 @@ async def test_one_that_never_answers(serve: Serve, ask: Ask) -> None:
     async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    quick = {"http_client_request_timeout_ns": 100 * limits.MS}
+    quick = {"http_client_request_timeout_ns": 100 * MS}
     address = await serve(silent)
     assert await ask(address, **quick) is None
     assert await ask(address, await serve(_reply(GOOD)), **quick) is not None
@@ -208,4 +209,4 @@ def test_where_a_server_that_wants_tls_is_asked() -> None:
 
 
 def test_a_long_ttl_is_bounded() -> None:
-    assert Grant.read(grant(row(), ttl=2**62)).ttl_ns == limits.DURATION_MAX
+    assert Grant.read(grant(row(), ttl=2**62)).ttl_ns == DURATION_MAX

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from fakes_nsq import OK, FakeNsq, MakeNsq, message_id, mpub, not_in_flight, pub, shown
 
-from broker import limits
+from broker.base import units
+from broker.protocols.nsq import limits
 
-SECOND = limits.SECOND
+SECOND = units.SECOND
 
 
 def test_too_many_unanswered_publishes_stop_the_reading(

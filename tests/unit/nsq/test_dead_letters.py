@@ -15,10 +15,10 @@ from fakes_nsq import OK, message_id, pub, shown
 from live_nsq import Client, on_uvloop, opened
 
 from broker.config.load import StorageConfig, TopicConfig
-from broker.engine.log.publish import append, settled
 from broker.engine.cursor.local import Taker
-from broker.protocols.nsq.http.api import NsqApi
+from broker.engine.log.publish import append, settled
 from broker.protocols.nsq.dead_letters import FILE, default_target, origin_of
+from broker.protocols.nsq.http.api import NsqApi
 from broker.protocols.nsq.listener import NsqDoor
 from broker.protocols.nsq.wire import is_name
 

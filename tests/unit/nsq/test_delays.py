@@ -10,10 +10,10 @@ from aiohttp import web
 from fakes_nsq import OK, FakeNsq, MakeNsq, shown, sized
 from live_nsq import on_uvloop, opened
 
-from broker import limits
+from broker.base.units import DAY, HOUR, MS, SECOND
 from broker.protocols.nsq.http.api import NsqApi
 
-HOUR_MS = limits.HOUR // limits.MS
+HOUR_MS = HOUR // MS
 WEEK_MS = 7 * 24 * HOUR_MS
 
 
@@ -30,26 +30,26 @@ def test_without_max_defer_the_limit_is_that_of_nsqd(nsq: FakeNsq) -> None:
 
 @pytest.mark.parametrize("extra", [0, 1])
 def test_dpub_up_to_max_defer(make_nsq: MakeNsq, extra: int) -> None:
-    peer = make_nsq(max_defer_ns=7 * limits.DAY).dial()
+    peer = make_nsq(max_defer_ns=7 * DAY).dial()
     assert (peer.ask(dpub(WEEK_MS + extra)) == [OK]) == (extra == 0)
 
 
 def test_a_message_of_next_week_comes_next_week(make_nsq: MakeNsq) -> None:
-    nsq = make_nsq(max_defer_ns=7 * limits.DAY)
+    nsq = make_nsq(max_defer_ns=7 * DAY)
     peer = nsq.consumer(b"t", 0)
     assert peer.ask(dpub(WEEK_MS)) == [OK]
     peer.leave()
-    nsq.loop.advance(7 * limits.DAY - limits.SECOND)
+    nsq.loop.advance(7 * DAY - SECOND)
     peer = nsq.consumer(b"t", 1)
     assert peer.frames() == []
-    nsq.loop.advance(2 * limits.SECOND)
+    nsq.loop.advance(2 * SECOND)
     (message,) = peer.frames()
     assert shown(message) == (1, 1, b"x")
 
 
 @on_uvloop
 async def test_http_defer(tmp_path: Path) -> None:
-    settings = {"max_defer_ns": 7 * limits.DAY}
+    settings = {"max_defer_ns": 7 * DAY}
     async with opened(tmp_path, settings=settings) as door:
         runner = web.AppRunner(NsqApi(door, lambda: None).app(), access_log=None)
         await runner.setup()

@@ -13,12 +13,12 @@ import pytest
 from aiohttp import web
 from live_nsq import Client, on_uvloop, opened
 
-from broker.runtime import vfs
 from broker.protocols.nsq.http.api import NsqApi
-from broker.protocols.nsq.listener import NsqDoor
-from broker.protocols.nsq.http.v1 import Extras, moment_ns
 from broker.protocols.nsq.http.app import ApiError
 from broker.protocols.nsq.http.messages import headers_of
+from broker.protocols.nsq.http.v1 import Extras, moment_ns
+from broker.protocols.nsq.listener import NsqDoor
+from broker.runtime import vfs
 from broker.server.topics import TopicSettings
 
 CALL_WRITE = 1

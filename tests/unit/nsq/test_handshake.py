@@ -8,12 +8,13 @@ import pytest
 from harness.certificates import Authority
 from live_nsq import Client, on_uvloop, opened
 
-from broker import limits
+from broker.base.units import MS
+from broker.protocols.nsq import limits
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "NSQ_TLS_TIMEOUT", 50 * limits.MS)
+    monkeypatch.setattr(limits, "NSQ_TLS_TIMEOUT", 50 * MS)
 
 
 @on_uvloop

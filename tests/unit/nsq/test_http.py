@@ -15,9 +15,9 @@ from fakes_nsq import OK, pub, shown, sized
 from live_nsq import Client, on_uvloop, opened
 from yarl import URL
 
-from broker.runtime import vfs
 from broker.protocols.nsq.http.api import NsqApi
 from broker.protocols.nsq.listener import NsqDoor
+from broker.runtime import vfs
 
 CALL_WRITE = 1
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker import limits
+from broker.base.units import SECOND
 from broker.config.load import NsqConfig
 from broker.protocols.nsq.identify import Identity, Refused, read_fields
 
@@ -61,7 +61,7 @@ def test_before_and_after_an_empty_one() -> None:
     assert (BEFORE.client_id, BEFORE.hostname) == ("192.0.2.1", "192.0.2.1")
     after = identify()
     assert (after.client_id, after.hostname, after.user_agent) == ("", "", "")
-    assert after.heartbeat_interval_ns == 30 * limits.SECOND
+    assert after.heartbeat_interval_ns == 30 * SECOND
     assert after.wait_ns(CONFIG) == CONFIG.msg_timeout_ns
 
 
@@ -100,8 +100,8 @@ def test_a_second_one_keeps_what_it_does_not_name() -> None:
         msg_timeout=2000, heartbeat_interval=1000, output_buffer_size=-1, sample_rate=7
     )
     second = identify(first, hostname="h")
-    assert second.wait_ns(CONFIG) == 2 * limits.SECOND
-    assert second.heartbeat_interval_ns == limits.SECOND
+    assert second.wait_ns(CONFIG) == 2 * SECOND
+    assert second.heartbeat_interval_ns == SECOND
     assert (second.output_buffer_size, second.flush_ns(CONFIG)) == (1, 0)
     assert (second.sample_rate, second.hostname) == (0, "h")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import orjson
 
-from broker import limits
+from broker.base import units
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.lookup.registry import Producer, Registry
 
-SECOND = limits.SECOND
+SECOND = units.SECOND
 START = 1_000 * SECOND
 
 

@@ -12,16 +12,16 @@ import pytest
 from harness.peer import sized
 from live_nsq import Client, on_uvloop, opened
 
-from broker import limits
-from broker.protocols.nsq.lookup.config import LookupConfig
+from broker.base import units
 from broker.base.settings import Address
 from broker.protocols.nsq.listener import NsqDoor
 from broker.protocols.nsq.lookup.client import LookupTimes
+from broker.protocols.nsq.lookup.config import LookupConfig
 from broker.protocols.nsq.lookup.peers import LookupPeers
 from broker.protocols.nsq.lookup.server import LookupServer
 
 WAIT_S = 10
-MS = limits.MS
+MS = units.MS
 QUICK = LookupTimes(io_ns=200 * MS, ping_ns=50 * MS, retry_ns=5 * MS)
 HERE = "127.0.0.1"
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import limits
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.pattern import Pattern, PatternError
 
 # Pattern, names in which it is found, names in which it is not: as Go 1.2x's regexp answers.

@@ -20,9 +20,10 @@ from fakes_nsq import (
     sized,
 )
 
-from broker import limits
+from broker.base import units
+from broker.protocols.nsq import limits
 
-SECOND = limits.SECOND
+SECOND = units.SECOND
 CLOSE_WAIT = (RESPONSE, b"CLOSE_WAIT")
 
 

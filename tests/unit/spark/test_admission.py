@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.spark.source.admission import admit_bytes, admit_records, share
 from broker.spark.offsets import Mark, Place
+from broker.spark.source.admission import admit_bytes, admit_records, share
 from broker.spark.topics import Entry, Survey
 
 A, B, C = Place("a", 0), Place("b", 0), Place("c", 1)

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from broker.spark.jobs.errors import JobError
 from broker.spark.archive import plan as planned
-from broker.spark.archive.plan import Batch
 from broker.spark.archive.manifest import Change, Gap, Mark, Range, State
+from broker.spark.archive.plan import Batch
+from broker.spark.jobs.errors import JobError
 from broker.spark.offsets import Mark as Seq
 from broker.spark.offsets import Place
 from broker.spark.options import Splitting, Wanted

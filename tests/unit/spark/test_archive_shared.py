@@ -9,9 +9,9 @@ import pytest
 from archives import archiver
 from fakes_spark import FakeSpark
 
-from broker.spark.jobs.errors import JobError
-from broker.spark.jobs import archive
 from broker.spark.archive.manifest import DataFile
+from broker.spark.jobs import archive
+from broker.spark.jobs.errors import JobError
 
 SPARK: Any = FakeSpark()
 

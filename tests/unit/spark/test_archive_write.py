@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.client.bulk.arrow import SCHEMA
-from broker.spark.jobs.limits import OPEN_HOURS
 from broker.spark.archive import write as written
 from broker.spark.archive.layout import HOUR_US
 from broker.spark.archive.manifest import Range
+from broker.spark.jobs.limits import OPEN_HOURS
 
 ALL = Range("orders", 3, "9f3a12bcdd", 1, 1000)
 NAMES = written.columns(None)

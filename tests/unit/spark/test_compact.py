@@ -14,13 +14,13 @@ from archives import archiver, counted, parquet_files, rows
 from fakes_spark import FakeSpark
 
 from broker.client.bulk.arrow import SCHEMA
-from broker.spark.jobs.errors import JobError
+from broker.spark.archive import compact as merging
 from broker.spark.archive import layout
 from broker.spark.archive import write as written
-from broker.spark.archive import compact as merging
+from broker.spark.archive.manifest import Change, Manifest, Range
 from broker.spark.archive.plan import Batch
 from broker.spark.jobs.compact import REPLACED, Compacter, Compacting, days_of, over_before
-from broker.spark.archive.manifest import Change, Manifest, Range
+from broker.spark.jobs.errors import JobError
 
 SPARK: Any = FakeSpark()
 INC = "9f3a12bcdd"

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from broker.spark.errors import BrokerDownError, DataLossError
-from broker.spark.source import microbatch as course
 from broker.spark.offsets import Mark, Offsets, Place
+from broker.spark.source import microbatch
 from broker.spark.topics import Entry, Survey
 
 T, U = Place("t", 0), Place("u", 1)
@@ -26,11 +26,11 @@ def survey(
 
 def test_new_topics_from_their_earliest() -> None:
     seen = survey(entry(T, 1, 10), entry(U, 5, 9))
-    begin = course.base({T: Mark(4, "x")}, seen, True)
+    begin = microbatch.base({T: Mark(4, "x")}, seen, True)
     assert begin == {T: Mark(4, "x"), U: Mark(5, "x")}
-    end = course.target(begin, seen)
+    end = microbatch.target(begin, seen)
     assert end == {T: Mark(10, "x"), U: Mark(9, "x")}
-    pieces = course.slices({T: Mark(4, "x")}, end, seen, True)
+    pieces = microbatch.slices({T: Mark(4, "x")}, end, seen, True)
     assert [(p.place, p.start, p.end, p.server) for p in pieces] == [(T, 4, 10, 0), (U, 5, 9, 1)]
 
 
@@ -45,61 +45,61 @@ LOSSES = {
 def test_what_was_lost(what: str, caplog: pytest.LogCaptureFixture) -> None:
     now, mark, text = LOSSES[what]
     with pytest.raises(DataLossError, match=text):
-        course.base({T: Mark(4, "x")}, survey(now), True)
+        microbatch.base({T: Mark(4, "x")}, survey(now), True)
     with caplog.at_level(logging.WARNING, "twinwire.spark"):
-        assert course.base({T: Mark(4, "x")}, survey(now), False) == {T: mark}
+        assert microbatch.base({T: Mark(4, "x")}, survey(now), False) == {T: mark}
     assert text in caplog.text
 
 
 def test_a_topic_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     before = {T: Mark(4, "x"), U: Mark(2, "x")}
     with pytest.raises(DataLossError, match="is gone; it was read up to 4"):
-        course.base(before, survey(entry(U, 1, 3)), True)
-    assert course.base(before, survey(entry(U, 1, 3)), False) == {U: Mark(2, "x")}
+        microbatch.base(before, survey(entry(U, 1, 3)), True)
+    assert microbatch.base(before, survey(entry(U, 1, 3)), False) == {U: Mark(2, "x")}
     assert "is gone" in caplog.text
 
 
 def test_a_broker_that_is_down_keeps_its_place() -> None:
     before = {T: Mark(4, "x"), U: Mark(2, "x")}
     seen = survey(entry(U, 1, 3), down=("a:1",), reached=(1,))
-    begin = course.base(before, seen, False)
+    begin = microbatch.base(before, seen, False)
     assert begin == before
-    end = course.target(begin, seen)
+    end = microbatch.target(begin, seen)
     assert end == {T: Mark(4, "x"), U: Mark(3, "x")}
-    assert len(course.slices(before, end, seen, False)) == 1
+    assert len(microbatch.slices(before, end, seen, False)) == 1
     with pytest.raises(BrokerDownError, match="a:1"):  # a range that was promised to a batch
-        course.slices({T: Mark(1, "x")}, before, seen, False)
+        microbatch.slices({T: Mark(1, "x")}, before, seen, False)
 
 
 def test_a_topic_of_a_broker_that_answers_is_gone_though_another_is_down() -> None:
     seen = survey(down=("b:1",), reached=(0,))
     with pytest.raises(DataLossError):
-        course.base({T: Mark(4, "x")}, seen, True)
+        microbatch.base({T: Mark(4, "x")}, seen, True)
 
 
 def test_a_query_with_an_end_reads_no_more_than_was_there() -> None:
     frozen: Offsets = {T: Mark(6, "x")}
     seen = survey(entry(T, 1, 10), entry(U, 1, 5))
     before = {T: Mark(4, "x")}
-    begin = course.known(course.base(before, seen, True), before, frozen)
-    assert course.target(begin, seen, frozen) == {T: Mark(6, "x")}
+    begin = microbatch.known(microbatch.base(before, seen, True), before, frozen)
+    assert microbatch.target(begin, seen, frozen) == {T: Mark(6, "x")}
     ahead = {T: Mark(8, "x")}  # as a checkpoint may be
-    assert course.target(ahead, seen, frozen) == ahead
+    assert microbatch.target(ahead, seen, frozen) == ahead
     anew = survey(entry(T, 1, 10, "y"))
-    begin = course.base(before, anew, False)
-    assert course.target(begin, anew, frozen) == {T: Mark(1, "y")}
+    begin = microbatch.base(before, anew, False)
+    assert microbatch.target(begin, anew, frozen) == {T: Mark(1, "y")}
 
 
 def test_ranges_of_an_earlier_run() -> None:
     """A batch that was planned before a crash is read as it was planned, or it is told why not."""
     start, end = {T: Mark(4, "x")}, {T: Mark(9, "x")}
     grown = survey(entry(T, 1, 50))
-    assert [(p.start, p.end) for p in course.slices(start, end, grown, True)] == [(4, 9)]
+    assert [(p.start, p.end) for p in microbatch.slices(start, end, grown, True)] == [(4, 9)]
     for seen in (survey(entry(T, 1, 50, "y")), survey()):
         with pytest.raises(DataLossError):
-            course.slices(start, end, seen, True)
-        assert course.slices(start, end, seen, False) == []
+            microbatch.slices(start, end, seen, True)
+        assert microbatch.slices(start, end, seen, False) == []
     trimmed = survey(entry(T, 6, 50))  # the task finds out and tells it
-    assert [(p.start, p.end) for p in course.slices(start, end, trimmed, True)] == [(4, 9)]
-    anew = course.slices({T: Mark(4, "w")}, end, grown, True)
+    assert [(p.start, p.end) for p in microbatch.slices(start, end, trimmed, True)] == [(4, 9)]
+    anew = microbatch.slices({T: Mark(4, "w")}, end, grown, True)
     assert [(p.start, p.end) for p in anew] == [(1, 9)]

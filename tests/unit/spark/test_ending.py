@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from fakes_spark import FakeSpark
 
 from broker.cli.pipeline import pipeline
-from broker.spark.jobs.errors import JobError
 from broker.spark.jobs import archive, command, windows
 from broker.spark.jobs.command import Job
+from broker.spark.jobs.errors import JobError
 from broker.spark.jobs.signals import ends_with_signals, until_started
 from broker.spark.jobs.tasks import run_tasks, telling_line
 from broker.spark.offsets import Place

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
 )
 
 from broker.spark.limits import TIME_SLACK_S
-from broker.spark.source.filters import Pruning
 from broker.spark.offsets import Mark, Place
+from broker.spark.source.filters import Pruning
 
 T, U = Place("t", 0), Place("u", 1)
 START = {T: Mark(1, "x"), U: Mark(1, "y")}

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.spark.jobs.errors import ConflictError, JobError
-from broker.spark.jobs.limits import SNAPSHOT_EVERY
 from broker.spark.archive.manifest import (
     Change,
     DataFile,
@@ -22,6 +20,8 @@ from broker.spark.archive.manifest import (
     files,
     publish,
 )
+from broker.spark.jobs.errors import ConflictError, JobError
+from broker.spark.jobs.limits import SNAPSHOT_EVERY
 
 INC = "9f3a12bc"
 

@@ -9,8 +9,8 @@ import pytest
 from broker.spark.errors import OptionError
 from broker.spark.limits import READER_TTL_BATCH_S, READER_TTL_STREAM_S
 from broker.spark.options import Wanted, is_subject_filter
-from broker.spark.source.positions import EARLIEST, LATEST
 from broker.spark.source.options import READ, read_settings
+from broker.spark.source.positions import EARLIEST, LATEST
 
 LEAST = {"servers": "a:1", "subscribe": "t"}
 

@@ -9,8 +9,8 @@ import pytest
 from broker.spark.errors import OptionError
 from broker.spark.offsets import Mark, Place
 from broker.spark.options import Wanted
-from broker.spark.source.positions import resolve
 from broker.spark.source.options import read_settings
+from broker.spark.source.positions import resolve
 from broker.spark.topics import Entry, Survey
 
 T, U = Place("t", 0), Place("u", 1)

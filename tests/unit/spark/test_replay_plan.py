@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.spark.archive import replay as planned
-from broker.spark.jobs.replay import epoch_records
-from broker.spark.archive.replay import Wish
 from broker.spark.archive.manifest import Change, DataFile, Range, State
+from broker.spark.archive.replay import Wish
+from broker.spark.jobs.replay import epoch_records
 
 
 def file(topic: str, inc: str, first: int, last: int, at: int, partition: int = 0) -> DataFile:

@@ -13,9 +13,9 @@ from toy_bulk import Answer, Request, ToyDoor, script, told
 from broker.client.bulk.arrow import SCHEMA
 from broker.client.bulk.options import Options
 from broker.spark.archive import write as written
+from broker.spark.archive.manifest import Range
 from broker.spark.archive.replay import Part, Wish
 from broker.spark.archive.stage import Stage, chosen_rows, stage_part
-from broker.spark.archive.manifest import Range
 
 LOG = Range("t", 3, "abcd", 1, 1000)
 HEADERS: list[Any] = [None, [], [{"key": "A", "value": b"b"}, {"key": "A", "value": None}]]

@@ -11,10 +11,10 @@ import pytest
 from toy_reports import HOSTILE, START, channel_row, shown, topic_row
 
 from broker.spark.jobs.triage import Found
-from broker.spark.triage.tasks import Group, Key, Sample
 from broker.spark.report.page import write
 from broker.spark.rollup.page import rollup_page
 from broker.spark.triage.page import triage_page
+from broker.spark.triage.tasks import Group, Key, Sample
 
 pytestmark = pytest.mark.browser
 RUNS = (

@@ -13,13 +13,13 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from broker.spark.errors import OptionError, RowError
 from broker.spark import schema
-from broker.spark.source.options import read_settings, write_settings
+from broker.spark.errors import OptionError, RowError
 from broker.spark.sink.sink import BatchWriter, StreamWriter
-from broker.spark.source.batch import BatchReader
-from broker.spark.source.stream import StreamReader
 from broker.spark.sink.upload import Upload
+from broker.spark.source.batch import BatchReader
+from broker.spark.source.options import read_settings, write_settings
+from broker.spark.source.stream import StreamReader
 
 READ = {"servers": "a:1", "subscribe": "t"}
 WRITE = {"servers": "a:1"}

@@ -25,15 +25,16 @@ from harness.stan_stores import (
     recorded_store,
 )
 
-from broker.importers import nsqd as server_import, stan as server_import_stan
 from broker.cli import main
 from broker.config.load import Config
-from broker.engine.log.log import Log
-from broker.engine.cursor.peek import peek_log
 from broker.engine.cursor.local import Taker
-from broker.protocols.stan.store import ForeignStateError, Store
+from broker.engine.cursor.peek import peek_log
+from broker.engine.log.log import Log
+from broker.importers import nsqd as server_import
+from broker.importers import stan as server_import_stan
 from broker.importers.nsqd import ImportRefusedError
 from broker.importers.stan import Import, Outcome, importing
+from broker.protocols.stan.store import ForeignStateError, Store
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60

@@ -11,9 +11,9 @@ from harness import stan_wire as wire
 from harness.engine import WAIT_MS, Rig
 
 from broker.protocols.access import Access
-from broker.runtime.interfaces import Session
 from broker.protocols.nats.accounts.account import Account, Desk, Message
 from broker.protocols.stan.publish import Channel, Client, Service
+from broker.runtime.interfaces import Session
 
 
 class Desktop:

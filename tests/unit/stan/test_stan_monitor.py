@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from broker import limits
-from broker.protocols.stan.monitor import StreamingPages
+from broker.base.units import HOUR
 from broker.protocols.stan.config import ChannelLimits, ChannelOverride, StanSettings
+from broker.protocols.stan.monitor import StreamingPages
 from broker.protocols.stan.store import SubRecord
 
 
@@ -139,7 +139,7 @@ async def test_storez(ask, service: Service) -> None:
     assert page["limits"] == {"max_channels": 100, **plain}
     assert list(page)[-2:] == ["total_msgs", "total_bytes"]
     service.settings = StanSettings(
-        limits=ChannelLimits(max_age_ns=limits.HOUR),
+        limits=ChannelLimits(max_age_ns=HOUR),
         channels=(
             ("b", ChannelOverride(max_msgs=0)),
             ("*", ChannelOverride(max_subs=5)),
@@ -148,8 +148,8 @@ async def test_storez(ask, service: Service) -> None:
     _, page = await ask("/storez")
     assert list(page["limits"])[-1] == "channels"
     assert list(page["limits"]["channels"].items()) == [
-        ("*", {**plain, "max_age": limits.HOUR, "max_subscriptions": 5}),
-        ("b", {**plain, "max_age": limits.HOUR, "max_subscriptions": 5, "max_msgs": 0}),
+        ("*", {**plain, "max_age": HOUR, "max_subscriptions": 5}),
+        ("b", {**plain, "max_age": HOUR, "max_subscriptions": 5, "max_msgs": 0}),
     ]
 
 

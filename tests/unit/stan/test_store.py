@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import limits
+from broker.protocols.stan import limits
 from broker.protocols.stan.store import FILE, ClientRecord, Store
 
 

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli.dropin import errors as errors_cli
-from broker import limits
-from broker.cli.dropin.nats_server import flags as nats_flags
-from broker.cli.dropin.nsqd.command import Passed
-from broker.cli.dropin.goflags import FlagError
-from broker.cli.dropin.nats_server.flags import PROGRAM
 from broker.base.gotext import quoted
+from broker.base.redact import redacted
+from broker.cli.dropin import errors
+from broker.cli.dropin.goflags import FlagError
+from broker.cli.dropin.nats_server import flags
+from broker.cli.dropin.nats_server.flags import PROGRAM
+from broker.cli.dropin.nsqd.command import Passed
+from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.conf.text import ConfErrors, ConfNote
 from broker.protocols.nats.settings import Settings
-from broker.base.redact import redacted
+from broker.server import limits as server_limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,48 +40,48 @@ def nats_server(args: tuple[str, ...]) -> None:
 def main(args: Sequence[str]) -> int:
     """The exit code."""
     try:
-        given, words = nats_flags.read(args)
+        given, words = flags.read(args)
     except FlagError as error:
         click.echo(redacted(str(error)), err=True)
-        click.echo(nats_flags.usage())
-        return limits.EXIT_OK  # as the original, whatever one thinks of it
+        click.echo(flags.usage())
+        return server_limits.EXIT_OK  # as the original, whatever one thinks of it
     try:
         text = asked_for(given, words)
         if text is not None:
             click.echo(text)
-            return limits.EXIT_OK
-        nats_flags.check(given)
+            return server_limits.EXIT_OK
+        flags.check(given)
         if given.get("signal"):
             from broker.cli.dropin.nats_server import process as nats_process
 
             nats_process.send(given["signal"])
-            return limits.EXIT_OK
+            return server_limits.EXIT_OK
         settings = first_settings(given)
     except (FlagError, ConfErrors) as error:
         click.echo(f"{PROGRAM}: {error}", err=True)
-        return limits.EXIT_START_FAILED
+        return server_limits.EXIT_START_FAILED
     if settings is None:
-        click.echo(errors_cli.CHECKED.format(PROGRAM, given["config"]), err=True)
-        return limits.EXIT_OK
+        click.echo(errors.CHECKED.format(PROGRAM, given["config"]), err=True)
+        return server_limits.EXIT_OK
     return serve(settings, given)
 
 
 def asked_for(given: Mapping[str, Any], words: Sequence[str]) -> str | None:
     """The text that somebody wants instead of a server. FlagError for an unknown word."""
-    version = f"{PROGRAM}: v{limits.NATS_VERSION}"
+    version = f"{PROGRAM}: v{nats_limits.NATS_VERSION}"
     word = words[0].lower() if words else ""
     if given.get("version"):
         return version
     if given.get("help"):
-        return nats_flags.usage()
+        return flags.usage()
     if given.get("help_tls"):
-        return nats_flags.HELP_TLS
+        return flags.HELP_TLS
     if word == "version":
         return version
     if word == "help":
-        return nats_flags.usage()
+        return flags.usage()
     if word:
-        raise FlagError(errors_cli.UNKNOWN_WORD.format(quoted(words[0])))
+        raise FlagError(errors.UNKNOWN_WORD.format(quoted(words[0])))
     return None
 
 
@@ -88,8 +89,8 @@ def first_settings(given: Mapping[str, Any]) -> Settings | None:
     """What the file and the flags say; None when they were only to be checked. FlagError."""
     if not given.get("config"):
         if given.get("check"):
-            raise FlagError(errors_cli.CHECK_WHAT)
-        return checked(nats_flags.apply(Settings(), given))
+            raise FlagError(errors.CHECK_WHAT)
+        return checked(flags.apply(Settings(), given))
     settings, warnings = read_file(given["config"])
     if given.get("check"):
         if doubts := [text for text, harmless in warnings if not harmless]:
@@ -97,7 +98,7 @@ def first_settings(given: Mapping[str, Any]) -> Settings | None:
         return None
     for text, _ in warnings:
         click.echo(text, err=True)
-    return checked(nats_flags.apply(settings, given))
+    return checked(flags.apply(settings, given))
 
 
 def read_file(path: str) -> tuple[Settings, list[tuple[str, bool]]]:
@@ -130,7 +131,7 @@ def checked(settings: Settings) -> Settings:
         try:
             server_context(tls)
         except TlsError as error:
-            raise FlagError(errors_cli.TLS_FILES.format(error)) from None
+            raise FlagError(errors.TLS_FILES.format(error)) from None
     return settings
 
 
@@ -150,7 +151,7 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
         place.use(settings)
     except LogError as error:
         click.echo(f"{stamp_now()} {error}", err=True)
-        return limits.EXIT_START_FAILED
+        return server_limits.EXIT_START_FAILED
     nats_process.take_name()
     keep_from_others()
     raise_open_files_limit()
@@ -159,7 +160,7 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
         found, warnings = read_file(given["config"])
         for text, _ in warnings:
             log.warning("%s", text)
-        return checked(nats_flags.apply(found, given))
+        return checked(flags.apply(found, given))
 
     run = Run(
         settings,
@@ -168,7 +169,7 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
         file=given.get("config", ""),
         read_again=again,
         program=PROGRAM,
-        remarks=tuple(nats_flags.remarks(given)),
+        remarks=tuple(flags.remarks(given)),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(run.run())
@@ -178,11 +179,11 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
 
 def make_server(settings: Settings) -> Server:
     """The server; made while the loop runs."""
-    from broker.server.metrics import metrics_page
     from broker.cli.dropin.http_environment import http_config
     from broker.net.http.guard import HttpSettings
     from broker.net.listener import Runtime
     from broker.protocols.nats.server import NatsServer
+    from broker.server.metrics import metrics_page
 
     server = NatsServer(settings, Runtime())
     server.monitor.http = HttpSettings(**dataclasses.asdict(http_config()))

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cli.dropin import errors as errors_cli
+from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import BOOL, INT, STRING, Flag, FlagError, Kind, parse
 from broker.protocols.nats.settings import Settings, Tls
 
@@ -196,14 +196,14 @@ def check(given: Mapping[str, Any]) -> None:
     """FlagError for a flag that asks for what is not here."""
     for target, (name, reason) in REFUSED.items():
         if given.get(target):
-            raise FlagError(errors_cli.FLAG_REFUSED.format(name, reason))
+            raise FlagError(errors.FLAG_REFUSED.format(name, reason))
 
 
 def remarks(given: Mapping[str, Any]) -> Iterator[str]:
     """A line for each flag that was given and does nothing."""
     for target, (name, reason) in NO_EFFECT.items():
         if given.get(target):
-            yield errors_cli.FLAG_NO_EFFECT.format(name, reason)
+            yield errors.FLAG_NO_EFFECT.format(name, reason)
 
 
 def apply(settings: Settings, given: Mapping[str, Any]) -> Settings:
@@ -252,9 +252,9 @@ def _tls(before: Tls | None, given: Mapping[str, Any]) -> Tls | None:
     if not given.get("tls") and not any(name in given for name in _TLS_FILES):
         return before
     if not given.get("tlscert"):
-        raise FlagError(errors_cli.TLS_NO_CERTIFICATE)
+        raise FlagError(errors.TLS_NO_CERTIFICATE)
     if not given.get("tlskey"):
-        raise FlagError(errors_cli.TLS_NO_KEY)
+        raise FlagError(errors.TLS_NO_KEY)
     return dataclasses.replace(
         before or Tls("", ""),
         cert_file=given["tlscert"],

@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import urlsplit
 
-from broker.cli.dropin import errors as errors_cli
-from broker import limits
 from broker.base import logs
+from broker.base.units import SECOND
+from broker.cli.dropin import errors
+from broker.protocols.nats import limits
 
 if TYPE_CHECKING:
     from broker.protocols.nats.settings import Settings
@@ -140,15 +141,15 @@ class LogFile(logging.Handler):
 
     def _rotate(self) -> None:
         now_ns = time.time_ns()
-        moment = datetime.fromtimestamp(now_ns // limits.SECOND).astimezone()
-        saved = f"{self.path}.{moment:%Y.%m.%d.%H.%M.%S}.{now_ns % limits.SECOND:09d}"
+        moment = datetime.fromtimestamp(now_ns // SECOND).astimezone()
+        saved = f"{self.path}.{moment:%Y.%m.%d.%H.%M.%S}.{now_ns % SECOND:09d}"
         before = self.fd
         try:
             self.path.rename(saved)
             self._open()
         except OSError as error:
             self.size_next *= 2
-            self._say(logging.ERROR, errors_cli.LOG_KEPT, error.strerror, self.size_next)
+            self._say(logging.ERROR, errors.LOG_KEPT, error.strerror, self.size_next)
             return
         os.close(before)
         self.size_next = self.size_max
@@ -231,7 +232,7 @@ class SyslogThread(logging.handlers.QueueHandler):
         """Let the thread write what it has, if it can do so soon."""
         with contextlib.suppress(queue.Full):
             self.lines.put_nowait(None)
-        self.thread.join(limits.NATS_SYSLOG_FLUSH / limits.SECOND)
+        self.thread.join(limits.NATS_SYSLOG_FLUSH / SECOND)
         self.closed = True
         self.target.close()
         super().close()
@@ -242,7 +243,7 @@ def _syslog_of(url: str, tag: str) -> SyslogThread:
     if not url:
         path = next((path for path in _LOCAL_SYSLOGS if _is_socket(path)), "")
         if not path:
-            raise LogError(errors_cli.SYSLOG.format("Unix syslog delivery error"))
+            raise LogError(errors.SYSLOG.format("Unix syslog delivery error"))
         daemon = logging.handlers.SysLogHandler.LOG_DAEMON
         return SyslogThread(_Syslog(path, daemon), _SyslogFormatter(tag, remote=False))
     parts = urlsplit(url)
@@ -250,18 +251,18 @@ def _syslog_of(url: str, tag: str) -> SyslogThread:
     try:
         if parts.scheme == "unix":
             if not _is_socket(parts.path):
-                raise LogError(errors_cli.SYSLOG.format(f"no socket at {parts.path}"))
+                raise LogError(errors.SYSLOG.format(f"no socket at {parts.path}"))
             target = _Syslog(parts.path, logging.handlers.SysLogHandler.LOG_KERN)
         elif parts.scheme in kinds:
             if not parts.port:
-                raise LogError(errors_cli.SYSLOG.format(f"address {parts.netloc}: missing port"))
+                raise LogError(errors.SYSLOG.format(f"address {parts.netloc}: missing port"))
             address = (parts.hostname or "localhost", parts.port)
             kern = logging.handlers.SysLogHandler.LOG_KERN
             target = _Syslog(address, kern, kinds[parts.scheme])
         else:
-            raise LogError(errors_cli.SYSLOG_NETWORK.format(parts.scheme))
+            raise LogError(errors.SYSLOG_NETWORK.format(parts.scheme))
     except (OSError, ValueError) as error:
-        raise LogError(errors_cli.SYSLOG.format(error)) from None
+        raise LogError(errors.SYSLOG.format(error)) from None
     return SyslogThread(target, _SyslogFormatter(tag, remote=True))
 
 
@@ -308,7 +309,7 @@ class Log:
                 handler = LogFile(settings.logfile, size_max, max(settings.logfile_max_num, 0))
             except OSError as error:
                 text = system_text("open", settings.logfile, error)
-                raise LogError(errors_cli.LOG_FILE.format(text)) from None
+                raise LogError(errors.LOG_FILE.format(text)) from None
         elif settings.remote_syslog or settings.syslog:
             return _syslog_of(settings.remote_syslog, self.tag)
         else:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from broker.cli.dropin import errors as errors_cli
+from broker.base.gotext import quoted
+from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server.flags import PROGRAM
 from broker.cli.dropin.nats_server.log import system_text
-from broker.base.gotext import quoted
 from broker.net.listening import join
 from broker.net.sockets import EVERYWHERE
 
@@ -73,19 +73,19 @@ def send(order: str, program: str = PROGRAM) -> None:
     """COMMAND, COMMAND=PID, COMMAND=FILE or COMMAND=PREFIX*. FlagError."""
     command, *rest = order.split("=")
     if len(rest) > 1:
-        raise FlagError(errors_cli.SIGNAL_PARAMETERS.format(" ".join(rest[1:])))
+        raise FlagError(errors.SIGNAL_PARAMETERS.format(" ".join(rest[1:])))
     wanted = _from_file(rest[0]) if rest else ""
     every, prefix = wanted.endswith("*"), wanted.removesuffix("*")
     if prefix and not (prefix.isascii() and prefix.isdigit() and int(prefix) > 0):
-        raise FlagError(errors_cli.PID_INVALID.format(prefix))
+        raise FlagError(errors.PID_INVALID.format(prefix))
     pids = [int(prefix)] if prefix and not every else named(program=program)
     if len(pids) > 1 and not every:
         shown = "\n".join(map(str, pids))
-        raise FlagError(errors_cli.PID_MANY.format(program, shown))
+        raise FlagError(errors.PID_MANY.format(program, shown))
     if not pids:
-        raise FlagError(errors_cli.PID_NONE.format(program))
+        raise FlagError(errors.PID_NONE.format(program))
     if command not in SIGNALS:
-        raise FlagError(errors_cli.SIGNAL_UNKNOWN.format(quoted(command)))
+        raise FlagError(errors.SIGNAL_UNKNOWN.format(quoted(command)))
     if failed := "".join(_kill(pid, command) for pid in pids if str(pid).startswith(prefix)):
         raise FlagError(failed)
 
@@ -102,7 +102,7 @@ def _kill(pid: int, command: str) -> str:
         os.kill(pid, SIGNALS[command])
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        return errors_cli.SIGNAL_FAILED.format(quoted(command), pid, reason)
+        return errors.SIGNAL_FAILED.format(quoted(command), pid, reason)
     return ""
 
 
@@ -141,7 +141,7 @@ def write_ports(path: Path, ports: Mapping[str, tuple[str, int]], settings: Sett
         fresh.replace(path)  # whoever sees the file sees all of it
     except OSError as error:
         text = system_text("open", str(path), error)
-        log.error("%s", errors_cli.PORTS_FILE.format(path, text))
+        log.error("%s", errors.PORTS_FILE.format(path, text))
 
 
 def remove_ports(path: Path) -> None:
@@ -150,7 +150,7 @@ def remove_ports(path: Path) -> None:
         path.unlink()
     except OSError as error:
         text = system_text("remove", str(path), error)
-        log.error("%s", errors_cli.PORTS_FILE_LEFT.format(path, text))
+        log.error("%s", errors.PORTS_FILE_LEFT.format(path, text))
 
 
 def reachable(host: str, port: int) -> list[str]:

@@ -16,20 +16,24 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker import __version__, limits
-from broker.cli.dropin import errors as errors_cli
-from broker.cli.dropin.nats_server import process as nats_process
+from broker import __version__
+from broker.base.gotext import quoted
+from broker.base.units import PORT_MAX
 from broker.cli import open_files
+from broker.cli.dropin import errors as errors_cli
 from broker.cli.dropin.goflags import FlagError
+from broker.cli.dropin.nats_server import process
 from broker.cli.dropin.nats_server.log import LogError
 from broker.cli.serve import lasting_memory
-from broker.base.gotext import quoted
 from broker.net.listening import ListenError, join
+from broker.protocols.nats import errors as nats_errors
+from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats import reload
 from broker.protocols.nats.auth.jwt.accounts import operator_token
 from broker.protocols.nats.conf.text import ConfErrors
 from broker.protocols.nats.settings import SYSTEM_ACCOUNT
 from broker.protocols.nats.trace import Tracer
+from broker.server import limits as server_limits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -68,7 +72,7 @@ class Server(Protocol):
 class Run:
     """A server from its first log line to its last."""
 
-    terminated = limits.EXIT_TERMINATED  # the exit code after SIGTERM
+    terminated = server_limits.EXIT_TERMINATED  # the exit code after SIGTERM
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class Run:
         self.read_again = read_again
         self.program = program
         self.remarks = remarks
-        self.code = limits.EXIT_OK
+        self.code = server_limits.EXIT_OK
         self.server: Server
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -134,13 +138,13 @@ class Run:
             log.warning("%s", line)
         if self.file:
             log.info("Using configuration file: %s", self.file)
-        if self.settings.max_payload > limits.NATS_MAX_PAYLOAD_ADVISED:
+        if self.settings.max_payload > nats_limits.NATS_MAX_PAYLOAD_ADVISED:
             log.warning("%s", errors_cli.PAYLOAD_LARGE)
         for level, line in trusted(self.settings):
             log.log(level, "%s", line)
         if self.settings.pid_file:
             try:
-                nats_process.write_pid(self.settings.pid_file)
+                process.write_pid(self.settings.pid_file)
             except OSError as error:
                 return errors_cli.PID_FILE.format(error)
         return ""
@@ -168,14 +172,14 @@ class Run:
             await self.server.stop()
         except Exception:
             log.exception("%s", "not stopped cleanly")
-            self.code = limits.EXIT_STOP_FAILED
+            self.code = server_limits.EXIT_STOP_FAILED
         self._remove_ports()
         log.info("Server Exiting..")
         return self.code
 
     def _first_lines(self) -> Iterator[str]:
         yield "Starting nats-server"
-        yield f"  Version:  {limits.NATS_VERSION}"
+        yield f"  Version:  {nats_limits.NATS_VERSION}"
         yield f"  Twinwire: {__version__}"
         if cluster := self.settings.cluster:
             yield f"  Cluster:  {cluster}"
@@ -199,10 +203,10 @@ class Run:
     def _stop(self, number: signal.Signals) -> None:
         if self._stopping.is_set():  # asked twice: no more waiting for clients
             log.warning("stopped at once by a second signal")
-            os._exit(limits.EXIT_SIGNAL_BASE + number)
+            os._exit(server_limits.EXIT_SIGNAL_BASE + number)
         if number == signal.SIGTERM and self._duck is not None:
             return
-        self.code = limits.EXIT_OK if number == signal.SIGINT else self.terminated
+        self.code = server_limits.EXIT_OK if number == signal.SIGINT else self.terminated
         self._stopping.set()
         if self._duck is not None:
             self._duck.cancel()
@@ -240,12 +244,12 @@ class Run:
                 log.info("Reloaded server configuration")
                 return ""
         for line in problem.splitlines():
-            log.error("%s", errors_cli.RELOAD_FAILED.format(line))
+            log.error("%s", nats_errors.RELOAD_FAILED.format(line))
         return problem
 
     async def _reload(self) -> None:
         if not self.file:
-            raise FlagError(errors_cli.RELOAD_FILE)
+            raise FlagError(nats_errors.RELOAD_FILE)
         old = self.settings
         new = await asyncio.to_thread(self.read_again)  # clients do not wait for a long file
         if not old.listen[1]:  # any port: it has one by now
@@ -261,7 +265,7 @@ class Run:
             self.place.use(new)
         if reload.Action.PID_FILE in plan.actions and new.pid_file:
             try:
-                nats_process.write_pid(new.pid_file)
+                process.write_pid(new.pid_file)
             except OSError as error:
                 log.error("%s", errors_cli.PID_FILE_AGAIN.format(error))
         if reload.Action.PORTS_FILE in plan.actions:
@@ -272,18 +276,18 @@ class Run:
 
     def _write_ports(self) -> None:
         if folder := self.settings.ports_file_dir:
-            path = nats_process.ports_path(folder, self.program)
-            nats_process.write_ports(path, self.server.ports, self.settings)
+            path = process.ports_path(folder, self.program)
+            process.write_ports(path, self.server.ports, self.settings)
 
     def _remove_ports(self, settings: Settings | None = None) -> None:
         if folder := (settings or self.settings).ports_file_dir:
-            nats_process.remove_ports(nats_process.ports_path(folder, self.program))
+            process.remove_ports(process.ports_path(folder, self.program))
 
 
 def fatal(line: str) -> int:
     """Why it does not start; the exit code."""
     log.critical("%s", line)
-    return limits.EXIT_START_FAILED
+    return server_limits.EXIT_START_FAILED
 
 
 def plain_passwords(settings: Settings) -> bool:
@@ -364,7 +368,7 @@ def early_problem(settings: Settings) -> str:
 
 
 def _is_port(port: int) -> bool:
-    return 0 <= port <= limits.PORT_MAX
+    return 0 <= port <= PORT_MAX
 
 
 def _no_port(port: int) -> str:

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import uvloop
 
-from broker.cli.dropin import errors as errors_cli
-from broker import limits
 from broker.base import logs
-from broker.cli.dropin.nats_server import flags as nats_flags, process as nats_process
-from broker.cli.dropin.nats_streaming import flags
-from broker.cli.dropin.nsqd.command import Passed
+from broker.base.gotext import quoted
+from broker.base.redact import redacted
+from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.http_environment import http_config
+from broker.cli.dropin.nats_server import flags as nats_flags
+from broker.cli.dropin.nats_server import process
+from broker.cli.dropin.nats_server.command import checked, readable
 from broker.cli.dropin.nats_server.log import STREAMING, Log, LogError, stamp_now
 from broker.cli.dropin.nats_server.run import Run
-from broker.cli.dropin.nats_server.command import checked, readable
+from broker.cli.dropin.nats_streaming import flags
 from broker.cli.dropin.nats_streaming.config import Files, read_files
 from broker.cli.dropin.nats_streaming.flags import PROGRAM
 from broker.cli.dropin.nats_streaming.settings import (
@@ -35,13 +36,15 @@ from broker.cli.dropin.nats_streaming.settings import (
     problem_of,
     settings_of,
 )
+from broker.cli.dropin.nsqd.command import Passed
 from broker.cli.serve import keep_from_others, lasting_memory, raise_open_files_limit
-from broker.base.gotext import quoted
 from broker.net.http.guard import HttpSettings
+from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.conf.text import ConfErrors
 from broker.protocols.nats.settings import Settings
-from broker.base.redact import redacted
+from broker.protocols.stan import limits as stan_limits
 from broker.protocols.stan.service import StreamingServer
+from broker.server import limits as server_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
     from broker.protocols.stan.config import StanSettings
 
 log = logging.getLogger(STREAMING)
-VERSION = f"{PROGRAM} version {limits.STAN_VERSION}, nats-server: v{limits.NATS_VERSION}"
+VERSION = f"{PROGRAM} version {stan_limits.STAN_VERSION}, nats-server: v{nats_limits.NATS_VERSION}"
 
 
 @click.command(PROGRAM, cls=Passed, add_help_option=False)
@@ -78,24 +81,24 @@ def main(args: Sequence[str]) -> int:
     except FlagError as error:
         click.echo(redacted(str(error)), err=True)
         click.echo(flags.usage())
-        return limits.EXIT_OK  # as the original, whatever one thinks of it
+        return server_limits.EXIT_OK  # as the original, whatever one thinks of it
     try:
         if (text := asked_for(nats, words)) is not None:
             click.echo(text)
-            return limits.EXIT_OK
+            return server_limits.EXIT_OK
         nats_flags.check(nats)
         if nats.get("signal"):
-            nats_process.send(nats["signal"], PROGRAM)
-            return limits.EXIT_OK
+            process.send(nats["signal"], PROGRAM)
+            return server_limits.EXIT_OK
         if nats.get("check") and not nats.get("config"):
-            raise FlagError(errors_cli.CHECK_WHAT)
+            raise FlagError(errors.CHECK_WHAT)
         asked = everything(flags.sizes(own), nats)
     except (FlagError, ConfErrors) as error:
         click.echo(redacted(str(error)), err=True)
-        return limits.EXIT_START_FAILED
+        return server_limits.EXIT_START_FAILED
     if nats.get("check"):
-        click.echo(errors_cli.CHECKED.format(PROGRAM, nats["config"]), err=True)
-        return limits.EXIT_OK
+        click.echo(errors.CHECKED.format(PROGRAM, nats["config"]), err=True)
+        return server_limits.EXIT_OK
     return serve(asked, own, nats)
 
 
@@ -109,7 +112,7 @@ def asked_for(nats: Mapping[str, Any], words: Sequence[str]) -> str | None:
     if nats.get("help_tls"):
         return nats_flags.HELP_TLS
     if word not in ("", "version", "help"):
-        raise FlagError(errors_cli.UNKNOWN_WORD.format(quoted(words[0])))
+        raise FlagError(errors.UNKNOWN_WORD.format(quoted(words[0])))
     return {"version": VERSION, "help": flags.usage()}.get(word)
 
 
@@ -137,7 +140,7 @@ def everything(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Asked:
     stan = settings_of(both, files, account or "")
     remarks = list(nats_flags.remarks(nats))
     if idle := [*own.get("", ()), *files.idle]:
-        remarks.append(errors_cli.STAN_NO_EFFECT.format(", ".join(idle)))
+        remarks.append(errors.STAN_NO_EFFECT.format(", ".join(idle)))
     return Asked(
         settings=files.settings,
         stan=stan,
@@ -157,10 +160,10 @@ def serve(asked: Asked, own: Mapping[str, Any], nats: Mapping[str, Any]) -> int:
         place.use(asked.settings)
     except LogError as error:
         click.echo(f"{stamp_now()} {error}", err=True)
-        return limits.EXIT_START_FAILED
+        return server_limits.EXIT_START_FAILED
     level = logging.DEBUG if asked.debug else logging.INFO
     log.setLevel(logs.TRACE if asked.trace else level)
-    nats_process.take_name(PROGRAM)
+    process.take_name(PROGRAM)
     keep_from_others()
     raise_open_files_limit()
 
@@ -180,7 +183,7 @@ def serve(asked: Asked, own: Mapping[str, Any], nats: Mapping[str, Any]) -> int:
 class StreamingRun(Run):
     """The run of a NATS server, and then of the service."""
 
-    terminated = limits.EXIT_SIGNAL_BASE + signal.SIGTERM
+    terminated = server_limits.EXIT_SIGNAL_BASE + signal.SIGTERM
     server: StreamingServer
 
     def __init__(self, asked: Asked, place: Log, again: Any) -> None:
@@ -202,7 +205,7 @@ class StreamingRun(Run):
 
     def _first_lines(self) -> Iterator[str]:
         cluster = self.asked.stan.cluster_id
-        yield f"STREAM: Starting {PROGRAM}[{cluster}] version {limits.STAN_VERSION}"
+        yield f"STREAM: Starting {PROGRAM}[{cluster}] version {stan_limits.STAN_VERSION}"
         yield f"STREAM: ServerID: {self.server.stan_id}"
         yield f"STREAM: Python version: {platform.python_version()}"
         if not self.asked.problem:
@@ -211,20 +214,20 @@ class StreamingRun(Run):
     def early_problem(self) -> str:
         """What is found wrong only when the server starts."""
         if self.asked.problem:
-            return errors_cli.STAN_START.format(self.asked.problem)
+            return errors.STAN_START.format(self.asked.problem)
         return super().early_problem()
 
     async def when_ready(self) -> str:
         """Start the service; why it cannot start, if it cannot."""
         if not self.asked.stan.account:
-            return errors_cli.STAN_START.format(errors_cli.STAN_LOGIN)
+            return errors.STAN_START.format(errors.STAN_LOGIN)
         log.info("Recovering the state...")
         try:
             with lasting_memory():
                 service = await self.server.start_service()
         except Exception as error:  # whatever it is, one line for the operator
             log.debug("not started", exc_info=error)
-            return errors_cli.STAN_START.format(error)
+            return errors.STAN_START.format(error)
         found = len(service.channels)
         log.info("%s", f"Recovered {found} channel(s)" if found else "No recovered state")
         log.info("Message store is %s", self.asked.stan.store.upper())

@@ -16,11 +16,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cli.dropin import errors as errors_cli
 from broker.base.gotext import quoted
-from broker.protocols.nats.conf import reader as conf_reader
-from broker.protocols.nats.conf.parser import parse_file
+from broker.cli.dropin import errors
+from broker.protocols.nats.conf import reader
 from broker.protocols.nats.conf.fields import Block, Mistakes, go_duration, words
+from broker.protocols.nats.conf.parser import parse_file
 from broker.protocols.nats.conf.text import ConfErrors, ConfNote, Value
 from broker.protocols.stan.config import ChannelOverride, is_valid_channel
 
@@ -103,7 +103,7 @@ def read_files(
     if not first:
         return Files(plain)
     values = _parse(first, environment)
-    settings, warnings = conf_reader.read_values(_of_nats(values), first, environment)
+    settings, warnings = reader.read_values(_of_nats(values), first, environment)
     found = Files(settings)
     other = stan_file or nats_file
     _Reader(values if other == first else _parse(other, environment), other, found).read()
@@ -114,7 +114,7 @@ def read_files(
 def _parse(path: str, environment: Mapping[str, str]) -> Map:
     try:
         return parse_file(Path(path), environment)
-    except conf_reader.ConfError as error:
+    except reader.ConfError as error:
         raise ConfErrors([error]) from None
 
 
@@ -149,7 +149,7 @@ class _Reader:
             _take_duration(own, target, root, names)
         store = own.get("store", "MEMORY").upper()
         if store not in _STORES:
-            reason = errors_cli.STAN_UNKNOWN_STORE.format(own["store"])
+            reason = errors.STAN_UNKNOWN_STORE.format(own["store"])
             root.wrong(reason, *words(_TEXTS["store"]))
         if own.get("encryption_key"):
             own["encrypt"] = True
@@ -175,7 +175,7 @@ class _Reader:
         channels = block.block(*words(_CHANNELS))
         for name, place in channels.rest() if channels is not None else ():
             if not is_valid_channel(name, wildcards=True):
-                self.mistakes.add(place, errors_cli.STAN_CHANNEL_NAME.format(quoted(name)))
+                self.mistakes.add(place, errors.STAN_CHANNEL_NAME.format(quoted(name)))
             inner = Block(place, self.mistakes, name)
             bounds = {key: max(it, 0) for key, it in self.bounds(inner).items()}
             inner.done()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cli.dropin import errors as errors_cli
-from broker.cli.dropin.nats_server import flags as nats_flags
+from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import DURATION, INT, FlagError, parse
+from broker.cli.dropin.nats_server import flags
 from broker.cli.dropin.nats_server.flags import flags_of, row
 from broker.protocols.nats.conf.parser import parse_text
 from broker.protocols.nats.conf.text import ConfError
@@ -120,7 +120,7 @@ GROUPS: Final = (
     ("Taken without effect", _TUNING),
 )
 FLAGS: Final = flags_of(GROUPS)
-_ALL: Final = nats_flags.FLAGS | FLAGS
+_ALL: Final = flags.FLAGS | FLAGS
 _SIZES: Final = ("max_bytes",)
 
 
@@ -135,7 +135,7 @@ def read(args: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], list[str]
     idle: list[str] = []
     for name, value in found.given.items():
         if name not in FLAGS:
-            nats[nats_flags.FLAGS[name].target] = value
+            nats[flags.FLAGS[name].target] = value
         elif FLAGS[name].target:
             own[FLAGS[name].target] = value
         else:
@@ -156,10 +156,10 @@ def _size(name: str, text: str) -> int:
     except ConfError:
         size = text
     if type(size) is not int:
-        raise FlagError(errors_cli.STAN_SIZE.format(name, text))
+        raise FlagError(errors.STAN_SIZE.format(name, text))
     return size
 
 
 def usage() -> str:
     """What -h shows."""
-    return nats_flags.usage(PROGRAM, (*GROUPS, *nats_flags.GROUPS))
+    return flags.usage(PROGRAM, (*GROUPS, *flags.GROUPS))

@@ -6,13 +6,14 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cli.dropin import errors as errors_cli
-from broker import limits
+from broker.base.gotext import duration_text
+from broker.base.units import SECOND
+from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server.log import system_text
-from broker.base.gotext import duration_text
 from broker.protocols.nats.auth.nkeys import KeyPair
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
+from broker.protocols.stan import limits
 from broker.protocols.stan.config import ChannelLimits, StanSettings, covers
 
 if TYPE_CHECKING:
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
     from broker.protocols.nats.settings import Settings
 
 _FOREIGN: Final = "server.dat"  # in every file store of the original
-_AUTO_SYNC: Final = 60 * limits.SECOND  # of the original, when it does not sync each write
+_AUTO_SYNC: Final = 60 * SECOND  # of the original, when it does not sync each write
 # What is asked for by a flag, or a key of a file, and why it is not here.
 _REFUSED: Final = {
-    "nats_server": ("nats_server", errors_cli.STAN_EXTERNAL),
-    "clustered": ("cluster", errors_cli.STAN_CLUSTERED),
-    "ft_group": ("ft_group", errors_cli.STAN_GROUP),
-    "partitioning": ("partitioning", errors_cli.STAN_PARTITIONS),
-    "encrypt": ("encrypt", errors_cli.STAN_ENCRYPTION),
-    "encryption_key": ("encryption_key", errors_cli.STAN_ENCRYPTION),
-    "archive_script": ("file_slice_archive_script", errors_cli.STAN_ARCHIVE),
-    "credentials": ("credentials", errors_cli.STAN_OPERATOR),
+    "nats_server": ("nats_server", errors.STAN_EXTERNAL),
+    "clustered": ("cluster", errors.STAN_CLUSTERED),
+    "ft_group": ("ft_group", errors.STAN_GROUP),
+    "partitioning": ("partitioning", errors.STAN_PARTITIONS),
+    "encrypt": ("encrypt", errors.STAN_ENCRYPTION),
+    "encryption_key": ("encryption_key", errors.STAN_ENCRYPTION),
+    "archive_script": ("file_slice_archive_script", errors.STAN_ARCHIVE),
+    "credentials": ("credentials", errors.STAN_OPERATOR),
 }
 _LABELS: Final = {
     "max_channels": "channels",
@@ -48,9 +49,9 @@ def check(own: Mapping[str, Any]) -> None:
     """FlagError for what is not here."""
     for target, (name, reason) in _REFUSED.items():
         if own.get(target):
-            raise FlagError(errors_cli.FLAG_REFUSED.format(name, reason))
+            raise FlagError(errors.FLAG_REFUSED.format(name, reason))
     if str(own.get("store", "")).upper() == "SQL":
-        raise FlagError(errors_cli.FLAG_REFUSED.format("store SQL", errors_cli.STAN_SQL))
+        raise FlagError(errors.FLAG_REFUSED.format("store SQL", errors.STAN_SQL))
 
 
 def settings_of(own: Mapping[str, Any], files: Files, account: str) -> StanSettings:
@@ -83,30 +84,30 @@ def _sync(own: Mapping[str, Any]) -> str | float:
     if own.get("file_sync", True):
         return "always"
     period_ns = own.get("file_auto_sync", _AUTO_SYNC)
-    return period_ns / limits.SECOND if period_ns > 0 else "none"
+    return period_ns / SECOND if period_ns > 0 else "none"
 
 
 def problem_of(own: Mapping[str, Any], files: Files) -> str:
     """What the original finds wrong when it starts; empty if nothing is."""
     store = own.get("store", "MEMORY")
     if store.upper() not in ("MEMORY", "FILE"):
-        return errors_cli.STAN_STORE_TYPE.format(store.upper())
+        return errors.STAN_STORE_TYPE.format(store.upper())
     for target, label in _LABELS.items():
         if (given := own.get(target, 0)) < 0:
             shown = duration_text(given) if label in ("age", "inactivity") else given
-            return errors_cli.STAN_NEGATIVE.format(label, shown)
+            return errors.STAN_NEGATIVE.format(label, shown)
     most = own.get("max_channels", limits.STAN_MAX_CHANNELS)
     literal = sum(1 for name in files.channels if "*" not in name and ">" not in name)
     if 0 < most < literal:
-        return errors_cli.STAN_MANY_CHANNELS.format(literal, most)
+        return errors.STAN_MANY_CHANNELS.format(literal, most)
     return _problem_of_folder(own.get("dir", "")) if store.upper() == "FILE" else ""
 
 
 def _problem_of_folder(folder: str) -> str:
     if not folder:
-        return errors_cli.STAN_NO_FOLDER
+        return errors.STAN_NO_FOLDER
     if (Path(folder) / _FOREIGN).exists():  # it would look as if all of it were gone
-        return errors_cli.STAN_FOREIGN.format(folder)
+        return errors.STAN_FOREIGN.format(folder)
     return ""
 
 
@@ -114,7 +115,7 @@ def account_of(settings: Settings, own: Mapping[str, Any]) -> str | None:
     """Where the original would log in with what it is given; None: nowhere. FlagError."""
     block = settings.authorization
     if settings.resolver is not None:
-        raise FlagError(errors_cli.FLAG_REFUSED.format("operator", errors_cli.STAN_OPERATOR))
+        raise FlagError(errors.FLAG_REFUSED.format("operator", errors.STAN_OPERATOR))
     if block.user or block.token:
         return GLOBAL_ACCOUNT  # who they are for is what it logs in as
     users = [(user, GLOBAL_ACCOUNT) for user in block.users]

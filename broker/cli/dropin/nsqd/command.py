@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 import click
 import uvloop
 
-from broker.cli.dropin import errors as errors_cli
-from broker import limits
 from broker.base import logs
-from broker.cli.dropin.nsqd import config as translate
-from broker.cli.dropin import goflags
-from broker.cli.dropin.nsqd import flags as nsqd_flags
 from broker.cli import open_files
+from broker.cli.dropin import errors, goflags
+from broker.cli.dropin.nsqd import config as translate
+from broker.cli.dropin.nsqd import flags as nsqd_flags
 from broker.cli.serve import (
     keep_from_others,
     lasting_memory,
@@ -32,6 +30,9 @@ from broker.cli.serve import (
     raise_open_files_limit,
     reload_soon,
 )
+from broker.net import limits as net_limits
+from broker.protocols.nsq import limits as nsq_limits
+from broker.server import limits as server_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,14 +104,14 @@ def log_like(prefix: str, level: str) -> None:
 def version_line(program: str) -> str:
     """What -version shows, and the first line of the log."""
     built = f"python{platform.python_version()}"
-    return f"{program} v{limits.NSQ_VERSION} (built w/{built})"
+    return f"{program} v{nsq_limits.NSQ_VERSION} (built w/{built})"
 
 
 def die(program: str, text: str) -> NoReturn:
     """One FATAL line, exit code 1."""
     log_like(f"[{program}] ", "fatal")
     log.critical("%s", text)
-    sys.exit(limits.EXIT_START_FAILED)
+    sys.exit(server_limits.EXIT_START_FAILED)
 
 
 def read(
@@ -121,13 +122,13 @@ def read(
         found = goflags.parse(flags, args)
     except goflags.HelpWanted:
         click.echo(goflags.usage(program, flags), err=True, nl=False)
-        sys.exit(limits.EXIT_OK)
+        sys.exit(server_limits.EXIT_OK)
     except goflags.FlagError as error:
         click.echo(f"{error}\n{goflags.usage(program, flags)}", err=True, nl=False)
-        sys.exit(limits.EXIT_BAD_CONFIG)
+        sys.exit(server_limits.EXIT_BAD_CONFIG)
     if found.given.get("version"):
         click.echo(version_line(program))
-        sys.exit(limits.EXIT_OK)
+        sys.exit(server_limits.EXIT_OK)
     try:
         path = found.given.get("config")
         file = translate.read_file(path) if path else {}
@@ -149,7 +150,7 @@ def nsqd(args: tuple[str, ...]) -> None:
         config = translate.to_config(flags, values)
         folder = lock_folder(config.server.data)
     except (translate.StartError, OSError) as error:
-        die("nsqd", errors_cli.DROPIN_START.format("nsqd", error))
+        die("nsqd", errors.DROPIN_START.format("nsqd", error))
     log.info("%s", version_line("nsqd"))
     log.info("ID: %d", values["node-id"])
     for line in translate.remarks(flags, given):
@@ -177,7 +178,7 @@ def nsqlookupd(args: tuple[str, ...]) -> None:
         config = translate.to_config(flags, values)
         server = lookup_server(config)
     except translate.StartError as error:
-        die("nsqlookupd", errors_cli.DROPIN_START.format("nsqlookupd", error))
+        die("nsqlookupd", errors.DROPIN_START.format("nsqlookupd", error))
     log.info("%s", version_line("nsqlookupd"))
     addresses = (values["tcp-address"], values["http-address"])
     sys.exit(run("nsqlookupd", server, addresses))
@@ -211,7 +212,7 @@ def lock_folder(data: str) -> int:
         os.close(fd)
         if error.errno != errno.EWOULDBLOCK:
             raise
-        raise translate.StartError(errors_cli.NSQD_LOCKED.format(data)) from None
+        raise translate.StartError(errors.NSQD_LOCKED.format(data)) from None
     return fd
 
 
@@ -259,10 +260,10 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
         reason = translate.listen_failure(error, *addresses)
         log.critical(
             "%s",
-            errors_cli.DROPIN_START.format(program, reason),
+            errors.DROPIN_START.format(program, reason),
             exc_info=log.isEnabledFor(logging.DEBUG),
         )
-        return limits.EXIT_START_FAILED
+        return server_limits.EXIT_START_FAILED
     names = listeners(server.ports)
     for name, where in names:
         log.info("%s: listening on %s", name, where)
@@ -273,9 +274,9 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
         await server.stop()
     except Exception:
         log.exception("%s", "not stopped cleanly")
-        return limits.EXIT_STOP_FAILED
+        return server_limits.EXIT_STOP_FAILED
     log.info("%s: bye", "NSQ" if program == "nsqd" else program)
-    return limits.EXIT_OK
+    return server_limits.EXIT_OK
 
 
 def listeners(ports: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
@@ -286,7 +287,7 @@ def listeners(ports: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
 
 def address_text(host: str, port: int) -> str:
     """As Go writes the address of a listener: every interface is [::]."""
-    if port == limits.UNIX_SOCKET_PORT:
+    if port == net_limits.UNIX_SOCKET_PORT:
         return host
     shown = "::" if host in ("", "0.0.0.0") else host  # noqa: S104 (shown, not bound)
     return f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"

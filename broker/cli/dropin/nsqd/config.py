@@ -7,16 +7,25 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.cli.dropin import errors as errors_cli
-from broker import limits
-from broker.cli.dropin.nsqd import flags as nsqd_flags
+from broker.base.settings import duration_text, parse_address
+from broker.base.units import US
+from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import Flag, FlagError
 from broker.cli.dropin.http_environment import http_config
+from broker.cli.dropin.nsqd import flags as nsqd_flags
 from broker.config.load import (
-    SECTIONS, Address, Config, ConfigError, SyncPolicy, read_toml, settings,
+    SECTIONS,
+    Address,
+    Config,
+    ConfigError,
+    SyncPolicy,
+    read_toml,
+    settings,
 )
-from broker.base.settings import duration_text, parse_address
+from broker.engine import limits as engine_limits
+from broker.net import limits as net_limits
 from broker.net.listening import ListenError
+from broker.protocols.nsq import limits as nsq_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,9 +43,9 @@ def read_file(path: str) -> dict[str, object]:
         values = read_toml(Path(path))
     except OSError as error:
         reason = f"open {path}: {str(error.strerror).lower()}"
-        raise FlagError(errors_cli.DROPIN_CONFIG.format(path, reason)) from None
+        raise FlagError(errors.DROPIN_CONFIG.format(path, reason)) from None
     except ValueError as error:
-        raise FlagError(errors_cli.DROPIN_CONFIG.format(path, error)) from None
+        raise FlagError(errors.DROPIN_CONFIG.format(path, error)) from None
     for key, kind in (
         ("tls_required", nsqd_flags.TLS_REQUIRED),
         ("tls_min_version", nsqd_flags.TLS_VERSION),
@@ -46,7 +55,7 @@ def read_file(path: str) -> dict[str, object]:
             try:
                 kind.coerce(values[key])
             except ValueError:
-                raise FlagError(errors_cli.DROPIN_PARSING.format(key, values[key])) from None
+                raise FlagError(errors.DROPIN_PARSING.format(key, values[key])) from None
     return values
 
 
@@ -73,7 +82,7 @@ def listen(value: str) -> Address | None:
     if not value:
         return None
     if ":" not in value or "/" in value:
-        return Address(value, limits.UNIX_SOCKET_PORT)
+        return Address(value, net_limits.UNIX_SOCKET_PORT)
     try:
         return parse_address(value)
     except ValueError:
@@ -83,18 +92,18 @@ def listen(value: str) -> Address | None:
 
 def check(values: Mapping[str, Any]) -> None:
     """Refuse what the original refuses when it starts, in its words and its order."""
-    if not 1 <= values["max-deflate-level"] <= limits.NSQ_DEFLATE_LEVEL_CEILING:
-        raise StartError(errors_cli.NSQD_DEFLATE_LEVEL)
-    if not 0 <= values["node-id"] <= limits.NSQ_NODE_ID_MAX:
-        raise StartError(errors_cli.NSQD_NODE_ID)
+    if not 1 <= values["max-deflate-level"] <= nsq_limits.NSQ_DEFLATE_LEVEL_CEILING:
+        raise StartError(errors.NSQD_DEFLATE_LEVEL)
+    if not 0 <= values["node-id"] <= nsq_limits.NSQ_NODE_ID_MAX:
+        raise StartError(errors.NSQD_NODE_ID)
     required = values["tls-required"] != "false" or values["tls-client-auth-policy"]
     if required and not (values["tls-cert"] and values["tls-key"]):
-        raise StartError(errors_cli.NSQD_TLS_WITHOUT)
+        raise StartError(errors.NSQD_TLS_WITHOUT)
     if values["auth-http-request-method"] not in ("get", "post"):
-        raise StartError(errors_cli.NSQD_AUTH_METHOD)
+        raise StartError(errors.NSQD_AUTH_METHOD)
     for value in values["e2e-processing-latency-percentile"]:
         if not 0 < value <= 1:
-            raise StartError(errors_cli.NSQD_PERCENTILE.format(f"{value:g}"))
+            raise StartError(errors.NSQD_PERCENTILE.format(f"{value:g}"))
 
 
 def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
@@ -136,8 +145,8 @@ def _value(name: str, flag: Flag, value: Any) -> Any:
         return value
     try:
         if attribute.endswith("_ns"):
-            whole_us = max(value, 0) // limits.US
-            return kind.read(duration_text(whole_us * limits.US))
+            whole_us = max(value, 0) // US
+            return kind.read(duration_text(whole_us * US))
         return kind.read(list(value) if isinstance(value, tuple) else value)
     except ValueError as error:
         raise StartError(f"--{name} {error}") from None
@@ -145,17 +154,18 @@ def _value(name: str, flag: Flag, value: Any) -> Any:
 
 def _storage(values: Mapping[str, Any]) -> dict[str, Any]:
     """Files and syncs: what the original counts in messages we take by time."""
-    low, high = limits.STORAGE_SEGMENT_SIZE_MIN, limits.STORAGE_SEGMENT_SIZE_MAX
+    low, high = engine_limits.STORAGE_SEGMENT_SIZE_MIN, engine_limits.STORAGE_SEGMENT_SIZE_MAX
     period = min(
-        max(values["sync-timeout"], limits.STORAGE_SYNC_PERIOD_MIN), limits.STORAGE_SYNC_PERIOD_MAX
+        max(values["sync-timeout"], engine_limits.STORAGE_SYNC_PERIOD_MIN),
+        engine_limits.STORAGE_SYNC_PERIOD_MAX,
     )
     always = values["sync-every"] == 1
     largest = max(values["max-body-size"], values["max-msg-size"])
     return {
         "segment_size": min(max(values["max-bytes-per-file"], low), high),
         "sync": SyncPolicy("always") if always else SyncPolicy("period", period),
-        "append_buffer_max": max(limits.STORAGE_APPEND_BUFFER_MAX, largest),
-        "memory_topic_max": max(limits.STORAGE_MEMORY_TOPIC_MAX, largest),
+        "append_buffer_max": max(engine_limits.STORAGE_APPEND_BUFFER_MAX, largest),
+        "memory_topic_max": max(engine_limits.STORAGE_MEMORY_TOPIC_MAX, largest),
     }
 
 
@@ -170,7 +180,10 @@ def remarks(flags: Mapping[str, Flag], given: Mapping[str, Any]) -> Iterator[str
             yield "--sync-every counts no messages here: --sync-timeout alone is the period"
         elif name == "max-bytes-per-file":
             size = given[name]
-            low, high = limits.STORAGE_SEGMENT_SIZE_MIN, limits.STORAGE_SEGMENT_SIZE_MAX
+            low, high = (
+                engine_limits.STORAGE_SEGMENT_SIZE_MIN,
+                engine_limits.STORAGE_SEGMENT_SIZE_MAX,
+            )
             if not low <= size <= high:
                 yield f"--{name} is kept between {low} and {high}"
 
@@ -186,10 +199,10 @@ def listen_failure(error: Exception, tcp: str, http: str) -> str:
     if not isinstance(error, ListenError):
         return str(error)
     host, port = error.listen
-    own = host if port == limits.UNIX_SOCKET_PORT else f":{port}"
+    own = host if port == net_limits.UNIX_SOCKET_PORT else f":{port}"
     wanted = next((a for a in (tcp, http) if a.endswith(own)), tcp)
     if error.unknown_host:
         return f"listen ({wanted}) failed - listen tcp: lookup {host}: no such host"
-    network = "unix" if port == limits.UNIX_SOCKET_PORT else "tcp"
+    network = "unix" if port == net_limits.UNIX_SOCKET_PORT else "tcp"
     reason = error.reason.lower()
     return f"listen ({wanted}) failed - listen {network} {wanted}: bind: {reason}"

@@ -1,7 +1,7 @@
 """The flags of nsqd and nsqlookupd, each with the key of our configuration that it sets.
 
 `target` is "section.key"; durations are given to the attribute that ends in _ns. A flag without a
-target is dealt with by name (dropin.py) or stands in NO_EFFECT with the reason why.
+target is dealt with by name (command.py) or stands in NO_EFFECT with the reason why.
 """
 
 from __future__ import annotations
@@ -11,11 +11,19 @@ import socket
 import zlib
 from typing import Any
 
-from broker.cli.dropin import errors as errors_cli
-from broker import limits
+from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import (
-    BOOL, DURATION, FLOATS, INT, LIST, STRING, Flag, Kind, WordKind,
+    BOOL,
+    DURATION,
+    FLOATS,
+    INT,
+    LIST,
+    STRING,
+    Flag,
+    Kind,
+    WordKind,
 )
+from broker.protocols.nsq import limits
 
 LEVELS = {word: word for word in ("debug", "info", "warn", "error", "fatal")}
 
@@ -24,7 +32,7 @@ class LevelKind(WordKind):
     """A log level; the usage text has its default in capitals."""
 
     def __init__(self) -> None:
-        super().__init__(LEVELS, errors_cli.NSQD_LOG_LEVEL)
+        super().__init__(LEVELS, errors.NSQD_LOG_LEVEL)
 
     def default_text(self, default: object) -> str:
         return str(default).upper()
@@ -39,7 +47,7 @@ class TlsRequiredKind(WordKind):
     """true, false or tcp-https; a boolean as far as the command line goes."""
 
     def __init__(self) -> None:
-        super().__init__(_TLS_REQUIRED_WORDS, errors_cli.NSQD_TLS_REQUIRED, boolean=True)
+        super().__init__(_TLS_REQUIRED_WORDS, errors.NSQD_TLS_REQUIRED, boolean=True)
 
     def default_text(self, default: object) -> str:  # noqa: ARG002
         return ""
@@ -49,7 +57,7 @@ LEVEL = LevelKind()
 TLS_REQUIRED = TlsRequiredKind()
 TLS_VERSION = WordKind(
     {word: word for word in ("tls1.0", "tls1.1", "tls1.2", "tls1.3")},
-    errors_cli.NSQD_TLS_VERSION,
+    errors.NSQD_TLS_VERSION,
     empty=True,
 )
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
+from broker.protocols.nats.accounts.mapping import Mapper
+from broker.protocols.nats.client.rate_limit import Bucket
 from broker.routing.router import Router
 from broker.runtime.interfaces import Sink
 from broker.runtime.turn import Turn
-from broker.protocols.nats.accounts.mapping import Mapper
-from broker.protocols.nats.client.rate_limit import Bucket
 
 class Message(NamedTuple):
     subject: bytes

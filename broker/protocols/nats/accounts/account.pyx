@@ -6,7 +6,7 @@ from collections import namedtuple
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from broker import limits
+from broker.protocols.nats import limits
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink
 from broker.runtime.turn cimport PHASE_STORE, Turn

@@ -2,9 +2,9 @@
 
 from typing import final
 
+from broker.protocols.nats.accounts.account import Desk
 from broker.runtime.interfaces import Task
 from broker.runtime.turn import Turn
-from broker.protocols.nats.accounts.account import Desk
 
 @final
 class Crossing(Task):

@@ -16,7 +16,7 @@ from libc.stdint cimport uint16_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from broker import limits
+from broker.protocols.nats import limits
 from broker.routing.router cimport Router
 from broker.routing.trie cimport key_of
 from broker.runtime.turn cimport PHASE_STORE, Turn

@@ -14,16 +14,16 @@ from broker.protocols.nats.accounts import import_rules as rules
 from broker.protocols.nats.accounts.crossing import Crossing
 from broker.protocols.nats.accounts.imports import Imports
 from broker.protocols.nats.accounts.mapping import Mapper
-from broker.protocols.nats.accounts.subjects import raw
 from broker.protocols.nats.accounts.placeholders import MappingError
+from broker.protocols.nats.accounts.subjects import raw
 from broker.protocols.nats.settings import Account as Config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from broker.runtime.turn import Turn
     from broker.protocols.nats.accounts.account import Account, Desk
     from broker.protocols.nats.settings import Export, Import
+    from broker.runtime.turn import Turn
 
 log = logging.getLogger("broker.nats")
 

@@ -16,8 +16,8 @@ from broker.protocols.nats.accounts.subjects import (
     reverse,
     unnumbered,
 )
-from broker.protocols.nats.settings import Export
 from broker.protocols.nats.accounts.transform import Transform
+from broker.protocols.nats.settings import Export
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any, final
 
-from broker.runtime.interfaces import Sink, Task
 from broker.protocols.nats.accounts.account import Account
 from broker.protocols.nats.accounts.crossing import Crossing
-from broker.protocols.nats.settings import Export
 from broker.protocols.nats.accounts.transform import Transform
+from broker.protocols.nats.settings import Export
+from broker.runtime.interfaces import Sink, Task
 
 @final
 class ServiceExport(Task):

@@ -17,7 +17,7 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
-from broker import limits
+from broker.protocols.nats import limits
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Session, Sink, Task
 from broker.routing.trie cimport node_t, queue_name, set_far, spell, sub_t

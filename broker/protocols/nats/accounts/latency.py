@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import errors
+from broker.protocols.nats import errors
 from broker.protocols.nats.auth.client_info import client_info, go_json, go_time
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from typing import final
 
-from broker.protocols.nats.settings import Mapping
 from broker.protocols.nats.accounts.transform import Transform
+from broker.protocols.nats.settings import Mapping
 
 def ways(mapping: Mapping, cluster: str = "") -> list[tuple[Transform, int]]: ...
 

@@ -19,8 +19,8 @@ from broker.routing.trie cimport key_of
 from broker.runtime.types cimport tw_hash
 from broker.protocols.nats.accounts.transform cimport Transform, within
 
-from broker import errors
-from broker.errors import go_quote
+from broker.protocols.nats import errors
+from broker.base.gotext import go_quote
 from broker.protocols.nats.accounts.subjects import has_wildcard, is_subject, numbered, raw
 from broker.protocols.nats.accounts.placeholders import MappingError, check_destination
 

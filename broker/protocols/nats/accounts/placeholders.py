@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from broker import errors
+from broker.protocols.nats import errors
 
 TAIL: Final = ">"
 INT64_MAX: Final = 2**63 - 1

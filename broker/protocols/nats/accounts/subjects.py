@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from broker import errors
+from broker.protocols.nats import errors
 from broker.protocols.nats.accounts.placeholders import parse, wrong
 from broker.protocols.nats.accounts.transform import is_within
 

@@ -6,10 +6,10 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from broker import errors
-from broker.errors import WireError
-from broker.protocols.nats.wire.options import ClientOptions
+from broker.base.errors import WireError
+from broker.protocols.nats import errors
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Permissions, RateLimit
+from broker.protocols.nats.wire.options import ClientOptions
 
 
 @dataclass(slots=True)

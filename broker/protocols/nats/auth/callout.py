@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from broker import limits
-from broker.protocols.nats.auth.jwt import claims, validate as token_checks, tokens
-from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats import settings
+from broker.base.units import SECOND
+from broker.protocols.nats import limits, settings
 from broker.protocols.nats.accounts.asking import Bus, Question, ask
+from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.auth.jwt import claims, tokens, validate
 from broker.protocols.nats.auth.jwt.operator import Basis, expiry_ns, kind_allowed
 from broker.protocols.nats.auth.jwt.tokens import Invalid, Token
 
@@ -71,7 +71,7 @@ class Caller:
         if self.waiting >= limits.NATS_CALLOUTS_MAX:
             raise Refused("too many logins wait for the authorization service")
         user = nkeys.KeyPair(nkeys.USER)
-        timeout_s = self.host.login_timeout_ns / limits.SECOND
+        timeout_s = self.host.login_timeout_ns / SECOND
         data = self._request(service, login, name, user.public).encode()
         headers = b""
         if service.xkey:
@@ -98,7 +98,7 @@ class Caller:
             raise Invalid("no reason supplied")
         token = tokens.decode(raw.decode("utf-8", "replace"), "authorization_response")
         body: tokens.AnswerBody = token.body
-        token_checks.check(token, self.clock())
+        validate.check(token, self.clock())
         if token.claims.sub != user:
             raise Invalid("not for the expected user")
         if token.claims.aud != self.host.key.public:
@@ -113,7 +113,7 @@ class Caller:
         """The user it lets in; raises Refused."""
         try:
             user = tokens.decode(answer.body.jwt, "user")
-            token_checks.check(user, self.clock())
+            validate.check(user, self.clock())
         except Invalid as error:
             raise Refused(f"the authorization service's user: {error}") from error
         if user.claims.sub != answer.claims.sub:
@@ -125,12 +125,12 @@ class Caller:
     ) -> Identity:
         """Raises Refused if the user may not be there at all, or not now."""
         rights, user, now = basis.rights, basis.token, self.clock()
-        left = token_checks.seconds_left(rights, now)
+        left = validate.seconds_left(rights, now)
         if left is None:
             raise Refused("the user may not come at this time")
         if not kind_allowed(rights, login.kind):
             raise Refused("this kind of connection is not the user's")
-        if not token_checks.from_there(rights, login.host):
+        if not validate.from_there(rights, login.host):
             raise Refused("the user may not come from there")
         own = claims.permissions(rights.pub, rights.sub, rights.resp)
         return Identity(
@@ -189,7 +189,7 @@ class Caller:
         head = {
             "sub": service.issuer,
             "aud": AUDIENCE,
-            "exp": int(self.clock() + self.host.login_timeout_ns / limits.SECOND),
+            "exp": int(self.clock() + self.host.login_timeout_ns / SECOND),
         }
         return tokens.encode(host.key, head, body, "authorization_request")
 

@@ -11,15 +11,15 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from broker.protocols.nats import settings
-from broker.protocols.nats.auth.jwt import tokens
-from broker.protocols.nats.auth.callout import Caller, Host, Service, without_requests
-from broker.protocols.nats.auth.local import proved_name
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.auth.callout import Caller, Host, Service, without_requests
+from broker.protocols.nats.auth.jwt import tokens
 from broker.protocols.nats.auth.jwt.operator import Basis, OperatorAuth, account_of, scoped_rights
+from broker.protocols.nats.auth.local import proved_name
 
 if TYPE_CHECKING:
-    from broker.protocols.nats.auth.local import LocalAuth
     from broker.protocols.nats.auth.jwt.tokens import Token
+    from broker.protocols.nats.auth.local import LocalAuth
 
 
 class LocalCallout:

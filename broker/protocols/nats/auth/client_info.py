@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from broker.limits import SECOND
+from broker.base.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats.auth.certificates import find_user
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.auth.certificates import find_user
 from broker.protocols.nats.auth.passwords import Busy, Passwords, is_hash, same
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Authorization, User
 

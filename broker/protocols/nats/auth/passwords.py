@@ -14,7 +14,7 @@ from typing import Final
 
 import bcrypt
 
-from broker import limits
+from broker.protocols.nats import limits
 
 _HASH: Final = re.compile(r"\$2[abxy]\$\d\d\$")
 _PASSWORD_BYTES: Final = 72  # bcrypt looks at no more

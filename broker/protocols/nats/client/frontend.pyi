@@ -2,8 +2,8 @@
 
 from typing import Any, final
 
-from broker.runtime.turn import Turn
 from broker.protocols.nats.client.session import NatsSession
+from broker.runtime.turn import Turn
 
 @final
 class NatsFace:

@@ -5,7 +5,7 @@ import os
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
-from broker import limits
+from broker.protocols.nats import limits
 from broker.routing.trie cimport key_of
 from broker.runtime.turn cimport Turn
 from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from broker import errors, limits
+from broker.base.units import SECOND
+from broker.protocols.nats import errors, limits
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
-from broker.protocols.nats.wire.options import ClientOptions
 from broker.protocols.nats.client.permissions import permit_for
 from broker.protocols.nats.client.rate_limit import Bucket
 from broker.protocols.nats.tls_gate import TlsGate
 from broker.protocols.nats.trace import Violations
+from broker.protocols.nats.wire.options import ClientOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from broker.protocols.nats.accounts.account import Account
-    from broker.protocols.nats.client.frontend import NatsFace
     from broker.protocols.nats.auth.authenticator import Authenticator, TlsPeer
+    from broker.protocols.nats.client.frontend import NatsFace
     from broker.protocols.nats.client.session import NatsSession
     from broker.protocols.nats.settings import RateLimit
     from broker.protocols.nats.tls import TlsPolicy
@@ -266,7 +267,7 @@ def bucket(rate: RateLimit | None) -> Bucket | None:
     """A full one of this size; None when there is no limit."""
     if rate is None:
         return None
-    return Bucket(rate.msgs_per_second, rate.bytes_per_second, rate.burst_ns / limits.SECOND)
+    return Bucket(rate.msgs_per_second, rate.bytes_per_second, rate.burst_ns / SECOND)
 
 
 def pace(session: NatsSession, account: Account, identity: Identity) -> None:

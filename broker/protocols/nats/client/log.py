@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from broker import errors
-from broker.base.gotext import duration_text
+from broker.base.gotext import duration_text, go_quote
+from broker.protocols.nats import errors
 from broker.protocols.nats.trace import who
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.protocols.nats.client.handshake import Gate
     from broker.protocols.nats.auth.authenticator import Login
+    from broker.protocols.nats.client.handshake import Gate
     from broker.protocols.nats.client.session import NatsSession
     from broker.protocols.nats.settings import Settings
 
@@ -71,9 +71,9 @@ class ClientLog:
             return
         shown = ""
         if options.nkey:
-            shown = f" - Nkey {errors.go_quote(options.nkey.encode())}"
+            shown = f" - Nkey {go_quote(options.nkey.encode())}"
         elif options.user and options.password:
-            shown = f" - User {errors.go_quote(options.user.encode())}"
+            shown = f" - User {go_quote(options.user.encode())}"
         log.error("%s - authentication error%s", name, shown)
         log.debug("%s - %s", name, reason)
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import final
 
-from broker.runtime.interfaces import Sink
 from broker.protocols.nats.settings import Permissions, SubjectRule
+from broker.runtime.interfaces import Sink
 
 @final
 class Patterns(Sink):

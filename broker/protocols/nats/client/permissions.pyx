@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from libc.stdint cimport uint32_t
 
-from broker import limits
+from broker.protocols.nats import limits
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink
 from broker.routing.trie cimport SUBJECT_WILDCARD, match_t, queue_name, subject_shape

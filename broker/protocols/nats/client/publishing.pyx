@@ -12,7 +12,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from broker import errors
+from broker.protocols.nats import errors
 from broker.runtime.outbuf cimport out_commit, out_reserve
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink

@@ -6,7 +6,7 @@ Source: nats-server client.go deliverMsg, pubAllowedFullCheck.
 cimport cython
 from libc.stdint cimport int64_t
 
-from broker import limits
+from broker.protocols.nats import limits
 
 
 @cython.final

@@ -2,15 +2,15 @@
 
 from typing import Any, final
 
-from broker.runtime.interfaces import Session
-from broker.errors import WireError
+from broker.base.errors import WireError
 from broker.protocols.nats.accounts.account import Account
-from broker.protocols.nats.client.frontend import NatsFace
 from broker.protocols.nats.auth.authenticator import Identity, TlsPeer
-from broker.protocols.nats.wire.options import ClientOptions
+from broker.protocols.nats.client.frontend import NatsFace
 from broker.protocols.nats.client.permissions import Permit
 from broker.protocols.nats.client.rate_limit import Bucket
 from broker.protocols.nats.tls_gate import TlsGate
+from broker.protocols.nats.wire.options import ClientOptions
+from broker.runtime.interfaces import Session
 
 @final
 class NatsSession(Session):

@@ -12,7 +12,8 @@ import random
 from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from broker import errors
+from broker.base.gotext import go_quote
+from broker.protocols.nats import errors
 from broker.runtime.outbuf cimport out_commit, out_put, out_reserve
 from broker.runtime.interfaces cimport RIGHT_WRITE, Session
 from broker.routing.trie cimport sub_t
@@ -224,7 +225,7 @@ cdef class NatsSession(Session):
 
     def tell(self, error, **parts):
         """Put an error into the output; `parts` are the names it speaks of, as they came."""
-        quoted = {name: errors.go_quote(text) for name, text in parts.items()}
+        quoted = {name: go_quote(text) for name, text in parts.items()}
         cdef bytes line = errors.nats_line(error, **quoted)
         self.say(line, <size_t>len(line))
 

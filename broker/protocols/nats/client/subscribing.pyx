@@ -5,7 +5,7 @@ from logging import ERROR
 from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from broker import errors
+from broker.protocols.nats import errors
 from broker.routing.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, queue_name, spell, sub_t, subject_shape)
 from broker.protocols.nats.client.frontend cimport NatsFace

@@ -8,15 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import limits
-from broker.protocols.nats.conf import auth as conf_auth
-from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats.conf.unsupported import account_jetstream
-from broker.protocols.nats.conf.fields import INT32, Block, kind_of
-from broker.protocols.nats.accounts.subjects import is_subject
+from broker.protocols.nats import limits
 from broker.protocols.nats.accounts.placeholders import (
-    MappingError, check_destination, compile_tokens,
+    MappingError,
+    check_destination,
+    compile_tokens,
 )
+from broker.protocols.nats.accounts.subjects import is_subject
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.conf import auth
+from broker.protocols.nats.conf.fields import INT32, Block, kind_of
+from broker.protocols.nats.conf.unsupported import account_jetstream
 from broker.protocols.nats.settings import (
     GLOBAL_ACCOUNT,
     Account,
@@ -103,13 +105,13 @@ def _account(name: str, block: Block, logins: Logins) -> Placed:
     placed.account = Account(
         name=name,
         nkey=nkey,
-        users=conf_auth.users(block, logins),
+        users=auth.users(block, logins),
         exports=tuple(exports),
         imports=tuple(imports),
         mappings=mappings(block),
         limits=_limits(block),
-        default_permissions=conf_auth.optional_permissions(block, "default_permissions"),
-        rate=conf_auth.rate_limits(block),
+        default_permissions=auth.optional_permissions(block, "default_permissions"),
+        rate=auth.rate_limits(block),
     )
     block.done()
     return placed

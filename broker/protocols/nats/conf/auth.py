@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker import limits
+from broker.protocols.nats import limits
+from broker.protocols.nats.accounts.subjects import is_subject
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.conf.fields import INT32
-from broker.protocols.nats.accounts.subjects import is_subject
 from broker.protocols.nats.settings import (
     Authorization,
     Callout,

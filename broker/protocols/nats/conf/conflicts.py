@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.protocols.nats.conf import exchange as conf_exchange
 from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.conf import exchange
 from broker.protocols.nats.conf.fields import Block
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 
 if TYPE_CHECKING:
     from broker.protocols.nats.conf.accounts import Placed
-    from broker.protocols.nats.conf.listeners import Leafs
     from broker.protocols.nats.conf.fields import Block, Mistakes
+    from broker.protocols.nats.conf.listeners import Leafs
     from broker.protocols.nats.conf.text import Value
 from broker.protocols.nats.settings import Settings
 
@@ -44,7 +44,7 @@ def check(read: Read) -> None:
     found.callout()
     found.websocket(read.websocket)
     found.leafnodes(read.leafs)
-    conf_exchange.check(read.accounts, read.mistakes, not read.settings.no_system_account)
+    exchange.check(read.accounts, read.mistakes, not read.settings.no_system_account)
 
 
 class _Conflicts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.protocols.nats.accounts.placeholders import MappingError, compile_tokens
 from broker.protocols.nats.accounts.subjects import (
     collide,
     has_wildcard,
@@ -16,7 +17,6 @@ from broker.protocols.nats.accounts.subjects import (
     numbered,
     unnumbered,
 )
-from broker.protocols.nats.accounts.placeholders import MappingError, compile_tokens
 
 if TYPE_CHECKING:
     from broker.protocols.nats.conf.accounts import Placed

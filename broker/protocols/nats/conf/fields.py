@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import limits
+from broker.base.units import HOUR, MINUTE, MS, PORT_MAX, SECOND, US
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.conf.text import ConfError, ConfNote
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _PART: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
 _UNITS: Final = {
     "ns": 1,
-    "us": limits.US,
-    "\u00b5s": limits.US,
-    "\u03bcs": limits.US,
-    "ms": limits.MS,
-    "s": limits.SECOND,
-    "m": limits.MINUTE,
-    "h": limits.HOUR,
+    "us": US,
+    "\u00b5s": US,
+    "\u03bcs": US,
+    "ms": MS,
+    "s": SECOND,
+    "m": MINUTE,
+    "h": HOUR,
 }
 _KINDS: Final = {str: "a string", int: "a number", float: "a number with a fraction",
                  bool: "true or false", list: "an array", dict: "a map"}  # fmt: skip
@@ -190,7 +190,7 @@ class Block:
         """Port to listen on: -1 for any, 0 as if it was not given."""
         if not self.has(*names):
             return None
-        return self.number(*names, low=PORT_ANY, high=limits.PORT_MAX)
+        return self.number(*names, low=PORT_ANY, high=PORT_MAX)
 
     def duration(
         self, *names: str, default: int, seconds: str = "warn", never: bool = False
@@ -222,10 +222,10 @@ class Block:
         if not number or isinstance(it, bool) or seconds == "no":
             self.mistakes.add(entry, f"{name}: expected a duration, got {kind_of(it)}")
             return None
-        if it > _INT64 // limits.SECOND:
+        if it > _INT64 // SECOND:
             self.mistakes.add(entry, f"{name}: {it} seconds are too many")
             return None
-        found = int(it * limits.SECOND)
+        found = int(it * SECOND)
         if seconds == "warn":
             self.mistakes.warn(entry, f'{name}: a number of seconds: write "{it}s"')
         return found
@@ -269,7 +269,7 @@ class Block:
             reason = f"{names[0]}: expected PORT or HOST:PORT, got {kind_of(entry.it)}"
             self.mistakes.add(entry, reason)
             return None
-        if not _PORT.fullmatch(port) or not PORT_ANY <= int(port) <= limits.PORT_MAX:
+        if not _PORT.fullmatch(port) or not PORT_ANY <= int(port) <= PORT_MAX:
             self.mistakes.add(entry, f"{names[0]}: {port!r} is no port")
             return None
         return host.strip("[]"), int(port)

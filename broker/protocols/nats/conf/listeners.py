@@ -7,11 +7,11 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from broker import limits
-from broker.protocols.nats.conf import auth as conf_auth
 from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.conf import auth
 from broker.protocols.nats.conf.fields import Block, go_duration, kind_of, words
 from broker.protocols.nats.conf.tls import optional_tls
+from broker.protocols.nats.leafnodes import limits
 from broker.protocols.nats.settings import (
     GLOBAL_ACCOUNT,
     Address,
@@ -79,7 +79,7 @@ def websocket(block: Block) -> tuple[Websocket | None, dict[str, Value]]:
         allowed_origins=tuple(origins),
         handshake_timeout_ns=block.duration("handshake_timeout", default=0, seconds="yes"),
         compression=block.flag("compression", "compress"),
-        authorization=conf_auth.simple(inner) if inner is not None else None,
+        authorization=auth.simple(inner) if inner is not None else None,
         jwt_cookie=block.text("jwt_cookie"),
         no_auth_user=block.text("no_auth_user"),
     )
@@ -255,7 +255,7 @@ def _is_url(text: str) -> bool:
 
 
 def _denied(block: Block, *names: str) -> tuple[str, ...]:
-    rules = conf_auth.subject_rules(block, *names, queues=False)
+    rules = auth.subject_rules(block, *names, queues=False)
     return tuple(rule.subject for rule in rules or ())
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from broker import limits
+from broker.base.units import COUNT_MAX
+from broker.protocols.nats import limits
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.jwt import tokens
 from broker.protocols.nats.conf.fields import Block, Mistakes, kind_of
@@ -156,7 +157,7 @@ class OperatorMode:
             if block.has(key):
                 block.wrong(f"resolver: {key} is not for type {kind}", key)
         default = Resolver()
-        limit = block.number("limit", high=limits.COUNT_MAX)
+        limit = block.number("limit", high=COUNT_MAX)
         if kind == "cache":
             limit = limit if limit > 0 else limits.NATS_RESOLVER_CACHE
         if block.has("hard_delete") and not block.has("allow_delete"):

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import limits
+from broker.protocols.nats import limits
 from broker.protocols.nats.conf.text import BLANKS, NEW_LINE, ConfError, Map, Source, Value
 
 if TYPE_CHECKING:

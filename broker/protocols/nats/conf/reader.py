@@ -14,15 +14,22 @@ import posixpath
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from broker import limits
+from broker.base.units import COUNT_MAX
+from broker.protocols.nats import limits
 from broker.protocols.nats.conf import (
-    unsupported as conf_absent, auth as conf_auth, conflicts as conf_conflicts,
+    auth as conf_auth,
 )
-from broker.protocols.nats.conf.parser import parse_file, parse_text
+from broker.protocols.nats.conf import (
+    conflicts as conf_conflicts,
+)
+from broker.protocols.nats.conf import (
+    unsupported as conf_absent,
+)
 from broker.protocols.nats.conf.accounts import Placed, accounts, mappings
-from broker.protocols.nats.conf.listeners import Leafs, websocket
 from broker.protocols.nats.conf.fields import INT32, Block, Mistakes
+from broker.protocols.nats.conf.listeners import Leafs, websocket
 from broker.protocols.nats.conf.operator import OperatorMode
+from broker.protocols.nats.conf.parser import parse_file, parse_text
 from broker.protocols.nats.conf.text import ConfError, ConfErrors, ConfNote, Value
 from broker.protocols.nats.conf.tls import optional_tls
 from broker.protocols.nats.settings import (
@@ -168,7 +175,7 @@ class _Reader:
         """Limits and times; 0 stands for the default."""
         root = self.root
         pending = (
-            self.at_most(limits.NATS_MAX_PENDING_MAX, "max_pending", refused=limits.COUNT_MAX)
+            self.at_most(limits.NATS_MAX_PENDING_MAX, "max_pending", refused=COUNT_MAX)
             or default.max_pending
         )
         payload = self.at_most(limits.NATS_PAYLOAD_HUGE, "max_payload", low=-INT32)

@@ -6,8 +6,8 @@ import re
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from broker import limits
 from broker.net.openssl import TlsError, load_authorities
+from broker.protocols.nats import limits
 from broker.protocols.nats.conf.fields import INT32, Block, go_duration
 from broker.protocols.nats.settings import Tls
 from broker.protocols.nats.tls import (

@@ -8,22 +8,24 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
-from broker.protocols.nats.leafnodes.hello import PeerConnect, at_least, denied, permissions_info
+from broker.protocols.nats import errors as nats_errors
+from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
-from broker.protocols.nats.wire.options import ClientOptions
 from broker.protocols.nats.client.replies import Replies
+from broker.protocols.nats.leafnodes import errors, limits
+from broker.protocols.nats.leafnodes.hello import PeerConnect, at_least, denied, permissions_info
 from broker.protocols.nats.settings import Permissions, Rules
 from broker.protocols.nats.tls_gate import TlsGate
 from broker.protocols.nats.trace import who
+from broker.protocols.nats.wire.options import ClientOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from broker.protocols.nats.accounts.account import Account
+    from broker.protocols.nats.auth.authenticator import TlsPeer
     from broker.protocols.nats.leafnodes.handshake import LeafGate
     from broker.protocols.nats.leafnodes.session import LeafSession
-    from broker.protocols.nats.auth.authenticator import TlsPeer
 
 log = logging.getLogger("broker.nats")
 
@@ -39,7 +41,9 @@ class Acceptor:
     def opened(self, session: LeafSession) -> None:
         """Say INFO, begin TLS if that is asked for, and wait for CONNECT."""
         log.info("%s - Leafnode connection created", who(session))
-        session.nonce = base64.urlsafe_b64encode(os.urandom(limits.NATS_NONCE_BYTES)).rstrip(b"=")
+        session.nonce = base64.urlsafe_b64encode(os.urandom(nats_limits.NATS_NONCE_BYTES)).rstrip(
+            b"="
+        )
         if self.nodes.tls is not None and session.kind == "LEAFNODE":
             session.tls_gate = TlsGate(self.nodes.tls, session, self._greet, self._begin)
             session.tls_gate.opened()
@@ -65,7 +69,7 @@ class Acceptor:
             options.merge(raw)
             self._pending[session] = PeerConnect.read(raw)
         except ValueError:
-            session.end(None, errors.NATS_CLOSED_PROTOCOL)
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
             return
         session.options = options
         login = self.login(session)
@@ -137,17 +141,19 @@ class Acceptor:
         elif options.account or options.new_account:
             self._refuse(session, Refused("an account is named in CONNECT"))
         elif 0 <= account.leafs_max <= len(account.leafs):
-            session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
+            session.end(
+                nats_errors.NATS_ACCOUNT_CONNECTIONS, nats_errors.NATS_CLOSED_ACCOUNT_CONNECTIONS
+            )
         elif options.lang:
-            session.end(errors.NATS_LEAF_PORT, errors.NATS_CLOSED_WRONG_PORT)
+            session.end(errors.NATS_LEAF_PORT, nats_errors.NATS_CLOSED_WRONG_PORT)
         elif any(letter.isspace() for letter in hello.cluster):
-            session.end(errors.NATS_LEAF_CLUSTER_BLANK, errors.NATS_CLOSED_PROTOCOL)
+            session.end(errors.NATS_LEAF_CLUSTER_BLANK, nats_errors.NATS_CLOSED_PROTOCOL)
         elif hello.cluster and hello.cluster == self.nodes.cluster:
-            session.end(errors.NATS_LEAF_CLUSTER, errors.NATS_CLOSED_CLUSTER)
+            session.end(errors.NATS_LEAF_CLUSTER, nats_errors.NATS_CLOSED_CLUSTER)
         elif hello.gateway:
             session.end(
                 errors.NATS_LEAF_GATEWAY,
-                errors.NATS_CLOSED_GATEWAY,
+                nats_errors.NATS_CLOSED_GATEWAY,
                 name=hello.gateway.encode(),
             )
         elif not at_least(hello.version, self.nodes.config.min_version):
@@ -170,7 +176,7 @@ class Acceptor:
             rights = identity.permissions or Permissions()
             send, want = denied(rights.subscribe, hello.deny_pub), rights.publish
         except ValueError:
-            session.end(None, errors.NATS_CLOSED_PROTOCOL)
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
             return
         replies = None
         if rights.responses is not None:
@@ -209,14 +215,14 @@ class Acceptor:
                 and other.peer_account == session.peer_account
             ):
                 log.warning("%s - Replacing connection from same server", who(session))
-                other.end(errors.NATS_LEAF_DUPLICATE, errors.NATS_CLOSED_DUPLICATE)
+                other.end(errors.NATS_LEAF_DUPLICATE, nats_errors.NATS_CLOSED_DUPLICATE)
 
     def late(self, session: LeafSession) -> None:
         """CONNECT has not come, or one that was too old has been kept for long enough."""
         if session.options is not None:
-            session.end(None, errors.NATS_CLOSED_VERSION)
+            session.end(None, nats_errors.NATS_CLOSED_VERSION)
         else:
-            session.end(errors.NATS_LOGIN_TIMEOUT, errors.NATS_CLOSED_AUTH_TIMEOUT)
+            session.end(nats_errors.NATS_LOGIN_TIMEOUT, nats_errors.NATS_CLOSED_AUTH_TIMEOUT)
 
     def left(self, session: LeafSession) -> None:
         """It is gone."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker import limits
 from broker.net.listener import Door
+from broker.protocols.nats.leafnodes import limits
 from broker.protocols.nats.leafnodes.session import LeafSession
 
 if TYPE_CHECKING:

@@ -20,19 +20,22 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from broker import errors, limits
+from broker.base.gotext import go_quote
+from broker.protocols.nats import errors as nats_errors
+from broker.protocols.nats import limits as nats_limits
+from broker.protocols.nats.leafnodes import errors, limits
 from broker.protocols.nats.leafnodes.acceptor import Acceptor
 from broker.protocols.nats.leafnodes.solicitor import Solicitor
-from broker.protocols.nats.wire.options import parse_object
 from broker.protocols.nats.trace import who
+from broker.protocols.nats.wire.options import parse_object
 
 if TYPE_CHECKING:
     import asyncio
 
     from broker.protocols.nats.accounts.account import Account
+    from broker.protocols.nats.auth.authenticator import Identity
     from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
     from broker.protocols.nats.leafnodes.session import LeafSession
-    from broker.protocols.nats.auth.authenticator import Identity
 
 log = logging.getLogger("broker.nats")
 
@@ -63,7 +66,7 @@ class LeafGate:
         if session.remote is None and session.options is None:
             self.acceptor.connect(session, raw)
         else:
-            session.end(None, errors.NATS_CLOSED_PROTOCOL)
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
 
     def info(self, session: LeafSession, raw: bytes) -> None:
         """INFO. What a server that joins us may do is ours to say."""
@@ -73,7 +76,7 @@ class LeafGate:
         try:
             parse_object(raw)
         except ValueError:
-            session.end(None, errors.NATS_CLOSED_PROTOCOL)
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
 
     def secured(self, session: LeafSession, cause: str | None) -> None:
         """TLS with a server that we join is there, or (cause) it is not."""
@@ -107,7 +110,7 @@ class LeafGate:
     def begun(self, session: LeafSession) -> None:
         """The handshake is over: tell the peer what is wanted here."""
         first = min(self.nodes.server.settings.ping_interval_ns, limits.NATS_LEAF_FIRST_PING)
-        jitter = random.randrange(first // limits.NATS_FIRST_PING_JITTER + 1)  # noqa: S311
+        jitter = random.randrange(first // nats_limits.NATS_FIRST_PING_JITTER + 1)  # noqa: S311
         identity = session.identity
         session.ping_in(first + jitter, identity.expires_ns if identity is not None else 0)
         assert session.interest is not None
@@ -138,7 +141,7 @@ class LeafGate:
             )
         elif errors.NATS_LEAF_LOOP_WORDS in text:
             self._delay(session)
-            session.end(None, errors.NATS_CLOSED_PROTOCOL)
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
 
     def loop(self, session: LeafSession) -> None:
         """What it announces comes from ourselves."""
@@ -147,9 +150,9 @@ class LeafGate:
         log.error(
             "%s - %s",
             who(session),
-            errors.NATS_LEAF_LOOP.text.format(account=errors.go_quote(account)),
+            errors.NATS_LEAF_LOOP.text.format(account=go_quote(account)),
         )
-        session.end(errors.NATS_LEAF_LOOP, errors.NATS_CLOSED_PROTOCOL, account=account)
+        session.end(errors.NATS_LEAF_LOOP, nats_errors.NATS_CLOSED_PROTOCOL, account=account)
 
     def unwanted(self, session: LeafSession, subject: bytes) -> None:
         """It asks for what may not be sent to it."""
@@ -159,9 +162,9 @@ class LeafGate:
         log.error(
             "%s - Subscription Violation on %s - Check other side configuration",
             who(session),
-            errors.go_quote(subject),
+            go_quote(subject),
         )
-        session.end(errors.NATS_LEAF_UNWANTED, errors.NATS_CLOSED_PROTOCOL, subject=subject)
+        session.end(errors.NATS_LEAF_UNWANTED, nats_errors.NATS_CLOSED_PROTOCOL, subject=subject)
 
     def violated(self, session: LeafSession, subject: bytes) -> None:
         """It sends what it may not: the message is dropped."""

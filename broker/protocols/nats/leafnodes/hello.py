@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from broker.limits import NATS_LEAF_URLS_MAX
 from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats.wire.options import parse_object
+from broker.protocols.nats.leafnodes.limits import NATS_LEAF_URLS_MAX
 from broker.protocols.nats.settings import Permissions, Rules, SubjectRule
+from broker.protocols.nats.wire.options import parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

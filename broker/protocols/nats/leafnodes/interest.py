@@ -16,15 +16,15 @@ import secrets
 import string
 from typing import TYPE_CHECKING, Final
 
-from broker import limits
 from broker.protocols.nats.accounts.imports import Shadow
+from broker.protocols.nats.leafnodes import limits
 from broker.protocols.nats.leafnodes.session import LeafSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from broker.runtime.interfaces import Sink
     from broker.protocols.nats.accounts.account import Account
+    from broker.runtime.interfaces import Sink
 
 LOOP_PREFIX: Final = b"$LDS."
 _LETTERS: Final = string.digits + string.ascii_letters

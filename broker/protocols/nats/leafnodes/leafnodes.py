@@ -8,23 +8,24 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
-from broker import errors, limits
-from broker.protocols.nats.listener import ANY_HOST
+from broker.base.units import SECOND
+from broker.protocols.nats import errors, limits
+from broker.protocols.nats.auth.authenticator import Identity, Refused
 from broker.protocols.nats.leafnodes.door import LeafDoor
 from broker.protocols.nats.leafnodes.handshake import LeafGate
 from broker.protocols.nats.leafnodes.interest import Interest
 from broker.protocols.nats.leafnodes.remote import RemoteLink
-from broker.protocols.nats.auth.authenticator import Identity, Refused
-from broker.protocols.nats.wire.options import server_info
+from broker.protocols.nats.listener import ANY_HOST
 from broker.protocols.nats.settings import Leafnodes
 from broker.protocols.nats.tls import TlsPolicy
+from broker.protocols.nats.wire.options import server_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from broker.protocols.nats.accounts.account import Account
-    from broker.protocols.nats.leafnodes.session import LeafSession
     from broker.protocols.nats.auth.authenticator import Login
+    from broker.protocols.nats.leafnodes.session import LeafSession
     from broker.protocols.nats.server import NatsServer
 
 log = logging.getLogger("broker.nats")
@@ -203,7 +204,7 @@ class LeafNodes:
         if own is not None and own.timeout_ns:
             return own.timeout_ns
         if self.config.tls is not None:
-            return self.config.tls.timeout_ns + limits.SECOND
+            return self.config.tls.timeout_ns + SECOND
         return limits.NATS_AUTH_TIMEOUT
 
 

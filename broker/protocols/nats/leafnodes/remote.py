@@ -15,20 +15,22 @@ import socket
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from broker import limits
+from broker.base.units import SECOND
+from broker.net import limits as net_limits
 from broker.net.conn import Conn
 from broker.net.handover import Knock
 from broker.net.openssl import TlsError
+from broker.protocols.nats.leafnodes import limits
 from broker.protocols.nats.leafnodes.session import LeafSession
 from broker.protocols.nats.leafnodes.websocket import Call
 from broker.protocols.nats.settings import Tls
 from broker.protocols.nats.tls import client_context, is_known
 
 if TYPE_CHECKING:
-    from broker.runtime.interfaces import Session
     from broker.net.listener import Runtime
     from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
     from broker.protocols.nats.settings import Remote
+    from broker.runtime.interfaces import Session
 
 log = logging.getLogger("broker.nats")
 
@@ -100,7 +102,7 @@ class RemoteLink:
         for conn in list(self.conns):
             conn.close()
         try:
-            await asyncio.wait_for(self._emptied(), limits.CLOSE_GRACE / limits.SECOND)
+            await asyncio.wait_for(self._emptied(), net_limits.CLOSE_GRACE / SECOND)
         except TimeoutError:
             for conn in list(self.conns):
                 conn.abort()
@@ -121,7 +123,7 @@ class RemoteLink:
         while True:
             if self.delay_ns:
                 delay_ns, self.delay_ns = self.delay_ns, 0
-                await asyncio.sleep(delay_ns / limits.SECOND)
+                await asyncio.sleep(delay_ns / SECOND)
             self._current = self._next_url()
             try:
                 await self._dial(self._current)
@@ -131,7 +133,7 @@ class RemoteLink:
             else:
                 attempts = 0
                 await self._gone.wait()
-            await asyncio.sleep(self._pause_ns() / limits.SECOND)
+            await asyncio.sleep(self._pause_ns() / SECOND)
 
     def _pause_ns(self) -> int:
         interval = self.nodes.config.reconnect_ns
@@ -154,7 +156,7 @@ class RemoteLink:
         loop = self.runtime.loop
         log.debug('Trying to connect as leafnode to remote server on "%s"', self.peer)
         host, port = address_of(url)
-        async with asyncio.timeout(limits.NATS_LEAF_DIAL / limits.SECOND):
+        async with asyncio.timeout(limits.NATS_LEAF_DIAL / SECOND):
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             address = random.choice(found)[4]  # noqa: S311 - any of them will do
             self._gone.clear()

@@ -2,18 +2,18 @@
 
 from typing import Any, final
 
-from broker.runtime.interfaces import Session
-from broker.errors import WireError
+from broker.base.errors import WireError
 from broker.protocols.nats.accounts.account import Account
+from broker.protocols.nats.auth.authenticator import Identity, TlsPeer
 from broker.protocols.nats.client.frontend import NatsFace
+from broker.protocols.nats.client.replies import Replies
 from broker.protocols.nats.leafnodes.handshake import LeafGate
 from broker.protocols.nats.leafnodes.interest import Interest
 from broker.protocols.nats.leafnodes.remote import RemoteLink
-from broker.protocols.nats.auth.authenticator import Identity, TlsPeer
-from broker.protocols.nats.wire.options import ClientOptions
-from broker.protocols.nats.client.replies import Replies
 from broker.protocols.nats.settings import Rules
 from broker.protocols.nats.tls_gate import TlsGate
+from broker.protocols.nats.wire.options import ClientOptions
+from broker.runtime.interfaces import Session
 
 @final
 class LeafSession(Session):

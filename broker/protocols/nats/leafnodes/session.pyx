@@ -14,7 +14,9 @@ from libc.stdint cimport UINT64_MAX, int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
-from broker import errors, limits
+from broker.base.gotext import go_quote
+from broker.protocols.nats import errors
+from broker.protocols.nats.leafnodes import limits
 from broker.runtime.outbuf cimport out_commit, out_put, out_reserve
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport RIGHT_WRITE, Session
@@ -183,7 +185,7 @@ cdef class LeafSession(Session):
 
     def tell(self, error, **parts):
         """Put an error into the output; `parts` are the names it speaks of, as they came."""
-        quoted = {name: errors.go_quote(text) for name, text in parts.items()}
+        quoted = {name: go_quote(text) for name, text in parts.items()}
         self.send(errors.nats_line(error, **quoted))
 
     def send(self, bytes line):

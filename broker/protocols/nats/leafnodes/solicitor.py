@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
+from broker.protocols.nats import errors as nats_errors
+from broker.protocols.nats import limits as nats_limits
+from broker.protocols.nats.leafnodes import errors, limits
 from broker.protocols.nats.leafnodes.hello import (
     CredentialsError,
     PeerInfo,
@@ -40,7 +42,7 @@ class Solicitor:
                 "Unable to lookup account %s for solicited leafnode connection",
                 session.remote.config.account,
             )
-            session.end(None, errors.NATS_CLOSED_MISSING_ACCOUNT)
+            session.end(None, nats_errors.NATS_CLOSED_MISSING_ACCOUNT)
             return
         log.info("%s - Leafnode connection created for account: %s", who(session), account.name)
         self.gate.bind(session, account, None)
@@ -53,13 +55,13 @@ class Solicitor:
         try:
             info = PeerInfo.read(raw)
         except ValueError:
-            session.end(None, errors.NATS_CLOSED_PROTOCOL)
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
             return
         remote = session.remote
         assert remote is not None
         if not session.greeted and (not info.client_id or info.urls is None):
             log.error("%s - %s", who(session), errors.NATS_LEAF_WRONG_PORT)
-            session.end(None, errors.NATS_CLOSED_WRONG_PORT)
+            session.end(None, nats_errors.NATS_CLOSED_WRONG_PORT)
             return
         if info.urls:
             remote.learn(info.urls)
@@ -97,7 +99,7 @@ class Solicitor:
             cause = "certificate not pinned"
         if cause is not None:
             log.error("%s - TLS leafnode handshake error: %s", who(session), cause)
-            session.end(None, errors.NATS_CLOSED_TLS)
+            session.end(None, nats_errors.NATS_CLOSED_TLS)
             return
         session.tls_peer = peer_of(session.link.security, session.link.certificate)
         if session.greeted:
@@ -112,13 +114,13 @@ class Solicitor:
             login = sign_in(remote.config, session.nonce or b"", *remote.user())
         except CredentialsError as problem:
             log.error("%s - %s", who(session), problem)
-            session.end(None, errors.NATS_CLOSED_AUTHENTICATION)
+            session.end(None, nats_errors.NATS_CLOSED_AUTHENTICATION)
             return
         server = self.nodes.server
         session.send(
             connect_line(
                 {
-                    "version": limits.NATS_VERSION,
+                    "version": nats_limits.NATS_VERSION,
                     **login,
                     "server_id": server.server_id,
                     "name": server.server_name,
@@ -147,7 +149,9 @@ class Solicitor:
             self.gate.loop(session)
             return
         if 0 <= account.leafs_max <= len(account.leafs):
-            session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
+            session.end(
+                nats_errors.NATS_ACCOUNT_CONNECTIONS, nats_errors.NATS_CLOSED_ACCOUNT_CONNECTIONS
+            )
             return
         session.begin()
         self.gate.begun(session)
@@ -155,6 +159,6 @@ class Solicitor:
     def late(self, session: LeafSession) -> None:
         """What was waited for has not come."""
         if session.greeted:
-            session.end(errors.NATS_LEAF_STALE, errors.NATS_CLOSED_STALE)
+            session.end(errors.NATS_LEAF_STALE, nats_errors.NATS_CLOSED_STALE)
         else:
-            session.end(None, errors.NATS_CLOSED_READ)
+            session.end(None, nats_errors.NATS_CLOSED_READ)

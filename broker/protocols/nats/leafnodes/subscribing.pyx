@@ -3,7 +3,8 @@
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from broker import errors
+from broker.protocols.nats import errors as nats_errors
+from broker.protocols.nats.leafnodes import errors
 from broker.routing.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, queue_name, set_far, spell,
     sub_t, subject_shape)
@@ -46,7 +47,7 @@ cdef int subscribe(LeafSession s, op_t *op) except -1:
                 (<Imports>s.account.imports).subscribed(s, sub)
         return 0
     if s.subs_max >= 0 and s.subs.size >= s.subs_max:
-        s.tell(errors.NATS_SUBSCRIPTIONS)
+        s.tell(nats_errors.NATS_SUBSCRIPTIONS)
         return 0
     if shape & (SUBJECT_EMPTY_TOKEN | SUBJECT_TAIL_INSIDE):
         s.tell(errors.NATS_LEAF_SUBSCRIPTION)

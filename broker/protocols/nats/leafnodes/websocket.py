@@ -12,9 +12,11 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final
 
-from broker import errors, limits
+from broker.net import errors
+from broker.net import limits as net_limits
 from broker.net.upgrade import HEAD_END, Answer, NotHttp, read_answer
 from broker.net.websocket import WebSocket, accept_key
+from broker.protocols.nats.leafnodes import limits
 from broker.protocols.nats.leafnodes.session import LeafSession
 from broker.protocols.nats.tls import peer_of
 from broker.protocols.nats.websocket import LEAF, LEAF_PATH, NO_MASKING, PMCE, close_status
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
     from broker.net.handover import Knock
-    from broker.protocols.nats.leafnodes.remote import RemoteLink
     from broker.protocols.nats.auth.authenticator import TlsPeer
+    from broker.protocols.nats.leafnodes.remote import RemoteLink
 
 log = logging.getLogger("broker.nats")
 
@@ -88,7 +90,7 @@ class Call:
         knock.head += data
         head, end, early = bytes(knock.head).partition(HEAD_END)
         if not end:
-            if len(head) > limits.WEBSOCKET_REQUEST_MAX:
+            if len(head) > net_limits.WEBSOCKET_REQUEST_MAX:
                 self._give_up(knock, errors.HTTP_TOO_LARGE)
             return
         try:

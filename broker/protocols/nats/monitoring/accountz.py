@@ -6,19 +6,19 @@ import time
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from broker.protocols.nats.monitoring import errors as errors_monitor
-from broker import limits
+from broker.base.units import SECOND
 from broker.protocols.nats.accounts.import_rules import local_subject, system_exports
+from broker.protocols.nats.accounts.subjects import numbered
+from broker.protocols.nats.monitoring import errors
+from broker.protocols.nats.monitoring.jwt import account_facts, known
 from broker.protocols.nats.monitoring.options import AccountzOptions, AccstatzOptions, PageError
 from broker.protocols.nats.monitoring.subsz import counts
 from broker.protocols.nats.monitoring.text import filled, rfc3339
-from broker.protocols.nats.monitoring.jwt import account_facts, known
-from broker.protocols.nats.accounts.subjects import numbered
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Export, Import
 
 if TYPE_CHECKING:
-    from broker.protocols.nats.views import AccountView, ServerView
     from broker.protocols.nats.settings import Mapping
+    from broker.protocols.nats.views import AccountView, ServerView
 
 _RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
 
@@ -39,14 +39,14 @@ def account_info(server: ServerView, name: str) -> dict[str, Any]:
     """All about one account."""
     account = server.accounts.get(name)
     if account is None:
-        raise PageError(errors_monitor.NO_ACCOUNT.format(name))
+        raise PageError(errors.NO_ACCOUNT.format(name))
     config, token = account.config, known(server, name)
     mappings: tuple[Mapping, ...] = config.mappings if config is not None else ()
     if name == GLOBAL_ACCOUNT:
         mappings = (*server.settings.mappings, *mappings)
     page: dict[str, Any] = {
         "account_name": name,
-        "update_time": rfc3339(int(token.fetched * limits.SECOND) if token else server.reload_ns),
+        "update_time": rfc3339(int(token.fetched * SECOND) if token else server.reload_ns),
     }
     if account is server.system_account:
         page["is_system"] = True

@@ -11,7 +11,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker import limits
+from broker.protocols.nats import limits as nats_limits
+from broker.protocols.nats.monitoring import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +113,7 @@ class ClosedConnections:
 
     def __init__(
         self,
-        most: int = limits.NATS_CLOSED_CLIENTS,
+        most: int = nats_limits.NATS_CLOSED_CLIENTS,
         *,
         subs_most: int = limits.MONITOR_CLOSED_SUBSCRIPTIONS,
     ) -> None:

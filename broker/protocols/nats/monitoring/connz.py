@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from broker.protocols.nats.monitoring import errors as errors_monitor
-from broker import limits
-from broker.routing.survey import holders, takers
+from broker.protocols.nats.monitoring import errors, limits
 from broker.protocols.nats.monitoring.closed import ClosedConnection, raw_user
 from broker.protocols.nats.monitoring.lists import LongPage
 from broker.protocols.nats.monitoring.options import ANY, CLOSED, OPEN, ConnzOptions, PageError
 from broker.protocols.nats.monitoring.subjects import is_literal
 from broker.protocols.nats.monitoring.text import filled, rfc3339, round_trip, text, uptime
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
+from broker.routing.survey import holders, takers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -207,14 +206,14 @@ def connz(server: ServerView, options: ConnzOptions, clock: Clock) -> LongPage:
 
 def _check(options: ConnzOptions) -> None:
     if options.sort not in _SORTS:
-        raise PageError(errors_monitor.SORT.format(options.sort))
+        raise PageError(errors.SORT.format(options.sort))
     if options.state != CLOSED:
         if options.sort == "stop":
-            raise PageError(errors_monitor.SORT_STOP)
+            raise PageError(errors.SORT_STOP)
         if options.sort == "reason":
-            raise PageError(errors_monitor.SORT_REASON)
+            raise PageError(errors.SORT_REASON)
     if options.filter_subject not in ("", _EVERYTHING) and not options.acc:
-        raise PageError(errors_monitor.SUBJECT_FILTER)
+        raise PageError(errors.SUBJECT_FILTER)
 
 
 def _rows(server: ServerView, options: ConnzOptions) -> tuple[list[Row], int]:

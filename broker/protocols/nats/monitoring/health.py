@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.protocols.nats.monitoring import errors as errors_monitor
+from broker.protocols.nats.monitoring import errors
 from broker.protocols.nats.monitoring.options import HealthzOptions, JszOptions, PageError
 from broker.protocols.nats.monitoring.text import rfc3339
 
@@ -35,11 +35,11 @@ def healthz(
 ) -> Health:
     """`broken` says what else is wrong with this process, or None."""
     if options.stream and not options.account:
-        return _wrong(options, _BAD_REQUEST, "error", "BAD_REQUEST", errors_monitor.STREAM_ALONE)
+        return _wrong(options, _BAD_REQUEST, "error", "BAD_REQUEST", errors.STREAM_ALONE)
     if options.consumer and not options.stream:
-        return _wrong(options, _BAD_REQUEST, "error", "BAD_REQUEST", errors_monitor.CONSUMER_ALONE)
+        return _wrong(options, _BAD_REQUEST, "error", "BAD_REQUEST", errors.CONSUMER_ALONE)
     if server.lame or server.starting:
-        text = errors_monitor.NOT_READY.format("server")
+        text = errors.NOT_READY.format("server")
         return _wrong(options, _FAILED, "error", "CONNECTION", text)
     problem = broken()
     if problem is not None:
@@ -57,7 +57,7 @@ def _wrong(options: HealthzOptions, code: int, status: str, kind: str, text: str
 def jsz(server: ServerView, options: JszOptions) -> dict[str, Any]:
     """What a server says that has JetStream switched off."""
     if options.leader_only:
-        raise PageError(errors_monitor.NOT_LEADER)
+        raise PageError(errors.NOT_LEADER)
     return {
         "server_id": server.server_id,
         "now": rfc3339(time.time_ns()),

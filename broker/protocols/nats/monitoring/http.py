@@ -16,16 +16,16 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from broker import __version__, limits
-from broker.protocols.nats.monitoring import errors as errors_monitor
-from broker.protocols.nats.monitoring import options
+from broker import __version__
+from broker.protocols.nats import limits as nats_limits
+from broker.protocols.nats.auth.passwords import same
+from broker.protocols.nats.monitoring import errors, limits, options
 from broker.protocols.nats.monitoring.accountz import accountz, accstatz
 from broker.protocols.nats.monitoring.health import jsz
 from broker.protocols.nats.monitoring.leafz import gatewayz, leafz, routez
 from broker.protocols.nats.monitoring.options import PageError, Query
 from broker.protocols.nats.monitoring.process import stacks
 from broker.protocols.nats.monitoring.text import encode
-from broker.protocols.nats.auth.passwords import same
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -121,7 +121,7 @@ class MonitorHttp:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self.login is not None and not self._knows(request):
             headers = {"WWW-Authenticate": 'Basic realm="monitoring", charset="UTF-8"'}
-            return web.Response(status=401, text=errors_monitor.LOGIN, headers=headers)
+            return web.Response(status=401, text=errors.LOGIN, headers=headers)
         fault = request.match_info.http_exception
         if fault is not None and fault.status == 404:
             clean = posixpath.normpath("/" + request.path.lstrip("/"))
@@ -135,7 +135,7 @@ class MonitorHttp:
                     headers={"Location": where},
                 )
             return web.Response(
-                status=404, body=errors_monitor.NOT_FOUND.encode(), headers=_TEXT | _NO_SNIFF
+                status=404, body=errors.NOT_FOUND.encode(), headers=_TEXT | _NO_SNIFF
             )
         try:
             return await handler(request)
@@ -187,7 +187,7 @@ class MonitorHttp:
         return json_answer(request, b"{}")  # work is not queued between threads here
 
     async def _raftz(self, _request: web.Request) -> web.StreamResponse:
-        return web.Response(status=404, text=errors_monitor.NO_RAFT)
+        return web.Response(status=404, text=errors.NO_RAFT)
 
     async def _front(self, _request: web.Request) -> web.StreamResponse:
         self.pages.requests["/"] += 1
@@ -196,7 +196,7 @@ class MonitorHttp:
         page = _FRONT.format(
             name=html.escape(self.pages.server.server_name),
             version=html.escape(__version__),
-            level=limits.NATS_VERSION,
+            level=nats_limits.NATS_VERSION,
             links=links,
         )
         return web.Response(text=page, content_type="text/html")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from broker import limits
+from broker.base.units import SECOND
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.monitoring.text import filled, rfc3339
 
@@ -41,7 +41,7 @@ def known(server: ServerView, name: str) -> Account | None:
 def account_facts(account: Account) -> dict[str, Any]:
     """Between the imports and the statistics of /accountz."""
     claims, body = account.token.claims, account.token.body
-    revoked = {key: rfc3339(at * limits.SECOND) for key, at in body.revocations.items()}
+    revoked = {key: rfc3339(at * SECOND) for key, at in body.revocations.items()}
     return filled(
         {
             "jwt": account.token.text,

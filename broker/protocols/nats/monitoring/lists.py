@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import limits
+from broker.protocols.nats.monitoring import limits
 from broker.protocols.nats.monitoring.text import encode
 
 if TYPE_CHECKING:

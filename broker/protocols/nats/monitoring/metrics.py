@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from broker import limits
+from broker.base.units import SECOND
+from broker.protocols.nats.monitoring import limits
 from broker.protocols.nats.monitoring.accountz import account_stat
 from broker.protocols.nats.monitoring.leafz import leaf_facts, routez
 from broker.protocols.nats.monitoring.options import HealthzOptions, RoutezOptions, SubszOptions
@@ -160,7 +161,7 @@ class NatsCollector(Collector):
                     str(leaf["port"]),
                     leaf["name"],
                 ],
-                leaf | {"info": 1, "rtt": rtt_ns / limits.SECOND},
+                leaf | {"info": 1, "rtt": rtt_ns / SECOND},
             )
             for leaf, rtt_ns in facts.leafs
         ]

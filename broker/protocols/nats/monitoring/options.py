@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from broker import errors
-from broker.protocols.nats.monitoring import errors as errors_monitor
+from broker.base.gotext import go_quote
+from broker.protocols.nats.monitoring import errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,31 +47,31 @@ class Query:
             return True
         if value in _FALSE:
             return False
-        raise PageError(errors_monitor.BOOLEAN.format(name, _quote(value), errors_monitor.SYNTAX))
+        raise PageError(errors.BOOLEAN.format(name, _quote(value), errors.SYNTAX))
 
     def integer(self, name: str) -> int:
         """Signed, 64 bits; 0 when there is none."""
         value = self.text(name)
         if not value:
             return 0
-        return self._number(name, value, _INTEGER, _INT_MAX, errors_monitor.INTEGER)
+        return self._number(name, value, _INTEGER, _INT_MAX, errors.INTEGER)
 
     def unsigned(self, name: str) -> int:
         """Unsigned, 64 bits."""
         value = self.text(name)
         if not value:
             return 0
-        return self._number(name, value, _UNSIGNED, 2 * _INT_MAX, errors_monitor.UNSIGNED)
+        return self._number(name, value, _UNSIGNED, 2 * _INT_MAX, errors.UNSIGNED)
 
     @staticmethod
     def _number(name: str, value: str, shape: re.Pattern[str], bound: int, error: str) -> int:
         if not shape.fullmatch(value):
-            raise PageError(error.format(name, _quote(value), errors_monitor.SYNTAX))
+            raise PageError(error.format(name, _quote(value), errors.SYNTAX))
         digits = value.lstrip("+-").lstrip("0") or "0"
         # a long row of digits is not even looked at: int() would refuse or take its time
         found = int(digits) * (-1 if value[0] == "-" else 1) if len(digits) < 30 else 2 * bound
         if not -bound <= found < bound:
-            raise PageError(error.format(name, _quote(value), errors_monitor.RANGE))
+            raise PageError(error.format(name, _quote(value), errors.RANGE))
         return found
 
     def state(self) -> int:
@@ -79,7 +79,7 @@ class Query:
         value = self.text("state")
         state = _STATES.get(value.lower())
         if state is None:
-            raise PageError(errors_monitor.STATE.format(value))
+            raise PageError(errors.STATE.format(value))
         return state
 
     def subs(self) -> tuple[bool, bool]:
@@ -90,7 +90,7 @@ class Query:
 
 
 def _quote(value: str) -> str:
-    return errors.go_quote(value.encode("utf-8", "surrogateescape"))
+    return go_quote(value.encode("utf-8", "surrogateescape"))
 
 
 class _FromJson:

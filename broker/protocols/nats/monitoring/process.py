@@ -11,7 +11,8 @@ import time
 import traceback
 from pathlib import Path
 
-from broker import limits
+from broker.base.units import SECOND
+from broker.protocols.nats.monitoring import limits
 
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
@@ -51,7 +52,7 @@ class Clock:
     def wall_ns(self, monotonic_ns: int) -> int:
         """When that was by the calendar; a calendar that was set anew is followed."""
         ahead_ns = time.time_ns() - time.monotonic_ns()
-        if abs(ahead_ns - self._ahead_ns) > limits.SECOND:
+        if abs(ahead_ns - self._ahead_ns) > SECOND:
             self._ahead_ns = ahead_ns
         return monotonic_ns + self._ahead_ns
 

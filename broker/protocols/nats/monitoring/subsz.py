@@ -6,20 +6,19 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broker.protocols.nats.monitoring import errors as errors_monitor
-from broker import limits
-from broker.routing.survey import count_local, fanout, takers, window
+from broker.protocols.nats.monitoring import errors, limits
 from broker.protocols.nats.monitoring.connz import detail
 from broker.protocols.nats.monitoring.lists import LongPage
 from broker.protocols.nats.monitoring.options import PageError, SubszOptions
 from broker.protocols.nats.monitoring.subjects import is_literal
 from broker.protocols.nats.monitoring.text import number, rfc3339
+from broker.routing.survey import count_local, fanout, takers, window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from broker.routing.router import Router
     from broker.protocols.nats.views import AccountView, ServerView
+    from broker.routing.router import Router
 
 
 @dataclass(slots=True)
@@ -63,7 +62,7 @@ def counts(routers: Iterable[Router]) -> dict[str, Any]:
 def subsz(server: ServerView, options: SubszOptions) -> Subsz:
     """PageError when `test` is no subject to publish to."""
     if options.test and not is_literal(options.test):
-        raise PageError(errors_monitor.TEST_SUBJECT.format(options.test))
+        raise PageError(errors.TEST_SUBJECT.format(options.test))
     limit = options.limit if options.limit > 0 else limits.MONITOR_SUBSCRIPTIONS
     offset = max(0, options.offset)
     accounts = [

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from broker import limits
 from broker.base.gotext import duration_text
+from broker.base.units import MS, SECOND, US
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ _ESCAPED |= {"\u2028".encode(): rb"\u2028", "\u2029".encode(): rb"\u2029"}
 
 def rfc3339(wall_ns: int) -> str:
     """A wall clock time, UTC, nanoseconds without trailing zeros."""
-    seconds, fraction = divmod(wall_ns, limits.SECOND)
+    seconds, fraction = divmod(wall_ns, SECOND)
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     digits = f"{fraction:09d}".rstrip("0")
     return f"{text}.{digits}Z" if digits else f"{text}Z"
@@ -27,7 +27,7 @@ def rfc3339(wall_ns: int) -> str:
 
 def uptime(span_ns: int) -> str:
     """1y2d3h4m5s, from the largest unit that is not zero."""
-    seconds = max(0, span_ns) // limits.SECOND
+    seconds = max(0, span_ns) // SECOND
     rest, parts = divmod(seconds, 60)[0], [f"{seconds % 60}s"]
     for size, unit in ((60, "m"), (24, "h"), (365, "d")):
         if not rest:
@@ -41,8 +41,8 @@ def uptime(span_ns: int) -> str:
 
 def round_trip(rtt_ns: int) -> str:
     """In whole microseconds as long as it is less than a millisecond."""
-    if limits.US < rtt_ns < limits.MS:
-        rtt_ns -= rtt_ns % limits.US
+    if US < rtt_ns < MS:
+        rtt_ns -= rtt_ns % US
     return duration_text(rtt_ns)
 
 
@@ -53,7 +53,7 @@ def number(value: float) -> float:
 
 def seconds(duration_ns: int) -> float:
     """A duration where the original keeps seconds."""
-    return number(duration_ns / limits.SECOND)
+    return number(duration_ns / SECOND)
 
 
 def text(raw: bytes) -> str:

@@ -8,18 +8,20 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from broker import __version__, limits
+from broker import __version__
+from broker.base.units import SECOND
+from broker.protocols.nats import limits
+from broker.protocols.nats.monitoring.jwt import operator_facts
 from broker.protocols.nats.monitoring.process import CpuMeter, resident_bytes
 from broker.protocols.nats.monitoring.text import filled, number, rfc3339, seconds, uptime
-from broker.protocols.nats.monitoring.jwt import operator_facts
 from broker.protocols.nats.views import links, subscription_count
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Mapping
 
-    from broker.protocols.nats.views import ServerView
     from broker.protocols.nats.settings import Authorization, Leafnodes, Remote, Tls, Websocket
+    from broker.protocols.nats.views import ServerView
 
 _PROTO = 1  # of the client protocol
 
@@ -141,7 +143,7 @@ def _trust(server: ServerView) -> dict[str, Any]:
 def _auth_timeout(authorization: Authorization | None, tls: Tls | None) -> float:
     if authorization is not None and authorization.timeout_ns:
         return seconds(authorization.timeout_ns)
-    return seconds(tls.timeout_ns + limits.SECOND if tls else limits.NATS_AUTH_TIMEOUT)
+    return seconds(tls.timeout_ns + SECOND if tls else limits.NATS_AUTH_TIMEOUT)
 
 
 def _leaf(server: ServerView, told: Leafnodes | None) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def _leaf(server: ServerView, told: Leafnodes | None) -> dict[str, Any]:
                 "host": told.listen[0],
                 "port": server.ports.get("leafnodes", told.listen)[1],
                 "auth_timeout": _auth_timeout(told.authorization, told.tls),
-                "tls_timeout": seconds(told.tls.timeout_ns if told.tls else limits.SECOND * 2),
+                "tls_timeout": seconds(told.tls.timeout_ns if told.tls else SECOND * 2),
                 "tls_required": told.tls is not None,
                 "tls_verify": told.tls is not None and told.tls.verify,
             }

@@ -10,10 +10,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker import errors, limits
+from broker.base.units import SECOND
+from broker.protocols.nats import errors, limits
 from broker.protocols.nats.monitoring.text import rfc3339
-from broker.protocols.nats.wire.options import ClientOptions
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
+from broker.protocols.nats.wire.options import ClientOptions
 
 if TYPE_CHECKING:
     from broker.protocols.nats.auth.authenticator import Identity
@@ -123,7 +124,7 @@ class Events:
         self._beats.clear()
 
     def _now_ns(self) -> int:
-        return int(self.clock.time() * limits.SECOND)
+        return int(self.clock.time() * SECOND)
 
     def _wanted(self, subject: bytes, account: AccountView | None = None) -> bool:
         return (account or self.account).interest(subject) > 0
@@ -131,7 +132,7 @@ class Events:
     # --- statistics -------------------------------------------------------------------------
 
     def _statsz_in(self, ns: int) -> None:
-        self._statsz_timer = self.clock.call_later(ns / limits.SECOND, self._statsz_due)
+        self._statsz_timer = self.clock.call_later(ns / SECOND, self._statsz_due)
 
     def _statsz_due(self) -> None:
         self._statsz_pause_ns = min(2 * self._statsz_pause_ns, limits.NATS_STATSZ)
@@ -266,7 +267,7 @@ class Events:
         self._beat_timer = None
         if self._beats:
             wait_ns = max(0, next(iter(self._beats.values())) - self._now_ns())
-            self._beat_timer = self.clock.call_later(wait_ns / limits.SECOND, self._beat)
+            self._beat_timer = self.clock.call_later(wait_ns / SECOND, self._beat)
 
     def _beat(self) -> None:
         """One account of those whose time has come; the next one has its own turn."""

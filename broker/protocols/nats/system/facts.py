@@ -6,9 +6,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from broker import errors, limits
-from broker.protocols.nats.system import errors as errors_system
+from broker.base.gotext import go_quote
+from broker.base.units import SECOND
+from broker.protocols.nats import limits
 from broker.protocols.nats.monitoring.process import resident_bytes
+from broker.protocols.nats.system import errors
 from broker.protocols.nats.system.events import raw_user
 
 if TYPE_CHECKING:
@@ -23,9 +25,9 @@ def user_info(session: SessionView, account: str) -> Json:
     if identity is not None and identity.permissions is not None:
         info["permissions"] = _permissions(identity.permissions)
     if identity is not None and identity.expires_ns:
-        seconds = (identity.expires_ns - time.time_ns()) / limits.SECOND
+        seconds = (identity.expires_ns - time.time_ns()) / SECOND
         if int(seconds):
-            info["expires"] = int(seconds) * limits.SECOND
+            info["expires"] = int(seconds) * SECOND
     return info
 
 
@@ -54,9 +56,9 @@ def expvarz(_options: Json) -> Json:
 def profilez(options: Json) -> Json:
     """There is no profile of Go to be had; the answer says so in its words."""
     name, duration_ns = options["name"], options["duration"]
-    text = errors_system.PROFILE_UNKNOWN.format(errors.go_quote(name.encode("utf-8", "replace")))
+    text = errors.PROFILE_UNKNOWN.format(go_quote(name.encode("utf-8", "replace")))
     if not name:
-        text = errors_system.PROFILE_NAME
+        text = errors.PROFILE_NAME
     elif name == "cpu" and not 0 < duration_ns <= limits.NATS_PROFILE_MAX:
-        text = errors_system.PROFILE_DURATION.format(f"{duration_ns / limits.SECOND:g}s")
+        text = errors.PROFILE_DURATION.format(f"{duration_ns / SECOND:g}s")
     return {"profile": None, "error": text}

@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from broker import errors
-from broker.protocols.nats.system import errors as errors_system
-from broker.limits import INT64_MAX, INT64_MIN
+from broker.base.gotext import go_quote
+from broker.base.units import INT64_MAX, INT64_MIN
+from broker.protocols.nats.system import errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +97,7 @@ def _parse(body: bytes) -> Any:
             object_pairs_hook=_object,
         )
     except RecursionError as error:
-        raise BadBody(errors_system.GO_JSON_DEPTH) from error
+        raise BadBody(errors.GO_JSON_DEPTH) from error
     except ValueError as error:
         raise BadBody(syntax_error(body)) from error
 
@@ -122,14 +122,14 @@ def _value(found: Any, go_type: str, place: str) -> Any:
         low, high = _RANGES[kind]
         if re.fullmatch(_INTEGER[kind], found, re.ASCII) and low <= (number := int(found)) <= high:
             return number
-        raise BadBody(errors_system.GO_JSON_TYPE.format(f"number {found}", place, go_type))
+        raise BadBody(errors.GO_JSON_TYPE.format(f"number {found}", place, go_type))
     return _refuse(found, place, go_type)
 
 
 def _refuse(found: Any, place: str, go_type: str = "") -> NoReturn:
     names = {_Number: "number", str: "string", bool: "bool", list: "array", dict: "object"}
     what = names[type(found)]
-    text = errors_system.GO_JSON_TYPE.format(what, place, go_type)
+    text = errors.GO_JSON_TYPE.format(what, place, go_type)
     raise BadBody(text if go_type else text.removesuffix(" of type "))
 
 
@@ -157,7 +157,7 @@ def syntax_error(body: bytes) -> str:
         _Scanner(body).run()
     except _Stop as stop:
         return str(stop)
-    return errors_system.GO_JSON_END
+    return errors.GO_JSON_END
 
 
 class _Scanner:
@@ -190,7 +190,7 @@ class _Scanner:
 
     def _peek(self) -> int:
         if self.at >= len(self.body):
-            raise _Stop(errors_system.GO_JSON_END)
+            raise _Stop(errors.GO_JSON_END)
         return self.body[self.at]
 
     def _inside(self) -> int:
@@ -201,8 +201,8 @@ class _Scanner:
         char = chr(self._inside())
         quoted = {"'": "'\\''", '"': "'\"'"}.get(char)
         if quoted is None:
-            quoted = "'" + errors.go_quote(char.encode())[1:-1] + "'"
-        raise _Stop(errors_system.GO_JSON_CHARACTER.format(quoted, where))
+            quoted = "'" + go_quote(char.encode())[1:-1] + "'"
+        raise _Stop(errors.GO_JSON_CHARACTER.format(quoted, where))
 
     def _blanks(self) -> None:
         while self.at < len(self.body) and self.body[self.at] in _BLANK:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from broker.protocols.nats.system import errors as errors_system
-from broker import limits
-from broker.protocols.nats.system import options as system_options
+from broker.protocols.nats import limits
 from broker.protocols.nats.monitoring.options import PageError
+from broker.protocols.nats.system import errors
+from broker.protocols.nats.system import options as system_options
 from broker.protocols.nats.system.count import count_subscribers
 from broker.protocols.nats.system.envelope import (
     accepted_encoding,
@@ -136,7 +136,7 @@ class Requests:
         """What the body says; None when it is wrong, which is answered, or not for us."""
         try:
             if len(message.data) > limits.NATS_SYSTEM_BODY:
-                raise BadBody(errors_system.LONG_REQUEST)
+                raise BadBody(errors.LONG_REQUEST)
             options = decode(message.data, shape)
         except BadBody as error:
             self._fail(account, message.reply, _BAD_REQUEST, str(error))
@@ -215,7 +215,7 @@ class Requests:
             self._later(self._reload_now(account, message.reply))
 
     async def _reload_now(self, account: AccountView, reply: bytes) -> None:
-        wrong = errors_system.RELOAD_NO_FILE
+        wrong = errors.RELOAD_NO_FILE
         if self.actions.reload is not None:
             wrong = await self.actions.reload()
         if wrong:
@@ -234,7 +234,7 @@ class Requests:
         if self._options(account, message, system_options.FILTERS_ONLY) is None:
             return
         act: Callable[[int], str] | None = getattr(self.actions, what)
-        wrong = act(client_id) if act is not None else errors_system.LAME_DUCK_UNABLE
+        wrong = act(client_id) if act is not None else errors.LAME_DUCK_UNABLE
         if wrong:
             self._fail(account, message.reply, _FAILED, wrong)
         else:
@@ -250,7 +250,7 @@ class Requests:
 
         def build(options: Json) -> Json:
             if page == "JSZ":
-                raise PageError(errors_system.NO_JETSTREAM)
+                raise PageError(errors.NO_JETSTREAM)
             options[system_options.ACCOUNT_PAGES[page]] = about
             if page == "SUBSZ":
                 options["subscriptions"] = True

@@ -12,8 +12,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker import errors, limits
 from broker.base.logs import fields
+from broker.protocols.nats import errors, limits
 from broker.protocols.nats.system.events import Events
 from broker.protocols.nats.system.requests import Actions, Handler, Requests
 from broker.protocols.nats.system_view import Backlog
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Station,
     )
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("broker.protocols.nats.system")
 
 
 class System:

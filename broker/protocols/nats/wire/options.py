@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from broker.limits import NATS_VERSION
+from broker.protocols.nats.limits import NATS_VERSION
 
 _INT_BITS: Final = 63
 

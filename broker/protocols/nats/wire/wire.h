@@ -12,7 +12,7 @@ typedef struct {
     const char *reply;     /* PUB: the reply subject; SUB: the queue name; reply_len bytes */
     const char *data;      /* PUB: headers, then body; CONNECT INFO: JSON; total_len bytes */
     const char *text;      /* PUB: size digits, or "headers total"; SUB UNSUB: the sid */
-    const char *groups;    /* of server links only, see leaf_wire.pxd */
+    const char *groups;    /* of server links only, see leafnodes/wire.pxd */
     uint32_t total_len;
     uint32_t headers_len;
     uint32_t stride;       /* bytes from one payload of a run to the next */

@@ -11,7 +11,7 @@ cdef extern from "wire.h" nogil:
         const char *reply       # PUB: the reply subject; SUB: the queue name; reply_len bytes
         const char *data        # PUB: headers, then body, total_len bytes; CONNECT INFO: the JSON
         const char *text        # PUB: the size digits; with headers both; SUB UNSUB: the sid
-        const char *groups      # of server links only, see leaf_wire.pxd
+        const char *groups      # of server links only, see leafnodes/wire.pxd
         uint32_t total_len
         uint32_t headers_len
         uint32_t stride         # bytes from one payload of a run to the next

@@ -10,14 +10,14 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.protocols.nsq.http import errors as errors_http
-from broker import limits
-from broker.protocols.access import READ, WRITE
-from broker.engine.log.files import CURSORS, QuarantinedError
 from broker.base.durable import sync_path
-from broker.protocols.nsq.http import debug, stats
+from broker.base.units import MS, SECOND
+from broker.engine.log.files import CURSORS, QuarantinedError
+from broker.net.http.errors import HttpError
+from broker.protocols.access import READ, WRITE
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.channels import channel_of
-from broker.protocols.nsq.http.deadletter_api import routes as dead_letter_routes
+from broker.protocols.nsq.http import debug, errors, stats
 from broker.protocols.nsq.http.app import (
     ApiError,
     Route,
@@ -26,6 +26,7 @@ from broker.protocols.nsq.http.app import (
     make_refusing_app,
     read_body,
 )
+from broker.protocols.nsq.http.deadletter_api import routes as dead_letter_routes
 from broker.protocols.nsq.http.options import Options
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
@@ -36,9 +37,8 @@ if TYPE_CHECKING:
 
     from broker.engine.cursor.cursor import Cursor
     from broker.engine.log.log import Log
-    from broker.protocols.nsq.http.errors import HttpError
-    from broker.protocols.nsq.listener import NsqDoor
     from broker.protocols.nsq.http.app import Answer, Query, Routes
+    from broker.protocols.nsq.listener import NsqDoor
 
 _GO_INT = re.compile(r"[+-]?[0-9]{1,400}", re.ASCII)
 
@@ -55,16 +55,16 @@ def _wrapped(number: int) -> int:
 def _parts(body: bytes, message_max: int, body_max: int) -> list[bytes]:
     """[count]{[len][bytes]}: an MPUB without its total size; what follows is ignored."""
     if len(body) < 4:
-        raise ApiError(errors_http.NSQ_HTTP_BAD_BODY)
+        raise ApiError(errors.NSQ_HTTP_BAD_BODY)
     count = int.from_bytes(body[:4], "big", signed=True)
     if not 0 < count <= (body_max - 4) // 5:
-        raise ApiError(errors_http.NSQ_HTTP_BAD_BODY)
+        raise ApiError(errors.NSQ_HTTP_BAD_BODY)
     found, at = [], 4
     for _ in range(count):
         size = int.from_bytes(body[at : at + 4], "big", signed=True)
         part = body[at + 4 : at + 4 + max(size, 0)]
         if not 0 < size <= message_max or len(part) < size:
-            raise ApiError(errors_http.NSQ_HTTP_BAD_MESSAGE)
+            raise ApiError(errors.NSQ_HTTP_BAD_MESSAGE)
         found.append(part)
         at += 4 + size
     return found
@@ -119,7 +119,7 @@ class NsqApi:
         """What plain HTTP serves when TLS is required: where to go instead."""
         return make_refusing_app(
             HTTPStatus.FORBIDDEN,
-            lambda: errors_http.NSQ_HTTP_TLS_REQUIRED.replace("{port}", str(self.https_port)),
+            lambda: errors.NSQ_HTTP_TLS_REQUIRED.replace("{port}", str(self.https_port)),
         )
 
     # --- what there is
@@ -129,7 +129,7 @@ class NsqApi:
         problem = self.health()
         if problem is None:
             return "OK"
-        raise ApiError(errors_http.NSQ_HTTP_INTERNAL, text=f"NOK - {problem}")
+        raise ApiError(errors.NSQ_HTTP_INTERNAL, text=f"NOK - {problem}")
 
     async def info(self, _request: web.Request, _query: Query) -> Answer:
         """Who this is."""
@@ -140,7 +140,7 @@ class NsqApi:
             "hostname": self.hostname,
             "http_port": self.http_port,
             "tcp_port": self.door.address[1],
-            "start_time": self.start_ns // limits.SECOND,
+            "start_time": self.start_ns // SECOND,
             "max_heartbeat_interval": config.max_heartbeat_interval_ns,
             "max_output_buffer_size": config.max_output_buffer_size,
             "max_output_buffer_timeout": config.max_output_buffer_timeout_ns,
@@ -170,7 +170,7 @@ class NsqApi:
         page: dict[str, object] = {
             "version": limits.NSQ_VERSION,
             "health": health,
-            "start_time": self.start_ns // limits.SECOND,
+            "start_time": self.start_ns // SECOND,
             "topics": topics,
         }
         if memory is not None:
@@ -193,7 +193,7 @@ class NsqApi:
 
     async def set_option(self, request: web.Request, query: Query) -> Answer:
         """Change one setting; the answer is its new value."""
-        error = errors_http.NSQ_HTTP_VALUE_SIZE
+        error = errors.NSQ_HTTP_VALUE_SIZE
         body = await read_body(request, self.config.max_msg_size, error)
         if not body:
             raise ApiError(error)
@@ -204,9 +204,9 @@ class NsqApi:
 
     async def pub(self, request: web.Request, query: Query) -> Answer:
         """The body is one message."""
-        body = await read_body(request, self.config.max_msg_size, errors_http.NSQ_HTTP_BIG)
+        body = await read_body(request, self.config.max_msg_size, errors.NSQ_HTTP_BIG)
         if not body:
-            raise ApiError(errors_http.NSQ_HTTP_EMPTY)
+            raise ApiError(errors.NSQ_HTTP_EMPTY)
         log = self._writable(query)
         delay_ns = self._delay_ns(query)
         await self._publish(log, [body], time.time_ns() + delay_ns if delay_ns else 0)
@@ -216,15 +216,15 @@ class NsqApi:
         """The body is one message per line, or an MPUB in binary."""
         config = self.config
         if (request.content_length or 0) > config.max_body_size:
-            raise ApiError(errors_http.NSQ_HTTP_BODY_BIG, close=True)
+            raise ApiError(errors.NSQ_HTTP_BODY_BIG, close=True)
         log = self._writable(query)
-        body = await read_body(request, config.max_body_size, errors_http.NSQ_HTTP_BODY_BIG)
+        body = await read_body(request, config.max_body_size, errors.NSQ_HTTP_BODY_BIG)
         if query.get("binary") is not None and query.flag("binary", True):
             parts = _parts(body, config.max_msg_size, config.max_body_size)
         else:
             parts = [line for line in body.split(b"\n") if line]
             if any(len(line) > config.max_msg_size for line in parts):
-                raise ApiError(errors_http.NSQ_HTTP_BIG)
+                raise ApiError(errors.NSQ_HTTP_BIG)
         await self._publish(log, parts, 0)
         return "OK"
 
@@ -233,18 +233,18 @@ class NsqApi:
         if text is None:
             return 0
         if not _GO_INT.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
-            raise ApiError(errors_http.NSQ_HTTP_DEFER)
-        delay_ns = _wrapped(int(text) * limits.MS)
+            raise ApiError(errors.NSQ_HTTP_DEFER)
+        delay_ns = _wrapped(int(text) * MS)
         most = max(self.config.max_req_timeout_ns, self.config.max_defer_ns)
         if not 0 <= delay_ns <= most:
-            raise ApiError(errors_http.NSQ_HTTP_DEFER)
+            raise ApiError(errors.NSQ_HTTP_DEFER)
         return delay_ns
 
     async def _publish(self, log: Log, bodies: list[bytes], not_before_ns: int) -> None:
         try:
             await log.publish(bodies, not_before_ns)
         except OSError as problem:
-            raise ApiError(errors_http.NSQ_HTTP_EXITING) from problem
+            raise ApiError(errors.NSQ_HTTP_EXITING) from problem
         self.door.count_published(bodies)
 
     # --- topics
@@ -252,22 +252,22 @@ class NsqApi:
     def _topic_name(self, query: Query) -> str:
         name = query.get("topic")
         if name is None:
-            raise ApiError(errors_http.NSQ_HTTP_NO_TOPIC)
+            raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
         return name
 
     def _make_topic(self, query: Query) -> Log:
         name = self._topic_name(query)
         if not _named(name):
-            raise ApiError(errors_http.NSQ_HTTP_TOPIC)
+            raise ApiError(errors.NSQ_HTTP_TOPIC)
         try:
             return self.engine.open_log(name, ephemeral=is_ephemeral(name.encode()))
         except QuarantinedError as problem:
-            raise ApiError(errors_http.NSQ_HTTP_QUARANTINED) from problem
+            raise ApiError(errors.NSQ_HTTP_QUARANTINED) from problem
 
     def _writable(self, query: Query) -> Log:
         log = self._make_topic(query)
         if not self.topics.access.may_topic(log, WRITE):
-            raise ApiError(errors_http.NSQ_HTTP_FORBIDDEN)
+            raise ApiError(errors.NSQ_HTTP_FORBIDDEN)
         return log
 
     def _topic(self, query: Query, *rights: int) -> Log:
@@ -290,7 +290,7 @@ class NsqApi:
     async def topic_empty(self, _request: web.Request, query: Query) -> Answer:
         """Drop what no channel has yet."""
         if not _named(self._topic_name(query)):
-            raise ApiError(errors_http.NSQ_HTTP_TOPIC)
+            raise ApiError(errors.NSQ_HTTP_TOPIC)
         self._topic(query, READ, WRITE).empty()
         return None
 
@@ -308,8 +308,8 @@ class NsqApi:
 
     def _channel_args(self, query: Query, *rights: int) -> tuple[Log, str]:
         for name, missing, invalid in (
-            ("topic", errors_http.NSQ_HTTP_NO_TOPIC, errors_http.NSQ_HTTP_ARG_TOPIC),
-            ("channel", errors_http.NSQ_HTTP_NO_CHANNEL, errors_http.NSQ_HTTP_ARG_CHANNEL),
+            ("topic", errors.NSQ_HTTP_NO_TOPIC, errors.NSQ_HTTP_ARG_TOPIC),
+            ("channel", errors.NSQ_HTTP_NO_CHANNEL, errors.NSQ_HTTP_ARG_CHANNEL),
         ):
             value = query.get(name)
             _require(value is not None, missing)
@@ -320,7 +320,7 @@ class NsqApi:
         log, name = self._channel_args(query, *rights)
         cursor = channel_of(log, name)
         if cursor is None:
-            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor
 
     async def channel_create(self, _request: web.Request, query: Query) -> Answer:
@@ -370,7 +370,7 @@ async def _names_on_disk(folder: Path) -> None:
     except FileNotFoundError:
         pass  # the folder is gone itself, or nothing has been stored in it yet
     except OSError as problem:
-        raise ApiError(errors_http.NSQ_HTTP_INTERNAL) from problem
+        raise ApiError(errors.NSQ_HTTP_INTERNAL) from problem
 
 
 def _require(condition: bool, error: HttpError) -> None:

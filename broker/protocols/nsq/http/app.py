@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 from aiohttp import web
 
-from broker.protocols.nsq.http import errors as errors_http
-from broker.protocols.nsq.http.errors import HttpError
+from broker.net.http.errors import HttpError
+from broker.protocols.nsq.http import errors
 
 if TYPE_CHECKING:
     from broker.engine.log.log import Log
@@ -52,9 +52,9 @@ def find_topic(topics: Topics, name: str, *rights: int) -> Log:
     """The topic of that name, for a request that needs these rights to it; ApiError."""
     log = topics.log(name)
     if log is None:
-        raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_TOPIC)
+        raise ApiError(errors.NSQ_HTTP_UNKNOWN_TOPIC)
     if not all(topics.access.may_topic(log, right) for right in rights):
-        raise ApiError(errors_http.NSQ_HTTP_FORBIDDEN)
+        raise ApiError(errors.NSQ_HTTP_FORBIDDEN)
     return log
 
 
@@ -84,7 +84,7 @@ def _parse(raw: str) -> dict[str, str]:
     values: dict[str, str] = {}
     for pair in raw.encode("utf-8", "surrogateescape").split(b"&"):
         if b";" in pair or _PERCENT.search(pair):
-            raise ApiError(errors_http.NSQ_HTTP_REQUEST)
+            raise ApiError(errors.NSQ_HTTP_REQUEST)
         if pair:
             key, _, value = pair.partition(b"=")
             values.setdefault(_unquote(key), _unquote(value))
@@ -173,7 +173,7 @@ class _Dispatcher:
             return _refuse(refusal.error, refusal)
         except Exception:
             LOG.exception("%s %s failed", request.method, path)
-            return _refuse(errors_http.NSQ_HTTP_INTERNAL)
+            return _refuse(errors.NSQ_HTTP_INTERNAL)
 
     @staticmethod
     def _other_method(method: str, methods: Mapping[str, Route]) -> web.Response:
@@ -181,14 +181,14 @@ class _Dispatcher:
         if method == "OPTIONS":
             response = _respond(None, versioned=False)
         else:
-            response = _refuse(errors_http.NSQ_HTTP_METHOD)
+            response = _refuse(errors.NSQ_HTTP_METHOD)
         response.headers["Allow"] = allow
         return response
 
     def _elsewhere(self, method: str, path: str, query: str) -> web.Response:
         found = self._known(posixpath.normpath("/" + path.lstrip("/")))
         if found is None or method not in self.routes[found[0]]:
-            return _refuse(errors_http.NSQ_HTTP_NOT_FOUND)
+            return _refuse(errors.NSQ_HTTP_NOT_FOUND)
         location = f"{found[1]}?{query}" if query else found[1]
         if method != "GET":
             return web.Response(

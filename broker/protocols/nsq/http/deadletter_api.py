@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.protocols.nsq.http import errors as errors_http
-from broker import limits
+from broker.base.units import COUNT_MAX
+from broker.engine import limits as engine_limits
+from broker.net.http.errors import HttpError
 from broker.protocols.access import READ
 from broker.protocols.nsq.channels import channel_of, channels_of
 from broker.protocols.nsq.dead_letters import Policy, default_target
+from broker.protocols.nsq.http import errors
 from broker.protocols.nsq.http.app import ApiError, Route, find_topic
 from broker.protocols.nsq.requeue import give_back
 from broker.protocols.nsq.wire import is_ephemeral, is_name
@@ -18,9 +20,8 @@ if TYPE_CHECKING:
 
     from broker.engine.cursor.cursor import Cursor
     from broker.engine.log.log import Log
-    from broker.protocols.nsq.http.errors import HttpError
-    from broker.protocols.nsq.listener import NsqDoor
     from broker.protocols.nsq.http.app import Answer, Query
+    from broker.protocols.nsq.listener import NsqDoor
 
 _REQUEUE_CHANNEL = "requeue"
 
@@ -56,15 +57,13 @@ class _DeadLetterApi:
     async def set(self, _request: web.Request, query: Query) -> Answer:
         """For one channel, whatever the configuration says; 0 attempts = no dead letters."""
         cursor = self._channel(query)
-        most = _number(
-            query, "max_attempts", limits.NSQ_ATTEMPTS_MAX, errors_http.NSQ_DEAD_ATTEMPTS
-        )
+        most = _number(query, "max_attempts", engine_limits.ATTEMPTS_MAX, errors.NSQ_DEAD_ATTEMPTS)
         if most is None:
-            raise ApiError(errors_http.NSQ_DEAD_ATTEMPTS)
+            raise ApiError(errors.NSQ_DEAD_ATTEMPTS)
         target = query.get("dead_letter_topic") or default_target(cursor.log.name)
         raw = target.encode("utf-8", "surrogateescape")
         if not is_name(raw) or is_ephemeral(raw) or target == cursor.log.name:
-            raise ApiError(errors_http.NSQ_DEAD_TARGET)
+            raise ApiError(errors.NSQ_DEAD_TARGET)
         return self._set(cursor, Policy(most, target))
 
     async def unset(self, _request: web.Request, query: Query) -> Answer:
@@ -76,20 +75,20 @@ class _DeadLetterApi:
         log = self._topic(query, READ)
         to = query.get("to") or "channel"
         if to not in {"channel", "topic"}:
-            raise ApiError(errors_http.NSQ_DEAD_TO)
-        most = _number(query, "limit", limits.COUNT_MAX, errors_http.NSQ_DEAD_LIMIT)
+            raise ApiError(errors.NSQ_DEAD_TO)
+        most = _number(query, "limit", COUNT_MAX, errors.NSQ_DEAD_LIMIT)
         name = query.get("channel") or _REQUEUE_CHANNEL
         if not is_name(name.encode("utf-8", "surrogateescape")):
-            raise ApiError(errors_http.NSQ_HTTP_ARG_CHANNEL)
+            raise ApiError(errors.NSQ_HTTP_ARG_CHANNEL)
         if channel_of(log, name) is None and channels_of(log):
-            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)  # a new one would be empty
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)  # a new one would be empty
         cursor = log.open_cursor(name, ephemeral=is_ephemeral(name.encode()))
         if cursor.paused:
-            raise ApiError(errors_http.NSQ_DEAD_PAUSED)
-        most = limits.COUNT_MAX if most is None else most
+            raise ApiError(errors.NSQ_DEAD_PAUSED)
+        most = COUNT_MAX if most is None else most
         done = await give_back(self.topics, cursor, most, to_topic=to == "topic")
         if done.failed and not done.moved:
-            raise ApiError(errors_http.NSQ_DEAD_FAILED)
+            raise ApiError(errors.NSQ_DEAD_FAILED)
         return {**done._asdict(), "left": cursor.depth}
 
     def _page(self, cursor: Cursor) -> dict[str, object]:
@@ -109,22 +108,22 @@ class _DeadLetterApi:
         try:
             self.policies.set(cursor, policy)
         except OSError as problem:
-            raise ApiError(errors_http.NSQ_DEAD_FAILED) from problem
+            raise ApiError(errors.NSQ_DEAD_FAILED) from problem
         return self._page(cursor)
 
     def _topic(self, query: Query, *rights: int) -> Log:
         name = query.get("topic")
         if name is None:
-            raise ApiError(errors_http.NSQ_HTTP_NO_TOPIC)
+            raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
         return find_topic(self.topics, name, *rights)
 
     def _channel(self, query: Query) -> Cursor:
         log, name = self._topic(query, READ), query.get("channel")
         if name is None:
-            raise ApiError(errors_http.NSQ_HTTP_NO_CHANNEL)
+            raise ApiError(errors.NSQ_HTTP_NO_CHANNEL)
         cursor = channel_of(log, name)
         if cursor is None:
-            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor
 
 

@@ -18,10 +18,11 @@ import traceback
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from broker.protocols.nsq.http import errors as errors_http
-from broker import limits
-from broker.protocols.nsq.http.app import ApiError, Route
 from broker.base.redact import HIDDEN, redacted
+from broker.base.units import SECOND
+from broker.protocols.nsq import limits
+from broker.protocols.nsq.http import errors
+from broker.protocols.nsq.http.app import ApiError, Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,7 @@ def routes(peers: str) -> Routes:
     def guarded(handler: Handler) -> Route:
         async def serve(request: web.Request, query: Query) -> Answer:
             if peers == "none" or (peers == "local" and not _is_local(request)):
-                raise ApiError(errors_http.NSQ_HTTP_DEBUG)
+                raise ApiError(errors.NSQ_HTTP_DEBUG)
             return await handler(request, query)
 
         return Route(serve, versioned=False)
@@ -80,7 +81,7 @@ def _is_local(request: web.Request) -> bool:
 def _alone() -> Iterator[None]:
     """One of those that cost something at a time."""
     if _busy:
-        error = errors_http.NSQ_HTTP_PROFILING
+        error = errors.NSQ_HTTP_PROFILING
         raise ApiError(error, text=error.code)
     _busy.append(None)
     try:
@@ -147,15 +148,15 @@ async def _threads(_request: web.Request, _query: Query) -> Answer:
 
 async def _profile(_request: web.Request, query: Query) -> Answer:
     """What the loop did for some seconds (?seconds=N), by time spent."""
-    text = query.get("seconds") or str(limits.DEBUG_PROFILE // limits.SECOND)
+    text = query.get("seconds") or str(limits.DEBUG_PROFILE // SECOND)
     if not _GO_INT.fullmatch(text) or not 0 < int(text) <= limits.DEBUG_PROFILE_MAX:
-        raise ApiError(errors_http.NSQ_HTTP_SECONDS, text=errors_http.NSQ_HTTP_SECONDS.code)
+        raise ApiError(errors.NSQ_HTTP_SECONDS, text=errors.NSQ_HTTP_SECONDS.code)
     profile = cProfile.Profile()
     with _alone():
         try:
             profile.enable()
         except ValueError:  # somebody else has one
-            error = errors_http.NSQ_HTTP_PROFILING
+            error = errors.NSQ_HTTP_PROFILING
             raise ApiError(error, text=error.code) from None
         try:
             await asyncio.sleep(int(text))
@@ -171,8 +172,8 @@ async def _set_block_rate(_request: web.Request, query: Query) -> Answer:
     rate = query.get("rate") or ""
     if not _GO_INT.fullmatch(rate):
         cause = f'strconv.Atoi: parsing "{rate}": invalid syntax'
-        text = errors_http.NSQ_HTTP_RATE.code.format(text=cause)
-        raise ApiError(errors_http.NSQ_HTTP_RATE, text=text)
+        text = errors.NSQ_HTTP_RATE.code.format(text=cause)
+        raise ApiError(errors.NSQ_HTTP_RATE, text=text)
     return None
 
 

@@ -1,18 +1,10 @@
-"""Every error of the HTTP doors; `errors.py` has all the others."""
+"""Errors of nsqd's HTTP interface and of the /v1 interface beside it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-
-@dataclass(frozen=True, slots=True)
-class HttpError:
-    """One error of nsqd's HTTP API; the body is `{"message": code}`."""
-
-    status: int
-    code: str
-
+from broker.net.http.errors import HttpError
 
 # --- NSQ HTTP (nsqd http.go, http_api) ----------------------------------------------------------
 
@@ -68,17 +60,6 @@ V1_GONE: Final = "the channel was deleted meanwhile"
 V1_SETTINGS_JSON: Final = "the body must be a JSON object: {problem}"
 V1_SETTINGS_KEY: Final = "{key}: {reason}"
 V1_SETTINGS_UNKNOWN: Final = "unknown key{near}"
-
-
-# --- every HTTP listener: requests that a browser sends for a page of another site ---------------
-
-HTTP_HOST: Final = HttpError(421, "MISDIRECTED_REQUEST: Host is none of [http] allowed_hosts")
-HTTP_ORIGIN: Final = HttpError(403, "FORBIDDEN_ORIGIN: asked by a page of another site")
-
-
-def http_error(error: HttpError, **parts: str) -> HttpError:
-    """The error with the parts of its text filled in."""
-    return HttpError(error.status, error.code.format(**parts))
 
 
 # ours: dead letters

@@ -6,8 +6,9 @@ import base64
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from broker import limits
+from broker.base.units import SECOND
 from broker.engine.cursor.peek import IN_FLIGHT
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.session import NsqSession
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _HEADERS = b"NATS/1.0"
 
 def moment(time_ns: int) -> str:
     """RFC 3339 in UTC with all nine digits."""
-    seconds, rest = divmod(time_ns, limits.SECOND)
+    seconds, rest = divmod(time_ns, SECOND)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
 
 

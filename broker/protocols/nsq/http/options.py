@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from broker.protocols.nsq.http import errors as errors_http
-from broker.protocols.nsq.http.app import ApiError
 from broker.base.redact import redacted
+from broker.protocols.nsq.http import errors
+from broker.protocols.nsq.http.app import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from broker.protocols.nsq.listener import NsqSettings
     from broker.protocols.nsq.http.app import Answer
+    from broker.protocols.nsq.listener import NsqSettings
 
 LOOKUPD_ADDRESSES: Final = "nsqlookupd_tcp_addresses"
 LOG_LEVEL: Final = "log_level"
@@ -108,7 +108,7 @@ class Options:
     def get(self, key: str) -> Answer:
         """The value in force; INVALID_OPTION when nsqd has no such key."""
         if key not in _KEYS:
-            raise ApiError(errors_http.NSQ_HTTP_OPTION)
+            raise ApiError(errors.NSQ_HTTP_OPTION)
         if key == LOOKUPD_ADDRESSES:
             return list(self.lookupd_addresses)
         if key == LOG_LEVEL:
@@ -131,13 +131,13 @@ class Options:
         if key == LOG_LEVEL:
             level = _LEVELS.get(body.decode("utf-8", "replace").lower())
             if level is None:
-                raise ApiError(errors_http.NSQ_HTTP_VALUE)
+                raise ApiError(errors.NSQ_HTTP_VALUE)
             logging.getLogger().setLevel(level)
         elif key == LOOKUPD_ADDRESSES:
             self.lookupd_addresses = _addresses(body)
             self.on_lookupd_addresses(list(self.lookupd_addresses))
         else:
-            raise ApiError(errors_http.NSQ_HTTP_OPTION)
+            raise ApiError(errors.NSQ_HTTP_OPTION)
 
 
 def _plain(value: object, default: Answer) -> Answer:
@@ -155,11 +155,11 @@ def _addresses(body: bytes) -> list[str]:
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
-        raise ApiError(errors_http.NSQ_HTTP_VALUE) from None
+        raise ApiError(errors.NSQ_HTTP_VALUE) from None
     if found is None:
         return []
     if not isinstance(found, list):
-        raise ApiError(errors_http.NSQ_HTTP_VALUE)
+        raise ApiError(errors.NSQ_HTTP_VALUE)
     if not all(isinstance(address, str) for address in found):
-        raise ApiError(errors_http.NSQ_HTTP_VALUE)
+        raise ApiError(errors.NSQ_HTTP_VALUE)
     return found

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker import limits
+from broker.base.units import MS, SECOND, US
 from broker.engine.cursor.latency import quantiles
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.channels import channel_of, channels_of
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def client_page(session: NsqSession, topic: str) -> Page:
         "message_count": delivered,
         "finish_count": finished,
         "requeue_count": requeued,
-        "connect_ts": session.start_ns // limits.SECOND,
+        "connect_ts": session.start_ns // SECOND,
         "sample_rate": who.sample_rate,
         "deflate": session.packing == "deflate",
         "snappy": session.packing == "snappy",
@@ -112,7 +113,7 @@ def _latency(cursors: Iterable[Cursor], percentiles: Sequence[float]) -> Page:
 
 def _go_span(ns: float) -> str:
     """A time as nsqd writes it for people: 1.5ms."""
-    for size, unit in ((limits.SECOND, "s"), (limits.MS, "ms"), (limits.US, "us")):
+    for size, unit in ((SECOND, "s"), (MS, "ms"), (US, "us")):
         if ns > size:
             return f"{ns / size:.1f}{unit}"
     return f"{ns:.1f}ns"
@@ -211,7 +212,7 @@ def producer_pages(sessions: Iterable[NsqSession], topic: str) -> list[Page] | N
 
 def go_duration(ns: int) -> str:
     """A duration as Go prints it: 1h2m3.5s, 0s."""
-    seconds, fraction = divmod(ns, limits.SECOND)
+    seconds, fraction = divmod(ns, SECOND)
     digits = f".{fraction:09d}".rstrip("0").rstrip(".")
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -223,7 +224,7 @@ def go_duration(ns: int) -> str:
 def _client_line(page: Page, now_ns: int) -> str:
     port = page["remote_address"].rpartition(":")[2]
     name = f"{page['hostname']}:{port} {page['user_agent']}"
-    connected = go_duration(max(0, now_ns // limits.SECOND - page["connect_ts"]) * limits.SECOND)
+    connected = go_duration(max(0, now_ns // SECOND - page["connect_ts"]) * SECOND)
     if counts := page.get("pub_counts"):
         topics = ",".join(f"{c['topic']}={c['count']}" for c in counts)
         total = sum(c["count"] for c in counts)
@@ -265,7 +266,7 @@ def text_page(
 ) -> str:
     """The page for people."""
     now_ns = time.time_ns()
-    start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start_ns // limits.SECOND))
+    start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start_ns // SECOND))
     built = f"{sys.version_info.major}.{sys.version_info.minor}"
     lines = [f"nsqd v{limits.NSQ_VERSION} (built w/python{built})"]
     lines += [f"start_time {start}", f"uptime {go_duration(max(0, now_ns - start_ns))}"]

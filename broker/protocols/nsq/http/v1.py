@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from broker.protocols.nsq.http import errors as errors_http
-from broker import limits
-from broker.protocols.access import READ, WRITE
-from broker.engine.log.files import QuarantinedError
-from broker.engine.health import LOG
+from broker.base.units import INT64_MAX, SECOND, SEQ_MAX, US
 from broker.engine.cursor.peek import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
 from broker.engine.cursor.rewind import Approach, TimeSearch, rewind, saved
-from broker.protocols.nsq.http.errors import http_error
+from broker.engine.health import LOG
+from broker.engine.log.files import QuarantinedError
+from broker.net.http.errors import http_error
+from broker.protocols.access import READ, WRITE
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.channels import channel_of
+from broker.protocols.nsq.http import errors
 from broker.protocols.nsq.http.app import ApiError, Route, find_topic, read_body
 from broker.protocols.nsq.http.messages import fill, rows_of
 
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from broker.engine.cursor.cursor import Cursor
-    from broker.engine.log.log import Log
     from broker.engine.cursor.peek import Peek
-    from broker.protocols.nsq.listener import NsqDoor
+    from broker.engine.log.log import Log
     from broker.protocols.nsq.http.app import Answer, Query, Routes
+    from broker.protocols.nsq.listener import NsqDoor
 
 STATES = (WAITING, DEFERRED, IN_FLIGHT)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,7 +43,7 @@ _SECONDS = re.compile(r"([0-9]{1,11})(?:\.([0-9]{1,9}))?", re.ASCII)
 def refused(name: str, reason: str, **parts: object) -> ApiError:
     """An argument of the request is no good."""
     return ApiError(
-        http_error(errors_http.V1_ARGUMENT, name=name.upper(), reason=reason.format(**parts))
+        http_error(errors.V1_ARGUMENT, name=name.upper(), reason=reason.format(**parts))
     )
 
 
@@ -52,7 +53,7 @@ def number(query: Query, name: str, default: int, low: int, high: int) -> int:
     if text is None:
         return default
     if not re.fullmatch("[0-9]{1,19}", text, re.ASCII) or not low <= int(text) <= high:
-        raise refused(name, errors_http.V1_NUMBER, low=low, high=high, text=text)
+        raise refused(name, errors.V1_NUMBER, low=low, high=high, text=text)
     return int(text)
 
 
@@ -62,7 +63,7 @@ def choice(query: Query, name: str, *choices: str) -> str:
     if text is None:
         return choices[0]
     if text not in choices:
-        raise refused(name, errors_http.V1_CHOICE, choices=", ".join(choices), text=text)
+        raise refused(name, errors.V1_CHOICE, choices=", ".join(choices), text=text)
     return text
 
 
@@ -70,21 +71,21 @@ def moment_ns(text: str) -> int:
     """A moment as nanoseconds since 1970."""
     match = _SECONDS.fullmatch(text)
     if match:
-        moment_ns = int(match[1]) * limits.SECOND + int((match[2] or "0").ljust(9, "0"))
-        return min(moment_ns, limits.INT64_MAX)
+        moment_ns = int(match[1]) * SECOND + int((match[2] or "0").ljust(9, "0"))
+        return min(moment_ns, INT64_MAX)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None or "T" not in text.upper():
-        raise refused("to", errors_http.V1_MOMENT, text=text)
-    found = (moment - _EPOCH) // timedelta(microseconds=1) * limits.US
-    return max(-limits.INT64_MAX, min(found, limits.INT64_MAX))
+        raise refused("to", errors.V1_MOMENT, text=text)
+    found = (moment - _EPOCH) // timedelta(microseconds=1) * US
+    return max(-INT64_MAX, min(found, INT64_MAX))
 
 
 def _paging(query: Query) -> tuple[str, int, int]:
     form = choice(query, "body", "base64", "text", "none")
-    first = number(query, "from", 0, 0, limits.SEQ_MAX)
+    first = number(query, "from", 0, 0, SEQ_MAX)
     return form, first, number(query, "limit", limits.V1_PEEK_LIMIT, 1, limits.V1_PEEK_LIMIT_MAX)
 
 
@@ -133,17 +134,17 @@ class Extras:
         """The topic that the request names, if NSQ has these rights to it."""
         name = query.get("topic")
         if not name:
-            raise ApiError(errors_http.NSQ_HTTP_NO_TOPIC)
+            raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
         return find_topic(self.topics, name, *rights)
 
     def cursor(self, query: Query) -> Cursor:
         """The channel that the request names, if NSQ may read its topic."""
         log, name = self.log(query, READ), query.get("channel")
         if not name:
-            raise ApiError(errors_http.NSQ_HTTP_NO_CHANNEL)
+            raise ApiError(errors.NSQ_HTTP_NO_CHANNEL)
         cursor = channel_of(log, name)
         if cursor is None:
-            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor
 
     # --- what could not be opened
@@ -167,7 +168,7 @@ class Extras:
         except QuarantinedError as problem:
             reasons = self.engine.shared.health.problems()
             reason = next((p.reason for p in reasons if (p.kind, p.name) == (LOG, name)), "")
-            error = http_error(errors_http.V1_STILL_QUARANTINED, reason=reason)
+            error = http_error(errors.V1_STILL_QUARANTINED, reason=reason)
             raise ApiError(error) from problem
         return {"opened": log is not None}
 
@@ -178,15 +179,15 @@ class Extras:
             return {"path": self.engine.put_aside(name)}
         except OSError as problem:
             reason = problem.strerror or str(problem)
-            raise ApiError(http_error(errors_http.V1_NOT_PUT_ASIDE, reason=reason)) from problem
+            raise ApiError(http_error(errors.V1_NOT_PUT_ASIDE, reason=reason)) from problem
 
     def quarantined(self, query: Query) -> str:
         """The name of the quarantined log that the request names."""
         name = query.get("topic")
         if not name:
-            raise ApiError(errors_http.NSQ_HTTP_NO_TOPIC)
+            raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
         if name not in self.engine.quarantined:
-            raise ApiError(errors_http.V1_NOT_QUARANTINED)
+            raise ApiError(errors.V1_NOT_QUARANTINED)
         return name
 
     # --- settings
@@ -198,12 +199,12 @@ class Extras:
     async def settings_put(self, request: web.Request, query: Query) -> Answer:
         """Set what the body says, at once and for good; what it leaves out is as configured."""
         self.log(query, READ, WRITE)
-        body = await read_body(request, limits.V1_SETTINGS_BYTES_MAX, errors_http.NSQ_HTTP_BODY_BIG)
+        body = await read_body(request, limits.V1_SETTINGS_BYTES_MAX, errors.NSQ_HTTP_BODY_BIG)
         try:
             given = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
-            reason = errors_http.V1_SETTINGS_JSON.format(problem=problem)
-            raise ApiError(http_error(errors_http.V1_SETTINGS, reason=reason)) from None
+            reason = errors.V1_SETTINGS_JSON.format(problem=problem)
+            raise ApiError(http_error(errors.V1_SETTINGS, reason=reason)) from None
         return self._replace(self.log(query, READ, WRITE), given)
 
     async def settings_delete(self, _request: web.Request, query: Query) -> Answer:
@@ -215,10 +216,10 @@ class Extras:
             self.settings.replace(log, given)
         except ValueError as problem:
             reason = str(problem)
-            raise ApiError(http_error(errors_http.V1_SETTINGS, reason=reason)) from None
+            raise ApiError(http_error(errors.V1_SETTINGS, reason=reason)) from None
         except OSError as problem:
             reason = problem.strerror or str(problem)
-            raise ApiError(http_error(errors_http.V1_NOT_SAVED, reason=reason)) from problem
+            raise ApiError(http_error(errors.V1_NOT_SAVED, reason=reason)) from problem
         return self.settings.show(log)
 
     async def topic_claim(self, _request: web.Request, query: Query) -> Answer:
@@ -229,7 +230,7 @@ class Extras:
             log.claim()
         except OSError as problem:
             reason = problem.strerror or str(problem)
-            raise ApiError(http_error(errors_http.V1_NOT_SAVED, reason=reason)) from problem
+            raise ApiError(http_error(errors.V1_NOT_SAVED, reason=reason)) from problem
         return {"topic": log.name, "claimed": was}
 
     # --- messages
@@ -271,7 +272,7 @@ class Extras:
         place = await self._place(cursor.log, query)
         await asyncio.to_thread(Approach(cursor.log, place).read)
         if cursor.deleted:
-            raise ApiError(http_error(errors_http.V1_CHANGED, reason=errors_http.V1_GONE))
+            raise ApiError(http_error(errors.V1_CHANGED, reason=errors.V1_GONE))
         seq = rewind(cursor, place)
         await _saved(cursor)
         return {
@@ -286,9 +287,9 @@ class Extras:
     async def _place(self, log: Log, query: Query) -> int:
         to = query.get("to")
         if (to is None) == (query.get("seq") is None):
-            raise refused("to", errors_http.V1_PLACE)
+            raise refused("to", errors.V1_PLACE)
         if to is None:
-            return number(query, "seq", 0, 0, limits.SEQ_MAX)
+            return number(query, "seq", 0, 0, SEQ_MAX)
         if to in ("oldest", "now"):
             return log.first_seq if to == "oldest" else log.frontier
         time_ns = moment_ns(to)
@@ -300,4 +301,4 @@ async def _saved(cursor: Cursor) -> None:
     error = await saved(cursor)
     if error:
         reason = os.strerror(error)
-        raise ApiError(http_error(errors_http.V1_NOT_SAVED, reason=reason))
+        raise ApiError(http_error(errors.V1_NOT_SAVED, reason=reason))

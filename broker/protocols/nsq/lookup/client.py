@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from broker import limits
+from broker.base.units import PORT_MAX, SECOND
+from broker.protocols.nsq import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -81,7 +82,7 @@ class LookupLink:
                 wait_ns = self._times.retry_ns
             self.connected.clear()
             self._changed.clear()
-            await asyncio.sleep(wait_ns / limits.SECOND)
+            await asyncio.sleep(wait_ns / SECOND)
             wait_ns = min(2 * wait_ns, self._times.ping_ns)
 
     async def _talk(self) -> None:
@@ -119,7 +120,7 @@ class LookupLink:
 
     @property
     def _io_s(self) -> float:
-        return self._times.io_ns / limits.SECOND
+        return self._times.io_ns / SECOND
 
     async def _send(self, writer: asyncio.StreamWriter, commands: list[bytes]) -> None:
         self._expected += len(commands)
@@ -142,7 +143,7 @@ class LookupLink:
         try:
             said = orjson.loads(reply)
             host, port = said["broadcast_address"], said["http_port"]
-            good = isinstance(host, str) and type(port) is int and 0 <= port <= limits.PORT_MAX
+            good = isinstance(host, str) and type(port) is int and 0 <= port <= PORT_MAX
         except (ValueError, TypeError, KeyError):
             good = False
         if not good:
@@ -158,7 +159,7 @@ class LookupLink:
 
     async def _serve(self, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
-        ping_s = self._times.ping_ns / limits.SECOND
+        ping_s = self._times.ping_ns / SECOND
         due = loop.time() + ping_s
         while True:
             with contextlib.suppress(TimeoutError):

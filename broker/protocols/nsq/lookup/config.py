@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from broker.base import settings as kinds
-from broker import limits
 from broker.base.settings import Address
+from broker.base.units import DURATION_MAX, MS
+from broker.protocols.nsq import limits
 
 
 def peers() -> kinds.Kind[tuple[str, ...]]:
@@ -45,9 +46,9 @@ class LookupConfig:
     broadcast_address: str = field(default="", metadata={"kind": kinds.text()})  # "": host's name
     inactive_producer_timeout_ns: int = field(
         default=limits.NSQ_LOOKUP_INACTIVE,
-        metadata={"kind": kinds.duration(limits.MS, limits.DURATION_MAX)},
+        metadata={"kind": kinds.duration(MS, DURATION_MAX)},
     )
     tombstone_lifetime_ns: int = field(
         default=limits.NSQ_LOOKUP_TOMBSTONE,
-        metadata={"kind": kinds.duration(limits.MS, limits.DURATION_MAX)},
+        metadata={"kind": kinds.duration(MS, DURATION_MAX)},
     )

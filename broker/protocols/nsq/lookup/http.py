@@ -13,10 +13,15 @@ import re
 import time
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from broker.protocols.nsq.http import errors as errors_http
-from broker import limits
+from broker.net.http.errors import HttpError
+from broker.protocols.nsq import limits
+from broker.protocols.nsq.http import errors
 from broker.protocols.nsq.http.app import (
-    CONTENT_TYPE, CONTENT_TYPE_VALUE, ApiError, Route, make_app,
+    CONTENT_TYPE,
+    CONTENT_TYPE_VALUE,
+    ApiError,
+    Route,
+    make_app,
 )
 from broker.protocols.nsq.wire import is_name
 
@@ -25,7 +30,6 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from broker.protocols.nsq.http.errors import HttpError
     from broker.protocols.nsq.http.app import Answer, Query
     from broker.protocols.nsq.lookup.registry import Registry
     from broker.protocols.nsq.lookup.server import LookupServer
@@ -80,10 +84,10 @@ class LookupApi:
 
     async def lookup(self, _request: web.Request, query: Query) -> Answer:
         """Channels and living producers of a topic."""
-        topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
+        topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
         producers = self.registry.producers(topic, self.server.now_ns())
         if producers is None:
-            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_TOPIC)
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_TOPIC)
         return {
             "channels": self.registry.channel_names(topic),
             "producers": [producer.encoded for producer in producers],
@@ -95,7 +99,7 @@ class LookupApi:
 
     async def channels(self, _request: web.Request, query: Query) -> Answer:
         """The names of a topic's channels."""
-        topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
+        topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
         return {"channels": self.registry.channel_names(topic)}
 
     async def nodes(self, _request: web.Request, _query: Query) -> Answer:
@@ -125,15 +129,15 @@ class LookupApi:
 
     async def topic_create(self, _request: web.Request, query: Query) -> Answer:
         """Make the key of a topic."""
-        topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
-        _valid(topic, errors_http.NSQ_HTTP_ARG_TOPIC)
+        topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
+        _valid(topic, errors.NSQ_HTTP_ARG_TOPIC)
         self.server.log.info("DB: adding topic(%s)", topic)
         self.registry.add(topic)
         return None
 
     async def topic_delete(self, _request: web.Request, query: Query) -> Answer:
         """Forget a topic and its channels, if there are any."""
-        topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
+        topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
         for entry in self.registry.remove_topic(topic):
             if entry.subkey:
                 self.server.log.info("DB: removing channel(%s) from topic(%s)", entry.subkey, topic)
@@ -143,8 +147,8 @@ class LookupApi:
 
     async def topic_tombstone(self, _request: web.Request, query: Query) -> Answer:
         """Hide one producer of a topic for a while."""
-        topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
-        node = _given(query, "node", errors_http.NSQ_HTTP_NO_NODE)
+        topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
+        node = _given(query, "node", errors.NSQ_HTTP_NO_NODE)
         self.server.log.info(
             "DB: setting tombstone for producer@%s of topic(%s)", _clean(node), _clean(topic)
         )
@@ -163,7 +167,7 @@ class LookupApi:
         """Forget a channel."""
         topic, channel = _topic_and_channel(query)
         if not self.registry.remove_channel(topic, channel):
-            raise ApiError(errors_http.NSQ_HTTP_UNKNOWN_CHANNEL)
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
         self.server.log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
         return None
 
@@ -185,10 +189,10 @@ def _valid(name: str, error: HttpError) -> None:
 
 
 def _topic_and_channel(query: Query) -> tuple[str, str]:
-    topic = _given(query, "topic", errors_http.NSQ_HTTP_NO_TOPIC)
-    _valid(topic, errors_http.NSQ_HTTP_ARG_TOPIC)
-    channel = _given(query, "channel", errors_http.NSQ_HTTP_NO_CHANNEL)
-    _valid(channel, errors_http.NSQ_HTTP_ARG_CHANNEL)
+    topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
+    _valid(topic, errors.NSQ_HTTP_ARG_TOPIC)
+    channel = _given(query, "channel", errors.NSQ_HTTP_NO_CHANNEL)
+    _valid(channel, errors.NSQ_HTTP_ARG_CHANNEL)
     return topic, channel
 
 

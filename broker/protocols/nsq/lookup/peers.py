@@ -2,7 +2,7 @@
 channels a new topic should have.
 
 Each nsqlookupd has a task of its own, so one that is down or slow holds nobody up. A new topic is
-held (core/hold) until those that are known have answered or their time is over: what is published
+held (engine/log/hold) until those that are known have answered or their time is over. What comes
 meanwhile is stored and acknowledged, and goes to the channels made here as to any other.
 """
 
@@ -17,8 +17,9 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
-from broker import limits
+from broker.base.units import SECOND
 from broker.engine.log.hold import hold, release
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.channels import channels_of
 from broker.protocols.nsq.lookup.client import LookupLink, LookupTimes
 from broker.protocols.nsq.wire import is_ephemeral, is_name
@@ -170,8 +171,8 @@ class LookupPeers:
         if self._http is None:
             self._http = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(
-                    total=limits.NSQ_LOOKUP_HTTP_REQUEST / limits.SECOND,
-                    connect=limits.NSQ_LOOKUP_HTTP_CONNECT / limits.SECOND,
+                    total=limits.NSQ_LOOKUP_HTTP_REQUEST / SECOND,
+                    connect=limits.NSQ_LOOKUP_HTTP_CONNECT / SECOND,
                 ),
                 headers={"Accept": "application/vnd.nsq; version=1.0"},
             )

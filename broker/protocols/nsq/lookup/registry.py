@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from broker import limits
+from broker.base.units import COUNT_MAX
+from broker.protocols.nsq import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,7 +234,7 @@ class Registry:
         """When the first of those named falls silent, or the first tombstone is over."""
         silent = (producer.seen_ns + self.inactive_ns + 1 for producer in producers)
         marks = (until_ns for until_ns in entry.producers.values() if until_ns > now_ns)
-        return min((*silent, *marks), default=limits.COUNT_MAX)
+        return min((*silent, *marks), default=COUNT_MAX)
 
     def _active(self, producer: Producer, now_ns: int) -> bool:
         return now_ns - producer.seen_ns <= self.inactive_ns

@@ -9,13 +9,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker import limits
+from broker.net import limits as net_limits
+from broker.net.http.pages import Pages
 from broker.net.listener import files_are_short
 from broker.net.listening import opening
-from broker.net.http.pages import Pages
 from broker.net.sockets import bound
-from broker.protocols.nsq.lookup.registry import Registry
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.lookup.http import DateLine, LookupApi, LookupConnection
+from broker.protocols.nsq.lookup.registry import Registry
 from broker.protocols.nsq.lookup.tcp import LOG, LookupPeer
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class LookupServer:
         for one in sockets:
             self._servers.append(
                 await asyncio.get_running_loop().create_server(
-                    lambda: LookupPeer(self), sock=one, backlog=limits.ACCEPT_BACKLOG
+                    lambda: LookupPeer(self), sock=one, backlog=net_limits.ACCEPT_BACKLOG
                 )
             )
 

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
-from broker import errors, limits
+from broker.base.units import SECOND
+from broker.protocols.nsq import errors as nsq_errors
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.identify import Refused, read_fields
+from broker.protocols.nsq.lookup import errors
 from broker.protocols.nsq.lookup.registry import Producer
 from broker.protocols.nsq.wire import is_name
 
@@ -80,7 +83,7 @@ class LookupPeer(asyncio.Protocol):
             return
         self.server.peers.add(self)
         self._timer = asyncio.get_running_loop().call_later(
-            limits.NSQ_GREETING / limits.SECOND, self._transport.abort
+            limits.NSQ_GREETING / SECOND, self._transport.abort
         )
         LOG.info("TCP: new client(%s)", self.name)
 
@@ -91,9 +94,9 @@ class LookupPeer(asyncio.Protocol):
     def eof_received(self) -> None:
         """What was announced will not come: it is told which part was missed."""
         if self._step == self._read_size:
-            self._fail(Refused(errors.NSQ_BODY_SIZE_UNREAD, command="IDENTIFY"))
+            self._fail(Refused(nsq_errors.NSQ_BODY_SIZE_UNREAD, command="IDENTIFY"))
         elif self._step == self._read_body:
-            self._fail(Refused(errors.NSQ_BODY_UNREAD, command="IDENTIFY"))
+            self._fail(Refused(nsq_errors.NSQ_BODY_UNREAD, command="IDENTIFY"))
 
     def pause_writing(self) -> None:
         self._full = True
@@ -124,7 +127,7 @@ class LookupPeer(asyncio.Protocol):
     def _listen_for(self, ns: int) -> None:
         """Look again after this time whether it still says something."""
         self._stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(ns / limits.SECOND, self._look)
+        self._timer = asyncio.get_running_loop().call_later(ns / SECOND, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -189,7 +192,7 @@ class LookupPeer(asyncio.Protocol):
             "CLIENT(%s): desired protocol magic '%s'", self.name, magic.decode("utf-8", "replace")
         )
         if magic != _MAGIC:
-            raise Refused(errors.NSQ_PROTOCOL)
+            raise Refused(nsq_errors.NSQ_PROTOCOL)
         self._step = self._read_line
         return True
 
@@ -209,10 +212,10 @@ class LookupPeer(asyncio.Protocol):
             return False
         number = int.from_bytes(size, "big", signed=True)
         if number < 0:
-            raise Refused(errors.NSQ_BODY_SIZE, command="IDENTIFY", number=number)
+            raise Refused(nsq_errors.NSQ_BODY_SIZE, command="IDENTIFY", number=number)
         most = limits.NSQ_LOOKUP_BODY_MAX
         if number > most:
-            raise Refused(errors.NSQ_BODY_BIG, command="IDENTIFY", number=number, most=most)
+            raise Refused(nsq_errors.NSQ_BODY_BIG, command="IDENTIFY", number=number, most=most)
         self._body_bytes = number
         self._step = self._read_body
         return True
@@ -241,7 +244,7 @@ class LookupPeer(asyncio.Protocol):
         elif command == "UNREGISTER":
             self._unregister(parameters)
         else:
-            raise Refused(errors.NSQ_COMMAND, command=command)
+            raise Refused(nsq_errors.NSQ_COMMAND, command=command)
 
     def _ping(self) -> None:
         if self.producer is not None:
@@ -249,7 +252,7 @@ class LookupPeer(asyncio.Protocol):
             LOG.info(
                 "CLIENT(%s): pinged (last ping %ss)",
                 self.name,
-                (now_ns - self.producer.seen_ns) / limits.SECOND,
+                (now_ns - self.producer.seen_ns) / SECOND,
             )
             self.registry.ping(self.producer, now_ns)
         self._answer(b"OK")
@@ -277,7 +280,7 @@ class LookupPeer(asyncio.Protocol):
         if self.producer is None:
             raise Refused(errors.NSQ_LOOKUP_IDENTIFY_FIRST)
         if not parameters:
-            raise Refused(errors.NSQ_PARAMS, command=command)
+            raise Refused(nsq_errors.NSQ_PARAMS, command=command)
         topic, channel = (*parameters, "")[:2]
         if not is_name(topic.encode("utf-8", "surrogateescape")):
             raise Refused(errors.NSQ_LOOKUP_TOPIC, command=command, name=topic)

@@ -9,11 +9,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker import limits
-from broker.protocols.nats.auth.jwt import claims, validate as token_checks, tokens
+from broker.protocols.nats import limits, settings
 from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats import settings
 from broker.protocols.nats.auth.authenticator import Refused
+from broker.protocols.nats.auth.jwt import claims, tokens, validate
 from broker.protocols.nats.auth.jwt.tokens import Invalid, Scope, Token
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class AccountTokens:
             raise Invalid("not signed by a trusted operator")
         if not nkeys.is_public(nkeys.ACCOUNT, token.claims.sub):
             raise Invalid("not of an account")
-        token_checks.check(token, self.clock())
+        validate.check(token, self.clock())
         return token
 
     def update(self, text: str) -> bool:
@@ -258,13 +257,13 @@ def operator_token(text: str) -> Token:
     """ValueError when it is none that may be trusted."""
     try:
         token = tokens.decode(tokens.undecorated(text), "operator")
-        fault = next(token_checks.content_faults(token), None)
+        fault = next(validate.content_faults(token), None)
     except Invalid as error:
         raise ValueError(f"operator: {error}") from error
     if fault is not None:
         raise ValueError(f"operator: {fault}")
-    wanted = token_checks.server_version(token.body.assert_server_version)
-    ours = token_checks.server_version(limits.NATS_VERSION)
+    wanted = validate.server_version(token.body.assert_server_version)
+    ours = validate.server_version(limits.NATS_VERSION)
     assert ours is not None
     if wanted is not None and wanted > ours:
         raise ValueError(f"operator: expects server version {token.body.assert_server_version}")

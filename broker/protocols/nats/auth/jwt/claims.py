@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from broker import limits
-from broker.protocols.nats import settings
+from broker.base.units import DURATION_MAX, INT32_MAX
+from broker.protocols.nats import limits, settings
 from broker.protocols.nats.auth.jwt import tokens
-from broker.protocols.nats.auth.jwt.validate import contained
 from broker.protocols.nats.auth.jwt.tokens import Invalid, Permission, Responses, Rights, Token
+from broker.protocols.nats.auth.jwt.validate import contained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,8 +51,8 @@ def _rules(texts: list[str]) -> tuple[settings.SubjectRule, ...]:
 
 def _responses(responses: Responses) -> settings.ResponseRule:
     return settings.ResponseRule(
-        _bounded(responses.max, limits.INT32_MAX) or limits.NATS_RESPONSES_MAX,
-        _bounded(responses.ttl, limits.DURATION_MAX) or limits.NATS_RESPONSES_EXPIRE,
+        _bounded(responses.max, INT32_MAX) or limits.NATS_RESPONSES_MAX,
+        _bounded(responses.ttl, DURATION_MAX) or limits.NATS_RESPONSES_EXPIRE,
     )
 
 
@@ -202,7 +202,7 @@ def _export(one: tokens.ExportClaim) -> settings.Export:
         service=one.type == "service",
         accounts=() if one.token_req and not by_place else None,
         response_type=_RESPONSES.get(one.response_type, "singleton"),
-        threshold_ns=_bounded(one.response_threshold, limits.DURATION_MAX)
+        threshold_ns=_bounded(one.response_threshold, DURATION_MAX)
         or limits.NATS_RESPONSE_THRESHOLD,
         token_position=one.account_token_position,
         latency_subject=latency.results if latency is not None else "",

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker import limits
+from broker.base.units import SECOND
+from broker.protocols.nats import limits
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.jwt import tokens
 from broker.protocols.nats.auth.jwt.tokens import Invalid
@@ -51,7 +52,7 @@ class TokenFolder:
         self.removed: list[Callable[[str], object]] = []
         self._limit = limit
         self._evict = evict
-        self._ttl = ttl_ns / limits.SECOND
+        self._ttl = ttl_ns / SECOND
         self._clock = clock
         self._files: OrderedDict[str, _File] = OrderedDict()  # least recently used first
         self._busy = asyncio.Lock()

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from broker import errors, limits
-from broker.protocols.nats.auth.jwt.requests import ClaimsRequests
+from broker.protocols.nats import errors, limits
 from broker.protocols.nats.auth.authenticator import Refused
-from broker.protocols.nats.recheck import Recheck
+from broker.protocols.nats.auth.jwt.requests import ClaimsRequests
 from broker.protocols.nats.auth.jwt.tokens import Invalid
+from broker.protocols.nats.recheck import Recheck
 
 if TYPE_CHECKING:
     from broker.protocols.nats import settings

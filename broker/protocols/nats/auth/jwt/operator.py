@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from broker import errors, limits
-from broker.protocols.nats.auth.jwt import claims, validate as token_checks, tokens
+from broker.base.units import COUNT_MAX, SECOND
+from broker.protocols.nats import errors, settings
 from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats import settings
-from broker.protocols.nats.auth.jwt.accounts import Account, AccountTokens
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.auth.jwt import claims, tokens, validate
+from broker.protocols.nats.auth.jwt.accounts import Account, AccountTokens
 from broker.protocols.nats.auth.jwt.tokens import Invalid, Rights, Scope, Token
 
 CONNECTION_TYPES: Final = frozenset(
@@ -80,7 +80,7 @@ class OperatorAuth:
             raise Refused("no token")
         try:
             user = tokens.decode(text, "user")
-            token_checks.check(user, self.clock())
+            validate.check(user, self.clock())
         except Invalid as error:
             raise Refused(f"token: {error}") from error
         if self._pinned and account_of(user) not in self._pinned:
@@ -102,9 +102,9 @@ class OperatorAuth:
             raise Refused("the nonce is not signed by the user")
         if claims.is_revoked(account.token.body.revocations, user.claims.sub, user.claims.iat):
             raise Refused("the user is revoked")
-        if not token_checks.from_there(rights, login.host):
+        if not validate.from_there(rights, login.host):
             raise Refused("the user may not come from there")
-        left = token_checks.seconds_left(rights, now)
+        left = validate.seconds_left(rights, now)
         if left is None:
             raise Refused("the user may not come at this time")
         own = claims.permissions(rights.pub, rights.sub, rights.resp)
@@ -188,7 +188,7 @@ def kind_allowed(rights: Rights, kind: str) -> bool:
 
 def expiry_ns(user: Token, left: float, now: float) -> int:
     """When the login ends: with its token, or with the time of day. 0 = never."""
-    ends = [user.claims.exp * limits.SECOND] if user.claims.exp else []
+    ends = [user.claims.exp * SECOND] if user.claims.exp else []
     if left:
-        ends.append(int((now + left) * limits.SECOND))
-    return min(*ends, limits.COUNT_MAX) if ends else 0
+        ends.append(int((now + left) * SECOND))
+    return min(*ends, COUNT_MAX) if ends else 0

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import orjson
 
-from broker import limits
-from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats import settings
-from broker.protocols.nats.auth.jwt import validate as token_checks, tokens
-from broker.protocols.nats.auth.jwt.accounts import AccountTokens
+from broker.base.units import SECOND
+from broker.protocols.nats import limits, settings
 from broker.protocols.nats.accounts.asking import Bus, Ear, Heard, inbox
+from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth.jwt import tokens, validate
+from broker.protocols.nats.auth.jwt.accounts import AccountTokens
 from broker.protocols.nats.auth.jwt.resolvers import Directory
 from broker.protocols.nats.auth.jwt.tokens import Invalid, Token
 
@@ -97,7 +97,7 @@ class ClaimsRequests:
             self._allowed(token, name or account)
             if not self._full and self._accounts.accounts.get(account) is None:
                 return self._said(f"{words} skipped", account)
-            fault = next(token_checks.content_faults(token), None)
+            fault = next(validate.content_faults(token), None)
             if fault is not None:
                 return self._failed(
                     f"{words if self._cache else 'jwt'} validation failed", Invalid(fault), account
@@ -201,7 +201,7 @@ class ClaimsRequests:
         due = loop.time()
         try:
             while True:
-                due += interval_ns / limits.SECOND
+                due += interval_ns / SECOND
                 try:
                     async with asyncio.timeout_at(due):
                         while True:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import aiohttp
 from yarl import URL
 
-from broker import limits
+from broker.base.units import SECOND
+from broker.protocols.nats import limits
 from broker.protocols.nats.accounts.asking import Bus, Question, ask
 from broker.protocols.nats.auth.jwt.folder import TokenFolder
 
@@ -77,7 +78,7 @@ class Directory:
         bus = self._system()
         if bus is None:
             return None
-        timeout_s = self._config.timeout_ns / limits.SECOND
+        timeout_s = self._config.timeout_ns / SECOND
         question = Question(LOOKUP.format(name).encode())
         answer = await ask(bus, question, timeout_s, wanted=bool)
         if not answer:
@@ -92,7 +93,7 @@ class Directory:
         self._expiring = asyncio.get_running_loop().create_task(self._expire())
 
     async def _expire(self) -> None:
-        pause = min(_EXPIRE_S, self._config.ttl_ns / limits.SECOND / 2 or _EXPIRE_S)
+        pause = min(_EXPIRE_S, self._config.ttl_ns / SECOND / 2 or _EXPIRE_S)
         while True:
             await asyncio.sleep(pause)
             await self.folder.expire()
@@ -110,7 +111,7 @@ class Web:
 
     def __init__(self, config: settings.Resolver, context: ssl.SSLContext | None = None) -> None:
         self._base = config.url if config.url.endswith("/") else f"{config.url}/"
-        self._timeout = aiohttp.ClientTimeout(config.timeout_ns / limits.SECOND)
+        self._timeout = aiohttp.ClientTimeout(config.timeout_ns / SECOND)
         self._context = context
         self._session: aiohttp.ClientSession | None = None
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import orjson
 
-from broker import limits
+from broker.base.units import INT64_MAX, INT64_MIN
 from broker.protocols.nats.auth import nkeys
 
 PREFIX: Final = "eyJ"  # how every token begins
@@ -27,7 +27,7 @@ _HEADER: Final = nkeys.to_base64(b'{"typ":"JWT","alg":"ed25519-nkey"}')
 _DEPTH_MAX: Final = 32  # JSON inside JSON
 
 _Body = TypeVar("_Body")
-Int64 = Annotated[int, msgspec.Meta(ge=limits.INT64_MIN, le=limits.INT64_MAX)]
+Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 
 
 class Invalid(Exception):  # noqa: N818 - what the token is

@@ -1,0 +1,13 @@
+"""Numbers of the importers: how much is read and written at a time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.base.units import KIB, MIB
+
+IMPORT_READ_BYTES: Final = 1 * MIB  # read from another broker's file at once
+IMPORT_BATCH_BYTES: Final = 2 * MIB  # appended before the disk is waited for
+IMPORT_BATCH: Final = 4_096  # and so many messages at most
+IMPORT_STATE_RECORD_MAX: Final = 64 * KIB  # a client or subscription in a streaming store
+IMPORT_CIPHER_SAMPLE: Final = 32  # messages that are looked at for encryption, old and new

@@ -1,0 +1,44 @@
+"""Errors of WebSocket and HTTP listeners, as peers get them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TLS_TIMED_OUT: Final = "tls: handshake timed out"  # why a handshake that never ends fails
+
+# --- WebSocket (server/websocket.go of nats-server 2.10.22) and HTTP ------------------------------
+
+# What a request that is no WebSocket is told (websocket.go wsUpgrade).
+WEBSOCKET_METHOD: Final = "request method must be GET"
+WEBSOCKET_HOST: Final = "'Host' missing in request"
+WEBSOCKET_UPGRADE: Final = "invalid value for header 'Upgrade'"
+WEBSOCKET_CONNECTION: Final = "invalid value for header 'Connection'"
+WEBSOCKET_KEY: Final = "key missing"
+WEBSOCKET_VERSION: Final = "invalid version"
+WEBSOCKET_ORIGIN: Final = "origin not allowed: {}"
+WEBSOCKET_PINNED: Final = "certificate not pinned"
+WEBSOCKET_MQTT: Final = "MQTT is not served here"
+WEBSOCKET_LEAF: Final = "leaf nodes are not served here"
+WEBSOCKET_EARLY: Final = "client sent data before handshake is complete"
+WEBSOCKET_REFUSED: Final = "%s - websocket handshake error: %s"  # in the log
+
+# What is no request at all is told (Go's net/http).
+HTTP_BAD_REQUEST: Final = "400 Bad Request"
+HTTP_NO_HOST: Final = "400 Bad Request: missing required Host header"
+HTTP_HOSTS: Final = "400 Bad Request: too many Host headers"
+HTTP_TOO_LARGE: Final = "431 Request Header Fields Too Large"
+
+# What a peer is told that breaks the rules of WebSocket (websocket.go wsRead).
+WEBSOCKET_UNMASKED: Final = "mask bit missing"
+WEBSOCKET_MASKED: Final = "mask bit set"
+WEBSOCKET_RESERVED: Final = "reserved bits are set"
+WEBSOCKET_CONTROL_LONG: Final = "control frame length bigger than maximum allowed of 125 bytes"
+WEBSOCKET_CONTROL_PART: Final = "control frame does not have final bit set"
+WEBSOCKET_CONTROL_PACKED: Final = "control frame is compressed"
+WEBSOCKET_INSIDE: Final = "new message started before final frame for previous message was received"
+WEBSOCKET_CONTINUED: Final = "invalid continuation frame"
+WEBSOCKET_OPCODE: Final = "unknown opcode {}"
+WEBSOCKET_LENGTH: Final = "length is negative"
+WEBSOCKET_PACKED: Final = "compressed, but that was not agreed on"
+WEBSOCKET_DEFLATE: Final = "compressed data is damaged"
+WEBSOCKET_NO_UTF8: Final = "invalid utf8 body in close frame"

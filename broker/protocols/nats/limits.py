@@ -1,0 +1,106 @@
+"""Numbers of NATS: defaults of nats-server and our own limits.
+
+Times are nanoseconds, sizes are bytes, unless a name says otherwise. Relations between numbers are
+asserted, so a change that breaks one stops the broker at start.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.base.units import GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND
+from broker.engine.limits import STORAGE_APPEND_BUFFER_MAX
+
+# --- clients: defaults of nats-server (server/const.go) -----------------------------------------
+
+NATS_PORT: Final = 4222
+NATS_MAX_CONTROL_LINE: Final = 4 * KIB  # argument bytes of one protocol line
+NATS_MAX_CONTROL_LINE_MIN: Final = 64  # an INBOX reply and a subject must fit
+NATS_MAX_CONTROL_LINE_MAX: Final = 64 * KIB - 1  # subjects are measured in 16 bits
+NATS_MAX_PAYLOAD: Final = 1 * MIB  # headers and body of one message
+NATS_MAX_PAYLOAD_ADVISED: Final = 8 * MIB  # more is warned of (MAX_PAYLOAD_MAX_SIZE)
+NATS_MAX_PENDING: Final = 64 * MIB  # bytes queued for one connection before it is too slow
+NATS_MAX_PENDING_MAX: Final = 4 * GIB
+NATS_MAX_CONNECTIONS: Final = 65_536
+NATS_MAX_SUBSCRIPTIONS: Final = 0  # per connection, 0 = no limit
+NATS_MAX_SUB_TOKENS: Final = 0  # tokens of one subscription's subject, 0 = no limit
+NATS_PING_INTERVAL: Final = 2 * MINUTE
+NATS_PING_MAX: Final = 2  # unanswered pings before the connection is stale
+NATS_PING_MAX_MAX: Final = 1_000
+NATS_WRITE_DEADLINE: Final = 10 * SECOND
+
+assert NATS_MAX_PAYLOAD <= NATS_MAX_PENDING
+assert NATS_MAX_CONTROL_LINE_MIN <= NATS_MAX_CONTROL_LINE <= NATS_MAX_CONTROL_LINE_MAX
+
+assert STORAGE_APPEND_BUFFER_MAX >= NATS_MAX_PAYLOAD
+
+# --- NATS ---------------------------------------------------------------------------------------
+
+NATS_VERSION: Final = "2.10.22"  # the nats-server whose behaviour this is; clients look at it
+NATS_FIRST_PING: Final = 2 * SECOND  # after CONNECT (firstClientPingInterval)
+NATS_FIRST_PING_JITTER: Final = 5  # and up to one part in so many later
+NATS_RTT_MAX_AGE: Final = 1 * HOUR  # an older round trip time is measured anew by a PING
+NATS_STALL_SHARE: Final = 2  # publishers wait while one part in so many of max_pending is queued
+NATS_STALL: Final = 100 * MS  # for so long at most, per read (stallClientMinDuration)
+NATS_RUN_MAX: Final = 512  # equal PUBs handed to one subscriber before the next has its turn
+NATS_RUN_BYTES: Final = 64 * KIB  # room asked for at once while a run is written
+NATS_PERMIT_CACHE: Final = 64  # subjects remembered by each set of patterns
+NATS_PERMIT_CACHE_REFS: Final = 4_096
+NATS_PERMITS_KEPT: Final = 4_096  # permissions compiled for users, shared by their connections
+NATS_VIOLATIONS_LOGGED: Final = 100  # lines in a second about what clients do wrong
+NATS_REPLIES_MAX: Final = 4_096  # reply subjects one connection may answer, by allow_responses
+NATS_ACCOUNT_CACHE: Final = 1_024  # subjects remembered by the router of an account, not of $G
+NATS_ACCOUNT_CACHE_REFS: Final = 131_072
+NATS_PAYLOAD_HUGE: Final = 1 << 30  # stands for no limit: sizes are numbers of nine digits
+NATS_RECHECK_BATCH: Final = 100  # sessions looked at again after a reload before others run
+WEBSOCKET_BROWSER_FRAME: Final = 4_096  # bytes of a frame to a browser
+NATS_RATE_BURST: Final = 1 * SECOND
+NATS_LISTENER_MAX: Final = 16_384  # messages that wait for one internal subscriber in one turn
+NATS_TEARDOWN: Final = 16_384  # subscriptions of a gone connection removed per turn
+CONF_DEPTH_MAX: Final = 64  # maps, arrays and includes inside each other in a nats-server file
+NATS_RESPONSES_MAX: Final = 1  # publishes to a reply subject by allow_responses
+NATS_RESPONSES_EXPIRE: Final = 2 * MINUTE
+NATS_RESPONSES_OPEN: Final = 65_536  # of one exported service; the oldest is given up for one more
+NATS_IMPORT_CHAIN: Final = 12  # services that hand one request on to each other
+NATS_REPLY_CHECKS: Final = 1_024  # open responses looked at per turn, for lost interest
+NATS_RESPONSE_THRESHOLD: Final = 2 * MINUTE  # a service import without an answer is forgotten
+NATS_AUTH_TIMEOUT: Final = 2 * SECOND  # from accept to CONNECT; with TLS its timeout and a second
+NATS_TLS_TIMEOUT: Final = 2 * SECOND
+NATS_TLS_RATE_WINDOW: Final = 1 * SECOND  # of connection_rate_limit; it may all be used at once
+NATS_RESOLVER_INTERVAL: Final = 1 * MINUTE
+NATS_RESOLVER_TIMEOUT: Final = 1900 * MS  # to fetch the token of one account
+NATS_RESOLVER_CACHE: Final = 1_000  # files that a caching resolver keeps
+NATS_RESOLVER_FETCHES_MAX: Final = 256  # accounts fetched at once; logins that need more fail
+NATS_TOKEN_BYTES_MAX: Final = 1 * MIB  # of one account's token, fetched or sent to us
+NATS_TOKEN_DEPTH_MAX: Final = 32  # accounts that import from each other, loaded in one go
+NATS_TEMPLATE_SUBJECTS_MAX: Final = 10_000  # made of one scoped key's permissions
+NATS_NONCE_BYTES: Final = 11  # 15 characters of base64
+NATS_PASSWORD_THREADS: Final = 2  # bcrypt takes a core per check
+NATS_PASSWORD_QUEUE_MAX: Final = 1_024  # checks that wait; further logins are refused
+NATS_CALLOUTS_MAX: Final = 4_096  # logins that wait for the authorization service
+NATS_CONNECT_ERROR_REPORTS: Final = 3_600  # failed attempts between two log lines
+NATS_RECONNECT_ERROR_REPORTS: Final = 1
+NATS_HANDSHAKE_FIRST_WAIT: Final = 50 * MS  # handshake_first: auto
+NATS_LATENCY_SAMPLING: Final = 100  # percent
+NATS_LAME_DUCK_DURATION: Final = 2 * MINUTE
+NATS_LAME_DUCK_DURATION_MIN: Final = 30 * SECOND
+NATS_LAME_DUCK_GRACE: Final = 10 * SECOND
+NATS_CLOSED_CLIENTS: Final = 10_000  # connections that are gone and still shown by /connz
+NATS_SYSLOG_QUEUE: Final = 1_000  # lines that wait for a syslog; more are lost
+NATS_SYSLOG_FLUSH: Final = 1 * SECOND  # for those that wait when the log is closed
+NATS_SUB_TOKENS_MAX: Final = 255  # the largest max_sub_tokens
+
+# The system account (server/events.go).
+NATS_STATSZ_FIRST: Final = 250 * MS  # after start; then doubled each time
+NATS_STATSZ: Final = 10 * SECOND  # up to this (statsHBInterval)
+NATS_STATSZ_APART: Final = 1 * SECOND  # but never closer to each other (statszRateLimit)
+NATS_ACCOUNT_BEAT: Final = 30 * SECOND  # an account's connections are told again (eventsHBInterval)
+NATS_SYSTEM_TURN: Final = 2 * MS  # of events and requests, before clients have their turn
+NATS_SYSTEM_WAITING: Final = 131_072  # events and requests that wait for it; more are dropped
+NATS_SYSTEM_REQUESTS: Final = 4_096  # of these, requests
+NATS_SYSTEM_BODY: Final = 64 * KIB  # of a request; nobody has that many options
+NATS_PACK_INLINE: Final = 64 * KIB  # a longer answer is compressed by a thread
+NATS_PROFILE_MAX: Final = 15 * SECOND
+
+assert NATS_STATSZ_FIRST < NATS_STATSZ_APART <= NATS_STATSZ
+assert NATS_SYSTEM_REQUESTS < NATS_SYSTEM_WAITING

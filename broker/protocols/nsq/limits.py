@@ -1,0 +1,148 @@
+"""Numbers of NSQ: defaults of nsqd 1.3 and our own limits.
+
+Times are nanoseconds, sizes are bytes, unless a name says otherwise. Relations between numbers are
+asserted, so a change that breaks one stops the broker at start.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.base.units import HOUR, KIB, MIB, MINUTE, MS, SECOND
+from broker.engine.limits import STORAGE_APPEND_BUFFER_MAX, STORAGE_MEMORY_TOPIC_MAX
+
+# --- clients: defaults of nsqd 1.3 (nsqd/options.go) -------------------------------------------
+
+NSQ_PORT: Final = 4150
+NSQ_HTTP_PORT: Final = 4151
+NSQ_HTTPS_PORT: Final = 4152
+NSQ_NODE_ID_MAX: Final = 1_023  # ten bits of a message id
+NSQ_MSG_TIMEOUT: Final = 60 * SECOND
+NSQ_MAX_MSG_TIMEOUT: Final = 15 * MINUTE
+NSQ_MAX_REQ_TIMEOUT: Final = 1 * HOUR
+NSQ_MAX_DEFER: Final = 0  # of publishes; 0 = as max_req_timeout, which is nsqd's rule
+NSQ_MAX_MSG_SIZE: Final = 1 * MIB
+NSQ_MAX_BODY_SIZE: Final = 5 * MIB  # of one command: all messages of an MPUB together
+NSQ_MAX_HEARTBEAT_INTERVAL: Final = 60 * SECOND
+NSQ_HEARTBEAT_INTERVAL_MIN: Final = 1 * SECOND  # what clients may ask for at least
+NSQ_MAX_RDY_COUNT: Final = 2_500
+NSQ_RDY_COUNT_CEILING: Final = 1_000_000
+NSQ_MAX_OUTPUT_BUFFER_SIZE: Final = 64 * KIB
+NSQ_OUTPUT_BUFFER_SIZE_MIN: Final = 64
+NSQ_OUTPUT_BUFFER_SIZE_CEILING: Final = 64 * MIB
+NSQ_MAX_OUTPUT_BUFFER_TIMEOUT: Final = 30 * SECOND
+NSQ_MIN_OUTPUT_BUFFER_TIMEOUT: Final = 25 * MS
+NSQ_OUTPUT_BUFFER_TIMEOUT: Final = 250 * MS
+NSQ_MAX_CHANNEL_CONSUMERS: Final = 0  # 0 = no limit
+NSQ_MAX_DEFLATE_LEVEL: Final = 6
+NSQ_DEFLATE_LEVEL_CEILING: Final = 9  # zlib
+
+assert NSQ_MSG_TIMEOUT <= NSQ_MAX_MSG_TIMEOUT
+assert NSQ_MAX_MSG_SIZE <= NSQ_MAX_BODY_SIZE
+assert NSQ_HEARTBEAT_INTERVAL_MIN <= NSQ_MAX_HEARTBEAT_INTERVAL
+assert NSQ_OUTPUT_BUFFER_SIZE_MIN <= NSQ_MAX_OUTPUT_BUFFER_SIZE <= NSQ_OUTPUT_BUFFER_SIZE_CEILING
+assert NSQ_MIN_OUTPUT_BUFFER_TIMEOUT <= NSQ_OUTPUT_BUFFER_TIMEOUT <= NSQ_MAX_OUTPUT_BUFFER_TIMEOUT
+
+assert STORAGE_APPEND_BUFFER_MAX >= NSQ_MAX_BODY_SIZE
+assert STORAGE_MEMORY_TOPIC_MAX >= NSQ_MAX_MSG_SIZE
+
+# Dead letters moved back: so many are on their way at once; none arriving for so long ends it.
+REQUEUE_WINDOW: Final = 256
+REQUEUE_SILENCE: Final = 5 * SECOND
+REQUEUE_ACK_WAIT: Final = 1 * HOUR  # longer than the disk takes for a window
+
+# --- Drop-in commands (nsqd/options.go, nsqlookupd/options.go) ------------------------------------
+
+NSQD_NODE_IDS: Final = 1_024  # the default is a hash of the host's name modulo this
+NSQD_MEM_QUEUE_SIZE: Final = 10_000
+NSQD_BYTES_PER_FILE: Final = 100 * MIB
+NSQD_SYNC_EVERY: Final = 2_500
+NSQD_SYNC_TIMEOUT: Final = 2 * SECOND
+NSQD_SCAN_SELECTION: Final = 20
+NSQD_SCAN_WORKERS: Final = 4
+NSQD_HTTP_CONNECT_TIMEOUT: Final = 2 * SECOND
+NSQD_HTTP_REQUEST_TIMEOUT: Final = 5 * SECOND
+NSQD_STATSD_INTERVAL: Final = 60 * SECOND
+NSQD_STATSD_PACKET: Final = 508
+NSQD_E2E_WINDOW: Final = 10 * MINUTE
+NSQLOOKUPD_INACTIVE: Final = 300 * SECOND
+NSQLOOKUPD_TOMBSTONE: Final = 45 * SECOND
+
+# --- our own -----------------------------------------------------------------------------------
+
+NSQ_VERSION: Final = "1.3.0"  # the nsqd whose behaviour this is; clients and tools look at it
+NSQ_GREETING: Final = 10 * SECOND  # from accept to "  V2", or to IDENTIFY at nsqlookupd
+NSQ_HEARTBEAT_INTERVAL: Final = 30 * SECOND  # half of nsqd's client timeout
+NSQ_OUTPUT_BUFFER_SIZE: Final = 16 * KIB  # what IDENTIFY tells unless the client asked
+NSQ_LATENCY_WINDOW: Final = 10 * MINUTE  # publish to FIN is looked back on for so long
+NSQ_LATENCY_WINDOW_MIN: Final = 2 * MS  # each half of it must last
+NSQ_PERCENTILES_MAX: Final = 100
+STATSD_INTERVAL: Final = 60 * SECOND
+STATSD_INTERVAL_MIN: Final = 1 * MS
+STATSD_PACKET: Final = 508  # bytes of one datagram that no network has to split
+STATSD_PACKET_MIN: Final = 64
+STATSD_PACKET_MAX: Final = 65_507  # the largest datagram there is
+STATSD_DIAL: Final = 1 * SECOND  # to find the receiver's address
+STATSD_QUIET: Final = 1 * SECOND  # of an interval, in which nothing is sent
+NSQ_TOPOLOGY: Final = "topology-aware-consumption"  # the name of an experiment
+DEBUG_HEAP_OBJECTS: Final = 1_000_000  # counted by /debug/pprof/heap; it stops the loop meanwhile
+DEBUG_HEAP_TYPES: Final = 100  # of Python objects, listed by /debug/pprof/heap
+DEBUG_PROFILE: Final = 30 * SECOND  # taken by /debug/pprof/profile unless it says how long
+DEBUG_PROFILE_MAX: Final = 300  # seconds
+NSQ_MSG_TIMEOUT_MIN: Final = 1 * SECOND  # what clients may ask for at least
+NSQ_SAMPLE_RATE_MAX: Final = 99
+NSQ_DEFLATE_LEVEL: Final = 6  # what IDENTIFY tells unless the client asked
+NSQ_AUTH_REPLY_MAX: Final = 1 * MIB  # what an auth server may say about one client
+NSQ_AUTH_REDIRECTS_MAX: Final = 10  # net/http
+NSQ_AUTH_REQUESTS_MAX: Final = 256  # connections to auth servers; further questions wait
+NSQ_AUTH_PATTERN_LENGTH: Final = 1_000  # characters of one pattern
+NSQ_AUTH_PATTERN_STEPS: Final = 4_000  # of one pattern compiled; names have 64 characters
+NSQ_AUTH_STEPS_MAX: Final = 10_000  # of all patterns in one reply
+NSQ_AUTH_TOPICS_MAX: Final = 1_024  # of one connection known to be allowed
+NSQ_AUTH_PATTERN_DEPTH: Final = 100  # groups inside each other
+NSQ_AUTH_PATTERN_REPEAT: Final = 1_000  # a{1000} (regexp/syntax maxRepeat)
+NSQ_AUTH_CONNECT_TIMEOUT: Final = 2 * SECOND  # of questions to other servers over HTTP
+NSQ_AUTH_REQUEST_TIMEOUT: Final = 5 * SECOND
+NSQ_TLS_TIMEOUT: Final = 5 * SECOND  # of a handshake
+
+# Publishes of one connection that wait for the disk; then it is not read until half are answered.
+NSQ_PROMISES_MAX: Final = 65_536
+NSQ_PROMISES_RESUME_DIVISOR: Final = 2
+NSQ_ANSWER_BYTES: Final = 96  # the longest answer that may have to wait behind publishes
+
+# Frames a connection may have waiting beside the largest message: they come while it is blocked.
+NSQ_OUTPUT_SLACK: Final = 8 * MIB
+
+# nsqlookupd, and what nsqd does with its nsqlookupds (nsqlookupd/options.go, nsqd/lookup*.go).
+NSQ_LOOKUP_PORT: Final = 4160
+NSQ_LOOKUP_HTTP_PORT: Final = 4161
+NSQ_LOOKUP_INACTIVE: Final = 300 * SECOND  # a producer that did not ping for so long is not named
+NSQ_LOOKUP_TOMBSTONE: Final = 45 * SECOND
+NSQ_LOOKUP_LINE_MAX: Final = 16 * KIB  # one command of a peer, with its end of line
+NSQ_LOOKUP_BODY_MAX: Final = 64 * KIB  # of IDENTIFY, and of a reply to it
+NSQ_LOOKUP_STEPS: Final = 256  # commands of one peer done before others have their turn
+NSQ_LOOKUP_KEYS_MAX: Final = 1_000_000  # topics and channels of one peer
+NSQ_LOOKUP_CACHE_BYTES: Final = 128 * MIB  # encoded answers to /lookup, all together
+NSQ_LOOKUP_HEAD_MAX: Final = 16 * KIB  # of a request answered without the general HTTP server
+NSQ_LOOKUP_IO: Final = 1 * SECOND  # to connect, to write, to wait for a reply
+NSQ_LOOKUP_PING: Final = 15 * SECOND
+
+# A peer is silent for twice the time that a producer may be, but for so long at any rate.
+NSQ_LOOKUP_SILENCE_MIN: Final = 1 * MINUTE
+NSQ_LOOKUP_RETRY: Final = 1 * SECOND  # after a failure, doubled each time up to NSQ_LOOKUP_PING
+NSQ_LOOKUP_BATCH: Final = 64  # commands sent before their replies are waited for
+NSQ_LOOKUP_HTTP_CONNECT: Final = 2 * SECOND  # of the question which channels a new topic has
+NSQ_LOOKUP_HTTP_REQUEST: Final = 5 * SECOND
+NSQ_LOOKUP_CHANNELS_BYTES: Final = 4 * MIB  # of the answer to it
+
+assert NSQ_LOOKUP_PING < NSQ_LOOKUP_SILENCE_MIN
+assert NSQ_LOOKUP_RETRY <= NSQ_LOOKUP_PING < NSQ_LOOKUP_INACTIVE
+assert NSQ_PROMISES_MAX * NSQ_ANSWER_BYTES <= NSQ_OUTPUT_SLACK
+assert NSQ_MSG_TIMEOUT_MIN <= NSQ_MSG_TIMEOUT
+
+# --- our own pages (/v1/) ----------------------------------------------------------------------
+
+V1_PEEK_LIMIT: Final = 100  # messages in a page unless asked for more or fewer
+V1_PEEK_LIMIT_MAX: Final = 1000
+V1_PEEK_BYTES_MAX: Final = 4 * MIB  # a page ends with the message that goes beyond this
+V1_SETTINGS_BYTES_MAX: Final = 64 * KIB  # the body of a request that changes settings

@@ -1,0 +1,260 @@
+"""What an engine promises, case by case: the property tests look for what nobody thought of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from harness.engine import (
+    SECOND,
+    Rig,
+    bodies_of,
+    finish_all,
+    numbered,
+)
+
+from broker.engine.cursor.local import Taker
+from broker.engine.log.publish import append, outcome
+from broker.runtime import vfs
+
+
+def test_what_was_emptied_while_paused_does_not_come(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        taker = Taker(cursor, 100)
+        rig.publish(log, [b"before"])
+        assert finish_all(taker) == [b"before"]
+        log.pause()
+        rig.publish(log, numbered(10))
+        assert (log.depth, cursor.depth) == (10, 0)
+        log.empty()
+        rig.publish(log, [b"after"])
+        log.unpause()
+        rig.settle()
+        assert bodies_of(taker) == [b"after"]
+        assert (log.depth, cursor.depth, cursor.in_flight_count) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("inline", [0, 1 << 17])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_deleted_cursor_stays_away(tmp_path: Path, inline: int, again: bool) -> None:
+    """Also when its file was still on its way; and one made anew of the same name stays."""
+    with Rig(tmp_path / "a", inline_bytes=inline) as rig:
+        log = rig.log()
+        rig.publish(log, [b"x"])
+        for _ in range(3):
+            log.open_cursor("c")
+            log.delete_cursor("c")
+        if again:
+            log.open_cursor("c")
+        rig.settle()
+        rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b") as rig:
+        assert list(rig.engine.log("t").cursors) == ["c"] * again
+        assert rig.engine.problems == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_cursor_deleted_while_its_journal_is_replaced(tmp_path: Path, again: bool) -> None:
+    with Rig(tmp_path / "a", journal_bytes_min=1) as rig:
+        log = rig.log()
+        for _ in range(10):
+            cursor = log.open_cursor("c")
+            taker = Taker(cursor, 100)
+            rig.publish(log, numbered(60))
+            before = cursor.journal.snapshot_bytes
+            for seq, *_ in taker.records[1::2]:
+                taker.finish(seq)
+            rig.settle()
+            for seq, *_ in taker.records[::30]:
+                taker.finish(seq)
+            rig.loop.run()
+            assert cursor.journal.snapshot_bytes != before, "no snapshot was begun"
+            taker.leave()
+            log.delete_cursor("c")
+            if again:
+                break
+        if again:
+            cursor = log.open_cursor("c")
+            rig.publish(log, numbered(3))
+            taker = Taker(cursor, 1)
+            rig.settle()
+            assert len(finish_all(taker)) == 1
+        rig.settle()
+        rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b") as rig:
+        cursors = rig.engine.log("t").cursors
+        assert list(cursors) == ["c"] * again
+        assert not rig.engine.problems
+        if again:
+            assert (cursors["c"].depth, cursors["c"].acks.floor) == (2, 62)
+
+
+def test_a_log_deleted_and_made_anew(tmp_path: Path) -> None:
+    with Rig(tmp_path, segment_bytes=512) as rig:
+        for round_ in range(5):
+            log = rig.log()
+            taker = Taker(log.open_cursor("c"), 100)
+            bodies = numbered(30, start=100 * round_)
+            for body in bodies:
+                append(log, body)
+            if round_ % 2:
+                rig.loop.run()
+                rig.engine.delete_log("t")
+            else:
+                rig.settle()
+                assert bodies_of(taker) == bodies
+                rig.engine.delete_log("t")
+            taker.leave()
+        log = rig.log()
+        taker = Taker(log.open_cursor("c"), 100)
+        assert rig.publish(log, [b"last"]) == [1]
+        assert bodies_of(taker) == [b"last"]
+        rig.close()
+    with Rig(tmp_path) as rig:
+        taker = Taker(rig.engine.log("t").cursors["c"], 10)
+        rig.settle()
+        assert bodies_of(taker) == [b"last"]
+
+
+def test_deleting_fails_what_waits_and_lets_consumers_go(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always") as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        taker = Taker(cursor, 10)
+        rig.publish(log, [b"x"])
+        ticket = append(log, b"y")
+        rig.engine.delete_log("t")
+        rig.settle()
+        assert outcome(log, ticket) == -1
+        assert append(log, b"z") == 0
+        assert log.refusal == "exiting"
+        seq = taker.records[0][0]
+        assert (taker.finish(seq), taker.requeue(seq), taker.touch(seq)) == (1, 1, 1)
+        taker.leave()
+        with pytest.raises(OSError, match="log is deleted"):
+            log.open_cursor("d")
+
+
+def test_a_sync_that_fails_after_the_log_was_deleted(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always") as rig:
+        log = rig.log()
+        append(log, b"y")
+        rig.loop.run()
+        while not log.visible > 1:
+            rig.loop.serve(5_000)
+        vfs.fail(2, 5, times=10)
+        append(log, b"z")
+        rig.loop.run()
+        rig.engine.delete_log("t")
+        rig.settle()
+
+
+def test_the_backlog_belongs_to_the_log_without_cursors(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        log = rig.log()
+        rig.publish(log, [b"1", b"2"])
+        assert log.depth == 2
+        taker = Taker(log.open_cursor("c"), 1)
+        rig.settle()
+        assert (log.depth, bodies_of(taker)) == (0, [b"1"])
+        taker.leave()
+        log.delete_cursor("c")
+        rig.publish(log, [b"3"])
+        assert log.depth == 1
+        rig.close()
+    with Rig(tmp_path) as rig:
+        log = rig.engine.log("t")
+        assert log.depth == 1
+        taker = Taker(log.open_cursor("d"), 10)
+        rig.settle()
+        assert bodies_of(taker) == [b"3"]
+
+
+def test_a_cursor_made_just_before_a_crash_has_the_backlog(tmp_path: Path) -> None:
+    """The journal is there and the metadata is not yet."""
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        rig.publish(log, numbered(3))
+        log.empty()
+        rig.publish(log, [b"x", b"y"])
+        before = (tmp_path / "a" / "t" / "meta.json").read_bytes()
+        log.open_cursor("c")
+        rig.settle()
+        (tmp_path / "a" / "t" / "meta.json").write_bytes(before)
+        rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b") as rig:
+        log = rig.engine.log("t")
+        taker = Taker(log.cursors["c"], 10)
+        rig.settle()
+        assert (log.depth, bodies_of(taker)) == (0, [b"x", b"y"])
+
+
+def test_in_memory(tmp_path: Path) -> None:
+    with Rig(None, memory_bytes_max=20_000, memory_segment_bytes=4096) as rig:
+        log = rig.log("m", ephemeral=True)
+        unlimited = rig.log("n")
+        for one in (log, unlimited):
+            taker = Taker(one.open_cursor("c", ephemeral=True), 50)
+            results: list[int] = []
+            while 0 not in results:
+                results += rig.publish(one, [bytes(1000)] * 3)
+            assert 15 <= results.count(1) <= 24
+            assert one.refusal == "memory limit of the topic reached"
+            while taker.in_flight:
+                finish_all(taker)
+                rig.settle()
+            assert rig.publish(one, [b"x" * 6000]) == [1]
+            assert bodies_of(taker) == [b"x" * 6000]
+            assert one.last_error == 0
+            taker.leave()
+        assert "m" not in rig.engine.logs, "the last cursor of an ephemeral log takes it along"
+
+
+def test_an_ephemeral_cursor_goes_with_its_last_consumer(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        log = rig.log()
+        takers = [Taker(log.open_cursor("e", ephemeral=True), 1) for _ in range(2)]
+        takers[0].leave()
+        assert "e" in log.cursors
+        takers[1].leave()
+        rig.settle()
+        assert log.cursors == {}
+
+
+@pytest.mark.parametrize("close", [False, True])
+def test_a_restart_keeps_delays_attempts_and_pauses(tmp_path: Path, close: bool) -> None:
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        taker = Taker(cursor, 10)
+        rig.publish(log, numbered(5))
+        rig.publish(log, [b"delayed"], not_before_ns=rig.turn.wall_ns + 40 * SECOND)
+        assert [taker.finish(1), taker.requeue(2, 20), taker.requeue(3)] == [0, 0, 0]
+        rig.advance(5)
+        assert [taker.requeue(3, 30), taker.requeue(4)] == [0, 0]
+        rig.settle()
+        cursor.pause()
+        assert [r[:2] for r in taker.records[-2:]] == [(3, 2), (4, 2)]
+        rig.settle()
+        if close:
+            rig.close()
+            (tmp_path / "a").rename(tmp_path / "b")
+        else:
+            rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b", clock=(rig.loop.now_ns, 0)) as rig:
+        cursor = rig.engine.log("t").cursors["c"]
+        assert cursor.paused
+        assert (cursor.depth, cursor.deferred_count, cursor.acks.floor) == (2, 3, 2)
+        taker = Taker(cursor, 10, ack_wait=1000, ack_wait_max=1000)
+        rig.settle()
+        assert taker.records == []
+        cursor.unpause()
+        seen = {}
+        for second in range(40):
+            for seq, attempts, *_ in taker.records:
+                seen[seq] = (second, attempts)
+            taker.records = []
+            rig.advance(1)
+        assert seen == {4: (1, 3), 5: (1, 2), 2: (15, 2), 3: (30, 3), 6: (35, 1)}
