@@ -34,6 +34,8 @@ QUIET_TURNS = 3  # without a record: there are no more
 MORE = b"one more"
 
 Files = dict[str, bytes]
+STAGED = 4  # a record's flag: see engine/bulk/blocks.pxd
+
 Record = tuple[int, bytes, bytes, bytes, bytes]  # seq, subject, reply, headers, body
 
 
@@ -92,7 +94,8 @@ class Template:
             ends = (0, subject_len, subject_len + reply_len)
             headers = ends[2] + (packed & 0xFFFFFF)
             parts = [rest[ends[0] : ends[1]], rest[ends[1] : ends[2]], rest[ends[2] : headers]]
-            yield seq, parts[0] or b"t", parts[1], parts[2], rest[headers:]
+            reply = b"" if packed >> 24 & STAGED else parts[1]  # then it is no subject
+            yield seq, parts[0] or b"t", reply, parts[2], rest[headers:]
 
 
 def take_all(rig: Rig, taker: Taker) -> list[Record]:
