@@ -23,6 +23,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,6 +206,8 @@ class BuildExt(build_ext):
 
     def copy_extensions_to_source(self) -> None:
         """Replace changed modules by rename: a running process keeps the file it has mapped."""
+        for path in without_source(ROOT / PACKAGE):
+            path.unlink()
         for ext in self.extensions:
             built = Path(self.build_lib) / self.file_of(ext.name)
             target = ROOT / self.file_of(ext.name)
@@ -217,6 +220,15 @@ class BuildExt(build_ext):
     def file_of(self, name: str) -> str:
         """Path of a module's shared object below a library folder."""
         return str(self.get_ext_filename(name))  # type: ignore[no-untyped-call]
+
+
+def without_source(package: Path) -> list[Path]:
+    """Compiled modules whose .pyx has moved or gone: Python would prefer them to a .py there."""
+    return [
+        path
+        for path in sorted(package.rglob(f"*{EXTENSION_SUFFIXES[0]}"))
+        if not path.with_name(path.name.removesuffix(EXTENSION_SUFFIXES[0]) + ".pyx").exists()
+    ]
 
 
 def _same(one: Path, other: Path) -> bool:
