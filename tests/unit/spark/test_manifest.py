@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.spark import manifest as public
 from broker.spark.archive.manifest import (
     Change,
     DataFile,
@@ -236,3 +237,7 @@ def test_what_does_not_read_is_told(manifest: Manifest, tmp_path: Path) -> None:
     path.rename(manifest.folder / "v000000000002.json")
     with pytest.raises(JobError, match="version 1 of the manifest is missing"):
         manifest.load()
+
+
+def test_the_name_that_users_import() -> None:
+    assert public.files is files
