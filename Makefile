@@ -1,4 +1,4 @@
-# `make run` and `make test` are all a fresh clone needs; both are quick when nothing has changed.
+# A new clone needs only `make run` and `make test`; both are fast if nothing has changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -16,21 +16,21 @@ FUZZ_ARGS ?= --keep --seed $(shell date +%s)
 MINUTES ?= 300
 CAMPAIGN_ARGS ?=
 
-# Whatever the environment says: hundreds of servers that are started by tests would all compile the
-# broker's Python anew, which is a third of what a start costs.
+# Overrides the environment: otherwise each of the hundreds of servers that tests start would compile
+# the broker's Python again, a third of the cost of a start.
 export PYTHONDONTWRITEBYTECODE :=
 
 SOURCES := $(shell find broker -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
-# Compiled modules that have a stub.
+# Compiled modules with a stub.
 STUBBED := $(shell find broker -name '*.pyx' | while read -r f; do \
 	test -f "$${f%x}i" && echo "$${f%.pyx}" | tr / .; done)
 ASAN_TREE := build/asan/tree
 COVERAGE := build/asan/coverage.so
-ASAN_TESTS := $(wildcard tests/unit tests/property tests/wire tests/fuzz)
+ASAN_TESTS := $(wildcard tests/unit tests/behaviour tests/property tests/golden tests/raw tests/fuzz)
 FAST := not slow and not browser
 
-# The original servers and their tools, pinned by tests/originals/*/go.mod. nats-server is there
-# twice: tests compare with the version whose behaviour is matched, benchmarks with the newest.
+# The original servers and their tools, pinned by tests/originals/*/go.mod. There are two versions of
+# nats-server: tests compare with the one whose behaviour is matched, benchmarks with the newest.
 ORIGINALS := .originals
 GO ?= $(shell go version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' && echo go || \
 	echo $(CURDIR)/$(BIN)/go)
@@ -39,10 +39,10 @@ GO ?= $(shell go version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' && ec
 .PHONY: help run test bare originals spark lint types build debug proto asan-tree asan fuzz fuzz-targets \
 	campaign powercut bench clean
 
-help:  ## this list
+help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# The virtual environment: made once, and again when the dependencies change.
+# The virtual environment: created once, and again when the dependencies change.
 $(VENV)/.installed: pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
@@ -50,18 +50,17 @@ $(VENV)/.installed: pyproject.toml
 	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-build-isolation --editable .
 	touch $@
 
-# The compiled core: rebuilt when one of its sources is newer; Cython finds out which modules.
+# The compiled modules: rebuilt if a source is newer; Cython finds the modules that changed.
 $(VENV)/.built: $(VENV)/.installed broker/_build.py $(SOURCES)
 	TWINWIRE_BUILD=release $(PY) -m broker._build
 	touch $@
 
-run: $(VENV)/.built  ## start the broker: ./data, loopback, ports 4222 8222 4150 4151
+run: $(VENV)/.built  ## start the broker: ./data, loopback, ports 4222 8222 4150 4151 4171
 	$(BIN)/twinwire serve
 
-# Files of tests are shared out among processes, in their order: the long ones come first.
-# With all tests goes a short run of the fuzzer, which compiles everything once more, for it.
-# The build that is fuzzed is made meanwhile: most tests wait for something.
-test: $(VENV)/.built  ## the test suite without slow and browser ones; Spark's after `make spark`
+# Test files are distributed among processes in order: the long ones come first. A run of all tests
+# ends with a short run of the fuzzer. Its own build is compiled meanwhile, because most tests wait.
+test: $(VENV)/.built  ## run the tests, except slow and browser ones; Spark's need `make spark`
 	mkdir -p build
 	$(if $(filter tests,$(TESTS)),nice -n 19 $(MAKE) --no-print-directory asan-tree \
 	    >build/asan.log 2>&1 & )$(PY) -m pytest -q -m '$(FAST)' \
@@ -70,7 +69,7 @@ test: $(VENV)/.built  ## the test suite without slow and browser ones; Spark's a
 	$(if $(filter tests,$(TESTS)),$(MAKE) --no-print-directory fuzz-targets \
 	    FUZZ_SECONDS=$(FUZZ_SECONDS_IN_TEST) FUZZ_ARGS=)
 
-spark: $(VENV)/.installed  ## install PySpark (half a gigabyte) for the pipeline; Java 17 is up to you
+spark: $(VENV)/.installed  ## install PySpark (half a gigabyte) for the pipeline; install Java 17 yourself
 	$(PY) -m pip install --quiet --group spark
 
 originals: $(patsubst tests/originals/%/go.mod,$(ORIGINALS)/%.made, \
@@ -84,18 +83,18 @@ $(ORIGINALS)/%.made: tests/originals/%/go.mod tests/originals/%/go.sum | $(VENV)
 	    $(GO) install -trimpath -buildvcs=false -ldflags '-s -w' tool
 	touch $@
 
-# What a machine with nothing but Python, a C compiler and make shows: see tests/bare.py.
-bare: $(VENV)/.built  ## the test suite without Go, Node, Java and the original servers
+# The tests as on a machine with only Python, a C compiler and make: see tests/bare.py.
+bare: $(VENV)/.built  ## run the tests without Go, Node, Java and the original servers
 	$(PY) tests/bare.py $(MAKE) --no-print-directory test TEST_JOBS=$(TEST_JOBS) \
 	    FUZZ_SECONDS_IN_TEST=$(FUZZ_SECONDS_IN_TEST)
 
-lint: $(VENV)/.installed  ## ruff, cython-lint, codespell
+lint: $(VENV)/.installed  ## run ruff, cython-lint, codespell
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint broker
 	$(BIN)/codespell
 
-types: $(VENV)/.built  ## mypy, and the stubs of compiled modules against the modules
+types: $(VENV)/.built  ## run mypy, and compare the stubs of compiled modules with the modules
 	$(BIN)/mypy
 	$(if $(STUBBED),$(PY) -m mypy.stubtest --mypy-config-file pyproject.toml --ignore-missing-stub $(STUBBED))
 
@@ -103,60 +102,60 @@ build: $(VENV)/.installed  ## compile in place
 	TWINWIRE_BUILD=release $(PY) -m broker._build
 	touch $(VENV)/.built
 
-debug: $(VENV)/.installed  ## compile in place with asserts and without optimiser
+debug: $(VENV)/.installed  ## compile in place with asserts and without optimization
 	TWINWIRE_BUILD=debug $(PY) -m broker._build
 	rm -f $(VENV)/.built
 
-# Checked in, so that nobody who installs needs the compiler; a test says when it is out of date.
-proto: $(VENV)/.installed  ## make stan_pb2.py and .pyi from stan.proto
+# Checked in, so that an installation does not need the compiler; a test fails if it is out of date.
+proto: $(VENV)/.installed  ## generate stan_pb2.py and .pyi from stan.proto
 	$(PY) -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
 	    broker/protocols/stan/stan.proto
 
-# A second tree, so that the modules in place stay what they are. Its objects survive in build/.
+# A second tree, so that the modules in place are not affected. Its objects are kept in build/.
 asan-tree: $(VENV)/.installed $(COVERAGE)
 	mkdir -p $(ASAN_TREE)
-	rm -rf $(addprefix $(ASAN_TREE)/,broker tests conf benchmarks)
+	rm -rf $(addprefix $(ASAN_TREE)/,broker tests tools conf benchmarks docs)
 	tar -c --exclude='*.so' --exclude=__pycache__ \
-	    $(wildcard broker tests conf benchmarks docs pyproject.toml README.md LICENSE Makefile) \
+	    $(wildcard broker tests tools conf benchmarks docs pyproject.toml README.md LICENSE Makefile) \
 	    | tar -x -C $(ASAN_TREE)
 	cd $(ASAN_TREE) && TWINWIRE_BUILD=asan $(CURDIR)/$(PY) -m broker._build
 
-# The modules of that tree call into it at each block.
+# The modules of that tree call it at each block.
 $(COVERAGE): tests/fuzz/coverage.c
 	mkdir -p $(@D)
 	gcc -O2 -Wall -Wextra -shared -fPIC -ftls-model=initial-exec $< -o $@
 
-# CPython keeps some memory until exit and aiohttp's modules are not built for it: leaks are not
-# reported (the fuzzer looks for them itself), everything else ends the test run.
+# CPython keeps some memory until exit and aiohttp's modules are built without the sanitizer: leaks
+# are not reported (the fuzzer checks for them itself), everything else ends the test run.
 ASAN_ENV = PYTHONMALLOC=malloc UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:disable_coredump=1 \
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) \
 	    $(CURDIR)/$(COVERAGE)"
 
-asan: asan-tree  ## unit, property, wire and fuzz tests on a build with the address sanitizer
+asan: asan-tree  ## run unit, property, golden, raw and fuzz tests with the address sanitizer
 	cd $(ASAN_TREE) && $(ASAN_ENV) $(CURDIR)/$(PY) -m pytest -q -m '$(FAST)' -o timeout=300 \
 	    $(PYTEST_ARGS) $(ASAN_TESTS)
 
-fuzz: fuzz-targets  ## fuzz parsers and recovery for FUZZ_SECONDS (default 600); fresh property tests
+fuzz: fuzz-targets  ## fuzz parsers and recovery for FUZZ_SECONDS (default 600), then new property tests
 	HYPOTHESIS=fresh $(PY) -m pytest -q -n $(TEST_JOBS) $(PYTEST_ARGS) tests/property
 
-# What the sanitizer's build is given; `make test` gives it the same each time.
+# On the sanitizer's build; `make test` uses the same inputs each time.
 fuzz-targets: asan-tree
 	cd $(ASAN_TREE) && $(ASAN_ENV) $(CURDIR)/$(PY) tests/fuzz --seconds $(FUZZ_SECONDS) \
 	    --out $(CURDIR)/build/fuzz $(FUZZ_ARGS)
 
-campaign: $(VENV)/.built  ## hours of faults: MINUTES=300 SEED=n PARTS=kill,bytes,... (docs/reliability.md)
+campaign: $(VENV)/.built  ## run hours of faults: MINUTES=300 SEED=n PARTS=kill,bytes,... (docs/operate/reliability.md)
 	$(PY) tests/campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
 	    $(if $(PARTS),--parts $(PARTS)) $(if $(ERA),--era $(ERA)) $(CAMPAIGN_ARGS)
 
-powercut: $(VENV)/.built  ## STATES (default 100000) of disks after power cuts, by SEED; or REPLAY one
+powercut: $(VENV)/.built  ## check STATES (default 100000) of disks after power cuts, by SEED; or REPLAY one
 	$(PY) tests/powercut $(if $(REPLAY),--replay $(REPLAY), \
 	    --states $(STATES) $(if $(SEED),--seed $(SEED)))
 
 bench: $(VENV)/.built originals  ## compare with the original servers
 	$(PY) benchmarks/compare.py
 
-clean:  ## remove everything that was made, the data folder excepted
+clean:  ## remove everything that make created, except the data folder
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV) \
 	    $(ORIGINALS)
 	find broker -name '*.so' -delete

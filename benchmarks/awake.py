@@ -1,8 +1,8 @@
-"""Keeps the cores from halting while latency is measured.
+"""Keep the cores from halting while latency is measured.
 
-A halted core of a virtual machine takes tens of microseconds to come back, several times per
-request: more than any server takes, and gone as soon as something else runs. Spinners of the
-SCHED_IDLE class give way to everything else at once, so they only take that lottery out.
+A halted core of a virtual machine takes tens of microseconds to wake up, several times per request:
+longer than any server takes, and at random. Spinners of the SCHED_IDLE class yield to everything
+else at once, so they remove this noise and change nothing else.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python benchmarks/bulk_decode.py [--records 200000] [--size 256] [--write]
 
-Nothing is sent: frames of 4 MiB as the bulk door makes them are decoded one after another, so that
+No network: frames of 4 MiB in the format of the bulk API are decoded one after another, so that
 they come from memory and not from the processor's caches. Each line is the median of --rounds.
 The PyArrow line is the shortest way without compiled code of our own: fixed headers by NumPy,
-bodies as views of the frame, copied by a cast; it checks no sums. Time is the processor's.
+bodies as views of the frame, copied by a cast; it verifies no checksums. Times are CPU times.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import report
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from harness.frames import frame, header_block, record  # noqa: E402
+from support.clients.frames import frame, header_block, record  # noqa: E402
 
-from broker.client.bulk import defaults  # noqa: E402
+from broker.client.bulk import limits  # noqa: E402
 from broker.client.bulk.arrow import DEFAULT_COLUMNS, SCHEMA, to_batches  # noqa: E402
 from broker.client.bulk.encode import blocks  # noqa: E402
 
@@ -37,9 +37,9 @@ GOAL = 2.0
 
 
 def make_frames(records: int, body: bytes, headers: bytes) -> list[bytes]:
-    """As the door would send them."""
+    """Frames as the bulk API sends them."""
     size = 48 + len(body) + len(headers)
-    per_frame = max(1, defaults.FETCH_BYTES // size)
+    per_frame = max(1, limits.FETCH_BYTES // size)
     made = []
     for first in range(1, records + 1, per_frame):
         seqs = range(first, min(first + per_frame, records + 1))
@@ -49,7 +49,7 @@ def make_frames(records: int, body: bytes, headers: bytes) -> list[bytes]:
 
 
 def decode(frames: list[bytes], columns: Any) -> int:
-    """Rows of all frames."""
+    """Decode all frames; the number of rows."""
     rows = 0
     for data in frames:
         for batch in to_batches(data, columns, topic="orders", key_header="Key"):
@@ -58,7 +58,7 @@ def decode(frames: list[bytes], columns: Any) -> int:
 
 
 def decode_by_pyarrow(frames: list[bytes]) -> int:
-    """Bodies and sequence numbers without any code of ours; NumPy is needed for it."""
+    """Bodies and sequence numbers with NumPy and PyArrow only."""
     import numpy as np
 
     rows = 0
@@ -82,7 +82,7 @@ def decode_by_pyarrow(frames: list[bytes]) -> int:
 
 
 def encode(batches: list[pa.RecordBatch], **more: Any) -> int:
-    """Rows of all batches."""
+    """Encode all batches; the number of rows."""
     for batch in batches:
         for _topic, _block in blocks(batch, key_header="Key", **more):
             pass
@@ -90,7 +90,7 @@ def encode(batches: list[pa.RecordBatch], **more: Any) -> int:
 
 
 def rates(work: Callable[[], int], rounds: int) -> list[float]:
-    """Million rows a second of processor's time, of each round."""
+    """Million rows per second of CPU time, for each round."""
     found = []
     for _ in range(rounds + 1):
         began = time.process_time()

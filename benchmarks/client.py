@@ -1,7 +1,7 @@
-"""Our NSQ client against pynsq on the same server: messages a second from Writer to Reader.
+"""Twinwire's NSQ client against pynsq on the same server: messages per second, Writer to Reader.
 
-Each client publishes single messages, WINDOW of them unanswered at a time, and another one of the
-same kind reads and finishes them, in one process as a program of either would be. Rounds alternate
+Each client publishes single messages, with at most WINDOW of them unanswered, and another one of
+the same library reads and finishes them in the same process. Rounds alternate between the libraries
 and the ratio is taken within a round.
 """
 

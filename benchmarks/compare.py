@@ -1,9 +1,8 @@
-"""Runs ours and the originals in turn with the same generator; prints the ratios.
+"""Compare Twinwire with the original servers under the same load; print the ratios.
 
-Every measured run has a server started for it alone, on a free loopback port with an empty
-data folder, so nothing of an earlier run is left and no second server takes part of the
-machine. Rounds alternate which of the two goes first. A ratio is taken within a round; the
-table shows the median of them.
+Every measured run starts its own server, on a free loopback port with an empty data folder, so
+nothing of an earlier run is left and no second server uses the machine. Rounds alternate which of
+the two goes first. A ratio is taken within a round; the table shows the median of them.
 """
 
 from __future__ import annotations
@@ -92,14 +91,14 @@ ROWS = [
 
 @dataclass(frozen=True)
 class Sample:
-    """What one run gave: a value per metric, and the generator's share of one core."""
+    """Result of one run: a value per metric, and the generator's share of one core."""
 
     values: dict[str, float]
     generator_busy: float
 
 
 def as_before(row: Row) -> Row:
-    """The goals for a build beside an earlier one."""
+    """Goals for a build compared with an earlier one."""
     goals = {
         name: (AS_BEFORE if more_is_better else 1 / AS_BEFORE, more_is_better)
         for name, (_, more_is_better) in row.goals.items()
@@ -116,7 +115,7 @@ def drive(plan: Plan) -> Result:
 
 
 def sample(row: Row, command: str, seconds: float, root: str | None) -> Sample:
-    """One run on a server of its own."""
+    """One run on a new server."""
     quiet = isinstance(row.plan, NatsRequestPlan)
     with servers.running(command, (row.door,), root) as server, cores_awake(quiet):
         plan = replace(row.plan, address=server.nsq if row.door == "nsq" else server.nats)
@@ -129,7 +128,7 @@ def sample(row: Row, command: str, seconds: float, root: str | None) -> Sample:
 
 
 def measure(row: Row, other: str, options: argparse.Namespace) -> tuple[list[Sample], list[Sample]]:
-    """Samples of ours and of the other one, pairwise by round."""
+    """Samples of both sides, pairwise by round."""
     ours_found: list[Sample] = []
     theirs_found: list[Sample] = []
     rounds: int = options.rounds

@@ -1,9 +1,9 @@
-"""What the log of delivery events costs: PUB to FIN without it, with it, and with any other build.
+"""Cost of delivery events: PUB to FIN without them, with them, and with another build.
 
     python benchmarks/delivery_events.py [--rounds 5] [--before "PYTHON -m broker ..."]
 
-CPU time of the broker per message is what is compared; rounds alternate, ratios are taken within a
-round. `--before` is the command of another build, as in compare.py: what the switch costs when off.
+The broker's CPU time per message is compared; rounds alternate, ratios are taken within a round.
+`--before` is the command of another build, as in compare.py: it shows the cost when switched off.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ DISK_BYTES_PER_SECOND = 4_000_000_000
 
 @dataclass(frozen=True)
 class Round:
-    """Percentiles idle and while writing, and what was written."""
+    """Percentiles idle and while writing, and the bytes written."""
 
     idle_us: dict[str, float]
     busy_us: dict[str, float]
@@ -60,7 +60,7 @@ class Round:
 
 
 def write(address: tuple[str, int], seconds: float, told: Connection) -> None:
-    """The writer's process: says when it is under way, then how fast it was."""
+    """The writer's process: reports when it has started, then its speed."""
     said = False
 
     def progress(published: int, _received: int) -> None:
@@ -91,7 +91,7 @@ def request(address: tuple[str, int], seconds: float) -> Result:
 
 
 def heard(told: Connection) -> str | float:
-    """The writer's next word."""
+    """The writer's next report."""
     if not told.poll(WRITER_SECONDS):
         raise LoadError("the writer is silent")
     word: str | float = told.recv()

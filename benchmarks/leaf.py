@@ -1,9 +1,8 @@
-"""A leaf link between two of ours against one between two nats-servers, in turn.
+"""A leaf connection between two Twinwires against one between two nats-servers, in turn.
 
     python benchmarks/leaf.py [--rounds 3] [--seconds 2] [--rows TEXT] [--write]
 
-Publishers are on one server, subscribers on the other. The originals' links are plain, as ours
-are: compression is off.
+Publishers are on one server, subscribers on the other. Compression is off on both sides.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ ROWS = [
 
 @contextmanager
 def node(command: list[str], config: str) -> Iterator[tuple[str, int]]:
-    """A server with this configuration: where its clients go."""
+    """Start a server with this configuration; the address for its clients."""
     with tempfile.TemporaryDirectory(prefix="twinwire-bench-") as folder:
         port = servers.free_port()
         path, log_path = Path(folder) / "conf", Path(folder) / "log"
@@ -120,13 +119,13 @@ def pair(command: list[str]) -> Iterator[tuple[tuple[str, int], tuple[str, int]]
 
 
 class Probe:
-    """Finds out whether what is wanted on one server is known on the other."""
+    """Checks whether a subscription on one server is known on the other."""
 
     def __init__(self, near: tuple[str, int], far: tuple[str, int]) -> None:
         self.near, self.far = near, far
 
     def wait(self) -> None:
-        """Interest travels in order: when this subject is known, those before it are."""
+        """Subscriptions are announced in order: if this subject is known, earlier ones are."""
         subject = f"probe{time.monotonic_ns()}"
         with _client(self.far) as far, _client(self.near) as near:
             far.sendall(f"SUB {subject} 1\r\nPING\r\n".encode())
@@ -160,7 +159,7 @@ def _until(sock: socket.socket, mark: bytes) -> bytes:
 
 
 def sample(row: Row, command: list[str], seconds: float) -> float:
-    """One run on servers of its own."""
+    """One run on new servers."""
     request = isinstance(row.plan, NatsRequestPlan)
     with pair(command) as (hub, leaf), cores_awake(request):
         near, far = (leaf, hub) if row.up else (hub, leaf)

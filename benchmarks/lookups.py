@@ -1,9 +1,9 @@
-"""Lookups per second of nsqlookupd, ours and the original in turn, under the same load.
+"""Lookups per second of nsqlookupd, Twinwire's and the original in turn, under the same load.
 
     python benchmarks/lookups.py [--nodes 200] [--topics 2000] [--seconds 4]
 
 Each node registers every topic, so an answer names all nodes. Consumers ask for random topics on
-keep-alive connections, the next question when the answer is complete.
+keep-alive connections, the next request when the answer is complete.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ async def answer_size(address: Address) -> tuple[int, int]:
 
 
 def busy_seconds(pid: int) -> float:
-    """Processor time that a process has used."""
+    """CPU time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def measure(server: Running, nodes: int, topics: int, seconds: float) -> float:
-    """Answers per second of the server's processor time: what one core can do."""
+    """Answers per second of the server's CPU time: the capacity of one core."""
     started = time.perf_counter()
     async with asyncio.timeout(REGISTER_S):
         writers = await asyncio.gather(
@@ -154,7 +154,7 @@ async def measure(server: Running, nodes: int, topics: int, seconds: float) -> f
 
 
 def start_ours(folder: Path) -> Running:
-    """Our broker with the section switched on."""
+    """A broker with [nsqlookupd] enabled."""
     config, ports = folder / "twinwire.toml", folder / "ports.json"
     config.write_text(
         '[log]\nlevel = "error"\n[nsqlookupd]\nenabled = true\n'

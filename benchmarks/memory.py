@@ -1,7 +1,7 @@
 """Resident memory: idle connections, a million subscriptions, a backlog of ten million messages.
 
 Memory is read from /proc: VmRSS now and VmHWM, its peak. Each measurement has a server of its
-own. The goals are ours alone; the originals stand beside them for comparison.
+own. The goals apply to Twinwire only; the originals are listed for comparison.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ HEAD = ["what", "server", "start MB", "now MB", "peak MB", "B each", "goal", "",
 
 
 def idle(command: str, name: str, door: str, options: Options) -> Found:
-    """Connections that have shaken hands and are silent."""
+    """Idle connections after their handshake."""
     held: list[socket.socket] = []
     with servers.running(command, (door,), options.root) as run:
         before = run.memory_bytes()
@@ -94,7 +94,7 @@ def idle(command: str, name: str, door: str, options: Options) -> Found:
 
 
 def subscriptions(command: str, name: str, options: Options) -> Found:
-    """A subscription per subject, then a sample of them is published to."""
+    """One subscription per subject, then publishes to a sample of them."""
     second = range(SECOND_TOKENS)
     every = [b"s%d.t%d" % (i, j) for i in range(options.first_tokens) for j in second]
     share = -(-len(every) // SUBSCRIBERS)
@@ -151,7 +151,7 @@ def read_until_pong(sock: socket.socket) -> list[bytes]:
 
 
 def backlog(command: str, name: str, options: Options) -> Found:
-    """Published by MPUB, consumed by nobody."""
+    """Messages published by MPUB without a consumer."""
     with servers.running(command, ("nsq",), options.root) as run:
         before = run.memory_bytes()
         plan = NsqFlowPlan(
@@ -182,7 +182,7 @@ class Options:
 
 
 def raise_file_limit(wanted: int) -> int:
-    """Servers started from here inherit it; returns how many connections that allows."""
+    """For servers started from here, which inherit it; the number of connections it allows."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = wanted + SPARE_FILES
     if hard != resource.RLIM_INFINITY and hard < limit:

@@ -1,9 +1,9 @@
-"""What accounts and permissions cost: the NATS rows on a server with them and on one without.
+"""Cost of accounts and permissions: the NATS rows on a server with them and on one without.
 
     python benchmarks/nats_guarded.py [--rounds 3] [--seconds 1] [--write]
 
-Who says nothing logs in as a user of an account (no_auth_user), so the generator is the same. Its
-permissions have an allow and a deny list in each direction, and all that is sent is looked up.
+The generator sends no credentials and becomes a user of an account (no_auth_user). The user's
+permissions have an allow and a deny list in each direction, and every subject is checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pause that clients see while a configuration with 1,000 users is read again.
+"""The delay that clients see while a configuration with 1,000 users is reloaded.
 
     python benchmarks/nats_reload.py [--clients 10000] [--users 1000] [--reloads 5] [--write]
 
@@ -30,7 +30,7 @@ SPARE_FILES = 200
 
 
 def config(users: int, version: int) -> str:
-    """So many users, every second one with other permissions than in the last version."""
+    """This many users, every second one with other permissions than in the last version."""
     lines = [
         f"{{user: u{i}, password: p{i}, permissions: {{"
         f" publish: [a.{i}.>, v.{version if i % 2 else 0}], subscribe: [a.{i}.>, _INBOX.>] }} }}"
@@ -40,7 +40,7 @@ def config(users: int, version: int) -> str:
 
 
 def client(port: int, user: int) -> socket.socket:
-    """One that has logged in."""
+    """A client that has logged in."""
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     options = {"user": f"u{user}", "pass": f"p{user}", "verbose": False}
@@ -61,7 +61,7 @@ def read_to(sock: socket.socket, end: bytes) -> bytes:
 
 
 class Probe(threading.Thread):
-    """Round trips, and the longest since it was last asked."""
+    """Round trips, and the longest since the last query."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(daemon=True)
@@ -93,7 +93,7 @@ def reload(child: subprocess.Popen[bytes], log: Path, count: int) -> None:
 
 
 def measure(command: str, options: argparse.Namespace) -> tuple[float, float]:
-    """The longest round trip in ms: quiet, and while the file is read again."""
+    """The longest round trip in ms: idle, and during reloads."""
     with tempfile.TemporaryDirectory(prefix="twinwire-bench-") as name:
         folder = Path(name)
         file, log = folder / "nats.conf", folder / "log"

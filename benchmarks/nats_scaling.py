@@ -1,9 +1,9 @@
-"""What a client makes the server work, by how much of it there is.
+"""CPU time that one client costs the server, by the amount of its load.
 
     python benchmarks/nats_scaling.py [--count 20000] [--write]
 
-Each row sends a load of n and one of 2n to a fresh server and compares the CPU time that they cost.
-Twice as much should cost about twice as much: where the ratio is 4, one client can stop everybody.
+Each row sends a load of n and one of 2n to a new server and compares the CPU times. Twice the load
+should cost about twice the time: with a ratio of 4, one client could stop the server for all.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ def groups(count: int) -> bytes:
 
 
 def matched_groups(count: int) -> bytes:
-    """Queue groups of several subjects that one message matches, while another wildcard changes."""
+    """Queue groups of several subjects that a message matches, while another wildcard changes."""
     subs = b"".join(b"SUB %b g%d %d\r\n" % ((b"foo", b"*")[i % 2], i, i) for i in range(count))
     return subs + 10 * b"SUB other.* x\r\nPUB foo 0\r\n\r\nUNSUB x\r\nPUB foo 0\r\n\r\n"
 
 
 def one_group(count: int) -> bytes:
-    """Members of one group, who leave again."""
+    """Members of one group that leave again."""
     subs = b"".join(b"SUB foo g %d\r\n" % i for i in range(count))
     return subs + b"".join(b"UNSUB %d\r\n" % i for i in range(count))
 
 
 def sids(count: int) -> bytes:
-    """Subscriptions with names alike."""
+    """Subscriptions with similar sids."""
     return b"".join(b"SUB a.b %b\r\n" % alike(i) for i in range(count))
 
 
 def subjects(count: int) -> bytes:
-    """Subjects alike."""
+    """Similar subjects."""
     return b"".join(b"SUB %b %d\r\n" % (alike(i), i) for i in range(count))
 
 
 def ended(count: int) -> bytes:
-    """Subscriptions that end by themselves, after a message."""
+    """Subscriptions that end after one message."""
     subs = b"".join(b"SUB foo %d\r\nUNSUB %d 1\r\n" % (i, i) for i in range(count))
     return subs + b"PUB foo 0\r\n\r\n"
 
 
 def varied(count: int) -> bytes:
-    """Messages to different subjects, few of which anybody wants."""
+    """Messages to different subjects, few of them with a subscriber."""
     dice = random.Random(1)
     names = ("".join(dice.choices(LETTERS, k=12)).encode() for _ in range(count))
     return b"SUB a.> 1\r\n" + b"".join(b"PUB %b 0\r\n\r\n" % name for name in names)
@@ -91,7 +91,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def cost(load: bytes) -> float:
-    """CPU seconds of the server until it has done all of it."""
+    """CPU seconds of the server for the whole load."""
     with (
         servers.running(servers.OURS, ("nats",)) as server,
         socket.create_connection(server.nats) as sock,

@@ -1,10 +1,10 @@
-"""NATS over TLS: 1:1 of 256 B, and the memory of 10,000 connections, ours and nats-server in turn.
+"""NATS over TLS, Twinwire and nats-server in turn: 1:1 of 256 B, memory of 10,000 connections.
 
     python benchmarks/nats_tls.py [--msgs 1000000] [--size 256] [--rounds 3] [--only flow|memory]
 
-What is measured is the server: everything to be published is encrypted before the clock starts,
-and what arrives is counted by the headers of its TLS records and decrypted after the clock stops,
-when each message is looked at. Both servers choose from the same ciphers.
+Only the server is measured: messages are encrypted before the clock starts; received TLS records
+are counted by their headers, and decrypted and checked after the clock has stopped.
+Both servers choose from the same ciphers.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Peer:
 
 
 class Arrived:
-    """Encrypted bytes, and how many plain ones their records hold by the headers alone."""
+    """Encrypted bytes, and the number of plain ones by the headers of their records."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -137,7 +137,7 @@ def flow(command: str, context: ssl.SSLContext, msgs: int, size: int) -> float:
 
 
 def check(reader: Peer, parts: list[bytes], msg: bytes, count: int) -> None:
-    """All of it is as it should be; a PING in between is the server's right."""
+    """Check every message; the server may send PINGs in between."""
     plain = bytearray()
     for part in parts:
         reader.incoming.write(part)
@@ -160,7 +160,7 @@ def pass_through(
     plain_each: int,
     arrived: Arrived,
 ) -> float:
-    """Send all blocks, at most AHEAD_BYTES before what came back; seconds until all did."""
+    """Send all blocks, at most AHEAD_BYTES ahead of the received ones; seconds until the last."""
     reader.setblocking(False)
     writer.setblocking(False)
     room = memoryview(bytearray(READ_BYTES))
@@ -200,7 +200,7 @@ def memory(command: str, context: ssl.SSLContext, count: int) -> tuple[int, int]
 
 
 def raise_file_limit(wanted: int) -> None:
-    """Servers started from here inherit it."""
+    """For servers started from here, which inherit it."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = wanted + SPARE_FILES
     if hard != resource.RLIM_INFINITY and hard < limit:

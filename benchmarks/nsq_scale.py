@@ -1,9 +1,9 @@
 """NSQ at scale: thousands of idle topics, and a thousand consumers on one channel.
 
-Idle: 5,000 topics with two channels each are created over HTTP, then nobody says anything; the
-processor time of the next seconds and the resident memory are read from /proc. Fair: a thousand
-consumers with the same RDY share one channel while a backlog is published; each counts what it
-was given.
+Idle: 5,000 topics with two channels each are created over HTTP, then no client sends anything; the
+CPU time of the next seconds and the resident memory are read from /proc. Fair: a thousand
+consumers with the same RDY share one channel while a backlog is published; each counts its
+messages.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ HEAD = ["what", "server", "reached", "goal", ""]
 
 @dataclass
 class Consumer:
-    """One of many: what it has not parsed yet, and how much it was given."""
+    """One of many consumers: its unparsed bytes and its number of messages."""
 
     sock: socket.socket
     held: bytes
     given: int = 0
 
     def take(self) -> int:
-        """Read what is there and finish every message of it."""
+        """Read the available bytes and finish every message in them."""
         data = self.sock.recv(READ_BYTES)
         if not data:
             raise LoadError("the server closed a consumer")
@@ -83,7 +83,7 @@ class Consumer:
 
 
 def create(port: int, topics: int) -> None:
-    """Topics and channels over one kept connection."""
+    """Create topics and channels over one HTTP connection."""
     door = http.client.HTTPConnection("127.0.0.1", port, timeout=SILENT_SECONDS)
     for number in range(topics):
         topic = f"topic-{number:05d}"

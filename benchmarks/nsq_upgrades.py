@@ -1,9 +1,9 @@
-"""TLS, snappy and deflate of NSQ: PUB to FIN through ours and through nsqd, in turn.
+"""TLS, snappy and deflate of NSQ: PUB to FIN through Twinwire and through nsqd, in turn.
 
     python benchmarks/nsq_upgrades.py [--msgs 300000] [--size 200] [--rounds 3]
 
-One process publishes, another consumes; both do their work per block, not per message, so that the
-server is what is measured as far as two cores allow. Blocks to publish are encoded before.
+One process publishes, another consumes; both work per block, not per message, so that the server
+is the bottleneck as far as two cores allow. Blocks are encoded before the measurement.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Wire:
             self.frame()
 
     def encode(self, data: bytes) -> bytes:
-        """Bytes that may be sent any number of times."""
+        """Encode bytes that can be sent repeatedly."""
         if "snappy" in self.kind:
             return snappy.StreamCompressor().compress(data).removeprefix(STREAM)
         if "deflate" in self.kind:

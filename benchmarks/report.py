@@ -1,4 +1,4 @@
-"""The machine, the versions, and benchmarks/RESULTS.md, of which each script owns one section."""
+"""Machine, versions, and benchmarks/RESULTS.md, in which each script owns one section."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TITLE = "# Results\n\nWritten by the scripts of this folder; see README.md for w
 
 
 def cpu_model() -> str:
-    """As the kernel names it."""
+    """The name of the CPU, from the kernel."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
@@ -38,7 +38,7 @@ def about(*originals: str) -> str:
 
 
 def about_us() -> str:
-    """Date, machine and our own version."""
+    """Date, machine and the version of Twinwire."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     now = datetime.datetime.now(datetime.UTC)
     commit = _first_line("git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty")
@@ -76,7 +76,7 @@ def verdict(value: float, goal: float, *, least: bool = True) -> str:
 
 
 def tell(name: str, method: str, head: list[str], rows: list[list[str]], *, write: bool) -> None:
-    """Print a table of our own alone and, if wanted, put it into the section of that name."""
+    """Print a table about Twinwire alone; with `write` also put it into its section."""
     title = f"## {name[0].upper()}{name[1:]}"
     whole = "\n\n".join([title, about_us(), method, table(head, rows)])
     print(whole)
@@ -85,7 +85,7 @@ def tell(name: str, method: str, head: list[str], rows: list[list[str]], *, writ
 
 
 def write_section(name: str, text: str) -> None:
-    """Puts the text in place of the section's former one."""
+    """Replace the text of the section."""
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     whole = RESULTS.read_text() if RESULTS.exists() else TITLE
     section = f"{begin}\n{text.strip()}\n{end}"

@@ -1,4 +1,4 @@
-"""Starts the servers that are compared, each in a folder of its own, and ends what it started."""
+"""Start the compared servers, each in its own folder, and stop them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _family(root: int) -> list[int]:
 
 
 def found(command: str) -> bool:
-    """Whether the program of a command is there."""
+    """Whether the program of a command is installed."""
     return shutil.which(command.format_map(_Blank()).split()[0]) is not None
 
 
@@ -92,7 +92,7 @@ class _Blank(dict[str, str]):
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on now."""
+    """A free loopback port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]

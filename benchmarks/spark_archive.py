@@ -1,16 +1,16 @@
-"""The archive job on local Spark: how fast, at whose cost, and whether the cost is linear.
+"""The archive job on local Spark: its speed, its cost, and whether the cost is linear.
 
     python benchmarks/spark_archive.py [--records 2000000] [--rounds 3] [--live] [--scale 1,4,16]
         [--write]
 
-One broker, four topics; all is read through its bulk door, on this machine. Beside the archive one
-process converts the same records, in two ways: with PyArrow's writer as it is (zstd, else its
-defaults), and with the archive's own writer, which is what two cores can make faster at best.
+One broker, four topics, read through its bulk API on this machine. For comparison one process
+converts the same records in two ways: with PyArrow's writer (zstd, otherwise its defaults), and
+with the archive's own writer, which two cores can at best make twice as fast.
 Rounds alternate and ratios are taken within a round, with the JVM warm. --live measures NATS
-requests and an NSQ topic at a steady rate without and with an archive running; --scale archives so
-many million records, each of them in a new broker, and tells time, CPU and memory. Spark and the
-conversions run at nice 19, as on a machine where a broker is at work; the load runs at real-time
-priority if it may, for it is the broker that is measured and not who asks it.
+requests and an NSQ topic at a steady rate without and with an archive running; --scale archives
+this many million records, each in a new broker, and reports time, CPU and memory. Spark and the
+conversions run at nice 19, as on a machine with a working broker; the load runs at real-time
+priority if permitted, so that the broker is the bottleneck.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import report
-from bulk_door import fill, processor_seconds, start
+from bulk_api import fill, processor_seconds, start
 
 from broker.bench.scenarios import NatsRequestPlan, NsqFlowPlan, run_nats_request, run_nsq_flow
 from broker.client.bulk.connection import Connection as Door
 from broker.client.bulk.reading import iter_arrow
-from broker.spark.archive.manifest import Manifest, Range
+from broker.spark.archive.manifest import Manifest
 from broker.spark.archive.write import COLUMNS, HourFiles
-from broker.spark.jobs.archive import Archiving, build
+from broker.spark.jobs.archive import ArchiveOptions, build
 from broker.spark.jobs.command import Job, session
 from broker.spark.jobs.limits import ROW_GROUP_BYTES, ROW_GROUP_ROWS
+from broker.spark.offsets import OffsetRange
 
 TOPICS = ("bench0", "bench1", "bench2", "bench3")
 LOAD_SECONDS = 5.0
@@ -57,7 +58,7 @@ def rss_mib(pid: int) -> float:
 
 
 def load(told: Connection) -> None:
-    """A process of its own that loads the broker when it is told to: NATS, then NSQ."""
+    """A process that loads the broker on request: NATS, then NSQ."""
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     while (ports := told.recv()) is not None:
@@ -73,7 +74,7 @@ def load(told: Connection) -> None:
 
 @contextmanager
 def broker(folder: Path, records: int, size: int) -> Iterator[tuple[int, dict[str, str]]]:
-    """With that many records in its topics."""
+    """A broker with this many records in its topics."""
     child, ports = start(folder)
     try:
         for topic in TOPICS:
@@ -88,7 +89,7 @@ def broker(folder: Path, records: int, size: int) -> Iterator[tuple[int, dict[st
 
 
 def convert(door: str, folder: Path) -> None:
-    """One process, one file a topic, with PyArrow's defaults."""
+    """One process, one file per topic, with PyArrow's defaults."""
     folder.mkdir()
     for topic in TOPICS:
         batches = iter_arrow(door, topic, columns=NAMES)
@@ -101,10 +102,10 @@ def convert(door: str, folder: Path) -> None:
 
 
 def convert_alike(door: str, folder: Path) -> None:
-    """One process, one file a topic, as the archive's tasks do it."""
+    """One process, one file per topic, with the writer of the archive's tasks."""
     folder.mkdir()
     for topic in TOPICS:
-        with HourFiles(folder, Range(topic, 0, "0", 0, 0), NAMES) as hours:
+        with HourFiles(folder, OffsetRange(topic, 0, "0", 0, 0), NAMES) as hours:
             for batch in iter_arrow(
                 door, topic, columns=NAMES, max_rows=ROW_GROUP_ROWS, max_bytes=ROW_GROUP_BYTES
             ):
@@ -113,9 +114,9 @@ def convert_alike(door: str, folder: Path) -> None:
 
 
 def archive(spark: Any, door: str, folder: Path) -> int:
-    """Records."""
+    """Archive the topics; the number of records."""
     job = Job({"servers": door}, {"subscribe": ",".join(TOPICS)})
-    archiver = build(spark, job, Archiving(str(folder), hold=False), lambda _line: None)
+    archiver = build(spark, job, ArchiveOptions(str(folder), hold=False), lambda _line: None)
     archiver.run()
     assert archiver.records == sum(one.records for one in Manifest(folder).load().select())
     return archiver.records

@@ -1,11 +1,11 @@
-"""Spark reading and writing topics: rows a second, beside PyArrow alone in one process.
+"""Spark reading and writing topics: rows per second, compared with PyArrow in one process.
 
     python benchmarks/spark_source.py [--records 500000] [--topics 4] [--size 256] [--rounds 3]
         [--write]
 
 A broker is filled, Spark is warmed up, then each line below is measured `--rounds` times and the
-median is printed, all in one run: what the machine does otherwise is in each of them. Put together
-like a notebook: the lines of `measure` are what one would type there.
+median is printed, all in one run, so that other load of the machine affects all of them. Written
+like a notebook: the lines of `measure` are its cells.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import report
-from bulk_door import ROOT, fill, start
+from bulk_api import ROOT, fill, start
 
 
 def session(folder: Path) -> Any:
@@ -46,20 +46,20 @@ def session(folder: Path) -> Any:
 
 
 class Notebook:
-    """What is measured, each a cell."""
+    """The measurements, one per cell."""
 
     def __init__(self, spark: Any, door: str, folder: Path, topics: list[str]) -> None:
         self.spark, self.door, self.folder = spark, door, folder
         self.topics, self.written = topics, 0
 
     def frame(self, schema: str | None = None) -> Any:
-        """All topics, as now."""
+        """A data frame of all topics."""
         reader = self.spark.read.format("twinwire").option("servers", self.door)
         reader = reader.option("subscribe", ",".join(self.topics)).option("hold", "false")
         return (reader.schema(schema) if schema else reader).load()
 
     def pyarrow(self) -> None:
-        """One process, no Spark: the records over the door into Parquet files."""
+        """One process without Spark: records from the bulk API to Parquet files."""
         import pyarrow.parquet as pq
 
         from broker.client.bulk import iter_arrow
@@ -75,15 +75,15 @@ class Notebook:
                     writer.write_batch(batch)
 
     def count(self) -> None:
-        """All columns are decoded: Spark tells a source in Python nothing of what it drops."""
+        """All columns are decoded: Spark does not tell a Python source which columns it drops."""
         self.frame().count()
 
     def count_offsets(self) -> None:
-        """Only what the schema names."""
+        """Only the columns of the schema."""
         self.frame("offset long").count()
 
     def noop(self) -> None:
-        """Every row through Spark, into nothing."""
+        """Every row through Spark, then discarded."""
         self.frame().write.format("noop").mode("overwrite").save()
 
     def parquet(self) -> None:
@@ -91,7 +91,7 @@ class Notebook:
         self.frame().write.mode("overwrite").parquet(str(self.folder / "lake"))
 
     def stream(self) -> None:
-        """The same as one batch of a stream, into nothing."""
+        """The same as one batch of a stream, discarded."""
         self.written += 1
         reader = self.spark.readStream.format("twinwire").option("servers", self.door)
         reader = reader.option("subscribe", ",".join(self.topics)).option("hold", "false")

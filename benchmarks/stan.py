@@ -1,9 +1,9 @@
-"""NATS Streaming, ours against nats-streaming-server: each PubAck after a sync of its message.
+"""NATS Streaming against nats-streaming-server: each PubAck after a sync of its message.
 
     python benchmarks/stan.py [--quick] [--rounds 5] [--seconds 3] [--rows NAME] [--write]
 
-Both keep channels in files and sync what they answer for (`-st file`, where the original's
-file_sync is on unless told otherwise). Every run has a server of its own with an empty folder;
+Both keep channels in files and sync before they answer (`-st file`, where the original's
+file_sync is on by default). Every run starts a new server with an empty folder;
 rounds alternate which of the two goes first, and a ratio is taken within a round.
 """
 
@@ -71,7 +71,7 @@ ROWS = [
 
 
 def sample(row: Row, command: str, seconds: float, root: str | None) -> Result:
-    """One run on a server of its own; the channel of the measured part is new."""
+    """One run on a new server, with a new channel for the measured part."""
     with servers.running(command, ("nats",), root) as server:
         plan = row.plan(server.nats)
         run_stan_flow(replace(plan, seconds=WARM_SECONDS, channel="warm"))

@@ -1,9 +1,8 @@
 """NATS Streaming at scale: the start of a server with very many channels and durables.
 
 Channels are made by publishing one message to each, durables by subscribing and closing the client.
-Then the server is killed and started again on the same folder, ends in order and is started once
-more. What is measured is how long either start takes until it is ready, and the most memory that it
-has then.
+Then the server is killed and started again on the same folder, stopped cleanly and started once
+more. For each start the time until it is ready and its peak memory are measured.
 """
 
 from __future__ import annotations

@@ -59,8 +59,11 @@ _SANITIZE = "-fsanitize=address,undefined"
 _COVER = "-fsanitize-coverage=trace-pc"
 
 MODES = {
+    # Python's own flags ask for debug information, which is five sixths of a module's file and
+    # nearly half of the compiler's time.
     "release": Mode(
-        (*_COMMON, "-O3", "-fno-semantic-interposition"),
+        (*_COMMON, "-O3", "-g0", "-fno-semantic-interposition"),
+        ("-Wl,--strip-all",),
         macros=(("CYTHON_WITHOUT_ASSERTIONS", "1"),),
     ),
     "debug": Mode((*_COMMON, "-O0", "-g", "-UNDEBUG"), macros=_DEBUG_MACROS, directives=_CHECKED),
@@ -136,7 +139,7 @@ class Build(build):
 
 
 class BdistWheel(bdist_wheel):
-    """`bdist_wheel`, told in time that the wheel is not pure Python."""
+    """`bdist_wheel`, which learns in time that the wheel is not pure Python."""
 
     def initialize_options(self) -> None:
         _discover(self.distribution)

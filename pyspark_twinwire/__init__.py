@@ -62,13 +62,13 @@ class DefaultSource(DataSource):
         return StreamReader(read_settings(self.options, stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from broker.spark.sink.options import write_settings
         from broker.spark.sink.sink import BatchWriter
-        from broker.spark.source.options import write_settings
 
         return BatchWriter(write_settings(self.options, stream=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from broker.spark.sink.options import write_settings
         from broker.spark.sink.sink import StreamWriter
-        from broker.spark.source.options import write_settings
 
         return StreamWriter(write_settings(self.options, stream=True), schema, overwrite)

@@ -17,15 +17,19 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds nothing: `harness` is here
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds nothing: `support` is here
 
-from harness import originals
+from support.servers import originals
 
 originals.join_path()  # before any module of tests looks for a program
 
-from harness import Broker, Originals, Server, ServerError, running_servers
-from harness.golden import UNIQ_LENGTH
-from harness.servers import TARGET_ORIGINAL, Config
+from support import Broker, Originals, Server, ServerError, running_servers
+from support.clients.nats_py import mend_flush
+from support.fixtures import make_nsq, memory_path, nsq  # noqa: F401
+from support.golden.transcript import UNIQ_LENGTH
+from support.servers.processes import TARGET_ORIGINAL, Config
+
+mend_flush()
 
 # A machine that does something else as well is no reason for a test to fail. `make test` takes the
 # same examples each time; HYPOTHESIS=fresh takes others in each run.

@@ -1,4 +1,4 @@
-"""What has been written is on the disk, and is what was written."""
+"""Durable writes: files and folders that survive a power cut, with checksums."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def sync_path(path: str | os.PathLike[str]) -> None:
 def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
     """Make a folder and those above it that are missing; the name of each is on the disk. OSError.
 
-    The name of a folder that is there already is synced too: whoever made it may have ended before
-    that. A folder above it that was not made here and must not be read is left alone.
+    The name of a folder that exists already is synced too: the process that made it may have ended
+    before that. When a sync fails, the folders that were made are removed again. A folder above
+    that was not made here and must not be read is left alone.
     """
     folder = Path(path)
     missing = []
@@ -52,8 +53,15 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
         missing.append(above)
         above = above.parent
     folder.mkdir(mode, parents=True, exist_ok=True)
-    for made in reversed(missing):
-        sync_path(made.parent)
+    try:
+        for made in reversed(missing):
+            sync_path(made.parent)
+    except OSError:
+        # The next call would take them for folders whose names are safe.
+        with contextlib.suppress(OSError):
+            for made in missing:
+                made.rmdir()
+        raise
     if not missing:
         with contextlib.suppress(PermissionError):
             sync_path(folder.parent)
@@ -66,7 +74,7 @@ class UnsyncedError(OSError):
 def save(path: Path, text: bytes) -> None:
     """Put a file in place in one step, with a checksum that `unsealed` takes off again.
 
-    Its folder is made if need be. UnsyncedError; OSError: as before.
+    Its folder is made if it is missing. UnsyncedError; OSError: as before.
     """
     if not path.parent.is_dir():
         make_folder(path.parent)

@@ -1,4 +1,6 @@
-"""An error as a peer gets it."""
+"""WireError: an error as a peer gets it. It stands alone because every protocol lists its errors
+with it.
+"""
 
 from __future__ import annotations
 
@@ -10,5 +12,5 @@ class WireError:
     """One error of one protocol."""
 
     text: str
-    fatal: bool  # the connection is closed behind it
-    source: str  # where the original says so
+    fatal: bool  # the connection is closed after it
+    source: str  # the place in the original

@@ -1,13 +1,12 @@
-"""Values as Go's standard library writes them, for what imitates a program written in Go."""
+"""Text as Go's standard library writes it: quoted strings, durations, numbers."""
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 from broker.base.units import HOUR, MINUTE, MS, SECOND, US
 
-UNITS = {
+UNITS = {  # of durations, in nanoseconds
     "ns": 1,
     "us": US,
     "\u00b5s": US,
@@ -19,13 +18,8 @@ UNITS = {
 }
 
 
-def quoted(value: str) -> str:
-    """As Go's %q writes it."""
-    return json.dumps(value, ensure_ascii=False)
-
-
 def duration_text(duration_ns: int) -> str:
-    """As Go writes one: 1m0s, 250ms, 2s, 1h0m0s."""
+    """A duration as Go writes it: 1m0s, 250ms, 2s, 1h0m0s."""
     if duration_ns == 0:
         return "0s"
     sign, rest = ("-" if duration_ns < 0 else ""), abs(duration_ns)
@@ -62,19 +56,34 @@ _NAMED_ESCAPES: Final = {
 }  # fmt: skip
 
 
-def go_quote(raw: bytes) -> str:
-    """`raw` in double quotes as Go's %q writes it."""
+def go_quote(value: bytes | str) -> str:
+    """`value` in double quotes as %q and strconv.Quote write it. A str may have surrogate escapes.
+
+    What counts as printable follows Python's Unicode tables; Go's may be of another version.
+    """
+    text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
     out = []
-    for char in raw.decode("utf-8", "surrogateescape"):
+    for char in text:
         code = ord(char)
         if code in _NAMED_ESCAPES:
             out.append(_NAMED_ESCAPES[code])
-        elif 0xDC80 <= code <= 0xDCFF:
+        elif 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
             out.append(f"\\x{code - 0xDC00:02x}")
-        elif code == 0x20 or (char.isprintable() and not char.isspace()):
+        elif char.isprintable():
             out.append(char)
         elif code < 0x80:
             out.append(f"\\x{code:02x}")
         else:
             out.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return '"' + "".join(out) + '"'
+
+
+def time_quote(value: str) -> str:
+    """`value` in double quotes as errors of Go's package time have it: it does not use %q."""
+    out = []
+    for byte in value.encode("utf-8", "surrogateescape"):
+        if byte < 0x20 or byte >= 0x80:
+            out.append(f"\\x{byte:02x}")
+        else:
+            out.append(f"\\{byte:c}" if byte in b'"\\' else f"{byte:c}")
     return '"' + "".join(out) + '"'

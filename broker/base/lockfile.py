@@ -40,7 +40,7 @@ class DataLock:
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others have the folder; twice does no harm."""
+        """Release the folder; a second call does nothing."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, 0)

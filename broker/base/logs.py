@@ -3,9 +3,8 @@
     log.info("ready", extra=fields(nats="127.0.0.1:4222"))
 
 writes `2026-01-31T12:00:00.000+00:00 INFO server: ready nats=127.0.0.1:4222`. A line is one record
-whatever a client put into its name: control characters are escaped in both formats. Secrets that
-stand in what was passed, in URLs for example, are not written. What is longer than a log needs is
-cut, and ends with an ellipsis.
+whatever a client put into its name: control characters are escaped in both formats. Secrets, in
+URLs for example, are not written. Longer texts are cut and end with an ellipsis.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from broker.base.redact import HIDDEN, redacted
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TRACE = 5  # a level below debug: what goes over the connections
+TRACE = 5  # a level below debug: the traffic of connections
 
 _ATTRIBUTE = "twinwire_fields"
 _ROOT = "broker."
@@ -47,7 +46,7 @@ def _fields_of(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def one_line(text: str) -> str:
-    """With every control character escaped."""
+    """`text` with every control character escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
@@ -60,23 +59,23 @@ def _value(value: object) -> str:
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
-def _told(text: str, most: int) -> str:
-    """Without secrets, and not longer than that. Only what may be shown is looked at; a bit more,
-    so that the cut goes through no secret that could then not be told from other words."""
+def _clean(text: str, most: int) -> str:
+    """`text` without secrets, cut to `most` characters. Twice as many are searched, so that a
+    secret at the cut is still recognized."""
     if len(text) <= most:
         return redacted(text)
     return redacted(text[: 2 * most])[:most] + _ELLIPSIS
 
 
 def _field(key: str, value: object) -> object:
-    """The value of a field: without secrets, which its name may say that it is."""
+    """The value of a field without secrets; hidden if its name says that it is one."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):
         return [_field(key, each) for each in value]
-    told = _told(str(value), limits.LOG_TEXT_MAX)
-    named = f"{key}={told}"
-    return told if redacted(named) == named else HIDDEN
+    clean = _clean(str(value), limits.LOG_TEXT_MAX)
+    named = f"{key}={clean}"
+    return clean if redacted(named) == named else HIDDEN
 
 
 def _message_max(record: logging.LogRecord) -> int:
@@ -88,10 +87,10 @@ def message_of(record: logging.LogRecord) -> str:
     """The message and its fields in one line, and a traceback below it when there is one."""
     parts = [one_line(record.getMessage())]
     parts += [f"{key}={_value(_field(key, value))}" for key, value in _fields_of(record).items()]
-    line = _told(" ".join(parts), _message_max(record))
+    line = _clean(" ".join(parts), _message_max(record))
     if record.exc_info:
         traceback = logging.Formatter().formatException(record.exc_info)
-        line += "\n" + _told(traceback, limits.LOG_TRACEBACK_MAX)
+        line += "\n" + _clean(traceback, limits.LOG_TRACEBACK_MAX)
     return line
 
 
@@ -121,12 +120,12 @@ class JsonFormatter(logging.Formatter):
             "time": _time(record, utc=self.utc),
             "level": record.levelname.lower(),
             "logger": record.name.removeprefix(_ROOT),
-            "message": _told(record.getMessage(), _message_max(record)),
+            "message": _clean(record.getMessage(), _message_max(record)),
         }
         if record.exc_info:
             traceback = self.formatException(record.exc_info)
-            line["exception"] = _told(traceback, limits.LOG_TRACEBACK_MAX)
-        # Before they are encoded: what is taken out of JSON may take its quotes and braces along.
+            line["exception"] = _clean(traceback, limits.LOG_TRACEBACK_MAX)
+        # Secrets are hidden before encoding: in JSON, quotes and braces could go with them.
         line = {key: _field(key, value) for key, value in _fields_of(record).items()} | line
         # Names from the network may hold lone surrogates, which orjson refuses.
         try:

@@ -1,4 +1,4 @@
-"""What is taken out of every text that is logged or shown: passwords, tokens, secrets.
+"""Passwords, tokens and other secrets, hidden in every text that is logged or shown.
 
 ://user:password@     in URLs                       ://***@
 secret=x, token=x     in queries and command lines  secret=***
@@ -24,7 +24,7 @@ _SCHEME: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)[\w.~+/=%:-]{12,}")
 
 
 def redacted(text: str) -> str:
-    """The text without them."""
+    """`text` with its secrets hidden."""
     text = _IN_URL.sub(rf"\1{HIDDEN}@", text)
     text = _without_values(text)
     text = _HEADER.sub(rf"\1{HIDDEN}", text)

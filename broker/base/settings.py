@@ -1,15 +1,18 @@
 """How single values are read: kinds of values, and where in a TOML file each key stands.
 
 A kind turns one TOML value into what the broker uses, or raises ValueError with a reason that
-makes sense behind "file:line: key: ". Text from the environment and from flags is first turned
+makes sense after "file:line: key: ". Text from the environment and from flags is first turned
 into the TOML value that it looks like, so all sources share one set of rules.
 """
 
 from __future__ import annotations
 
 import datetime
+import difflib
+import ipaddress
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from broker.base.units import (
@@ -29,13 +32,13 @@ from broker.base.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
 
 
 class Address(NamedTuple):
-    """Where a door listens; port 0 = the system picks one."""
+    """Where a listener listens; port 0 = the system picks one."""
 
     host: str
     port: int
@@ -276,13 +279,23 @@ def parse_address(value: str) -> Address:
 
 
 def address() -> Kind[Address | None]:
-    """Where to listen; "off" and the empty string switch the door off and are None."""
+    """Where to listen; "off" and the empty string switch the listener off and are None."""
 
     def read(value: object) -> Address | None:
         found = _string(value)
         return parse_address(found) if found not in ("", "off") else None
 
     return Kind(read, _plain)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a listener with this address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_http(address: str) -> None:
@@ -301,9 +314,10 @@ def check_http(address: str) -> None:
 LOOPBACK = "127.0.0.1"
 
 
-def setting(kind: Kind[Any], default: T, *, shown: bool = True) -> T:
-    """A key of a section; its value is not shown anywhere unless `shown`."""
-    return field(default=default, repr=shown, metadata={"kind": kind})
+def setting(kind: Kind[Any], default: T, *, shown: bool = True, flag: str = "") -> T:
+    """A key of a section; its value is not shown anywhere unless `shown`. `flag`: the one of
+    `twinwire serve` that sets it."""
+    return field(default=default, repr=shown, metadata={"kind": kind, "flag": flag})
 
 
 def duration_setting(default: int, low: int = MS, *, off: bool = False) -> int:
@@ -326,9 +340,68 @@ def message_size_setting(default: int) -> int:
     return size_setting(default, 1, MESSAGE_SIZE_CEILING)
 
 
-def listen_setting(port: int) -> Address | None:
-    """A key that says where to listen: by default on this port of the loopback interface."""
-    return setting(address(), Address(LOOPBACK, port))
+def listen_setting(port: int | None, *, flag: str = "", clients: bool = False) -> Address | None:
+    """A key that says where to listen: by default on this port of the loopback interface; None =
+    nowhere. `clients`: clients publish and consume there; a server has at least one of those."""
+    default = None if port is None else Address(LOOPBACK, port)
+    marks = {"kind": address(), "flag": flag, "listens": True, "clients": clients}
+    return field(default=default, metadata=marks)
+
+
+def tables_setting(entry: type[T]) -> tuple[T, ...]:
+    """A key that is a list of tables ([[storage.topic]]), each of them one `entry`."""
+    return field(default=(), metadata={"entry": entry})
+
+
+def settings(section: type) -> dict[str, tuple[str, Kind[Any]]]:
+    """Key -> attribute and kind, in the order of the section's class. A field that is neither here
+    nor in `tables` is no key: another source of the same settings fills it."""
+    return {
+        f.name.removesuffix("_ns"): (f.name, f.metadata["kind"])
+        for f in fields(section)
+        if "kind" in f.metadata
+    }
+
+
+def tables(section: type) -> dict[str, type]:
+    """Key -> class of the entries, for the keys that are lists of tables."""
+    return {f.name: f.metadata["entry"] for f in fields(section) if "entry" in f.metadata}
+
+
+class Conflict(NamedTuple):
+    """Two keys whose values do not go together. A section finds those of its keys by a method
+    `conflicts(config)`, which gets the whole configuration."""
+
+    keys: tuple[tuple[str, str], tuple[str, str]]  # (section, key)
+    reason: str
+
+
+def conflict(key: str, other: str, reason: str) -> Conflict:
+    """Of two keys that are given as section.key; a mistake is shown where the first one stands."""
+    return Conflict((_named(key), _named(other)), reason)
+
+
+def _named(key: str) -> tuple[str, str]:
+    section, _, name = key.partition(".")
+    return section, name
+
+
+def too_large(
+    config: object, pairs: Iterable[tuple[str, str]], write: Callable[[int], str] = size_text
+) -> Iterator[Conflict]:
+    """The pairs of keys whose first value exceeds the second; `write` shows values."""
+    suffix = "_ns" if write is duration_text else ""
+    for low, high in pairs:
+        value, limit = (attrgetter(name + suffix)(config) for name in (low, high))
+        if value > limit:
+            reason = f"{low} ({write(value)}) must not exceed {high} ({write(limit)})"
+            yield conflict(low, high, reason)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt name, or nothing."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 # --- where keys stand ------------------------------------------------------------------------

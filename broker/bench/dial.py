@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import time
+from dataclasses import dataclass
+from typing import TypeVar
 
 import orjson
+from google.protobuf.message import DecodeError, Message
 
-from broker.bench.limits import CONNECT_SECONDS, FLUSH_MS, SIZE_BYTES_MAX
+from broker.bench.limits import (
+    ACK_WAIT_SECONDS,
+    CONNECT_SECONDS,
+    FLUSH_MS,
+    RETRY_SECONDS,
+    SERVICE_SECONDS,
+    SIZE_BYTES_MAX,
+)
 from broker.bench.loadgen import LoadError
+from broker.protocols.stan import stan_pb2 as pb
 
 CLIENT_NAME = "twinwire-bench"
 Dialled = tuple[socket.socket, bytes]
@@ -29,6 +42,16 @@ _IDENTIFY = orjson.dumps(
     }
 )
 _FRAME_ERROR = 1
+
+
+SID_DATA, SID_HEARTBEAT, SID_BYE = b"1", b"2", b"3"  # bench/stan.pyx knows them
+GUID_DIGITS = b"0" * 16  # and these
+# With the digits as long as the guids of the usual clients.
+GUID_HEAD = b"bench-"
+PROTOCOL = 1  # what clients of this level say: connID and pings
+PING_SECONDS = 5
+PING_MAX_OUT = 88
+Answer = TypeVar("Answer", bound=Message)
 
 
 class Peer:
@@ -123,3 +146,152 @@ def dial_nsq(
         peer.sock.close()
         raise
     return peer.sock, peer.held
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Where the service is: a NATS server, a cluster id on it, a channel there."""
+
+    address: tuple[str, int]
+    cluster: str
+    channel: str
+
+
+class StanPeer:
+    """One client: a connection with three subscriptions."""
+
+    def __init__(self, where: Streaming) -> None:
+        self.channel = where.channel
+        self.client_id = f"bench-{os.urandom(8).hex()}"
+        self.conn_id = os.urandom(11).hex().encode()
+        self.inbox = f"_INBOX.{os.urandom(11).hex()}"
+        self.heartbeats = f"_INBOX.{os.urandom(11).hex()}"
+        self.answers = f"_INBOX.{os.urandom(11).hex()}"
+        self.peer = Peer(where.address)
+        try:
+            self._subscribe(where.address)
+            request = pb.ConnectRequest(
+                clientID=self.client_id,
+                heartbeatInbox=self.heartbeats,
+                protocol=PROTOCOL,
+                connID=self.conn_id,
+                pingInterval=PING_SECONDS,
+                pingMaxOut=PING_MAX_OUT,
+            )
+            discover = f"_STAN.discover.{where.cluster}"
+            self.subjects = self.ask(discover, request, pb.ConnectResponse)
+        except BaseException:
+            self.peer.sock.close()
+            raise
+
+    def _subscribe(self, address: tuple[str, int]) -> None:
+        peer = self.peer
+        if not peer.line().startswith(b"INFO"):
+            raise LoadError(f"{address[0]}:{address[1]} does not speak NATS")
+        # no_responders distinguishes a service that has not started from one that is slow.
+        lines = [
+            connect_line(headers=True, no_responders=True),
+            *(
+                b"SUB %s %s" % (subject.encode(), sid)
+                for subject, sid in (
+                    (self.inbox, SID_DATA),
+                    (self.heartbeats, SID_HEARTBEAT),
+                    (self.answers, SID_BYE),
+                )
+            ),
+        ]
+        peer.sock.sendall(b"\r\n".join(lines) + b"\r\n")
+
+    def ask(self, subject: str, request: Message, kind: type[Answer]) -> Answer:
+        """Send a request; repeat it for SERVICE_SECONDS while it has no responder."""
+        deadline = time.monotonic() + SERVICE_SECONDS
+        while True:
+            self.peer.sock.sendall(self.line(subject, request, self.answers))
+            found = self._answer()
+            if found is not None:
+                break
+            if time.monotonic() > deadline:
+                raise LoadError(f"nobody serves {subject}")
+            time.sleep(RETRY_SECONDS)
+        answer = kind()
+        try:
+            answer.ParseFromString(found)
+        except DecodeError as error:
+            raise LoadError(f"{subject} does not answer as NATS Streaming does") from error
+        if refusal := getattr(answer, "error", ""):
+            raise LoadError(f"the server refused the hand-shake: {refusal}")
+        return answer
+
+    def _answer(self) -> bytes | None:
+        """The next message on the inbox for responses; None: the request had no responder."""
+        while True:
+            line = self.peer.line()
+            verb, *words = line.split()
+            if verb == b"-ERR":
+                raise LoadError(f"the server refused the hand-shake: {line.decode()}")
+            if verb == b"PING":
+                self.peer.sock.sendall(b"PONG\r\n")
+            if verb not in {b"MSG", b"HMSG"}:
+                continue
+            body = self.peer.take(int(words[-1]) + 2)[:-2]
+            if words[1] == SID_HEARTBEAT:
+                self.peer.sock.sendall(b"PUB %s 0\r\n\r\n" % words[2])
+            elif words[1] == SID_BYE:
+                return body if verb == b"MSG" else None
+
+    @staticmethod
+    def line(subject: str, message: Message, reply: str = "") -> bytes:
+        """A PUB with its payload."""
+        payload = message.SerializeToString()
+        names = f"{subject} {reply}".strip().encode()
+        return b"PUB %s %d\r\n%s\r\n" % (names, len(payload), payload)
+
+    def unit(self, body: bytes) -> tuple[bytes, int]:
+        """What is published over and over, and where the digits of its guid stand."""
+        guid = (GUID_HEAD + GUID_DIGITS).decode()
+        message = pb.PubMsg(
+            clientID=self.client_id,
+            guid=guid,
+            subject=self.channel,
+            data=body,
+            connID=self.conn_id,
+        )
+        unit = self.line(f"{self.subjects.pubPrefix}.{self.channel}", message, self.inbox)
+        return unit, unit.index(guid.encode()) + len(GUID_HEAD)
+
+    def subscribe(self, max_in_flight: int) -> tuple[bytes, bytes, bytes]:
+        """Subscribes to what is new; an Ack up to its size, then up to its sequence, and the
+        request that ends the subscription."""
+        request = pb.SubscriptionRequest(
+            clientID=self.client_id,
+            subject=self.channel,
+            inbox=self.inbox,
+            maxInFlight=max_in_flight,
+            ackWaitInSecs=ACK_WAIT_SECONDS,
+            startPosition=pb.NewOnly,
+        )
+        answer = self.ask(self.subjects.subRequests, request, pb.SubscriptionResponse)
+        bye = pb.UnsubscribeRequest(
+            clientID=self.client_id, subject=self.channel, inbox=answer.ackInbox
+        )
+        return (
+            b"PUB %s " % answer.ackInbox.encode(),
+            pb.Ack(subject=self.channel).SerializeToString(),
+            self.line(self.subjects.unsubRequests, bye, self.answers),
+        )
+
+    def dialled(self) -> Dialled:
+        """The connection, as the generator takes it over."""
+        return self.peer.sock, self.peer.held
+
+    def take_back(self, unread: bytes) -> None:
+        """The generator is done; a heartbeat may be half read."""
+        self.peer.held = unread
+
+    def close(self, *, politely: bool) -> None:
+        """Ends the connection; politely: the server forgets the client before."""
+        with self.peer.sock:
+            if politely:
+                self.peer.sock.settimeout(CONNECT_SECONDS)
+                request = pb.CloseRequest(clientID=self.client_id)
+                self.ask(self.subjects.closeRequests, request, pb.CloseResponse)

@@ -23,6 +23,7 @@ STEP_MS: Final = 100
 # No message moved for this long: the run is given up.
 STALL_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 10.0
+SERVICE_SECONDS: Final = 10.0  # until a NATS Streaming service answers its first request
 # A server that has just opened its port is asked again this often whether the service is there.
 RETRY_SECONDS: Final = 0.05
 # epoll_wait takes this many events per turn.

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.bench import limits
-from broker.bench.dial import Dialled, dial_nats, dial_nsq
-from broker.bench.dial_stan import StanPeer, Streaming
+from broker.bench.dial import Dialled, StanPeer, Streaming, dial_nats, dial_nsq
 from broker.bench.frames import Block
 from broker.bench.loadgen import Load, LoadError
 from broker.bench.nats import NatsFlow, NatsRequest

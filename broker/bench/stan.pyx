@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """NATS Streaming loads.
 
-Each connection is a client of its own with three subscriptions, told apart by their sids:
+Each connection is a client of its own with three subscriptions with different sids:
 
     1   PubAcks of a publisher, MsgProtos of a subscriber
     2   heartbeats: each is answered with nothing

@@ -1,5 +1,5 @@
-"""The bulk API: whole ranges of logs over HTTP, for pipelines. See docs/bulk-api.md.
+"""The bulk API: whole ranges of logs over HTTP, for pipelines. See docs/reference/bulk-api.md.
 
-Start with `app` (the listener and its routes), then `read/` and `write/`. The server and the
-configuration import it.
+Start with `app` (the routes) and `context` (what handlers share), then `read/` and `write/`;
+`service` starts it. The server and the configuration import it.
 """

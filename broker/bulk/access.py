@@ -1,18 +1,27 @@
-"""Who may do what at the bulk door.
+"""Who uses the bulk API: the broker's own identity, its callers and their permissions.
 
-A file has a line for each token: `NAME TOKEN RIGHTS [PATTERN ...]`, where RIGHTS are of read, write
-and hold with commas between them, and patterns are of topics; none means all. Blank lines and those
-that begin with # say nothing.
+The token file has a line for each token: `NAME TOKEN RIGHTS [PATTERN ...]`. RIGHTS is a list of
+read, write and hold, separated by commas; patterns match topics, and none means all topics. Blank
+lines and those that begin with # are ignored.
+
+The identity, an id and a partition number, stays with the data folder: offsets of pipelines name
+it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
+import re
+import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from broker.bulk import errors
+import orjson
+
+from broker.base.durable import save, unsealed
+from broker.bulk import errors, limits
 from broker.bulk.responses import RefusedError
 from broker.engine.names import check_pattern, pattern_matches
 
@@ -25,21 +34,25 @@ HOLD: Final = "hold"
 RIGHTS: Final = frozenset({READ, WRITE, HOLD})
 
 
+log = logging.getLogger("broker.bulk")
+IDENTITY = "broker.json"
+
+
 class TokenFileError(ValueError):
-    """A file of tokens does not read; says the line."""
+    """A token file is invalid; the text names the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and what that one may do."""
+    """The client of a request, and its permissions."""
 
     name: str
     rights: frozenset[str] = RIGHTS
     patterns: tuple[str, ...] = ()  # none: every topic
-    owner: str | None = None  # the name of the token; None: no token is asked for
+    owner: str | None = None  # the name of the token; None: tokens are not configured
 
     def may(self, right: str, topic: str | None = None) -> bool:
-        """Whether this is allowed, for this topic or in general."""
+        """Whether the caller has this right, for this topic or for any."""
         return right in self.rights and (
             topic is None
             or not self.patterns
@@ -47,13 +60,13 @@ class Caller:
         )
 
     def need(self, right: str, topic: str | None = None) -> None:
-        """RefusedError unless it is."""
+        """RefusedError unless the caller has this right."""
         if not self.may(right, topic):
             raise RefusedError(errors.BULK_FORBIDDEN, name=self.name, right=right)
 
 
 def digest(token: str) -> bytes:
-    """What is kept of a token and compared: of one length, whatever the token's is."""
+    """The stored and compared form of a token: its length says nothing about the token's."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -65,11 +78,11 @@ def read_tokens(path: Path) -> list[tuple[bytes, Caller]]:
         if not words or words[0].startswith("#"):
             continue
         if len(words) < 3:
-            raise TokenFileError(f"{path}:{number}: write NAME TOKEN RIGHTS [PATTERN ...]")
+            raise TokenFileError(f"{path}:{number}: expected NAME TOKEN RIGHTS [PATTERN ...]")
         name, token, rights, *patterns = words
         unknown = sorted(set(rights.split(",")) - RIGHTS)
         if unknown:
-            raise TokenFileError(f"{path}:{number}: no such right: {', '.join(unknown)}")
+            raise TokenFileError(f"{path}:{number}: unknown right: {', '.join(unknown)}")
         for pattern in patterns:
             try:
                 check_pattern(pattern)
@@ -81,10 +94,10 @@ def read_tokens(path: Path) -> list[tuple[bytes, Caller]]:
 
 
 class Access:
-    """The tokens that hold now."""
+    """The tokens in force."""
 
     def __init__(self, path: Path | None) -> None:
-        """None: nobody is asked. OSError, TokenFileError."""
+        """`path`: the token file; None: no token is required. OSError, TokenFileError."""
         self.path = path
         self.tokens = [] if path is None else read_tokens(path)
 
@@ -94,16 +107,67 @@ class Access:
             self.tokens = read_tokens(self.path)
 
     def caller(self, authorization: str | None, peer: str) -> Caller:
-        """Whose request this is. RefusedError."""
+        """The caller whose token an Authorization header has; without tokens the address `peer`
+        names it. RefusedError."""
         if self.path is None:
             return Caller(peer)
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise RefusedError(errors.BULK_NO_TOKEN)
         given, found = digest(token.strip()), None
-        for known, caller in self.tokens:  # all of them: time says nothing about which it was
+        for known, caller in self.tokens:  # always all: the time taken must not reveal which
             if hmac.compare_digest(known, given):
                 found = caller
         if found is None:
             raise RefusedError(errors.BULK_BAD_TOKEN)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The broker as clients know it."""
+
+    name: str
+    broker_id: str
+    partition: int
+
+    def page(self) -> dict[str, Any]:
+        """Its fields in responses."""
+        return {"broker": self.name, "broker_id": self.broker_id, "partition": self.partition}
+
+
+class IdentityError(ValueError):
+    """The identity file is unreadable; with a new identity all stored offsets would be void."""
+
+
+def identity(folder: Path, name: str, partition: int | None) -> Identity:
+    """The identity in the folder, or a new one, which is stored; `partition` replaces the stored
+    number. IdentityError: the file cannot be read."""
+    path = folder / IDENTITY
+    try:
+        kept = _read(path)
+    except FileNotFoundError:
+        kept = None
+    except OSError as problem:
+        raise IdentityError(str(problem)) from problem
+    found = dict(kept or {"broker_id": uuid.uuid4().hex, "partition": 0})
+    if partition is not None:
+        found["partition"] = partition
+    if found != kept:
+        try:
+            save(path, orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE))
+        except OSError as problem:  # a full disk must not keep the broker from starting
+            log.warning("%s cannot be stored, the next start has another id: %s", path, problem)
+    return Identity(name or found["broker_id"], found["broker_id"], found["partition"])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = orjson.loads(unsealed(path.read_bytes()))
+        if re.fullmatch("[0-9a-f]{32}", found["broker_id"]) and (
+            0 <= int(found["partition"]) <= limits.BULK_PARTITION_MAX
+        ):
+            return {"broker_id": found["broker_id"], "partition": int(found["partition"])}
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise IdentityError(f"{path}: invalid identity")

@@ -1,17 +1,23 @@
-"""How much the door does at once, so that live traffic does not feel it.
+"""Admission control: how much the bulk API does at once, so that live traffic is not slowed.
 
-a place     a range under way; so many in all, for each client, and bytes of them together.
-            Who finds none waits in line, for a while
-a turn      leave to hand one slice to a socket; one slice in each turn of the loop
+slot    permission to serve one range. Their number is limited in total, per client and by bytes.
+        A request that gets none waits in line for a limited time
+turn    permission to hand one slice to a socket; one slice in each turn of the loop
+
+Compression for slow links is here too: it is work per range, on the same threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import zlib
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from cramjam import zstd
 
 from broker.base.units import SECOND
 from broker.bulk import errors, limits
@@ -20,10 +26,18 @@ from broker.bulk.responses import RefusedError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from broker.engine.bulk.ranges import Range
+
+
+ZSTD = "zstd"
+GZIP = "gzip"
+_ENTRY = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?")
+_GZIP_WINDOW = 31  # zlib's word for a gzip header and the largest window
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the door does at once."""
+    """Limits of what is served at once."""
 
     ranges_max: int = limits.BULK_RANGES_MAX
     client_max: int = limits.BULK_RANGES_CLIENT_MAX
@@ -39,8 +53,8 @@ class _Waiting:
     admitted: asyncio.Future[None]
 
 
-class Traffic:
-    """Ranges under way, and those in line."""
+class Admission:
+    """Ranges under way, and requests in line."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = bounds or Bounds()
@@ -58,8 +72,8 @@ class Traffic:
         return len(self._line)
 
     @contextlib.asynccontextmanager
-    async def place(self, client: str, size: int) -> AsyncIterator[None]:
-        """A place for a range of so many bytes. RefusedError when there is none in time."""
+    async def slot(self, client: str, size: int) -> AsyncIterator[None]:
+        """A slot for a range of `size` bytes. RefusedError: none was free in time."""
         await self._enter(client, size)
         try:
             yield
@@ -94,7 +108,7 @@ class Traffic:
         except (TimeoutError, asyncio.CancelledError) as problem:
             if entry.admitted.done():
                 if isinstance(problem, TimeoutError):
-                    return  # at the last moment
+                    return  # admitted at the last moment
                 self._leave(client, size)
             else:
                 self._line.remove(entry)
@@ -112,7 +126,7 @@ class Traffic:
         self._admit()
 
     def _admit(self) -> None:
-        """Let in who fits, in order; a client at its own limit does not hold up those behind."""
+        """Admit waiting requests in order; a client at its own limit does not delay others."""
         for entry in list(self._line):
             if self._clients[entry.client] >= self.bounds.client_max:
                 continue
@@ -123,7 +137,7 @@ class Traffic:
             entry.admitted.set_result(None)
 
     async def turn(self) -> None:
-        """Wait for leave to hand one slice to a socket."""
+        """Wait for permission to hand one slice to a socket."""
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         self._turns.append(ready)
@@ -141,3 +155,27 @@ class Traffic:
         self._serving = bool(self._turns)
         if self._serving:
             asyncio.get_running_loop().call_soon(self._next_turn)
+
+
+def encoding_of(accepted: str) -> str | None:
+    """The encoding that an Accept-Encoding header prefers, zstd among equals; None: send the frame
+    uncompressed."""
+    weights = {}
+    for entry in accepted.split(","):
+        found = _ENTRY.fullmatch(entry)
+        if found is not None:
+            try:
+                weights[found[1].lower()] = float(found[2] or 1)
+            except ValueError:
+                continue
+    best = max((ZSTD, GZIP), key=lambda name: weights.get(name, 0))
+    weight = weights.get(best, 0)
+    return best if weight > 0 and weight >= weights.get("identity", 0) else None
+
+
+def compressed(encoding: str, found: Range, head: bytes) -> bytes:
+    """The whole frame, compressed; runs on any thread."""
+    whole = found.joined(head)
+    if encoding == GZIP:
+        return zlib.compress(whole, limits.BULK_GZIP_LEVEL, _GZIP_WINDOW)
+    return bytes(zstd.compress(whole, limits.BULK_ZSTD_LEVEL))

@@ -1,71 +1,51 @@
-"""The section of the bulk door."""
+"""The configuration section of the bulk API.
+
+It stands alone as every owner's section does: the configuration imports it without the API.
+"""
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
 from broker.base import settings as kinds
-from broker.base.settings import Address
+from broker.base.settings import Address, is_loopback
 from broker.bulk import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class BulkConfig:
-    """[bulk]: the HTTP door for pipelines."""
+    """[bulk]: the HTTP listener for pipelines."""
 
-    listen: Address | None = kinds.setting(kinds.address(), Address("127.0.0.1", limits.BULK_PORT))
+    listen: Address | None = kinds.listen_setting(limits.BULK_PORT, flag="--bulk")
     tls_cert: str = kinds.setting(kinds.text(), "")
     tls_key: str = kinds.setting(kinds.text(), "")
     tls_client_ca: str = kinds.setting(kinds.text(), "")  # empty: clients show no certificate
-    token_file: str = kinds.setting(kinds.text(), "")  # empty: nobody is asked
+    token_file: str = kinds.setting(kinds.text(), "")  # empty: no token is required
     allow_anonymous: bool = kinds.setting(kinds.flag(), False)
     partition: int = kinds.setting(kinds.number(-1, limits.BULK_PARTITION_MAX), -1)
 
-
-class Contradiction(NamedTuple):
-    """Two keys of [bulk] that do not go together, and why."""
-
-    key: str
-    other: str
-    reason: str
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def contradictions(bulk: BulkConfig) -> Iterator[Contradiction]:
-    """What is wrong with values that are each right."""
-    if bool(bulk.tls_cert) != bool(bulk.tls_key):
-        reason = "a certificate and its key go together: give both bulk.tls_cert and bulk.tls_key"
-        yield Contradiction("tls_cert", "tls_key", reason)
-    if bulk.tls_client_ca and not bulk.tls_cert:
-        reason = "needs a certificate: give bulk.tls_cert and bulk.tls_key"
-        yield Contradiction("tls_client_ca", "tls_cert", reason)
-    if bulk.allow_anonymous and bulk.token_file:
-        reason = "nobody is anonymous where tokens are asked for: give one of the two"
-        yield Contradiction("allow_anonymous", "token_file", reason)
-    if (
-        bulk.listen is not None
-        and not is_loopback(bulk.listen.host)
-        and not bulk.token_file
-        and not bulk.allow_anonymous
-    ):
-        reason = (
-            f"{bulk.listen} can be reached from elsewhere and every topic read there: give "
-            "bulk.token_file, or say bulk.allow_anonymous = true"
-        )
-        yield Contradiction("listen", "token_file", reason)
+    def conflicts(self, _config: object) -> Iterator[kinds.Conflict]:
+        """Values that are valid each but exclude each other."""
+        if bool(self.tls_cert) != bool(self.tls_key):
+            reason = (
+                "a certificate and its key go together: give both bulk.tls_cert and bulk.tls_key"
+            )
+            yield kinds.conflict("bulk.tls_cert", "bulk.tls_key", reason)
+        if self.tls_client_ca and not self.tls_cert:
+            reason = "needs a certificate: give bulk.tls_cert and bulk.tls_key"
+            yield kinds.conflict("bulk.tls_client_ca", "bulk.tls_cert", reason)
+        if self.allow_anonymous and self.token_file:
+            reason = "a caller needs a token if there is a token file: give one of the two"
+            yield kinds.conflict("bulk.allow_anonymous", "bulk.token_file", reason)
+        if self.listen is None or is_loopback(self.listen.host):
+            return
+        if not self.token_file and not self.allow_anonymous:
+            reason = (
+                f"{self.listen} can be reached from other machines, which may then read every "
+                "topic: set bulk.token_file, or bulk.allow_anonymous = true"
+            )
+            yield kinds.conflict("bulk.listen", "bulk.token_file", reason)

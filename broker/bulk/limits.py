@@ -13,15 +13,15 @@ BULK_PORT: Final = 4171
 BULK_FRAME_BYTES: Final = 4 * MIB  # records of one range unless asked for more or less
 BULK_FRAME_BYTES_MAX: Final = 64 * MIB
 BULK_MEMORY_BYTES_MAX: Final = 4 * MIB  # of a log in memory: it is copied on the loop's thread
-# What one turn of the loop hands to one socket: about 50 us of copying, and the door has one such
-# slice a turn, whoever waits. So live traffic waits for one slice at most.
+# What one turn of the loop hands to one socket: about 50 us of copying, and there is one such
+# slice a turn for all clients. So live traffic waits for one slice at most.
 BULK_SLICE_BYTES: Final = 256 * KIB
 BULK_RANGES_MAX: Final = 32  # under way at once, of all clients together
 BULK_RANGES_CLIENT_MAX: Final = 16  # of one of them
 BULK_PINNED_BYTES_MAX: Final = 512 * MIB  # of mappings and compressed frames under way
 BULK_WAITING_MAX: Final = 512  # requests in line for one of these places; more are refused
 BULK_WAIT: Final = 5 * SECOND  # in that line; then 429
-BULK_RETRY_AFTER: Final = 1 * SECOND  # what 429 and 503 tell the client to wait
+BULK_RETRY_AFTER: Final = 1 * SECOND  # how long 429 and 503 ask the client to wait
 BULK_STALL: Final = 30 * SECOND  # a reader that takes no slice for so long is cut off
 BULK_THREADS: Final = 2  # that read from the disk, verify and compress
 BULK_NICE: Final = 5  # of these threads: the loop's goes first
@@ -62,7 +62,7 @@ STAGED_WRITER_BYTES_MAX: Final = 8 * GIB  # of one writer; more: 507
 STAGED_BYTES_MAX: Final = 32 * GIB  # of all writers together; more: 507
 STAGED_FILES_MAX: Final = 200_000  # attempts of all writers; more: 507
 STAGED_DISK_RESERVE: Final = 256 * MIB  # stays free besides what commits of all staged will take
-STAGED_TTL: Final = HOUR  # without an upload: what nobody has committed by then is dropped
+STAGED_TTL: Final = HOUR  # without an upload: uncommitted blocks are dropped then
 STAGED_LOOK: Final = 5 * MINUTE  # between two looks for what is to be dropped
 STAGED_UPLOADS_MAX: Final = 8  # blocks in memory, one for each; more wait in line
 STAGED_THREADS: Final = 2  # that check, write, sync and read
@@ -94,7 +94,9 @@ DEDUPE_IDS_MAX: Final = (
     1_000_000  # of one topic, 40 bytes each; then the oldest go before their time
 )
 DEDUPE_IDS_MIN: Final = 1_024  # a topic with fewer counts as this many: it takes their memory
-DEDUPE_IDS_ALL_MAX: Final = 4_000_000  # of all topics; then those of one are read anew when needed
+DEDUPE_IDS_ALL_MAX: Final = (
+    4_000_000  # of all topics; then those of one topic are read again when needed
+)
 DEDUPE_READ_BYTES: Final = 256 * MIB  # of the log's end, when its ids are read
 
 assert DEDUPE_IDS_MIN <= DEDUPE_IDS_MAX <= DEDUPE_IDS_ALL_MAX

@@ -1,4 +1,4 @@
-"""What requests to the bulk door are answered with: JSON, and errors as JSON too."""
+"""Requests and responses of the bulk API: JSON bodies and arguments in, JSON and errors out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INCARNATION = re.compile("[0-9a-f]{32}")
 
 
 class RefusedError(Exception):
-    """A request ends with this error; `parts` fill its text, `facts` go beside it."""
+    """A request ends with this error; `parts` fill in its text, `facts` are further fields."""
 
     def __init__(
         self, error: BulkError, facts: dict[str, object] | None = None, **parts: object
@@ -38,7 +38,7 @@ class RefusedError(Exception):
 
 
 def answer(found: object, status: int = 200) -> web.Response:
-    """As JSON."""
+    """A response with this value as JSON."""
     body = orjson.dumps(found)
     return web.Response(body=body, status=status, content_type="application/json")
 
@@ -56,7 +56,7 @@ def _refuse(refusal: RefusedError) -> web.Response:
 async def errors_as_json(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Whatever goes wrong is said in the same form."""
+    """Every error becomes a response of the same form."""
     try:
         return await handler(request)
     except RefusedError as refusal:
@@ -75,7 +75,7 @@ async def errors_as_json(
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
-    """The body, when it comes in time and is no longer than this."""
+    """The body, of at most `limit` bytes. RefusedError: too long or too slow."""
     try:
         async with asyncio.timeout(limits.BULK_BODY_WAIT / SECOND):
             return await request.clone(client_max_size=limit).read()
@@ -89,12 +89,12 @@ async def read_body(request: web.Request, limit: int) -> bytes:
 async def read_json(
     request: web.Request, kind: type[T], limit: int = limits.BULK_BODY_BYTES_MAX
 ) -> T:
-    """The body as this type."""
+    """The body as this type. RefusedError."""
     return from_json(await read_body(request, limit), kind)
 
 
 def from_json(text: bytes | msgspec.Raw, kind: type[T]) -> T:
-    """A text of a client's as this type. RefusedError."""
+    """A client's JSON as this type. RefusedError."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
@@ -102,7 +102,7 @@ def from_json(text: bytes | msgspec.Raw, kind: type[T]) -> T:
 
 
 def number(request: web.Request, name: str, default: int | None, low: int, high: int) -> int:
-    """A whole number of the query."""
+    """An integer argument of the query, from `low` to `high`. RefusedError."""
     text = request.query.get(name)
     if text is None:
         if default is None:
@@ -114,14 +114,14 @@ def number(request: web.Request, name: str, default: int | None, low: int, high:
 
 
 def incarnation_of(text: str | None, name: str = "inc") -> str | None:
-    """The id of a log as it was given, or None."""
+    """The incarnation of a log, checked: 32 hexadecimal digits, or None. RefusedError."""
     if text is not None and not _INCARNATION.fullmatch(text):
         raise wrong(name, errors.BULK_HEX.format(text=text))
     return text
 
 
 def wrong(name: str, reason: str) -> RefusedError:
-    """An argument that cannot be."""
+    """The error for an invalid argument."""
     return RefusedError(errors.BULK_ARGUMENT, name=name, reason=reason)
 
 

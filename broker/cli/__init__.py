@@ -26,7 +26,7 @@ class Commands(click.Group):
         ),
         "import-nsqd": ("broker.cli.imports:import_nsqd", "Take over the data of an nsqd."),
         "import-stan": (
-            "broker.cli.import_stan:import_stan",
+            "broker.cli.imports:import_stan",
             "Take over the data of a NATS Streaming server.",
         ),
         "nats-server": (

@@ -1,4 +1,7 @@
-"""`twinwire check-config`: reads a configuration as `serve` would, and starts nothing."""
+"""`twinwire check-config`: reads a configuration as `serve` would, and starts nothing.
+
+It stands alone as every command does.
+"""
 
 from __future__ import annotations
 

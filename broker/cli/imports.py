@@ -1,17 +1,19 @@
-"""`twinwire import-nsqd`: takes over the topics, channels and messages of an nsqd."""
+"""`twinwire import-nsqd` and `twinwire import-stan`: import the data folder of another server."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import uvloop
 
 from broker.base import logs
+from broker.config.config import Config
 from broker.config.load import ConfigError, load
 from broker.net.umask import narrowed
 from broker.server import limits
@@ -19,7 +21,29 @@ from broker.server import limits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.importers.nsqd import Import, Outcome
+    from broker.importers import nsqd, stan
+
+# A database instead of a folder: a URL, or Go's data source names of MySQL and PostgreSQL.
+_SQL = re.compile(r"\w+://|.*@(tcp|unix)?\(|.*\b(dbname|sslmode)=", re.DOTALL)
+
+
+def _config(file: Path | None, data: str | None) -> Config:
+    """The configuration; `data` replaces its data folder. Exits when it is invalid."""
+    try:
+        config = load(file, os.environ, {} if data is None else {"--data": data})
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(limits.EXIT_BAD_CONFIG)
+    logs.setup("warning", "text", utc=config.log.utc)
+    return config
+
+
+def _refuse(command: str, reason: object) -> NoReturn:
+    click.echo(f"{command}: {reason}", err=True)
+    sys.exit(limits.EXIT_START_FAILED)
+
+
+# --- nsqd
 
 
 @click.command("import-nsqd")
@@ -28,26 +52,20 @@ if TYPE_CHECKING:
 @click.option("--data", metavar="DIR", help="Folder of our logs (default: as `serve`).")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def import_nsqd(folder: Path, file: Path | None, data: str | None, quiet: bool) -> None:
-    """Take over the data folder DIR of a stopped nsqd; nothing in it is changed.
+    """Import DIR, the data folder of a stopped nsqd. Nothing in it is changed.
 
-    Run it again when it was interrupted: it goes on where it was. The exit code is 0 when all was
-    taken over, 3 when something could not be read (it is listed), 1 when nothing could be done.
+    An interrupted import continues when you run it again. The exit code is 0 if everything was
+    imported, 3 if something could not be read (it is listed), 1 if nothing could be imported.
     """
     from broker.importers.nsqd import ImportRefusedError, importing
 
-    try:
-        config = load(file, os.environ, {} if data is None else {"--data": data})
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(limits.EXIT_BAD_CONFIG)
-    logs.setup("warning", "text", utc=config.log.utc)
+    config = _config(file, data)
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
         with narrowed(), importing(folder, Path(config.server.data), config) as make, runner:
-            outcome = runner.run(_with_bar(make, quiet))
+            outcome = runner.run(_run_nsqd(make, quiet))
     except ImportRefusedError as error:
-        click.echo(f"import-nsqd: {error}", err=True)
-        sys.exit(limits.EXIT_START_FAILED)
+        _refuse("import-nsqd", error)
     for line in outcome.remarks:
         click.echo(line, err=True)
     if outcome.already:
@@ -59,10 +77,95 @@ def import_nsqd(folder: Path, file: Path | None, data: str | None, quiet: bool) 
     sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
 
 
-async def _with_bar(make: Callable[[], Import], quiet: bool) -> Outcome:
+async def _run_nsqd(make: Callable[[], nsqd.Import], quiet: bool) -> nsqd.Outcome:
     work = make()
     if quiet:
         return await work.run()
     with click.progressbar(length=work.bytes, label="reading", file=sys.stderr) as bar:
         work.advance = bar.update
         return await work.run()
+
+
+# --- NATS Streaming
+
+
+@click.command("import-stan")
+@click.argument("folder", metavar="DIR")
+@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="TOML file.")
+@click.option("--data", metavar="DIR", help="Folder of our logs (default: as `serve`).")
+@click.option(
+    "--channel",
+    "patterns",
+    metavar="PATTERN",
+    multiple=True,
+    help="Only channels that match; * and > stand for tokens. May be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Read everything, change nothing.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def import_stan(
+    folder: str,
+    file: Path | None,
+    data: str | None,
+    patterns: tuple[str, ...],
+    dry_run: bool,
+    quiet: bool,
+) -> None:
+    """Import DIR, the file store of a stopped NATS Streaming server. Nothing in it is changed.
+
+    An interrupted import continues when you run it again. The exit code is 0 if everything was
+    imported, 3 if something could not be read (it is listed), 1 if nothing could be imported.
+    """
+    from broker.importers.nsqd import ImportRefusedError
+    from broker.importers.stan import importing
+
+    if _SQL.match(folder):
+        _refuse("import-stan", f"{folder}: SQL stores are not read, only file stores")
+    config = _config(file, data)
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    logs_folder = Path(config.server.data)
+    try:
+        with (
+            narrowed(),
+            importing(Path(folder), logs_folder, config, patterns, dry=dry_run) as make,
+            runner,
+        ):
+            outcome = runner.run(_run_stan(make, dry_run, quiet))
+    except ImportRefusedError as error:
+        _refuse("import-stan", error)
+    _report_stan(outcome, folder, "found" if dry_run else "taken over")
+    if not dry_run:
+        _advise(outcome, config)
+    sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
+
+
+async def _run_stan(make: Callable[[], stan.Import], dry_run: bool, quiet: bool) -> stan.Outcome:
+    work = make()
+    if quiet:
+        return work.look() if dry_run else await work.run()
+    with click.progressbar(length=work.bytes, label="reading", file=sys.stderr) as bar:
+        work.advance = bar.update
+        return work.look() if dry_run else await work.run()
+
+
+def _report_stan(outcome: stan.Outcome, folder: str, done: str) -> None:
+    for line in outcome.remarks:
+        click.echo(line, err=True)
+    if outcome.already:
+        click.echo(f"{folder} has been taken over already")
+    else:
+        for channel in outcome.channels:
+            click.echo(str(channel))
+        click.echo(
+            f"{len(outcome.channels)} channels, {outcome.messages} messages,"
+            f" {outcome.clients} clients {done}"
+        )
+    if outcome.changed:
+        click.echo("a server has used it since: what is new there is not read", err=True)
+
+
+def _advise(outcome: stan.Outcome, config: Config) -> None:
+    """Print the settings that serve the imported data."""
+    if config.stan.cluster_id != outcome.cluster_id:
+        click.echo(f'to be served with stan.cluster_id = "{outcome.cluster_id}"')
+    if config.stan.store == "memory":
+        click.echo('to be served with stan.store = "file"')

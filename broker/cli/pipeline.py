@@ -1,4 +1,7 @@
-"""`twinwire pipeline NAME`: the Spark jobs, on this machine or on a cluster."""
+"""`twinwire pipeline NAME`: the Spark jobs, on this machine or on a cluster.
+
+It stands alone as every command does; the jobs are in `broker.spark.jobs`.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""`twinwire serve`: reads the configuration, runs the server until a signal, says how it went."""
+"""`twinwire serve`: reads the configuration and runs the server until a signal."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -11,7 +12,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import click
 import orjson
@@ -19,9 +20,13 @@ import uvloop
 
 from broker import __version__
 from broker.base import logs
-from broker.cli import open_files
-from broker.config.load import Address, Config, ConfigError, load
+from broker.base.settings import Address
+from broker.base.units import SECOND
+from broker.config.config import Config
+from broker.config.load import ConfigError, load
+from broker.net import limits as net_limits
 from broker.net import umask
+from broker.runtime import memory
 from broker.server import limits
 
 if TYPE_CHECKING:
@@ -30,6 +35,10 @@ if TYPE_CHECKING:
     from broker.server.server import Server
 
 log = logging.getLogger("broker.serve")
+
+
+_FINE, _FEW, _NONE = range(3)
+_FULL: Final = {errno.EMFILE, errno.ENFILE}
 
 
 @click.command("serve")
@@ -51,7 +60,7 @@ def serve(file: Path | None, ports_file: Path | None, **flags: str | None) -> No
     """Run the broker until SIGTERM or SIGINT.
 
     Without a file every key has its default: data in ./data, loopback, ports 4222, 8222, 4150,
-    4151 and 4171. An empty address switches a door off; port 0 picks a free one.
+    4151 and 4171. An empty address switches a listener off; port 0 picks a free one.
     """
     given = {
         f"--{name.replace('_', '-')}": text for name, text in flags.items() if text is not None
@@ -65,7 +74,7 @@ def serve(file: Path | None, ports_file: Path | None, **flags: str | None) -> No
     keep_from_others()
     raise_open_files_limit()
     if ports_file is not None:
-        ports_file.unlink(missing_ok=True)  # whoever waits for it must not find an old one
+        ports_file.unlink(missing_ok=True)  # a program that waits for it must not find an old one
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(run(config, lambda server: _announce(server, config, ports_file)))
     sys.exit(code)
@@ -79,12 +88,13 @@ async def run(
     with lasting_memory():
         from broker.server.server import Server
 
+        server = Server(config)  # imports what is switched on
+
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number, stopping)
 
-    server = Server(config)
     reloads: set[asyncio.Task[None]] = set()
     loop.add_signal_handler(signal.SIGHUP, reload_soon, server, reloads)
     try:
@@ -95,7 +105,7 @@ async def run(
     except Exception as error:  # whatever it is, the operator gets one line, and details on demand
         log.error("cannot start: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
         return limits.EXIT_START_FAILED
-    await open_files.until(stopping, log)
+    await until_stopped(stopping, log)
     log.info("stopping")
     try:
         await server.stop()
@@ -139,7 +149,7 @@ def on_signal(number: int, stopping: asyncio.Event) -> None:
 
 
 def write_ports_file(path: Path, ports: dict[str, str]) -> None:
-    """Write by rename: whoever sees the file sees all of it."""
+    """Write by rename: a reader never sees half a file."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fresh.write_bytes(orjson.dumps(ports, option=orjson.OPT_APPEND_NEWLINE))
@@ -154,12 +164,13 @@ def write_ports_file(path: Path, ports: dict[str, str]) -> None:
 @contextlib.contextmanager
 def lasting_memory() -> Iterator[None]:
     """For imports and the start: take everything that exists after it out of the garbage
-    collector's sight, and let it come rarely from then on.
+    collector's sight, and let it come rarely from then on. Threads share a heap.
 
     Modules and connections live long; walking them again and again stops the loop for milliseconds
     and never finds anything. Messages are not Python objects, so little garbage is made at all.
     With very many logs even one walk during the start takes seconds.
     """
+    memory.limit_arenas(limits.ARENAS_MAX)
     gc.collect()
     gc.disable()
     try:
@@ -186,3 +197,50 @@ def raise_open_files_limit() -> None:
         log.warning("open files stay limited: %s", error, extra=logs.fields(limit=soft))
     else:
         log.debug("open files limit raised", extra=logs.fields(old=soft, new=hard))
+
+
+class OpenFiles:
+    """Logs when the process runs out of open files, and when it can open files again."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self.log = log
+        self.state = _FINE
+
+    def look(self) -> None:
+        """Now."""
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        used = lowest_free()
+        if used < 0:
+            state = _NONE
+        elif most != resource.RLIM_INFINITY and used * 100 >= most * net_limits.OPEN_FILES_FEW:
+            state = _FEW
+        else:
+            state = _FINE
+        if state == _FEW and self.state == _FINE:
+            self.log.warning("%d of %d files are open, new connections need more", used, most)
+        elif state == _NONE and self.state != _NONE:
+            self.log.error("too many open files (%d): new connections are closed at once", most)
+        elif state == _FINE and self.state != _FINE:
+            self.log.info("files can be opened again, %d of %d are open", used, most)
+        self.state = state
+
+
+def lowest_free() -> int:
+    """Files get the lowest number that is free, so it is about how many there are; -1: none is."""
+    try:
+        number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _FULL:
+            return -1
+        return 0  # no /dev/null: nothing can be said
+    os.close(number)
+    return number
+
+
+async def until_stopped(stopping: asyncio.Event, log: logging.Logger) -> None:
+    """Wait for the end; look after open files meanwhile."""
+    files = OpenFiles(log)
+    while not stopping.is_set():
+        files.look()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), net_limits.OPEN_FILES_LOOK / SECOND)

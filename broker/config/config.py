@@ -6,16 +6,23 @@ are bytes. Who reads them from where is not known here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.base import settings as kinds
 from broker.bulk.config import BulkConfig
 from broker.engine.config import EventsConfig, StorageConfig
 from broker.net.http.config import HttpConfig
-from broker.protocols.nats.config import MonitorConfig, NatsConfig
+from broker.protocols.config import BridgeConfig
+from broker.protocols.nats.settings import MonitorConfig, Settings
 from broker.protocols.nsq.config import NsqConfig
 from broker.protocols.nsq.lookup.config import LookupConfig
-from broker.protocols.stan.section import StanConfig
+from broker.protocols.stan.config import StanConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Section = TypeVar("Section")
 
 
 @dataclass(frozen=True)
@@ -23,29 +30,18 @@ class ServerConfig:
     """[server]: the process as a whole."""
 
     name: str = kinds.setting(kinds.text(), "")  # empty: the server's id
-    data: str = kinds.setting(kinds.text(), "./data")
+    data: str = kinds.setting(kinds.text(), "./data", flag="--data")
 
 
 @dataclass(frozen=True)
 class LogConfig:
     """[log]: what is written to standard error."""
 
-    level: str = kinds.setting(kinds.choice("debug", "info", "warning", "error"), "info")
-    format: str = kinds.setting(kinds.choice("text", "json"), "text")
+    level: str = kinds.setting(
+        kinds.choice("debug", "info", "warning", "error"), "info", flag="--log-level"
+    )
+    format: str = kinds.setting(kinds.choice("text", "json"), "text", flag="--log-format")
     utc: bool = kinds.setting(kinds.flag(), False)
-
-
-@dataclass(frozen=True)
-class BridgeConfig:
-    """[bridge]: which messages cross from one protocol to the other."""
-
-    nsq_to_nats: bool = kinds.setting(kinds.flag(), True)
-    nats_to_nsq: bool = kinds.setting(kinds.flag(), True)
-    stan_to_nats: bool = kinds.setting(kinds.flag(), True)
-    nats_to_stan: bool = kinds.setting(kinds.flag(), True)
-    # None ("auto"): unless [nsq] has auth servers, see Config.shares_channels
-    stan_to_nsq: bool | None = kinds.setting(kinds.flag_or_auto(), None)
-    nsq_to_stan: bool | None = kinds.setting(kinds.flag_or_auto(), None)
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class Config:
 
     server: ServerConfig = ServerConfig()
     log: LogConfig = LogConfig()
-    nats: NatsConfig = NatsConfig()
+    nats: Settings = Settings()
     monitor: MonitorConfig = MonitorConfig()
     http: HttpConfig = HttpConfig()
     nsq: NsqConfig = NsqConfig()
@@ -65,8 +61,16 @@ class Config:
     bulk: BulkConfig = BulkConfig()
     events: EventsConfig = EventsConfig()
 
-    def crosses(self, switch: str) -> bool:
-        """What a switch of [bridge] comes to. Those between NSQ and NATS Streaming are off by
-        themselves where secrets say who may use a topic: clients of NATS Streaming have none."""
-        wanted: bool | None = getattr(self.bridge, switch)
-        return not self.nsq.auth_http_addresses if wanted is None else wanted
+    def sections(self) -> Iterator[tuple[str, Any]]:
+        """Each with its name."""
+        for each in fields(self):
+            yield each.name, getattr(self, each.name)
+
+    @property
+    def name(self) -> str:
+        """Of the server; empty: it takes its id."""
+        return self.server.name
+
+    def section(self, kind: type[Section]) -> Section:
+        """The section of this class."""
+        return next(section for _, section in self.sections() if type(section) is kind)

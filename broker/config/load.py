@@ -14,61 +14,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.base import settings as kinds
 from broker.base.redact import redacted
-from broker.base.settings import Address
+from broker.base.settings import near, settings
 from broker.base.units import COUNT_MAX
-from broker.bulk.config import BulkConfig
-from broker.config.check import conflicts, near, syntax_error
-from broker.config.config import BridgeConfig, Config, LogConfig, ServerConfig
-from broker.engine.config import EventsConfig, StorageConfig, SyncPolicy, TopicConfig
-from broker.net.http.config import HttpConfig
-from broker.protocols.nats.config import MonitorConfig, NatsConfig
-from broker.protocols.nsq.config import NsqConfig
-from broker.protocols.nsq.lookup.config import LookupConfig
-from broker.protocols.stan.section import StanChannelConfig, StanConfig
+from broker.config.check import conflicts, syntax_error
+from broker.config.config import Config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = [
-    "Address",
-    "BridgeConfig",
-    "BulkConfig",
-    "Config",
-    "ConfigError",
-    "EventsConfig",
-    "HttpConfig",
-    "LogConfig",
-    "LookupConfig",
-    "MonitorConfig",
-    "NatsConfig",
-    "NsqConfig",
-    "ServerConfig",
-    "StanChannelConfig",
-    "StanConfig",
-    "StorageConfig",
-    "SyncPolicy",
-    "TopicConfig",
-    "load",
-    "read_toml",
-]
-
-
+SECTIONS: dict[str, type[Any]] = {f.name: type(f.default) for f in dataclasses.fields(Config)}
 # Flags of `twinwire serve` that set a key.
 FLAGS = {
-    "--data": ("server", "data"),
-    "--nats": ("nats", "listen"),
-    "--monitor": ("monitor", "listen"),
-    "--nsq": ("nsq", "listen"),
-    "--nsq-http": ("nsq", "http"),
-    "--bulk": ("bulk", "listen"),
-    "--log-level": ("log", "level"),
-    "--log-format": ("log", "format"),
+    flag: (name, key.name)
+    for name, section in SECTIONS.items()
+    for key in dataclasses.fields(section)
+    if (flag := key.metadata.get("flag"))
 }
-
-SECTIONS = {f.name: type(f.default) for f in dataclasses.fields(Config)}
 # Keys that are tables, any number of them, each for the names that its pattern matches.
-LISTS = {("storage", "topic"): TopicConfig, ("stan", "channel"): StanChannelConfig}
+LISTS = {
+    (name, key): entry
+    for name, section in SECTIONS.items()
+    for key, entry in kinds.tables(section).items()
+}
 
 
 class Mistake(NamedTuple):
@@ -94,15 +62,6 @@ def _line_of(mistake: Mistake) -> int:
     # What stands in no file comes last, in the order in which it was found.
     match = re.search(r":(\d+)$", mistake.place)
     return int(match[1]) if match else COUNT_MAX
-
-
-def settings(section: type) -> dict[str, tuple[str, kinds.Kind[Any]]]:
-    """Key -> attribute and kind, in the order of the section's class."""
-    return {
-        f.name.removesuffix("_ns"): (f.name, f.metadata["kind"])
-        for f in dataclasses.fields(section)
-        if "kind" in f.metadata
-    }
 
 
 def load(

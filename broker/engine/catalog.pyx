@@ -12,34 +12,30 @@ noticed; the log is then opened by looking at it, as is each one that has no ent
 of the machine the catalog counts for nothing: not everything it speaks of need have reached the
 disk.
 
-Logs with something to tell (damage, failures) or a long last file have no entry. What is taken from
-the catalog has not been verified: its records are when they are read, as those of old segments.
+Logs with something to report (damage, failures) or a long last file have no entry. What is taken
+from the catalog has not been verified: its records are when they are read, as those of old
+segments.
 """
 import os
 
 import orjson
 
-from libc.stdint cimport int64_t, uint64_t
-from posix.fcntl cimport O_RDWR
+from libc.stdint cimport uint64_t
 
 from broker.engine.cursor.cursor cimport Cursor
-from broker.runtime.facts cimport facts_at, facts_t
+from broker.runtime.vfs cimport stat_t, vfs_stat_at
 from broker.engine.log.log cimport Log
-from broker.runtime.mapping cimport read_at
-from broker.engine.log.segment cimport FILE_HEADER_BYTES, Segment, below, load_window
-from broker.runtime.vfs cimport vfs_open
+from broker.engine.log.record cimport FILE_HEADER_BYTES
+from broker.engine.log.segment cimport SMALL_BYTES, Segment
 
 from broker.base.durable import NEW_SUFFIX
 from broker.engine.log.files import CURSOR_SUFFIX, CURSORS, META, escape, meta_of
-from broker.engine.log.segment import crc32c
+from broker.engine.log.record import crc32c
 
 FILE = '.catalog'       # no log's folder begins with a dot
 VERSION = 1
 LOGS_MIN = 100          # fewer are opened in no time
 BOOT_ID = '/proc/sys/kernel/random/boot_id'
-
-cdef char small[SMALL_BYTES]
-
 
 # --- writing
 
@@ -67,15 +63,15 @@ def entry_of(Log log):
     for cursor in log.cursors.values():
         if cursor.journal is not None:
             cursors.append((cursor.name, *state_of(cursor)))
-    meta = meta_of(log, log.floor)
-    if log.unsynced:
+    meta = meta_of(log, log.retention.floor)
+    if log.sync.unsynced:
         meta['unsynced'] = True     # the policy of then did not ask for it
     return [os.path.basename(log.folder), 0, meta, segments, cursors]
 
 
 cdef tuple state_of(Cursor cursor):
     """(bytes of the journal, floor, paused); 0 bytes: the journal has more to say."""
-    # a closed cursor has forgotten what it had given, so its places must tell
+    # a closed cursor has forgotten what it had given, so its places must say it
     if cursor.acks.count or cursor.next_seq != cursor.acks.floor or cursor.ahead:
         return 0, 0, False
     return cursor.journal.file_bytes, cursor.acks.floor, cursor.paused
@@ -93,18 +89,18 @@ def is_written(Log log):
 
 def save(root, list entries, list problems):
     """Write the catalog of these entries. OSError. Logs that had problems at the start are left
-    out, so that these are told again."""
+    out, so that these are reported again."""
     cdef int fd, folder_fd
     if len(entries) < LOGS_MIN:
         return
-    told = {problem[len(root) + 1:].replace(':', '/').partition('/')[0] for problem in problems}
+    reported = {problem[len(root) + 1:].replace(':', '/').partition('/')[0] for problem in problems}
     path = os.path.join(root, FILE)
     folder_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         kept = []
         for entry in entries:
             entry[1] = seal_of(folder_fd, entry)
-            if entry[1] and entry[0] not in told:
+            if entry[1] and entry[0] not in reported:
                 kept.append(entry)
         fd = os.open(path + NEW_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -127,7 +123,7 @@ cdef bytes page_of(list entries, number):
 
 
 def boot_id():
-    """What tells this run of the machine from others; None when that is not known."""
+    """What only this run of the machine has; None when that is not known."""
     try:
         with open(BOOT_ID, encoding='ascii') as file:
             return file.read().strip() or None
@@ -170,7 +166,7 @@ def entries_in(bytes data, number):
 
 
 def is_still_so(int folder_fd, list entry):
-    """Whether nobody has touched the log since its entry was written."""
+    """Whether the log was not touched since its entry was written."""
     seal = seal_of(folder_fd, entry)
     return seal != 0 and seal == entry[1]
 
@@ -194,13 +190,13 @@ cdef uint64_t seal_of(int folder_fd, list entry) except? 0:
 
 
 cdef bint mix_in(uint64_t *sum, int folder_fd, const char *path) noexcept nogil:
-    cdef facts_t facts
-    if facts_at(folder_fd, path, &facts):
+    cdef stat_t found
+    if vfs_stat_at(folder_fd, path, &found):
         return False
-    sum[0] = mixed(sum[0], facts.number)
-    sum[0] = mixed(sum[0], facts.size)
-    sum[0] = mixed(sum[0], <uint64_t>facts.modified_ns)
-    sum[0] = mixed(sum[0], <uint64_t>facts.changed_ns)
+    sum[0] = mixed(sum[0], found.number)
+    sum[0] = mixed(sum[0], found.size)
+    sum[0] = mixed(sum[0], <uint64_t>found.modified_ns)
+    sum[0] = mixed(sum[0], <uint64_t>found.changed_ns)
     return True
 
 
@@ -214,31 +210,3 @@ cdef inline uint64_t mixed(uint64_t sum, uint64_t value) noexcept nogil:
 
 cdef bytes segment_name(uint64_t first_seq):
     return b'%020d.seg' % first_seq
-
-
-# --- small files
-
-
-cdef char *read_small(int fd, size_t size) noexcept:
-    if size > <size_t>SMALL_BYTES or read_at(fd, small, size, 0) != <ssize_t>size:
-        return NULL
-    return small
-
-
-cdef int awaken(Segment segment) except -1:
-    cdef size_t done = 0, again = 0
-    cdef char *data
-    cdef int error = vfs_open(segment.path, O_RDWR, &segment.fd)
-    if error:
-        raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
-    if segment.ready:
-        return 0
-    # It is as the catalog says. If all of it reads, who reads what is appended need not wait for a
-    # verification; if not, it stays so, and readers will see.
-    data = read_small(segment.fd, segment.size)
-    if data != NULL:
-        load_window(data, segment.size, <int64_t>segment.start(), segment.size, segment.salt,
-                    segment.first_seq, below(segment.first_seq), &done, &again)
-        if done >= segment.size:
-            segment.ready = segment.size
-    return 0

@@ -5,13 +5,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from broker.base import settings as kinds
 from broker.base.settings import duration_text
-from broker.base.units import COUNT_MAX, DURATION_MAX, MS
+from broker.base.units import COUNT_MAX, DURATION_MAX, MS, SECOND
 from broker.engine import limits
 from broker.engine.names import check_pattern, check_topic, pattern_matches
+
+
+class EngineNeeds(NamedTuple):
+    """What a section of the configuration asks of the engine."""
+
+    ack_latency_ns: int = 0  # how far back latencies of acknowledgements are kept; 0 = not at all
+    private_subjects: tuple[bytes, ...] = ()  # prefixes of subjects that no topic gets messages of
+
+
+@runtime_checkable
+class EngineUser(Protocol):
+    """A section that asks something of the engine."""
+
+    def engine_needs(self) -> EngineNeeds:
+        """What it asks."""
 
 
 class SyncPolicy(NamedTuple):
@@ -22,6 +37,11 @@ class SyncPolicy(NamedTuple):
 
     def __str__(self) -> str:
         return duration_text(self.period_ns) if self.mode == "period" else self.mode
+
+    @property
+    def policy(self) -> str | float:
+        """As a log takes it: the word, or the period in seconds."""
+        return self.period_ns / SECOND if self.mode == "period" else self.mode
 
 
 def sync_policy() -> kinds.Kind[SyncPolicy]:
@@ -76,7 +96,7 @@ class StorageConfig:
     memory_topic_max: int = kinds.size_setting(
         limits.STORAGE_MEMORY_TOPIC_MAX, limits.STORAGE_APPEND_BUFFER_MIN, COUNT_MAX
     )
-    topic: tuple[TopicConfig, ...] = ()
+    topic: tuple[TopicConfig, ...] = kinds.tables_setting(TopicConfig)
 
     def for_topic(self, name: str) -> TopicConfig:
         """What holds for this topic: the first entry that matches, completed with the defaults."""

@@ -9,7 +9,7 @@ cdef class Engine:
     cdef readonly dict logs         # name (str) -> Log
     cdef dict by_bytes              # name (bytes) -> Log
     # name (str) -> path, of logs that could not be opened. The name is taken: nothing in the folder
-    # is changed, and whoever wants the log gets a QuarantinedError.
+    # is changed, and a caller that wants the log gets a QuarantinedError.
     cdef readonly dict quarantined
     cdef readonly list problems     # what recovery found wrong, in words
     cdef object policy_for          # policy_for(name) -> 'always', 'none' or seconds
@@ -19,5 +19,6 @@ cdef class Engine:
 
     cdef object open_folders(self, list folders)
     cdef Log recover(self, str folder, int root_fd, list entry)
-    cdef Log make_log(self, str name, folder, bint ephemeral, str face)
+    cdef Log recover_unknown(self, str name, folder)
+    cdef Log make_log(self, str name, folder, bint ephemeral, str protocol)
     cdef Log find(self, const char *name, size_t n)     # None when there is no such log

@@ -1,8 +1,9 @@
 """All logs of one data folder, by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol, final
 
+from broker.engine.limits import EngineLimits
 from broker.engine.log.log import Log
 from broker.engine.state import Shared
 from broker.routing.router import Router
@@ -27,7 +28,7 @@ class Engine:
         turn: Turn,
         router: Router,
         root: str | None,
-        limits: Mapping[str, Any],
+        limits: EngineLimits,
         policy_for: Callable[[str], str | float],
         report: Callable[..., object],
         retention_for: Callable[[str], tuple[int, int, int, int, int] | None] | None = None,
@@ -41,7 +42,7 @@ class Engine:
     def unwatch(self, watcher: Callable[[str, str | None, bool], object]) -> None: ...
     def adopt(self, log: Log) -> None: ...
     def log(self, name: str) -> Log | None: ...
-    def open_log(self, name: str, ephemeral: bool = False, face: str | None = None) -> Log: ...
+    def open_log(self, name: str, ephemeral: bool = False, protocol: str | None = None) -> Log: ...
     def settings_of(self, log: Log) -> dict[str, Any]: ...
     def set_settings(self, log: Log, settings: dict[str, Any]) -> None: ...
     def delete_log(self, name: str) -> None: ...

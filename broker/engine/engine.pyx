@@ -8,16 +8,19 @@ import shutil
 import threading
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint64_t
 
-from broker.engine.log.log cimport SYNC_NONE, Log
-from broker.routing.router cimport Router
+from broker.engine.cursor.cursor cimport Cursor
+from broker.engine.cursor.journal cimport Journal
+from broker.engine.log.interfaces cimport SYNC_NONE
+from broker.engine.log.log cimport Log, files_closed
 from broker.engine.state cimport Shared
-from broker.engine.log.sync cimport sync
+from broker.routing.router cimport Router
 from broker.runtime.turn cimport Turn
-from broker.engine.log.retention cimport housekeep, relieved
 
 from broker.engine import catalog, health
-from broker.engine.log.files import QuarantinedError, escape, is_log_folder, put_aside, unescape
+from broker.engine.log.files import (
+    CURSOR_SUFFIX, CURSORS, QuarantinedError, escape, is_log_folder, put_aside, unescape)
 from broker.engine.recovery import open_known, open_log
 from broker.engine.settings import change, configure, effective
 from broker.base.durable import make_folder
@@ -31,7 +34,7 @@ cdef enum:
 cdef class Engine:
     def __init__(self, Turn turn, Router router, root, limits, policy_for, report,
                  retention_for=None):
-        """`root`: the folder of the logs, None = all in memory. `limits`: see Shared.
+        """`root`: the folder of the logs, None = all in memory. `limits`: an EngineLimits.
 
         `policy_for(name)` says when appends to a log are synced: 'always', 'none' or a period
         in seconds; `retention_for(name)` what it keeps, see settings.pyx: (max_age, max_bytes,
@@ -39,6 +42,7 @@ cdef class Engine:
         `report(level, text, **fields)` writes a log line.
         """
         self.shared = Shared(turn, router, root, report, limits)
+        self.shared.make_cursor = make_cursor
         self.policy_for = policy_for
         self.retention_for = retention_for or keep_all
         self.logs = {}
@@ -71,22 +75,25 @@ cdef class Engine:
         cdef Log log
         cdef int left = FOUND_SYNCS
         for log in self.logs.values():
-            if log.unsynced and log.sync_policy != SYNC_NONE and left:
+            if log.sync.unsynced and log.sync.policy != SYNC_NONE and left:
                 left -= 1
-                sync(log)
+                log.sync.start()
 
     def folders(self):
         """The names in the folder of all logs, in order. It is made if need be; on a full disk
-        that may have to wait until the first log is made."""
+        that, or the sync of its name, may have to wait until the first log is made."""
         root = self.shared.root
         try:
             make_folder(root)
+            self.shared.root_known = True
         except OSError as problem:
             if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            self.problems.append(f'{root}: cannot be made: {problem.strerror}')
+            self.problems.append(f'{root}: cannot be made or synced: {problem.strerror}')
+        try:
+            return sorted(os.listdir(root))
+        except FileNotFoundError:
             return []
-        return sorted(os.listdir(root))
 
     cdef object open_folders(self, list folders):
         cdef Log log
@@ -121,7 +128,7 @@ cdef class Engine:
         return None
 
     def quarantine(self, str name, str path, problem):
-        """A log cannot be opened: nobody may use its name, and its files stay as they are."""
+        """A log cannot be opened: its name is taken, and its files stay as they are."""
         reason = str(problem) or repr(problem)
         self.quarantined[name] = path
         self.shared.health.add(health.LOG, name, f'quarantined: {reason}')
@@ -179,7 +186,7 @@ cdef class Engine:
         """Make a log known by its name."""
         self.logs[log.name] = log
         self.by_bytes[log.name.encode()] = log
-        log.on_unused = self.delete_log
+        log.call_when_unused(self.delete_log)
         log.touch()
         self.shared.changed(log.name, None, True)
 
@@ -190,41 +197,59 @@ cdef class Engine:
         """The log of that name, or None."""
         return self.logs.get(name)
 
-    def open_log(self, str name, bint ephemeral=False, str face=None):
+    def open_log(self, str name, bint ephemeral=False, str protocol=None):
         """The log of that name, made if need be; an ephemeral one lives in memory. OSError.
 
-        `face`: the protocol whose own it is to be, see Log.face; None leaves that as it is.
+        `protocol`: the protocol whose own it is to be, see Log; None leaves that as it is.
         """
         cdef Log log = self.logs.get(name)
         if log is not None:
-            if face is not None and log.face != face:
-                before = log.face
-                log.face = face
-                try:
-                    log.save(True)
-                except OSError:
-                    log.face = before
-                    raise
-                log.restamp()
+            if protocol is not None and log.protocol != protocol:
+                log.set_protocol(protocol)
             return log
         if name in self.quarantined:
             raise QuarantinedError(self.quarantined[name])
         folder = None
         if not ephemeral and self.shared.root is not None:
             folder = os.path.join(self.shared.root, escape(name))
-            os.makedirs(folder, exist_ok=True)
+            os.makedirs(self.shared.root, exist_ok=True)
+            try:
+                os.mkdir(folder)
+            except FileExistsError:
+                if not os.path.isdir(folder):
+                    raise
+                log = self.recover_unknown(name, folder)
+                if log is not None:
+                    return self.open_log(name, ephemeral, protocol)
         self.shared.turn.tick()
         try:
-            return self.make_log(name, folder, ephemeral, face)
+            return self.make_log(name, folder, ephemeral, protocol)
         except OSError as problem:
-            if not relieved(self.shared, problem):
+            if not files_closed(self.shared, problem):
                 raise
-        return self.make_log(name, folder, ephemeral, face)
+        return self.make_log(name, folder, ephemeral, protocol)
 
-    cdef Log make_log(self, str name, folder, bint ephemeral, str face):
+    cdef Log recover_unknown(self, str name, folder):
+        """A log that is in a folder although nothing was found there at the start; None when there
+        is none. QuarantinedError: it cannot be opened."""
         cdef Log log
-        log = Log(self.shared, name, folder, os.urandom(16), self.policy_for(name), ephemeral)
-        log.face = face
+        if not os.listdir(folder):
+            return None
+        log = self.recover(os.path.basename(folder), -1, None)
+        if name in self.quarantined:
+            raise QuarantinedError(folder)
+        if log is None:
+            os.makedirs(folder, exist_ok=True)      # what was in it has been put aside
+            return None
+        self.shared.report('warning', 'a log was found that was not there at the start', log=name,
+                           path=folder)
+        self.adopt(log)
+        return log
+
+    cdef Log make_log(self, str name, folder, bint ephemeral, str protocol):
+        cdef Log log
+        log = Log(self.shared, name, folder, os.urandom(16), self.policy_for(name), ephemeral,
+                  protocol)
         configure(log, self.policy_for, self.retention_for)
         try:
             log.save()
@@ -270,7 +295,7 @@ cdef class Engine:
         self.shared.turn.tick()
         self.shared.found_left = FOUND_SYNCS
         for log in list(self.shared.touched):
-            housekeep(log)
+            log.keep_house()
         self.timer = self.loop.call_later(1.0, self.keep_house)
 
     @property
@@ -278,7 +303,8 @@ cdef class Engine:
         """True while something that was accepted is not yet in its file, or not yet synced."""
         cdef Log log
         for log in self.logs.values():
-            if log.waiting_bytes or log.syncs or log.settled_ticket < log.ticket:
+            if log.waiting_bytes or log.sync.under_way or (
+                    log.sync.settled_ticket < log.ticket):
                 return True
         return not all(worker.idle for worker in self.shared.workers)
 
@@ -295,9 +321,9 @@ cdef class Engine:
         self.shared.turn.end()
         await self.settle()
         for log in self.logs.values():
-            housekeep(log)
-            if log.sync_policy != SYNC_NONE:
-                sync(log)
+            log.keep_house()
+            if log.sync.policy != SYNC_NONE:
+                log.sync.start()
         await self.settle()
         entries = []
         for log in self.logs.values():
@@ -331,11 +357,21 @@ cdef class Engine:
             worker.close()
 
 
+def make_cursor(Log log, str name, uint64_t start, bint ephemeral):
+    """A new cursor of a log, with a journal if it is to be remembered. OSError."""
+    cdef Journal journal = None
+    if not ephemeral and log.folder is not None:
+        folder = os.path.join(log.folder, CURSORS)
+        os.makedirs(folder, exist_ok=True)
+        journal = Journal(log.shared, os.path.join(folder, escape(name) + CURSOR_SUFFIX))
+    return Cursor(log, name, start, journal, ephemeral)
+
+
 def keep_all(name):
     """No limits."""
     return None
 
 
 def remove_later(path):
-    """Remove a folder without holding anybody up."""
+    """Remove a folder on a thread of its own."""
     threading.Thread(target=shutil.rmtree, args=(path, True), daemon=True).start()

@@ -6,6 +6,7 @@ asserted, so a change that breaks one stops the broker at start.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from broker.base.units import GIB, HOUR, KIB, MIB, MS, SECOND
@@ -66,3 +67,31 @@ EVENTS_MAX_BYTES: Final = 1 * GIB
 
 assert EVENTS_LINGER <= EVENTS_LINGER_MAX
 assert EVENTS_BUFFER < STORAGE_SEGMENT_SIZE_MAX
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """The numbers of one engine; `Shared` says what each means."""
+
+    segment_bytes: int
+    append_bytes_max: int
+    memory_bytes_max: int
+    memory_segment_bytes: int
+    load_bytes: int
+    journal_bytes_min: int
+    reclaim_bytes: int
+    pump_bytes_max: int
+    inline_bytes: int
+    inline_stall_ns: int
+    inline_pause_ns: int
+    inline_pause_max_ns: int
+    retry_ns: int
+    entries_max: int
+    deferred_max: int
+    window_max: int
+    settle_poll: float  # seconds
+    to_live: bool
+    from_live: bool
+    spare_rate: int = 0
+    ack_latency_ns: int = 0
+    private_subjects: tuple[bytes, ...] = ()

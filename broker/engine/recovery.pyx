@@ -11,19 +11,15 @@ from libc.errno cimport EIO, EMFILE, ENFILE, ENOMEM, errno
 from libc.stdint cimport int64_t, uint64_t
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR
 
-from broker.engine.log.binding cimport Binding
-from broker.engine.catalog cimport read_small
 from broker.engine.cursor.cursor cimport Cursor
-from broker.runtime.facts cimport facts_of, facts_t
 from broker.engine.cursor.journal cimport OP_FLOOR, OP_PAUSE, Journal
 from broker.engine.log.log cimport Log
-from broker.runtime.mapping cimport faults_of, read_at
-from broker.engine.log.mishap cimport refuse
-from broker.engine.log.segment cimport FILE_HEADER_BYTES, Segment, record_get, stored_t
+from broker.engine.log.record cimport FILE_HEADER_BYTES, record_get, stored_t
+from broker.engine.log.segment cimport Segment, read_small
 from broker.engine.state cimport Shared
-from broker.engine.cursor.state cimport restore
-from broker.engine.log.retention cimport rest
-from broker.runtime.vfs cimport vfs_close, vfs_open, vfs_truncate, vfs_write
+from broker.runtime.mapping cimport faults_of, read_at
+from broker.runtime.vfs cimport (
+    stat_t, vfs_close, vfs_open, vfs_stat, vfs_truncate, vfs_write)
 
 from broker.engine.log.files import (
     CURSOR_SUFFIX,
@@ -44,7 +40,7 @@ from broker.engine.log.files import (
 )
 from broker.engine.health import RECORDS
 from broker.engine.cursor.journal import read_journal
-from broker.engine.log.segment import check_header, header_facts
+from broker.engine.log.record import check_header, header_facts
 from broker.engine.settings import configure, valid
 from broker.base.durable import sync_path
 
@@ -52,9 +48,7 @@ cdef enum:
     TAIL_BYTES = 64     # zeros at the end of a file make it worth a look
     SPARE_LOOK_BYTES = 1 << 16      # a spare file that begins with so many zeros has no records
     LOOK_BYTES = 1 << 20    # read at a time when a file is looked through
-
-
-cdef int64_t RECENT_NS = 600 * 1000000000   # who wrote a file so long before the last has synced it
+    READS_MORE = 2          # times that a journal is read again when the disk cannot read it
 
 
 def open_log(Shared shared, folder, policy_for, retention_for, list problems):
@@ -76,17 +70,17 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
         open_segments(log, paths, problems)
         if CURSORS in names:
             open_cursors(log, problems)
-        begin(log, meta)
+        log.recovered(meta)
     except BaseException:
-        let_go(log)
+        log.let_go()
         raise
     if meta.pop('made', False):
         try:
             log.save(True)
         except OSError as problem:
             problems.append(f'{folder}: the metadata cannot be saved: {problem}')
-    rest(log)
-    found(log)
+    log.rest()
+    log.sync.found_unsynced()
     return log
 
 
@@ -99,15 +93,13 @@ def open_known(Shared shared, list entry, policy_for, retention_for, list proble
     folder = f'{shared.root}/{folder_name}'
     log = new_log(shared, folder, meta, policy_for, retention_for)
     for first_seq, next_seq, size, changed_ns in segments:
-        segment = add_segment(log, f'{folder}/{first_seq:020d}{SEGMENT_SUFFIX}', first_seq)
+        segment = log.add_segment(f'{folder}/{first_seq:020d}{SEGMENT_SUFFIX}', first_seq)
         segment.next_seq = next_seq
         segment.size = size
         segment.planned = (segment.size + 7) & ~<size_t>7
         segment.cap = max(shared.segment_bytes, segment.planned)
         segment.changed_ns = changed_ns
-    segment.active = True
-    log.active = segment
-    stand_at_end(log)
+    log.stand_at_end()
     try:
         for name, size, floor, paused in cursors:
             path = f'{folder}/{CURSORS}/{escape(name)}{CURSOR_SUFFIX}'
@@ -116,53 +108,13 @@ def open_known(Shared shared, list entry, policy_for, retention_for, list proble
             else:
                 end = max(end, open_cursor(log, name, path, problems))
         go_behind(log, end, problems)
-        begin(log, meta)
+        log.recovered(meta)
     except BaseException:
-        let_go(log)
+        log.let_go()
         raise
     if meta.get('unsynced'):
-        found(log)
+        log.sync.found_unsynced()
     return log
-
-
-cdef void let_go(Log log) noexcept:
-    """The log cannot be opened: leave its files as they are, and nothing of it in memory."""
-    cdef Cursor cursor
-    cdef Segment segment
-    log.deleted = True
-    if log.binding is not None:
-        (<Binding>log.binding).cut()
-        log.binding = None
-    log.shared.turn.disarm(log)
-    log.shared.touched.discard(log)
-    for cursor in log.cursors.values():
-        cursor.journal = None       # what it has to say is not written
-        cursor.close()
-    log.cursors.clear()
-    for segment in log.segments:
-        vfs_close(segment.fd)
-        segment.fd = -1
-    log.segments.clear()
-    log.active = None
-
-
-cdef void found(Log log) noexcept:
-    """The process before may have ended without a sync: what was written last counts as on the disk
-    when it has been synced now."""
-    cdef Segment segment
-    cdef Py_ssize_t i
-    cdef int64_t newest_ns
-    if log.active is None:
-        return
-    newest_ns = log.active.changed_ns
-    for i in range(len(log.segments) - 1, -1, -1):
-        segment = log.segments[i]
-        if segment is not log.active and (
-                segment.changed_ns < newest_ns - RECENT_NS - 2 * log.sync_period_ns):
-            break
-        segment.dirty = True
-        log.durable = segment.first_seq
-    log.unsynced = True
 
 
 cdef Log new_log(Shared shared, folder, meta, policy_for, retention_for):
@@ -170,35 +122,17 @@ cdef Log new_log(Shared shared, folder, meta, policy_for, retention_for):
     cdef Log log
     name = meta['name']
     log = Log(shared, name, folder, bytes.fromhex(meta['log_id']), policy_for(name))
-    log.settings = meta.get('settings', {})
+    log.restore(meta)
     configure(log, policy_for, retention_for)
-    log.created_ns = meta['created_ns']
-    log.face = meta.get('face')
-    log.paused = meta['paused']
-    log.unclaimed = meta.get('unclaimed', False)
     return log
-
-
-cdef object begin(Log log, meta):
-    """All of the log is there: let it go on where it was."""
-    if log.cursors and not log.paused:
-        log.frontier = log.visible
-    elif meta['frontier'] is not None:
-        log.frontier = min(max(meta['frontier'], log.first_seq), log.visible)
-    else:
-        log.frontier = log.first_seq
-    log.durable = log.answered = log.visible
-    log.start_cursors()
-    log.floor = min(meta.get('floor', 0), log.visible)     # what is below goes when it may
-    # nothing is trimmed here: the housekeeping does, once it is known what readers of files hold
 
 
 def read_meta(folder, names, list paths, list problems):
     """The log's metadata; made again from what else is there if they are lost or do not read.
 
     None when there is no log in the folder. One that was made just before the power went can be
-    nothing but empty files, or parts of records: nothing in it was promised to anybody, and it is
-    put aside. MetaError: there are records that nobody can read without the metadata.
+    nothing but empty files, or parts of records: no publisher had an answer for anything in it, and
+    it is put aside. MetaError: there are records that cannot be read without the metadata.
     """
     garbled = False
     try:
@@ -224,7 +158,7 @@ def read_meta(folder, names, list paths, list problems):
     if meta is not None:
         if meta['face'] is None and CURSORS in names:
             # its cursors may say whose own it is: not for sure, so an operator has to claim it
-            meta['face'] = face_of_cursors(f'{folder}/{CURSORS}')
+            meta['face'] = protocol_of_cursors(f'{folder}/{CURSORS}')
             meta['unclaimed'] = meta['unclaimed'] or meta['face'] is not None
         if garbled:
             with contextlib.suppress(FileNotFoundError):
@@ -237,12 +171,12 @@ def read_meta(folder, names, list paths, list problems):
     return meta
 
 
-def face_of_cursors(cursors):
-    """The protocol that has named a cursor, as FACE:NAME; other names have no colon."""
+def protocol_of_cursors(cursors):
+    """The protocol that has named a cursor, as PROTOCOL:NAME; other names have no colon."""
     for name in os.listdir(cursors):
-        face, colon, _ = unescape(name).partition(':')
+        protocol, colon, _ = unescape(name).partition(':')
         if colon and name.endswith(CURSOR_SUFFIX):
-            return face
+            return protocol
     return None
 
 
@@ -250,8 +184,8 @@ def never_synced(folder, paths):
     """Whether the log was made and not synced once: its metadata and the headers of its segments
     are empty or nothing but zeros. OSError.
 
-    A power cut leaves that of a log without a promise: with a log's first sync its metadata and
-    the header of its file reach the disk, whatever of them may be damaged later.
+    A power cut leaves that of a log of which nothing was answered: with a log's first sync its
+    metadata and the header of its file reach the disk, whatever of them may be damaged later.
     """
     with contextlib.suppress(FileNotFoundError), open(f'{folder}/{META}', 'rb') as file:
         if file.read(META_BYTES).strip(b'\0'):
@@ -357,15 +291,15 @@ def meta_from(paths, folder):
         head = head_of(path)
         header = check_header(head, path)
         if header is not None:
-            face, own = header_facts(head) or (None, True)
-            return meta_for(folder, header[0], face, own)
+            protocol, own = header_facts(head) or (None, True)
+            return meta_for(folder, header[0], protocol, own)
     return None
 
 
-def meta_for(folder, bytes log_id, face=None, bint unclaimed=False):
+def meta_for(folder, bytes log_id, protocol=None, bint unclaimed=False):
     """Metadata of a log of which no more is known."""
     return {'name': unescape(os.path.basename(folder)), 'log_id': log_id.hex(),
-            'created_ns': 0, 'paused': False, 'frontier': None, 'face': face,
+            'created_ns': 0, 'paused': False, 'frontier': None, 'face': protocol,
             'unclaimed': unclaimed, 'made': True}
 
 
@@ -374,7 +308,7 @@ cdef object open_segments(Log log, list paths, list problems):
     cdef Segment segment
     cdef Segment before = None
     for position, (first_seq, path) in enumerate(paths):
-        segment = add_segment(log, path, first_seq)
+        segment = log.add_segment(path, first_seq)
         take_file(segment, position == len(paths) - 1, problems)
         segment.cap = max(log.shared.segment_bytes, segment.size)
         if before is not None:
@@ -382,34 +316,15 @@ cdef object open_segments(Log log, list paths, list problems):
         before = segment
     if before is not None:
         take_last(log, before, problems)
-        stand_at_end(log)
-
-
-cdef Segment add_segment(Log log, path, uint64_t first_seq):
-    """The next file of a log; what is in it is said by the caller."""
-    cdef Segment segment = Segment()
-    segment.path = os.fsencode(path)
-    segment.first_seq = segment.next_seq = first_seq
-    segment.salt = log.salt
-    log.segment_ids += 1
-    segment.id = log.segment_ids
-    segment.known_to_folder = True
-    log.segments.append(segment)
-    return segment
-
-
-cdef void stand_at_end(Log log) noexcept:
-    """The next record comes behind the last segment."""
-    log.next_seq = log.visible = log.active.next_seq
-    log.trim_at = (<Segment>log.segments[0]).next_seq if len(log.segments) > 1 else <uint64_t>-1
+        log.stand_at_end()
 
 
 cdef object take_file(Segment segment, bint last, list problems):
     """Read size and file header: refuse a foreign version, report damage. The last one stays
     open for writing."""
     cdef int fd = -1
-    cdef facts_t facts
-    cdef ssize_t got
+    cdef stat_t found
+    cdef ssize_t got = 0
     cdef ssize_t tail_len = 0
     cdef char head[FILE_HEADER_BYTES]
     cdef char end[TAIL_BYTES]
@@ -418,7 +333,7 @@ cdef object take_file(Segment segment, bint last, list problems):
     if error:
         raise OSError(error, os.strerror(error), path)
     try:
-        error = facts_of(fd, &facts)
+        error = vfs_stat(fd, &found)
         if error:
             raise OSError(error, os.strerror(error), path)
         got = read_at(fd, head, FILE_HEADER_BYTES, 0)
@@ -428,17 +343,17 @@ cdef object take_file(Segment segment, bint last, list problems):
         got = max(<ssize_t>0, got)
         if not last:
             tail_len = max(<ssize_t>0, read_at(
-                fd, end, TAIL_BYTES, max(<int64_t>0, <int64_t>facts.size - TAIL_BYTES)))
+                fd, end, TAIL_BYTES, max(<int64_t>0, <int64_t>found.size - TAIL_BYTES)))
     finally:
         if last:
             segment.fd = fd
         else:
             vfs_close(fd)
-    segment.size = segment.planned = facts.size
+    segment.size = segment.planned = found.size
     tail = end[:tail_len]
     if tail and not tail.strip(b'\0'):
         find_end(segment, problems)
-    segment.changed_ns = facts.modified_ns
+    segment.changed_ns = found.modified_ns
     # the process may have ended, or the disk been full, between making a file and its header
     segment.bare = last and (segment.size < FILE_HEADER_BYTES or (
         got > 0 and not head[:got].strip(b'\0')))
@@ -487,8 +402,6 @@ cdef object take_last(Log log, Segment segment, list problems):
         find_delays(log, segment)
     if faults_of(&segment.file):
         segment.cap = segment.planned   # what comes goes into a new file
-    segment.active = True
-    log.active = segment
 
 
 cdef object cut_torn(Log log, Segment segment, size_t cut, list problems):
@@ -615,16 +528,16 @@ cdef object go_behind(Log log, uint64_t end, list problems):
             # nothing can be appended now; consumers can go on, and make room
             if log.active is not None:
                 log.active.cap = log.active.planned     # the next record begins a new file
-            refuse(log, problem)
+            log.sync.refuse(problem)
 
 
 cdef object take_cursor(Log log, str name, path, size_t journal_bytes, uint64_t floor,
                         bint paused):
     """A cursor that is done with all below `floor` and has seen nothing else."""
     cdef Cursor cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
-    restore(cursor, [(OP_FLOOR, floor, 0, 0), (OP_PAUSE, paused, 0, 0)])
+    cursor.restore([(OP_FLOOR, floor, 0, 0), (OP_PAUSE, paused, 0, 0)])
     cursor.journal.adopt(journal_bytes)
-    log.cursors[name] = cursor
+    log.add_cursor(cursor)
 
 
 def keeps_end(path, size_t good, size_t unread):
@@ -638,12 +551,24 @@ def keeps_end(path, size_t good, size_t unread):
     return True
 
 
+def read_surely(path):
+    """As read_journal, but the disk is asked again when it cannot read the file: a cursor without
+    its journal gives out once more what its consumers have finished. OSError, FormatError."""
+    for _ in range(READS_MORE):
+        try:
+            return read_journal(path)
+        except OSError as problem:
+            if problem.errno in (EMFILE, ENFILE, ENOMEM):
+                raise
+    return read_journal(path)
+
+
 cdef uint64_t open_cursor(Log log, str name, path, list problems) except? 0:
     """Restore a cursor from its journal; the seq behind the highest one it knows of."""
     cdef uint64_t end = log.visible
     cdef Cursor cursor
     try:
-        ops, good, unread = read_journal(path)
+        ops, good, unread = read_surely(path)
     except OSError as problem:
         if problem.errno in (EMFILE, ENFILE, ENOMEM):
             raise       # it is not the file's fault
@@ -656,7 +581,7 @@ cdef uint64_t open_cursor(Log log, str name, path, list problems) except? 0:
             problems.append(f'{path}: the journal is empty, its records are given again')
     cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
     try:
-        end = restore(cursor, ops)
+        end = cursor.restore(ops)
     except OverflowError:
         problems.append(f'{path}: the journal makes no sense, its records are given again')
         cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
@@ -666,5 +591,5 @@ cdef uint64_t open_cursor(Log log, str name, path, list problems) except? 0:
         cursor.journal.adopt(good)
     elif unread and not good:
         os.rename(path, free_name(path + UNREADABLE_SUFFIX))
-    log.cursors[name] = cursor
+    log.add_cursor(cursor)
     return end

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What a log is told about syncing and keeping, and how a change of it takes effect at once.
+"""Settings of a log, syncing and keeping, and how a change of them takes effect at once.
 
 Values come from the configuration; those set for one log while it runs stand in its metadata and
 win over it:
@@ -9,8 +9,7 @@ win over it:
     keep, keep_bytes             what every cursor is done with stays so long (ns), at most so
                                  many bytes; 0 and 0 = it goes at once
 """
-from broker.engine.log.log cimport SYNC_PERIOD, Log
-from broker.engine.log.retention cimport enforce, trim
+from broker.engine.log.log cimport Log
 
 KEYS = ('sync', 'max_age', 'max_bytes', 'max_msgs', 'keep', 'keep_bytes')
 SYNC_NAMES = ('always', 'none')
@@ -27,33 +26,16 @@ def configure(Log log, policy_for, retention_for):
     """Let a log follow the configuration and its own settings."""
     values = effective(log, policy_for, retention_for)
     log.set_policy(values['sync'])
-    limits = (values['max_age'], values['max_bytes'], values['max_msgs'])
-    log.retention = limits if any(limits) else None
-    log.keep_ns, log.keep_bytes = values['keep'], values['keep_bytes']
+    log.retention.configure(
+        (values['max_age'], values['max_bytes'], values['max_msgs']),
+        values['keep'], values['keep_bytes'])
 
 
 def change(Log log, dict settings, policy_for, retention_for):
     """Put other settings in the place of the log's own, now and for good; OSError: as before."""
-    before = log.settings
-    log.settings = settings
-    try:
-        log.save(True)
-    except OSError:
-        log.settings = before
-        raise
+    log.replace_settings(settings)
     configure(log, policy_for, retention_for)
-    try:
-        log.restamp()
-    except OSError as problem:
-        log.shared.report('warning', 'a segment cannot be told of the settings', log=log.name,
-                          reason=str(problem))
-    log.touch()
-    log.settle()    # who waited for a sync that is not asked for any more
-    if log.sync_policy == SYNC_PERIOD and log.unsynced and log.timer.pos == 0:
-        log.shared.turn.arm(log, log.shared.turn.now_ns + log.sync_period_ns)
-    trim(log)
-    if log.retention is not None:
-        enforce(log)
+    log.settings_changed()
 
 
 def valid(settings):

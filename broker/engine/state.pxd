@@ -16,6 +16,7 @@ cdef class Shared:
     cdef readonly Worker mender         # copies of doubtful segments
     cdef readonly Router router         # live subscribers
     cdef readonly object root           # str: folder of all logs; None = everything in memory
+    cdef public bint root_known         # its name is on the disk
     cdef public object report           # report(level, text, **fields): the engine's log lines
     cdef public size_t segment_bytes    # a segment is closed above it
     cdef public size_t append_bytes_max     # per log, waiting for the disk; more: publishers pause
@@ -45,8 +46,10 @@ cdef class Shared:
     cdef public double settle_poll      # seconds between looks while a stopping engine settles
     cdef public bint to_live, from_live     # the two crossings between logs and live subscribers
     cdef public tuple private_subjects      # prefixes (bytes) of names that never cross
+    # make_cursor(log, name, start, ephemeral): the engine's way to make one. OSError.
+    cdef public object make_cursor
     cdef public object new_cursor       # called with each cursor that is made; None = nobody
-    cdef object events                  # an EventLog, told of each delivery; None = nobody
+    cdef object events                  # an EventLog that gets each delivery; None = none
     cdef readonly object health         # a Health: what is wrong with the data folder, for long
     cdef readonly list watchers         # called with (log, cursor or None, made): see Engine
     cdef readonly set touched           # logs that the housekeeping must look at

@@ -1,11 +1,10 @@
 """What all logs of one engine share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, final
 
-from broker.engine.cursor.cursor import Cursor
 from broker.engine.health import Health
-from broker.engine.log.log import Log
+from broker.engine.limits import EngineLimits
 from broker.routing.router import Router
 from broker.runtime.turn import Turn
 from broker.runtime.workers import Worker
@@ -21,6 +20,7 @@ class Shared:
     loader: Worker
     router: Router
     root: str | None
+    root_known: bool
     report: Callable[..., object]
     segment_bytes: int
     append_bytes_max: int
@@ -47,9 +47,10 @@ class Shared:
     from_live: bool
     health: Health
     watchers: list[Callable[[str, str | None, bool], object]]
-    touched: set[Log]
+    touched: set[Any]
     private_subjects: tuple[bytes, ...]
-    new_cursor: Callable[[Cursor], object] | None
+    make_cursor: Callable[..., Any]
+    new_cursor: Callable[[Any], object] | None
     bytes_written: int
     write_errors: int
     sync_errors: int
@@ -65,7 +66,7 @@ class Shared:
         router: Router,
         root: str | None,
         report: Callable[..., object],
-        limits: Mapping[str, Any],
+        limits: EngineLimits,
     ) -> None: ...
     @property
     def workers(self) -> tuple[Worker, Worker, Worker]: ...

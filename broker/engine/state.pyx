@@ -18,14 +18,33 @@ SYNC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 
 cdef class Shared:
     def __init__(self, Turn turn, Router router, root, report, limits):
-        """`limits`: the engine's numbers by name, each set on the attribute of that name."""
+        """`limits`: an EngineLimits."""
         self.turn = turn
         self.router = router
         self.root = root
-        self.private_subjects = ()
         self.report = report
-        for name, value in limits.items():
-            setattr(self, name, value)
+        self.segment_bytes = limits.segment_bytes
+        self.append_bytes_max = limits.append_bytes_max
+        self.memory_bytes_max = limits.memory_bytes_max
+        self.memory_segment_bytes = limits.memory_segment_bytes
+        self.load_bytes = limits.load_bytes
+        self.journal_bytes_min = limits.journal_bytes_min
+        self.reclaim_bytes = limits.reclaim_bytes
+        self.pump_bytes_max = limits.pump_bytes_max
+        self.inline_bytes = limits.inline_bytes
+        self.inline_stall_ns = limits.inline_stall_ns
+        self.inline_pause_ns = limits.inline_pause_ns
+        self.inline_pause_max_ns = limits.inline_pause_max_ns
+        self.retry_ns = limits.retry_ns
+        self.entries_max = limits.entries_max
+        self.deferred_max = limits.deferred_max
+        self.window_max = limits.window_max
+        self.settle_poll = limits.settle_poll
+        self.to_live = limits.to_live
+        self.from_live = limits.from_live
+        self.spare_rate = limits.spare_rate
+        self.ack_latency_ns = limits.ack_latency_ns
+        self.private_subjects = limits.private_subjects
         self.touched = set()
         self.health = Health()
         self.watchers = []

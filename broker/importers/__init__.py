@@ -1,5 +1,5 @@
-"""Takes over the data folders of nsqd and NATS Streaming.
+"""Import of the data folders of nsqd and NATS Streaming.
 
-Start with `nsqd` and `stan`; the other modules read the originals' files. Imported by the command
-line and the server's start.
+Start with `nsqd` and `stan`; `diskqueue` and `stan_files` read the originals' files. Imported
+by the command line and the server's start.
 """

@@ -5,9 +5,9 @@
     NAME.diskqueue.NNNNNN.dat            records: length int32, then the message; big-endian
 
 NAME is `topic` or `topic:channel`. A message: time int64 ns, attempts uint16, 16 hex digits of its
-id, body. Files are read to their end, whatever the meta file says of the writer's place: after a
-crash there is more in them than it knows. A record that makes no sense ends its file, because
-nothing marks where the next one begins.
+id, body. Files are read to their end, whatever the meta file says of the write position: after
+a crash they have more messages. A damaged record ends its file, because nothing marks where the
+next one begins.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Stored(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Bytes that were not taken over."""
+    """Bytes that were not imported."""
 
     file: str
     offset: int
@@ -155,11 +155,11 @@ def _read_metadata(
                 paused = bool(channel.get("paused"))
                 topic.channels.setdefault(channel["name"], Channel()).paused = paused
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise SourceError(f"{path}: is no metadata of nsqd: {error}") from None
+        raise SourceError(f"{path}: is not metadata of nsqd: {error}") from None
 
 
 def messages(queue: Queue, problems: list[Problem]) -> Iterator[Stored]:
-    """What waits in a queue, oldest first; what does not read goes to `problems`."""
+    """What waits in a queue, oldest first; damaged records go to `problems`."""
     number, offset = _start(queue, problems)
     for this, path in sorted(queue.files.items()):
         if this >= number:
@@ -216,9 +216,9 @@ def _wrong(head: bytes, left: int) -> tuple[str, int]:
         return "a record is cut off", 0
     length, timestamp_ns, _, message_id = _HEAD.unpack(head)
     if length < _HEAD.size - _LENGTH.size or length > MESSAGE_SIZE_CEILING:
-        return f"{length} is no length of a record", length
+        return f"{length} is not the length of a record", length
     if length + _LENGTH.size > left:
         return "a record is cut off", length
     if not _HEX.issuperset(message_id) or timestamp_ns < 0:
-        return "this is no record", length
+        return "this is not a record", length
     return "", length

@@ -1,8 +1,8 @@
-"""Taking over the data folder of an nsqd, topic by topic, so that it can be ended at any moment.
+"""Import of the data folder of an nsqd, topic by topic. It can be interrupted at any time.
 
 Each topic is built in a folder of its own beside the logs, synced, and then renamed into its place.
-What is finished stands in a progress file; the topic about to be renamed stands there with the id
-of its log, so that whoever goes on knows whether that has happened. The source is only read.
+A progress file lists the finished topics, and the topic about to be renamed with the id of its
+log, so that the next run knows whether that has happened. The source is only read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.base.lockfile import DataLock, DataLockedError
 from broker.engine import limits as engine_limits
 from broker.engine.engine import Engine
 from broker.engine.log.files import MetaError, escape, load_meta
-from broker.engine.log.importing import append_at, pass_over, set_attempts
+from broker.engine.log.publish import append_at
 from broker.importers import limits
 from broker.importers.diskqueue import (
     METADATA,
@@ -40,7 +40,7 @@ from broker.server.engine import LOGS_FOLDER, engine_options, report
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from broker.config.load import Config
+    from broker.config.config import Config
     from broker.engine.cursor.cursor import Cursor
     from broker.engine.log.log import Log
 
@@ -56,7 +56,7 @@ STAGING = ".import-nsqd"
 
 
 class ImportRefusedError(Exception):
-    """Nothing, or nothing more, can be taken over."""
+    """The import cannot begin or continue."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ def hold_source(source: Path) -> int:
         os.close(fd)
         raise ImportRefusedError(f"{source} is in use by a running nsqd: stop it first") from None
     except OSError:
-        pass  # a file system without locks: nobody can hold one either
+        pass  # a file system without locks: no nsqd can hold one either
     return fd
 
 
@@ -105,7 +105,7 @@ class Progress:
         )
 
     def save(self) -> None:
-        """Put the file in place, safe against a power cut."""
+        """Replace the file; the change survives a power cut."""
         fresh = self.path.with_suffix(".new")
         with fresh.open("wb") as file:
             file.write(orjson.dumps(self.all, option=orjson.OPT_INDENT_2))
@@ -136,7 +136,7 @@ class Import:
         self.source = source.resolve()
         self.data = data
         self.config = config
-        self.advance: Callable[[int], object] = lambda _: None  # told of bytes that were read
+        self.advance: Callable[[int], object] = lambda _: None  # gets numbers of bytes read
         self.outcome = Outcome()
         self.topics = read_folder(self.source, self.outcome.problems)
 
@@ -146,7 +146,7 @@ class Import:
         return sum(topic.bytes for topic in self.topics.values())
 
     async def run(self) -> Outcome:
-        """Do what is left to do; the data folder must be locked by the caller."""
+        """Import what is left; the caller holds the lock of the data folder."""
         progress = Progress(self.data, self.source)
         if progress.own["finished"]:
             self.outcome.already = True
@@ -213,7 +213,7 @@ class Import:
         self.outcome.messages += count
 
     async def _fill(self, engine: Engine, log: Log, topic: Topic) -> int:
-        """Channels first, each its own backlog; then what the topic has not given them yet."""
+        """Channels first, each with its own backlog; then the messages that no channel has yet."""
         cursors = {name: log.open_cursor(name) for name in sorted(topic.channels)}
         for name, cursor in cursors.items():
             others = [other for other in cursors.values() if other is not cursor]
@@ -241,10 +241,10 @@ class Import:
             if log.last_error:
                 raise OSError(log.last_error, os.strerror(log.last_error), log.folder)
             for cursor in others:
-                pass_over(cursor, first, log.next_seq)
+                cursor.pass_over(first, log.next_seq)
             for seq, attempts in tries:
                 assert own is not None
-                set_attempts(own, seq, attempts)
+                own.set_attempts(seq, attempts)
             self.advance(sum(stored.size for stored in batch))
 
 
@@ -265,7 +265,7 @@ def importing(
 
 
 def batches(stored: Iterator[S]) -> Iterator[list[S]]:
-    """Runs of messages, as large as may wait for the disk."""
+    """Messages in batches, as large as may wait for the disk."""
     batch: list[S] = []
     size = 0
     for one in stored:
@@ -279,6 +279,6 @@ def batches(stored: Iterator[S]) -> Iterator[list[S]]:
 
 
 def sync_tree(folder: Path) -> None:
-    """Make everything below a folder safe."""
+    """Sync everything below a folder."""
     for path in (folder, *folder.rglob("*")):
         sync_path(path)

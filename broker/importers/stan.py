@@ -1,79 +1,81 @@
-"""Taking over the file store of a NATS Streaming server, channel by channel.
+"""Import of the file store of a NATS Streaming server, channel by channel.
 
 As for nsqd each channel is built in a folder of its own, read back, synced and renamed
 into its place. Before the rename the records of its subscriptions go into the file of clients, so
-that no channel is ever there without them. A server that finds them without their channel forgets
-them, and the next run of the import makes them anew.
+that no channel exists without them. A server that finds them without their channel removes them,
+and the next run of the import makes them again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import shutil
+import signal
 import zlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.base.durable import make_folder, sync_path
 from broker.base.lockfile import DataLock, DataLockedError
 from broker.engine import limits as engine_limits
-from broker.engine.cursor.peek import peek_log
+from broker.engine.cursor.local import peek_log
 from broker.engine.engine import Engine
 from broker.engine.log.files import MetaError, escape, load_meta
-from broker.engine.log.importing import append_at, stand
+from broker.engine.log.publish import append_at
 from broker.importers import limits
-from broker.importers.nsqd import (
-    ImportRefusedError,
-    Progress,
-    batches,
-    sync_tree,
-)
+from broker.importers.diskqueue import Problem
+from broker.importers.nsqd import ImportRefusedError, Progress, batches, sync_tree
 from broker.importers.stan_files import (
+    CLIENTS,
+    SERVER,
+    Extent,
     Info,
+    Place,
+    SourceError,
     Stored,
     channel_names,
     indexed,
     looks_encrypted,
     messages,
+    places,
+    read_clients,
     read_info,
+    read_subs,
     slices,
 )
-from broker.importers.stan_places import Extent, Place, places
-from broker.importers.stan_source import Hold
-from broker.importers.stan_state import (
-    Problem,
-    SourceError,
-    read_clients,
-    read_subs,
-)
 from broker.net.listener import Runtime
-from broker.protocols.access import FACE
+from broker.protocols.access import STAN
 from broker.protocols.stan.config import covers
-from broker.protocols.stan.store import ForeignStateError, Store
+from broker.protocols.stan.store import STAN_FOLDER, ForeignStateError, Store
 from broker.routing.router import Router
-from broker.server.engine import LOGS_FOLDER, STAN_FOLDER, engine_options, report
+from broker.server.engine import LOGS_FOLDER, engine_options, report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-    from pathlib import Path
 
-    from broker.config.load import Config
+    from broker.config.config import Config
     from broker.engine.log.log import Log
 
 PROGRESS = "import-stan.json"
 STAGING = ".import-stan"
+LOCK = ".rootdir.lck"  # of a fault tolerance group
+_SET_SIGNAL = 10  # F_SETSIG
+_KEPT_OPEN = (SERVER, CLIENTS)
 
 
 @dataclass
 class Channel:
-    """What is there of one, or was taken over."""
+    """One channel: what was found or imported."""
 
     name: str
     messages: int = 0
     first: int = 0
     last: int = 0
-    behind: int = 1  # the sequence of the next one
+    next_seq: int = 1  # sequence of the next message
     subscriptions: int = 0
     unacked: int = 0
     digest: int = field(default=0, repr=False)  # of all messages, to compare
@@ -136,7 +138,7 @@ class Import:
         self.source = source.resolve()
         self.data = data
         self.config = config
-        self.advance: Callable[[int], object] = lambda _: None  # told of bytes that were read
+        self.advance: Callable[[int], object] = lambda _: None  # gets numbers of bytes read
         problems: list[Problem] = []
         info = self._identify(problems)
         self.outcome = Outcome(info.cluster_id, problems=problems)
@@ -177,7 +179,7 @@ class Import:
     def _size(self, name: str) -> int:
         return sum(path.stat().st_size for path in slices(self.source, name, []))
 
-    # --- looking only
+    # --- a dry run
 
     def look(self) -> Outcome:
         """Read everything and change nothing."""
@@ -194,10 +196,10 @@ class Import:
             self.outcome.channels.append(channel)
         return self.outcome
 
-    # --- taking over
+    # --- the import
 
     async def run(self) -> Outcome:
-        """Do what is left to do; the data folder must be locked by the caller."""
+        """Import what is left; the caller holds the lock of the data folder."""
         progress = Progress(self.data, self.source, PROGRESS)
         if progress.own["finished"]:
             self.outcome.already = True
@@ -262,7 +264,7 @@ class Import:
         progress.save()
 
     def _take_clients(self, progress: Progress, store: Store) -> set[str]:
-        """Those that were connected, once; an id that is taken here is somebody else's."""
+        """Those that were connected, once; an id that is in use here belongs to another client."""
         if "clients" not in progress.own:
             progress.own["clients"] = [name for name in self.clients if name not in store.clients]
             self.outcome.clients = len(progress.own["clients"])
@@ -278,11 +280,11 @@ class Import:
         channel = Channel(name)
         staging = self.data / STAGING
         async with self._engine(staging) as engine:
-            log = engine.open_log(name, face=FACE)
+            log = engine.open_log(name, protocol=STAN)
             await self._fill(engine, log, channel)
             found = self._subscriptions(channel, clients, store.next_number)
-            if channel.behind > log.next_seq:
-                log.skip_to(channel.behind)
+            if channel.next_seq > log.next_seq:
+                log.skip_to(channel.next_seq)
             for place in found:
                 self._stand(log, place)
             await engine.settle()
@@ -313,7 +315,7 @@ class Import:
     @contextlib.asynccontextmanager
     async def _engine(self, folder: Path) -> AsyncIterator[Engine]:
         runtime = Runtime()
-        bounds = engine_options(self.config) | {"to_live": False, "from_live": False}
+        bounds = replace(engine_options(self.config), to_live=False, from_live=False)
         router = Router(engine_limits.ROUTER_CACHE_SUBJECTS, engine_limits.ROUTER_CACHE_REFS)
         engine = Engine(runtime.turn, router, str(folder), bounds, lambda _: "none", report)
         engine.open(runtime.loop)
@@ -346,8 +348,8 @@ class Import:
         # messages that are lost had their sequences
         last = max(channel.last, indexed(self.source, channel.name).last)
         last = max(last, max((sub.last_sent for sub in subs), default=0))
-        channel.behind = last + 1
-        extent = Extent(channel.name, channel.first or channel.behind, channel.behind)
+        channel.next_seq = last + 1
+        extent = Extent(channel.name, channel.first or channel.next_seq, channel.next_seq)
         found = places(extent, subs, clients, number)
         channel.subscriptions = sum(len(place.records) for place in found)
         channel.unacked = sum(len(place.unacked) for place in found)
@@ -356,10 +358,10 @@ class Import:
     def _stand(self, log: Log, place: Place) -> None:
         cursor = log.open_cursor(place.cursor, start=place.next_seq)
         try:
-            stand(cursor, place.next_seq, place.unacked)
+            cursor.stand(place.next_seq, place.unacked)
         except OverflowError as error:
             # what it had acknowledged since then comes again
-            stand(cursor, min(place.unacked), ())
+            cursor.stand(min(place.unacked), ())
             reason = f"subscription {asdict(place.records[0])}: {error}: it begins at the first"
             self.outcome.problems.append(Problem(str(self.source / log.name), 0, reason))
 
@@ -381,6 +383,92 @@ class Import:
         if index.complete and index.messages != channel.messages:
             reason = f"the index names {index.messages} messages, {channel.messages} are there"
             self.outcome.problems.append(Problem(str(self.source / channel.name), 0, reason))
+
+
+# --- the source
+
+
+class Hold:
+    """No server uses the folder now, and none of a fault tolerance group can begin to."""
+
+    def __init__(self, source: Path) -> None:
+        """ImportRefusedError."""
+        self.source = source
+        self._fd = -1
+        if not source.is_dir():
+            raise ImportRefusedError(_not_a_folder(source))
+        try:
+            self._fd = self._lock()
+            if any(_is_written(source / name) for name in _KEPT_OPEN):
+                raise ImportRefusedError(_busy(source))
+        except BaseException:
+            self.release()
+            raise
+
+    def _lock(self) -> int:
+        try:
+            fd = os.open(self.source / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return -1  # no such group, or its file must not be read
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                os.close(fd)
+                raise ImportRefusedError(_busy(self.source)) from None
+        return fd
+
+    def release(self) -> None:
+        """Release the folder."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _is_written(path: Path) -> bool:
+    """Whether some process has the file open for writing, as far as we may know."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False  # the reader of the file reports it
+    try:
+        fcntl.fcntl(fd, _SET_SIGNAL, signal.SIGURG)  # a new writer must not kill us
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        if error.errno == errno.EAGAIN:
+            return True
+        return _is_open(os.fstat(fd))
+    finally:
+        os.close(fd)
+    return False
+
+
+def _is_open(wanted: os.stat_result) -> bool:
+    """Whether another process that we may look at has the file open."""
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            for entry in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if os.path.samestat(entry.stat(), wanted):
+                        return True
+    return False
+
+
+def _busy(source: Path) -> str:
+    return f"{source} is in use by a running nats-streaming-server: stop it first"
+
+
+def _not_a_folder(source: Path) -> str:
+    return f"{source} is not a folder (SQL stores are not read)"
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """The file store of nats-streaming-server, read and never written.
 
-    server.dat              who the server was: one record
-    clients.dat             clients that came (1) and went (2)
+    server.dat              identity of the server: one record
+    clients.dat             clients that connected (1) and closed (2)
     CHANNEL/msgs.N.dat      messages, a slice of the channel in each file
     CHANNEL/msgs.N.idx      per message: sequence u64, offset u64, time i64, size u32, crc u32
     CHANNEL/subs.dat        subscriptions: new (1), changed (2), gone (3), acked (4), sent (5)
@@ -11,43 +11,73 @@
              kinds the kind is the highest byte of the length
 
 All numbers are little-endian. Slices of the oldest messages are removed as a whole, so messages
-that limits have dropped may still be there. A record that does not read is passed over: the next
-one is looked for by what every record of that file begins with.
+that limits have dropped may still be there. A damaged record is
+skipped: the next one is found by the bytes that every record of that file begins with.
+
+The subscriptions become cursors and records of ours. That of a client that had not closed is kept,
+as the original does when it starts again: the client continues without noticing, or stops
+answering heartbeats and is closed then.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import struct
 import zlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from broker.importers import limits
-from broker.importers.stan_state import (
-    HEAD,
-    SUBS,
-    VERSION,
-    Problem,
-    SourceError,
-    fields,
-    text,
-    torn,
-    wrong_version,
-)
+from broker.importers.diskqueue import Problem
 from broker.protocols.stan import stan_pb2 as pb
+from broker.protocols.stan.clients import random_name
+from broker.protocols.stan.store import ClientRecord, SubRecord
+from broker.protocols.stan.subscriptions import cursor_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
     from pathlib import Path
 
 SERVER = "server.dat"
+CLIENTS, SUBS = "clients.dat", "subs.dat"
+VERSION = struct.Struct("<I")
+HEAD = struct.Struct("<II")  # length, crc
+_KNOWN_VERSION = 1
+_CLIENT_KINDS, _SUB_KINDS = range(1, 3), range(1, 6)
+_NEW, _CHANGED, _GONE, _ACKED, _SENT = 1, 2, 3, 4, 5
 _INDEX = struct.Struct("<QQqII")  # sequence, offset, time, size, crc
 _CRC = struct.Struct("<I")
 _CIPHERS = (1, 2)  # first byte of an encrypted body; 12 of the nonce follow, and 16 of a tag
 _ENCRYPTED_MIN = 1 + 12 + 16
+
+
+class SourceError(Exception):
+    """The folder cannot be read as a whole."""
+
+    def __init__(self, text: str, damaged: Problem | None = None) -> None:
+        super().__init__(text if damaged is None else str(damaged))
+        self.damaged = damaged  # it is the right file, but damaged
+
+
+@dataclass
+class Sub:
+    """A subscription, and where it stands."""
+
+    number: int
+    client_id: str
+    queue: str  # of a durable group with the durable name before it
+    inbox: str
+    ack_inbox: str
+    max_in_flight: int
+    ack_wait: int
+    durable: str
+    last_sent: int
+    is_closed: bool
+    unacked: set[int] = field(default_factory=set)
 
 
 class Stored(NamedTuple):
@@ -67,6 +97,69 @@ class Info(NamedTuple):
     node_id: str
 
 
+# --- records of any file
+
+
+def wrong_version(data: bytes) -> str:
+    """Why a file that begins so cannot be read; empty = it can."""
+    if len(data) < VERSION.size:
+        return "the file ends before its version"
+    (version,) = VERSION.unpack_from(data)
+    if version != _KNOWN_VERSION:
+        return f"file version {version}; this build reads {_KNOWN_VERSION}"
+    return ""
+
+
+def torn(rest: bytes) -> str:
+    """What the end of a file is that does not read."""
+    return "a record is cut off or damaged" if rest.strip(b"\0") else "zeros follow"
+
+
+def fields(body: bytes) -> dict[int, Any]:
+    """The fields of a flat message: numbers and bytes. ValueError."""
+    found: dict[int, Any] = {}
+    at = 0
+    while at < len(body):
+        tag, at = _varint(body, at)
+        number, at = _varint(body, at)
+        if tag & 7 == 0:
+            found[tag >> 3] = number
+            continue
+        if tag & 7 != 2 or at + number > len(body):
+            raise ValueError("an invalid field")
+        found[tag >> 3] = body[at : at + number]
+        at += number
+    return found
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if at >= len(body) or shift > 63:
+            raise ValueError("a number is cut off")
+        byte = body[at]
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if byte < 0x80:
+            return number, at
+
+
+def text(found: dict[int, Any], number: int) -> str:
+    """A field that is a text."""
+    return _bytes(found, number).decode("utf-8", "replace")
+
+
+def _bytes(found: dict[int, Any], number: int) -> bytes:
+    value = found.get(number, b"")
+    return value if isinstance(value, bytes) else b""
+
+
+def _number(found: dict[int, Any], number: int) -> int:
+    value = found.get(number, 0)
+    return value if isinstance(value, int) else 0
+
+
 # --- the folder
 
 
@@ -78,7 +171,7 @@ def read_info(folder: Path) -> Info:
             data = file.read(limits.IMPORT_READ_BYTES)
     except FileNotFoundError:
         raise SourceError(
-            f"{folder} is no file store of nats-streaming-server: {SERVER} is missing (stores of"
+            f"{folder} is not a file store of nats-streaming-server: {SERVER} is missing (stores of"
             " the kinds MEMORY and SQL are not read)"
         ) from None
     except OSError as error:
@@ -105,7 +198,7 @@ def channel_names(folder: Path, problems: list[Problem]) -> list[str]:
             if (entry / SUBS).exists() or any(entry.glob("msgs.*.dat")):
                 names.append(entry.name)
             else:
-                problems.append(Problem(str(entry), 0, "is no channel: not taken over"))
+                problems.append(Problem(str(entry), 0, "is not a channel: not taken over"))
     except OSError as error:
         raise SourceError(f"{error.filename}: {error.strerror}") from None
     return names
@@ -282,12 +375,12 @@ def _message(head: bytes, file: Any, left: int, channel: str) -> Stored | None:
 
 
 def _next_message(file: Any, at: int, size: int, channel: str) -> int:
-    """Where the next good message behind `at` begins; -1 = nowhere.
+    """Where the next good message after `at` begins; -1 = nowhere.
 
-    All begin with their sequence, of 1 to 10 bytes behind its tag, and the name of the channel.
+    All begin with their sequence, of 1 to 10 bytes after its tag, and the name of the channel.
     """
     name = channel.encode()
-    mark = b"\x12" + _varint(len(name)) + name
+    mark = b"\x12" + _encoded(len(name)) + name
     start, ahead = at + 1, 2 + 10 + HEAD.size + len(mark)
     while start < size:
         file.seek(start)
@@ -314,10 +407,235 @@ def _is_message(file: Any, at: int, size: int, channel: str) -> bool:
     return _message(head[:-1], file, size - at, channel) is not None
 
 
-def _varint(number: int) -> bytes:
+def _encoded(number: int) -> bytes:
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+# --- clients and subscriptions
+
+
+def read_clients(folder: Path, problems: list[Problem]) -> dict[str, ClientRecord]:
+    """Those that had not closed, by id."""
+    clients: dict[str, ClientRecord] = {}
+    for kind, found in _typed(folder / CLIENTS, _CLIENT_KINDS, problems):
+        client_id = text(found, 1)
+        if kind == _NEW:
+            clients[client_id] = ClientRecord(
+                client_id,
+                text(found, 2),
+                _bytes(found, 3).hex(),
+                _number(found, 4),
+                _number(found, 5),
+                _number(found, 6),
+            )
+        else:
+            clients.pop(client_id, None)
+    return clients
+
+
+def read_subs(folder: Path, channel: str, problems: list[Problem]) -> list[Sub]:
+    """The subscriptions of a channel, in the order in which they were made.
+
+    If records are damaged, messages count as unacked unless a record has their acknowledgement.
+    """
+    subs: dict[int, Sub] = {}
+    named: dict[int, tuple[int, set[int]]] = {}  # last sent at first; sequences in records since
+    before = len(problems)
+    for kind, found in _typed(folder / channel / SUBS, _SUB_KINDS, problems):
+        number = _number(found, 1)
+        known = subs.get(number)
+        if kind in (_NEW, _CHANGED):
+            fresh = _sub(found)
+            if kind == _CHANGED and known is not None:
+                fresh.unacked = known.unacked
+            else:
+                named[number] = (fresh.last_sent, set())
+            subs[number] = fresh
+        elif known is None:
+            continue
+        elif kind == _GONE:
+            del subs[number]
+        else:
+            sequence = _number(found, 2)
+            named[number][1].add(sequence)
+            if kind == _SENT:
+                known.last_sent = max(known.last_sent, sequence)
+                known.unacked.add(sequence)
+            else:
+                known.unacked.discard(sequence)
+    if len(problems) > before:
+        _doubt(subs, named)
+    return [subs[number] for number in sorted(subs)]
+
+
+def _doubt(subs: dict[int, Sub], named: dict[int, tuple[int, set[int]]]) -> None:
+    """Records are missing: messages that were sent and are in no record may be unacked."""
+    groups: dict[object, list[Sub]] = {}
+    for sub in subs.values():
+        groups.setdefault(sub.queue or sub.number, []).append(sub)
+    for members in groups.values():
+        known = set().union(*(named[sub.number][1] for sub in members))
+        first = min(named[sub.number][0] for sub in members) + 1
+        last = max(sub.last_sent for sub in members)
+        members[0].unacked |= set(range(first, last + 1)) - known
+
+
+def _sub(found: dict[int, Any]) -> Sub:
+    queue = text(found, 3)
+    is_durable_group = queue and _number(found, 10)  # its durable name stands in the group's alone
+    return Sub(
+        number=_number(found, 1),
+        client_id=text(found, 2),
+        queue=queue,
+        inbox=text(found, 4),
+        ack_inbox=text(found, 5),
+        max_in_flight=_number(found, 6),
+        ack_wait=_number(found, 7),
+        durable=queue.partition(":")[0] if is_durable_group else text(found, 8),
+        last_sent=_number(found, 9),
+        is_closed=bool(_number(found, 11)),
+    )
+
+
+def _typed(
+    path: Path, kinds: range, problems: list[Problem]
+) -> Iterator[tuple[int, dict[int, Any]]]:
+    """Records that say of what kind they are: (kind, fields)."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        problems.append(Problem(str(path), 0, f"{error.strerror}: nothing of it is known"))
+        return
+    wrong = wrong_version(data)
+    if wrong:
+        problems.append(Problem(str(path), 0, wrong))
+        return
+    at = VERSION.size
+    while at < len(data):
+        record = _typed_record(data, at, kinds)
+        if record is not None:
+            kind, found, size = record
+            yield kind, found
+            at += size
+            continue
+        again = next((i for i in range(at + 1, len(data)) if _typed_record(data, i, kinds)), None)
+        if again is None:
+            reason = torn(data[at:])
+            problems.append(Problem(str(path), at, f"{reason}; {len(data) - at} bytes not read"))
+            return
+        reason = f"a record does not read; {again - at} bytes passed over"
+        problems.append(Problem(str(path), at, reason))
+        at = again
+
+
+def _typed_record(data: bytes, at: int, kinds: range) -> tuple[int, dict[int, Any], int] | None:
+    """Kind, fields and size of the record that begins there, if one does."""
+    if at + HEAD.size > len(data) or data[at + 3] not in kinds:
+        return None
+    word, crc = HEAD.unpack_from(data, at)
+    length = word & 0xFFFFFF
+    if length > limits.IMPORT_STATE_RECORD_MAX:
+        return None
+    body = data[at + HEAD.size : at + HEAD.size + length]
+    if len(body) != length or zlib.crc32(body) != crc:
+        return None
+    try:
+        return word >> 24, fields(body), HEAD.size + length
+    except ValueError:
+        return None
+
+
+# --- positions of subscriptions
+
+
+@dataclass
+class Place:
+    """A cursor and the subscriptions that use it."""
+
+    cursor: str
+    next_seq: int
+    unacked: set[int]
+    records: list[SubRecord]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The messages of a channel."""
+
+    channel: str
+    first: int
+    end: int  # sequence of the next message
+
+
+def places(
+    extent: Extent, subs: Iterable[Sub], clients: Container[str], first_number: int
+) -> list[Place]:
+    """`clients`: those that exist; `first_number`: of a record, the others follow."""
+    number = itertools.count(first_number).__next__
+    return [_place(extent, members, known, number) for members, known in _readers(subs, clients)]
+
+
+def _readers(
+    subs: Iterable[Sub], clients: Container[str]
+) -> Iterator[tuple[list[Sub], list[tuple[Sub, bool]]]]:
+    """Groups of subscriptions that share a cursor; of each, those that stay and whether offline."""
+    groups: dict[tuple[str, ...], list[Sub]] = {}
+    for sub in subs:
+        if sub.queue:
+            groups.setdefault(("q", sub.queue), []).append(sub)
+        elif sub.durable:
+            groups[("d", sub.client_id, sub.durable)] = [sub]
+        else:
+            groups[("p", str(sub.number))] = [sub]
+    for members in groups.values():
+        live = [sub for sub in members if not sub.is_closed and sub.client_id in clients]
+        if live:
+            yield members, [(sub, False) for sub in live]
+        elif any(sub.durable for sub in members):
+            # of a group, the member that has come farthest stands for all
+            yield members, [(max(members, key=lambda sub: sub.last_sent), True)]
+
+
+def _place(
+    extent: Extent,
+    members: list[Sub],
+    known: list[tuple[Sub, bool]],
+    number: Callable[[], int],
+) -> Place:
+    sub = known[0][0]
+    if sub.queue:
+        name = cursor_name("q", sub.queue)
+    elif sub.durable:
+        name = cursor_name("d", sub.client_id, sub.durable)
+    else:
+        name = cursor_name("p", random_name())
+    sent = max(member.last_sent for member in members)
+    next_seq = min(max(sent + 1, extent.first), extent.end)
+    unacked = set().union(*(member.unacked for member in members))
+    return Place(
+        name,
+        next_seq,
+        {sequence for sequence in unacked if extent.first <= sequence < next_seq},
+        [_record(extent.channel, name, sub, number(), offline) for sub, offline in known],
+    )
+
+
+def _record(channel: str, cursor: str, sub: Sub, number: int, offline: bool) -> SubRecord:
+    return SubRecord(
+        number,
+        channel,
+        cursor,
+        sub.client_id,
+        sub.inbox,
+        sub.ack_inbox,
+        sub.durable,
+        sub.queue,
+        max(1, sub.max_in_flight),
+        max(1, sub.ack_wait),
+        offline,
+    )

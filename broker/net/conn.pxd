@@ -1,7 +1,6 @@
 # cython: language_level=3
 """One accepted connection: moves bytes between a uvloop transport and a session."""
-from broker.runtime.inbuf cimport InBuf
-from broker.runtime.outbuf cimport OutBuf
+from broker.runtime.buffers cimport InBuf, OutBuf
 from broker.runtime.interfaces cimport Session, Task
 from broker.net.filters cimport Filter, Tls
 
@@ -11,7 +10,7 @@ cdef class Conn(Task):
     cdef readonly OutBuf out
     cdef object transport       # None before and after its life
     cdef object write           # transport.write
-    cdef readonly object door   # what accepted it: see net.listener.Door
+    cdef readonly object listener   # what accepted it: see net.listener.Listener
     cdef readonly object peer   # (host, port) or a path
     cdef readonly object failure  # the OSError that ended it, or None
     cdef InBuf shared           # the loop's receive buffer, lent to every connection
@@ -24,7 +23,7 @@ cdef class Conn(Task):
     cdef bint filtered          # there is one of the two
     cdef bint shaking           # in the TLS handshake: the session neither reads nor writes
     cdef bint queued_shake      # the next step of it waits for its slice of a turn; nothing is read
-    cdef bint peeking           # the session is told of the first byte before it gets any
+    cdef bint peeking           # `begun` reports the first byte before any is fed
     cdef bint later             # what came is not decoded yet: a later turn goes on
 
     cdef void take_input(self, const char *data, size_t total) except *

@@ -5,20 +5,19 @@ from ssl import SSLContext
 from typing import Any, final
 
 from broker.net.filters import Filter, Tls
-from broker.runtime.inbuf import InBuf
+from broker.runtime.buffers import ChunkPool, InBuf, OutBuf
 from broker.runtime.interfaces import Session
-from broker.runtime.outbuf import ChunkPool, OutBuf
 from broker.runtime.turn import Turn
 
 @final
 class Conn(BufferedProtocol):
     out: OutBuf
-    door: Any
+    listener: Any
     tls: Tls | None
     peer: tuple[str, int] | str
     def __init__(
         self,
-        door: object,
+        listener: object,
         session: Session,
         shared: InBuf,
         turn: Turn,

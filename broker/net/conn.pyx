@@ -17,8 +17,7 @@ import termios
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memmove
 
-from broker.runtime.inbuf cimport InBuf
-from broker.runtime.outbuf cimport Chunk, OutBuf, out_waiting
+from broker.runtime.buffers cimport Chunk, InBuf, OutBuf, out_waiting
 from broker.runtime.interfaces cimport Session, Task
 from broker.net.filters cimport Filter, Tls
 
@@ -36,9 +35,9 @@ NOBODY.queued = True
 
 
 cdef class Conn(Task):
-    def __init__(self, door, Session session, InBuf shared, turn, pool, size_t out_limit):
-        """`door.joined(conn)` and `door.left(conn)` are told of its life."""
-        self.door = door
+    def __init__(self, listener, Session session, InBuf shared, turn, pool, size_t out_limit):
+        """Calls `listener.joined(conn)` when it is made and `listener.left(conn)` at its end."""
+        self.listener = listener
         self.session = session
         self.shared = shared
         self.out = OutBuf(self, turn, pool, out_limit)
@@ -55,7 +54,7 @@ cdef class Conn(Task):
             0 if transport.get_extra_info('ssl_object') is None else 1, 0)
         self.peer = transport.get_extra_info('peername')
         self.out.turn.tick()
-        self.door.joined(self)
+        self.listener.joined(self)
         self.session.opened(self)
 
     def connection_lost(self, exc):
@@ -63,13 +62,13 @@ cdef class Conn(Task):
         self.write = None
         self.ending = True
         self.failure = exc
-        self.session.closing = True
+        self.session.end_input()
         self.out.turn.disarm(self)
         self.out.drop()
         self.big = None
         self.tail = None
         self.session.closed()
-        self.door.left(self)
+        self.listener.left(self)
         self.out.owner = NOBODY
 
     def eof_received(self):
@@ -184,7 +183,7 @@ cdef class Conn(Task):
             self.abort()        # nothing can be said in the middle of a handshake
             return
         self.ending = True
-        self.session.closing = True
+        self.session.end_input()
         if self.transport is not None:
             self.transport.pause_reading()
             self.out.mark()
@@ -192,7 +191,7 @@ cdef class Conn(Task):
     def abort(self):
         """Go away now; what was not yet written is lost."""
         self.ending = True
-        self.session.closing = True
+        self.session.end_input()
         if self.transport is not None:
             self.transport.abort()
 
@@ -229,8 +228,8 @@ cdef class Conn(Task):
     def secure(self, context, int64_t timeout_ns, hostname=None):
         """Begin TLS; what was put into `out` before goes out in plain.
 
-        As the server, or as the client of `hostname`. The session is told by `secured`; until
-        then it gets no input and its output waits.
+        As the server, or as the client of `hostname`. At the end the session's `secured` is
+        called; until then it gets no input and its output waits.
         """
         self.run()
         if self.ending:
@@ -247,7 +246,7 @@ cdef class Conn(Task):
         """Deflate or snappy from here on, in both directions."""
         self.run()
         if out_waiting(self.out):
-            self.abort()    # nothing but a greeting stands there: nobody reads it
+            self.abort()    # nothing but a greeting waits: no peer reads it
             return
         self.packer = Deflate(level) if kind == 'deflate' else Snappy()
         self.filtered = True
@@ -255,13 +254,13 @@ cdef class Conn(Task):
         self.big = None
 
     def hand_over(self, Session session, Filter packer, bytes early=b''):
-        """Let another session go on, behind a filter; what is in `out` before goes out without it.
+        """Let another session go on, through a filter; what is in `out` before goes out without it.
 
         `early`: input that the former one was fed and that is meant for this one.
         """
         self.run()
         if self.ending or out_waiting(self.out):
-            self.abort()    # what has been said fits a socket that is new: nobody is there
+            self.abort()    # what has been sent fits a new socket: the peer is gone
             return
         self.session = session
         self.packer = packer
@@ -306,7 +305,7 @@ cdef class Conn(Task):
 
     @property
     def chain(self):
-        """The certificates that stood behind it."""
+        """The certificates that followed it."""
         return () if self.tls is None else shown_behind(self.tls.link)
 
     @property
@@ -343,7 +342,7 @@ cdef class Conn(Task):
             elif not self.queued_shake:
                 self.queued_shake = True
                 self.transport.pause_reading()
-                self.door.runtime.handshakes.add(self.shake_on)
+                self.listener.runtime.handshakes.add(self.shake_on)
         except FilterError as problem:
             self.broken(str(problem))
 
@@ -405,14 +404,14 @@ cdef class Conn(Task):
             self.broken(str(problem))
 
     cdef void decode_some(self) except *:
-        cdef InBuf room, plain = self.door.runtime.plain
+        cdef InBuf room, plain = self.listener.runtime.plain
         cdef Py_ssize_t got
         cdef size_t given = 0
         while not self.session.closing and not self.paused:
             if given > limits.DECODE_BYTES_MAX:
                 self.later = True
                 self.transport.pause_reading()
-                self.door.runtime.loop.call_soon(self.decode_on)
+                self.listener.runtime.loop.call_soon(self.decode_on)
                 return
             room = self.big if self.big is not None else plain
             if self.big is None:

@@ -8,7 +8,7 @@ TLS_TIMED_OUT: Final = "tls: handshake timed out"  # why a handshake that never 
 
 # --- WebSocket (server/websocket.go of nats-server 2.10.22) and HTTP ------------------------------
 
-# What a request that is no WebSocket is told (websocket.go wsUpgrade).
+# Answers to a request that is not a WebSocket's (websocket.go wsUpgrade).
 WEBSOCKET_METHOD: Final = "request method must be GET"
 WEBSOCKET_HOST: Final = "'Host' missing in request"
 WEBSOCKET_UPGRADE: Final = "invalid value for header 'Upgrade'"
@@ -22,13 +22,13 @@ WEBSOCKET_LEAF: Final = "leaf nodes are not served here"
 WEBSOCKET_EARLY: Final = "client sent data before handshake is complete"
 WEBSOCKET_REFUSED: Final = "%s - websocket handshake error: %s"  # in the log
 
-# What is no request at all is told (Go's net/http).
+# Answers to bytes that are not a request (Go's net/http).
 HTTP_BAD_REQUEST: Final = "400 Bad Request"
 HTTP_NO_HOST: Final = "400 Bad Request: missing required Host header"
 HTTP_HOSTS: Final = "400 Bad Request: too many Host headers"
 HTTP_TOO_LARGE: Final = "431 Request Header Fields Too Large"
 
-# What a peer is told that breaks the rules of WebSocket (websocket.go wsRead).
+# Errors for a peer that breaks the rules of WebSocket (websocket.go wsRead).
 WEBSOCKET_UNMASKED: Final = "mask bit missing"
 WEBSOCKET_MASKED: Final = "mask bit set"
 WEBSOCKET_RESERVED: Final = "reserved bits are set"

@@ -3,7 +3,7 @@
 from broker.runtime.interfaces cimport Session
 
 
-cdef class Knock(Session):
+cdef class HandoverSession(Session):
     cdef readonly object link       # net.conn.Conn, from opened to closed
     cdef readonly object owner      # who decides what becomes of it
     cdef public bytearray head      # what has come so far; the owner's

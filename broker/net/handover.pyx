@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The session of a connection until another one takes it over: see Conn.hand_over.
 
-Whatever happens to it is told to its owner: `opened`, `heard` (bytes), `secured` (why TLS failed,
+It reports what happens to its owner: `opened`, `heard` (bytes), `secured` (why TLS failed,
 or None), `late` (the time is over), `left`.
 """
 cimport cython
@@ -9,14 +9,14 @@ import logging
 
 from libc.stdint cimport int64_t
 
-from broker.runtime.outbuf cimport OutBuf, out_put
+from broker.runtime.buffers cimport OutBuf, out_put
 from broker.runtime.interfaces cimport Session
 
 LOG = logging.getLogger('broker.net')
 
 
 @cython.final
-cdef class Knock(Session):
+cdef class HandoverSession(Session):
     def __init__(self, owner):
         self.owner = owner
         self.head = bytearray()
@@ -47,7 +47,7 @@ cdef class Knock(Session):
         self.link = None    # else both would be in a cycle, and the garbage collector comes rarely
 
     def wait(self, int64_t ns):
-        """The owner is told `late` then, unless it says something else before; 0 = never."""
+        """Call the owner's `late` after this time, unless it sets another one before; 0 = never."""
         cdef OutBuf out
         if self.link is None:
             return

@@ -35,8 +35,8 @@ OPEN_FILES_KEPT_DIVISOR: Final = 16
 OPEN_FILES_KEPT_MIN: Final = 32
 OPEN_FILES_KEPT_MAX: Final = 1024
 UMASK: Final = 0o027  # of what a server makes
-CLOSE_GRACE: Final = 5 * SECOND  # what a closing door gives peers to take their last bytes
-DECODE_BYTES_MAX: Final = 1 * MIB  # of one connection per turn, behind TLS and compression
+CLOSE_GRACE: Final = 5 * SECOND  # what a closing listener gives peers to take their last bytes
+DECODE_BYTES_MAX: Final = 1 * MIB  # of one connection per turn, after TLS and compression
 DECODE_PIECE: Final = 1 * KIB  # what each piece of it counts besides its bytes
 ENCODE_BYTES_MAX: Final = 1 * MIB  # compressed before the first of it is written
 HANDSHAKE_SLICE: Final = 2 * MS  # of a loop turn for TLS handshakes; one may take a millisecond
@@ -51,7 +51,7 @@ WEBSOCKET_FRAMES_MAX: Final = 1_024  # of one connection per turn, when nothing 
 WEBSOCKET_PACK_MIN: Final = 64  # bytes; shorter messages are not compressed
 WEBSOCKET_DEFLATE_LEVEL: Final = 1
 WEBSOCKET_HANDSHAKE: Final = 10 * SECOND  # from accept to a whole request, if nothing else is said
-WEBSOCKET_KNOCKS_MAX: Final = 4_096  # requests waited for; one more, and the oldest is given up
+WEBSOCKET_UPGRADES_MAX: Final = 4_096  # requests waited for; one more, and the oldest is given up
 WEBSOCKET_REQUEST_MAX: Final = 64 * KIB  # bytes of one with its headers
 
 # --- HTTP listeners ----------------------------------------------------------------------------

@@ -1,4 +1,9 @@
-"""Listening sockets, and what all connections of one loop share."""
+"""Listeners: their sockets, their connections, and what all connections of one loop share.
+
+The originals are programs in Go, where every interface means every one: 0.0.0.0, [::] and no host
+at all take both IPv4 and IPv6. Here that is a socket for each of the two, so that a peer's address
+stays what it is instead of an IPv4 address within IPv6. A host without IPv6 (or IPv4) has one.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +22,113 @@ from typing import TYPE_CHECKING
 from broker.base.units import SECOND
 from broker.net import limits, umask
 from broker.net.conn import Conn
-from broker.net.handshakes import Handshakes
-from broker.net.listening import opening
-from broker.net.sockets import bound
-from broker.runtime.inbuf import InBuf
-from broker.runtime.outbuf import ChunkPool
+from broker.net.tls import Handshakes
+from broker.runtime.buffers import ChunkPool, InBuf
 from broker.runtime.turn import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from broker.runtime.interfaces import Session
 
+EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, and meant
+_ANY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104
+_ABSENT = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 _NS_PER_MS = 1_000_000
-
 log = logging.getLogger("broker.net")
 
 
+class ListenError(OSError):
+    """A listener that cannot be opened. As text: where it should be, and why it is not there."""
+
+    def __init__(self, listen: tuple[str, int], cause: OSError) -> None:
+        number = cause.errno or 0
+        # The loop's own words have the address in them; numbers below 0 are the resolver's.
+        reason = os.strerror(number) if number > 0 else str(cause.strerror or cause)
+        super().__init__(number, reason)
+        self.listen = listen
+        self.reason = reason
+        self.unknown_host = number < 0
+
+    def __str__(self) -> str:
+        host, port = self.listen
+        if port == limits.UNIX_SOCKET_PORT:
+            return f"{host}: {self.reason}"
+        return f"{join(host, port)}: {self.reason}"
+
+
+@contextlib.contextmanager
+def opening(listen: tuple[str, int]) -> Iterator[None]:
+    """Report whatever fails in here as a failure of the listener with this address."""
+    try:
+        yield
+    except OSError as error:
+        raise ListenError(listen, error) from error
+
+
+def join(host: str, port: int) -> str:
+    """host:port, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Bound, not yet listened on; port 0 is a free one, the same for all. OSError when it is
+    taken or the host is not ours; of a name with several addresses the first is taken, an IPv4
+    one if there is any."""
+    if host not in EVERYWHERE:
+        return [_bind_host(host, port)]
+    for last in range(limits.FREE_PORT_TRIES):
+        try:
+            return _bind_all(port)
+        except OSError as error:
+            if port or error.errno != errno.EADDRINUSE or last == limits.FREE_PORT_TRIES - 1:
+                raise
+    raise AssertionError
+
+
+def _bind_host(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    return _bind(family, address)
+
+
+def _bind_all(port: int) -> list[socket.socket]:
+    with contextlib.ExitStack() as undo:
+        made: list[socket.socket] = []
+        missing: OSError | None = None
+        for family, host in _ANY.items():
+            try:
+                one = _bind(family, (host, port))
+            except OSError as error:
+                if error.errno not in _ABSENT:
+                    raise
+                missing = error
+                continue
+            undo.callback(one.close)
+            made.append(one)
+            port = one.getsockname()[1]
+        if not made:
+            assert missing is not None
+            raise missing
+        undo.pop_all()
+    return made
+
+
+def _bind(family: int, address: tuple[str | int, ...] | tuple[int, bytes]) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(address)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
 def is_answered(path: str) -> bool:
-    """Whether somebody listens on this unix socket."""
+    """Whether another process listens on this unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         return probe.connect_ex(path) == 0
@@ -63,7 +156,7 @@ def files_are_short() -> bool:
 
 
 class Runtime:
-    """The parts that every door on one loop uses together; made while that loop runs."""
+    """What all listeners on one loop share; made while that loop runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.loop = loop or asyncio.get_running_loop()
@@ -100,7 +193,7 @@ class Runtime:
         return self.loop.call_later(max(wait_ms, 0) / 1000, callback)
 
 
-class Door(ABC):
+class Listener(ABC):
     """One address to connect to, with the connections that came through it."""
 
     def __init__(self, runtime: Runtime, listen: tuple[str, int], out_limit: int) -> None:
@@ -146,7 +239,7 @@ class Door(ABC):
                     self._accept, sock=one, backlog=limits.ACCEPT_BACKLOG
                 )
                 self._servers.append(server)
-        except OSError:  # somebody else was about to listen there
+        except OSError:  # another process was about to listen there
             await self.close()
             for one in sockets:
                 one.close()

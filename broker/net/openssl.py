@@ -1,7 +1,7 @@
 """Certificates into contexts, and what OpenSSL can do and Python's ssl has no word for.
 
 A context object begins with OpenSSL's own; that it does is made sure of, as far as that is
-possible, before anything is changed there. A Python that keeps OpenSSL elsewhere is told by
+possible, before anything is changed there. A Python that keeps OpenSSL elsewhere leads to
 TlsError, or by False where one can do without.
 """
 
@@ -41,7 +41,7 @@ class _EncryptedKeyError(ValueError):
 
 
 def _no_password() -> str:
-    raise _EncryptedKeyError("the key is encrypted")  # nobody is there to be asked
+    raise _EncryptedKeyError("the key is encrypted")  # there is no terminal to ask on
 
 
 def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
@@ -53,7 +53,7 @@ def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
 
 
 def load_authorities(context: ssl.SSLContext, file: str) -> None:
-    """Who may have signed what the peer shows."""
+    """The authorities that may have signed what the peer shows."""
     try:
         context.load_verify_locations(file)
     except (OSError, ValueError) as problem:
@@ -63,8 +63,8 @@ def load_authorities(context: ssl.SSLContext, file: str) -> None:
 
 
 def _name_authorities(context: ssl.SSLContext, file: str) -> None:
-    """Clients are told who may have signed their certificate, and those with none of them show
-    none, as with the originals. A Python in whose context this cannot be set does without."""
+    """Name to clients the authorities of their certificate; those that have none of them show none,
+    as with the originals. A Python in whose context this cannot be set does without."""
     reached = _reach(context)
     if reached is None:
         return
@@ -86,7 +86,7 @@ _TAKE_IT: Final = _VERIFY_CALLBACK(lambda _good, _store: 1)
 
 
 def accept_any_certificate(context: ssl.SSLContext) -> None:
-    """Whatever certificate a client shows is taken: nobody looks at who signed it."""
+    """Take any certificate that a client shows: its signature is not checked."""
     reached = _reach(context)
     if reached is None:
         raise TlsError("this Python does not let a server take any client certificate")
@@ -100,7 +100,7 @@ def set_groups(context: ssl.SSLContext, names: Iterable[str]) -> bool:
 
 
 def keep_no_sessions(context: ssl.SSLContext) -> bool:
-    """Sessions of TLS 1.2 take no memory behind their connection; tickets are not meant."""
+    """Sessions of TLS 1.2 take no memory after their connection; tickets are not meant."""
     return _control(context, _SET_SESSION_CACHE, None) is not None
 
 
@@ -178,7 +178,7 @@ def iana_name(name: str) -> str:
 
 
 def shown_behind(link: ssl.SSLObject) -> tuple[bytes, ...]:
-    """What the client showed behind its own certificate; nothing where Python cannot tell."""
+    """What the client showed after its own certificate; nothing where Python cannot say."""
     if hasattr(link, "get_unverified_chain"):  # from 3.13 on
         chain: list[bytes] = link.get_unverified_chain()
         return tuple(chain[1:])

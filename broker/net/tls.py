@@ -1,20 +1,28 @@
-"""Certificates: what a server shows and asks for, read from files and read again when they change.
+"""Certificates that a server shows and asks for, and the queue of TLS handshakes.
 
-A context is made anew at each reload, so running connections keep theirs and a broken file changes
-nothing. Sources: nsqd.go buildTLSConfig; Python's ssl.
+Files are read again when they change: a new context is made at each reload, so running connections
+keep theirs and a broken file changes nothing. A handshake costs as much time as thousands of
+messages, so handshakes get a slice of each turn of the loop: a thousand at once, after a network
+has been away, do not hold up open connections. Sources: nsqd.go buildTLSConfig; Python's ssl.
 """
 
 from __future__ import annotations
 
 import ssl
+import time
 import warnings
+from collections import deque
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from broker.net import limits
 from broker.net.openssl import accept_any_certificate, load_authorities, load_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ClientCertificate = Literal["", "request", "require", "require-verify"]
 
@@ -42,7 +50,9 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        context.minimum_version = VERSIONS[files.min_version]  # whoever asks for old ones knows
+        context.minimum_version = VERSIONS[
+            files.min_version
+        ]  # old ones only where they are configured
     if context.minimum_version < ssl.TLSVersion.TLSv1_2:
         context.set_ciphers("DEFAULT:@SECLEVEL=0")  # OpenSSL offers no such old version otherwise
     load_pair(context, files.certificate, files.key)
@@ -81,3 +91,33 @@ def common_name(link: ssl.SSLObject | None) -> str:
         return ""
     names = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
+
+
+class Handshakes:
+    """Steps that wait for their slice."""
+
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._call_soon = call_soon
+        self._clock = clock
+        self._steps: deque[Callable[[], None]] = deque()
+
+    def add(self, step: Callable[[], None]) -> None:
+        """Do this when it is its turn; it raises nothing."""
+        self._steps.append(step)
+        if len(self._steps) == 1:
+            self._call_soon(self._go)
+
+    def _go(self) -> None:
+        end = self._clock() + limits.HANDSHAKE_SLICE
+        while True:
+            self._steps[0]()
+            self._steps.popleft()
+            if not self._steps:
+                return
+            if self._clock() >= end:
+                self._call_soon(self._go)
+                return

@@ -1,9 +1,9 @@
 """An HTTP request that turns a connection into something else: WebSocket.
 
-    accepted -> (TLS) -> Knock (one request) -> refused, or handed over to another session
+    accepted -> (TLS) -> HandoverSession (one request) -> refused, or handed over to another session
 
-Nobody knocks for ever: each request has its time, and the one that waits longest makes room when
-too many do. Source of the answers: Go's net/http, in front of nats-server websocket.go.
+Each request has to be complete in time; when too many are waited for, the oldest is dropped. Source
+of the answers: Go's net/http, in front of nats-server websocket.go.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.net import errors, limits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.net.handover import Knock
+    from broker.net.handover import HandoverSession
 
 HEAD_END: Final = b"\r\n\r\n"
 _VERSIONS: Final = frozenset({"HTTP/1.0", "HTTP/1.1"})
@@ -36,12 +36,12 @@ class NotUpgraded(Exception):  # noqa: N818 - an answer, not a fault
 
 
 class NotHttp(Exception):  # noqa: N818 - an answer, not a fault
-    """What came is no request; the text goes to the peer."""
+    """The bytes are not a request; the text goes to the peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands before the body."""
+    """What comes before the body."""
 
     headers: dict[str, list[str]]  # names in lower case
 
@@ -60,7 +60,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Request(Head):
-    """What is asked for."""
+    """The request line and its headers."""
 
     method: str
     path: str
@@ -93,7 +93,7 @@ def read_answer(head: bytes) -> Answer:
 
 
 def read_request(head: bytes) -> Request:
-    """What these bytes, up to the empty line, ask for; NotHttp."""
+    """The request in these bytes, up to the empty line; NotHttp."""
     first, *lines = head.decode("latin-1").split("\r\n")
     method, _, rest = first.partition(" ")
     target, _, version = rest.rpartition(" ")
@@ -134,104 +134,104 @@ def refusal(status: int) -> bytes:
 
 
 def no_http(text: str) -> bytes:
-    """The answer to what is no request."""
+    """The answer to bytes that are not a request."""
     return (
         f"HTTP/1.1 {text}\r\nContent-Type: text/plain; charset=utf-8\r\n"
         f"Connection: close\r\n\r\n{text}"
     ).encode()
 
 
-class Knocks:
-    """Those whose request has not come in full."""
+class PendingUpgrades:
+    """Connections whose request is not complete yet."""
 
     def __init__(
         self,
-        come_in: Callable[[Request, Knock], None],
+        upgrade: Callable[[Request, HandoverSession], None],
         patience_ns: int,
-        secure: Callable[[Knock], None] | None = None,
+        secure: Callable[[HandoverSession], None] | None = None,
     ) -> None:
-        """`come_in` hands the connection over, or raises NotUpgraded. `secure` begins TLS."""
-        self.come_in = come_in
+        """`upgrade` hands the connection over, or raises NotUpgraded. `secure` begins TLS."""
+        self.upgrade = upgrade
         self.patience_ns = patience_ns
         self.secure = secure
         self.refused: Callable[[Any, str], None] = lambda _peer, _reason: None
         self.insecure: Callable[[Any, str], None] = lambda _peer, _cause: None
-        self._waiting: dict[Knock, None] = {}  # in the order they came
+        self._waiting: dict[HandoverSession, None] = {}  # in the order they came
 
     def end(self) -> None:
-        """All of them."""
-        for knock in list(self._waiting):
-            self.late(knock)
+        """Drop all of them."""
+        for handover in list(self._waiting):
+            self.late(handover)
 
-    # --- called by each
+    # --- called by the sessions
 
-    def opened(self, knock: Knock) -> None:
-        """One more."""
+    def opened(self, handover: HandoverSession) -> None:
+        """A connection was made."""
         if self.secure is None:
-            self._begin(knock)
+            self._begin(handover)
         else:
-            self.secure(knock)
+            self.secure(handover)
 
-    def secured(self, knock: Knock, cause: str | None) -> None:
+    def secured(self, handover: HandoverSession, cause: str | None) -> None:
         """TLS is there, or (cause) it is not."""
         if cause is None:
-            self._begin(knock)
+            self._begin(handover)
             return
-        self.insecure(knock.link.peer, cause)
-        knock.link.close()
+        self.insecure(handover.link.peer, cause)
+        handover.link.close()
 
-    def _begin(self, knock: Knock) -> None:
-        if len(self._waiting) >= limits.WEBSOCKET_KNOCKS_MAX:
+    def _begin(self, handover: HandoverSession) -> None:
+        if len(self._waiting) >= limits.WEBSOCKET_UPGRADES_MAX:
             self.late(next(iter(self._waiting)))
-        self._waiting[knock] = None
-        knock.wait(self.patience_ns)
+        self._waiting[handover] = None
+        handover.wait(self.patience_ns)
 
-    def heard(self, knock: Knock, data: bytes) -> None:
+    def heard(self, handover: HandoverSession, data: bytes) -> None:
         """A part of the request."""
-        head = knock.head
+        head = handover.head
         searched = max(0, len(head) - len(HEAD_END) + 1)
         head += data
         at = head.find(HEAD_END, searched)
         if at < 0:
             if len(head) > limits.WEBSOCKET_REQUEST_MAX:
-                self._say(knock, no_http(errors.HTTP_TOO_LARGE))
+                self._say(handover, no_http(errors.HTTP_TOO_LARGE))
             elif head[:1].isspace() or b"\r\n" not in data:
                 return
             elif not _NAME.match(head.decode("latin-1")):
-                self._say(knock, no_http(errors.HTTP_BAD_REQUEST))
+                self._say(handover, no_http(errors.HTTP_BAD_REQUEST))
             return
-        peer = knock.link.peer
+        peer = handover.link.peer
         early = len(head) > at + len(HEAD_END)
         try:
             request = read_request(bytes(head[:at]))
             if early and request.method == "GET":
                 self.refused(peer, errors.WEBSOCKET_EARLY)
-                self._say(knock, b"")
+                self._say(handover, b"")
                 return
-            self.come_in(request, knock)
+            self.upgrade(request, handover)
         except NotHttp as no:
-            self._say(knock, no_http(str(no)))
+            self._say(handover, no_http(str(no)))
         except NotUpgraded as no:
             self.refused(peer, str(no))
-            self._say(knock, refusal(no.status))
+            self._say(handover, refusal(no.status))
 
-    def _say(self, knock: Knock, last: bytes) -> None:
-        self.done(knock)
+    def _say(self, handover: HandoverSession, last: bytes) -> None:
+        self.done(handover)
         if last:
-            knock.say(last)
-        knock.link.close()
+            handover.say(last)
+        handover.link.close()
 
-    def late(self, knock: Knock) -> None:
-        """Go away without a word."""
-        self.done(knock)
-        knock.link.abort()
+    def late(self, handover: HandoverSession) -> None:
+        """The request is not complete in time: close without an answer."""
+        self.done(handover)
+        handover.link.abort()
 
-    def left(self, knock: Knock) -> None:
+    def left(self, handover: HandoverSession) -> None:
         """It is gone."""
-        self.done(knock)
+        self.done(handover)
 
-    def done(self, knock: Knock) -> None:
-        """It does not wait any more."""
-        knock.head = bytearray()
-        if self._waiting.pop(knock, self) is None:
-            knock.wait(0)
+    def done(self, handover: HandoverSession) -> None:
+        """Wait no longer for its request."""
+        handover.head = bytearray()
+        if self._waiting.pop(handover, self) is None:
+            handover.wait(0)

@@ -7,7 +7,7 @@ from broker.routing.router import Router
 from broker.runtime.interfaces import Session
 
 APART: str
-FACE: str
+STAN: str
 INBOX: str
 READ: int
 WRITE: int

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The one place that decides who may read or write a log, whatever the protocol.
+"""Access: who may read or write a log, decided in one place for all protocols.
 
 A protocol authenticates its own clients (NATS users and their permissions, secrets of NSQ's AUTH,
 tokens of the bulk API). What their rights mean for a log is decided here:
@@ -9,7 +9,7 @@ tokens of the bulk API). What their rights mean for a log is decided here:
     a NATS client, by the streaming service     may_use_channel, may_use_inbox, is_own
     the bulk API                                a token names logs as they are named here
 
-Topics and channels are logs. A channel is a log with the face "stan". While something crosses
+Topics and channels are logs. A channel is a log of the protocol "stan". While something crosses
 between NSQ and NATS Streaming, both have one set of names; while nothing does, the log of a channel
 is called `stan/NAME`, which no topic can be.
 """
@@ -19,8 +19,8 @@ from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE, Session
 INBOX = '_INBOX.'       # where clients expect answers; no log ever has such a name
 
 
-FACE = 'stan'           # Log.face of a channel
-APART = FACE + '/'      # before the name of a channel that no topic shares
+STAN = 'stan'           # Log.protocol of a channel
+APART = STAN + '/'      # before the name of a channel that no topic shares
 READ = RIGHT_READ
 WRITE = RIGHT_WRITE
 
@@ -28,7 +28,7 @@ WRITE = RIGHT_WRITE
 cdef class Access:
     def __init__(self, *, bint nsq_to_nats=True, bint nats_to_nsq=True, bint stan_to_nats=True,
                  bint nats_to_stan=True, bint stan_to_nsq=True, bint nsq_to_stan=True):
-        """By the switches of [bridge]."""
+        """The switches of [bridge]."""
         self.stan_to_nsq = stan_to_nsq
         self.nsq_to_stan = nsq_to_stan
         self.nsq_to_nats = nsq_to_nats
@@ -47,7 +47,7 @@ cdef class Access:
 
     cdef bint may_use_topic(self, Log log, int right) noexcept:
         """NSQ clients use the log of a channel as far as messages may cross."""
-        if log.face is None:
+        if log.protocol is None:
             return True
         if self.is_apart:
             return False
@@ -67,7 +67,7 @@ cdef class Access:
 
     cdef bint may_use_channel(self, Session session, void *space, int right, Log log,
                               const char *channel, size_t n) except -1:
-        """A channel that is shared with a subject asks for the right to that subject."""
+        """A channel that is shared with a subject requires the right to that subject."""
         if not (self.stan_to_nats or self.nats_to_stan) if log is None else (
                 not log.to_live and log.binding is None):
             return True
@@ -80,11 +80,11 @@ cdef class Access:
             session, <void *>space, right, log, <const char *>name, <size_t>len(name))
 
     def may_use_inbox(self, Session session, object space, str inbox):
-        """Whether the service may publish to this subject in the name of a client.
+        """Whether the service may publish to this subject for a client.
 
-        The service may publish anywhere. A client that names a subject where it must not publish
-        itself would get around that; one that cannot subscribe there does not want the messages.
-        Of a client of another account only an inbox is taken: here it has no rights.
+        The service may publish anywhere, so the client itself must have the right to publish to
+        the subject, and the right to subscribe to it. A client of another account has no rights
+        here: it may use inboxes only.
         """
         cdef bytes name = inbox.encode()
         cdef const char *p = name
@@ -94,6 +94,6 @@ cdef class Access:
         return not session.lives_in(<void *>space) and inbox.startswith(INBOX)
 
     def is_own(self, Session session, owner):
-        """Whether something that belongs to `owner` is the session's: the same user's. What was
-        made before owners were remembered (None) is everybody's."""
+        """Whether something that belongs to `owner` belongs to the session's user. Things from
+        before owners were stored (None) belong to every user."""
         return owner is None or session.owner == owner

@@ -4,7 +4,7 @@ from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink
 
 
-cdef class Ear(Sink):
+cdef class Subscriber(Sink):
     cdef Router router
     cdef dict subs              # sid -> address of its sub_t
     cdef readonly list heard    # (sid, subject, reply, data) of each message, in order

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The router for Python code: subscribe with an Ear, publish with `publish`."""
+"""The router for Python code: subscribe with a Subscriber, publish with `publish`."""
 cimport cython
 from libc.stdint cimport uint16_t, uint32_t, uintptr_t
 from libc.string cimport memset
@@ -11,7 +11,7 @@ from broker.runtime.types cimport record_t
 
 
 @cython.no_gc_clear
-cdef class Ear(Sink):
+cdef class Subscriber(Sink):
     def __init__(self, Router router):
         self.router = router
         self.subs = {}
@@ -61,8 +61,8 @@ def publish(Router router, bytes subject, bytes data=b'', *, bytes reply=b'', Si
     return router.route(m, &rec, <void *>skip if skip is not None else NULL)
 
 
-def listeners(Router router, bytes subject):
-    """Who a message to this subject would find: (queue, sink) of each; plain ones have no queue."""
+def subscribers(Router router, bytes subject):
+    """(queue, sink) of each subscription that a message would find; plain ones have no queue."""
     cdef const match_t *m = router.match(subject, len(subject))
     cdef sub_t *sub
     cdef uint32_t i

@@ -42,9 +42,9 @@ cdef class Router:
     cdef readonly uint64_t inserts, removes, matches, cache_hits
     cdef uint32_t busy          # calls of route that run, one inside the other
     cdef match_t spare[ROUTE_DEPTH]     # answers for the inner ones
-    cdef list late              # sinks that are called when everybody has the message
+    cdef list late              # sinks that are called when all sinks have the message
     cdef uint32_t late_size
-    cdef list watchers          # told of every subscription that comes or goes
+    cdef list watchers          # called for every subscription that comes or goes
     cdef uint32_t watched       # len(watchers)
 
     cdef sub_t *add(self, Sink sink, const char *subject, size_t subject_len, const char *queue,
@@ -55,7 +55,7 @@ cdef class Router:
     cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
                                const char *names, size_t names_len) noexcept
 
-    # Inside `deliver`: call sink.routed(rec) when the message was given to everybody.
+    # Inside `deliver`: call sink.routed(rec) when the message was given to all sinks.
     cdef void wait(self, Sink sink) noexcept
     cdef void finish(self, const record_t *rec, uint32_t before) noexcept
 

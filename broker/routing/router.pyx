@@ -101,7 +101,7 @@ cdef class Router:
         self.inserts += 1
         self.changed(subject, subject_len, shape)
         if self.watched:
-            self.tell(subject[:subject_len], queue[:queue_len] if queue_len else b'', 1, sink)
+            self.notify(subject[:subject_len], queue[:queue_len] if queue_len else b'', 1, sink)
         return sub
 
     cdef void changed(self, const char *subject, size_t n, int shape) noexcept:
@@ -154,7 +154,7 @@ cdef class Router:
                 path[start] = c'.'
         self.changed(path + start, sizeof(path) - start, SUBJECT_WILDCARD if wildcard else 0)
         if self.watched:
-            self.tell(path[start:sizeof(path)], queue_name(sub), -1, <object>sub.sink)
+            self.notify(path[start:sizeof(path)], queue_name(sub), -1, <object>sub.sink)
         node = sub.node
         self.unlink(sub)
         free(sub)
@@ -173,7 +173,7 @@ cdef class Router:
             free_node(node)
             node = parent
 
-    def tell(self, bytes subject, bytes queue, int delta, sink):
+    def notify(self, bytes subject, bytes queue, int delta, sink):
         """Tell the watchers that a subscription came (1) or goes (-1)."""
         for watcher in tuple(self.watchers):
             watcher.interest_changed(subject, queue, delta, sink)
@@ -311,7 +311,7 @@ cdef class Router:
     cdef uint32_t give_one(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept:
         """Deliver to one member of a group, to those of other servers only if none here takes it;
-        1 when somebody did."""
+        1 when one did."""
         cdef uint32_t j, _k
         cdef sub_t *sub
         # xorshift: which member is asked first is uniform
@@ -352,7 +352,7 @@ cdef class Router:
         return 0
 
     cdef void wait(self, Sink sink) noexcept:
-        """The sink's `routed` is called when the message at hand was given to everybody."""
+        """The sink's `routed` is called when the message at hand was given to all sinks."""
         self.late.append(sink)
         self.late_size += 1
 
@@ -422,7 +422,7 @@ cdef class Router:
         return 0
 
     cdef void drop_child(self, node_t *node) noexcept:
-        """Take a literal child out of the table, closing the gap behind it."""
+        """Take a literal child out of the table, closing the gap after it."""
         cdef uint32_t i = node.hash & self.table_mask, j, home
         while self.table[i] != node:
             i = (i + 1) & self.table_mask
@@ -446,7 +446,7 @@ cdef class Router:
         for i in range(CACHE_WAYS):
             m = ways + i
             if m.subject_hash == h and m.subject_len == n and memcmp(m.subject, subject, n) == 0:
-                m.version = 0       # never current: worked out anew when asked for
+                m.version = 0       # never current: worked out again when asked for
                 return
 
     cdef void clear_cache(self) noexcept:
@@ -518,3 +518,190 @@ cdef list_node(node_t *node, list found):
 cdef tuple listed(sub_t *sub, bytes subject, bytes queue):
     return (subject, queue, sub.sid[:sub.sid_len], <object>sub.sink, sub.delivered, sub.max,
             sub.far)
+
+
+# --- what pages of the router show ---------------------------------------------------------------
+#
+# A subscription is shown as (subject, queue, sid, sink, delivered, max, far), as in
+# Router.listing.
+
+cdef struct window_t:
+    uint64_t skip       # subscriptions still passed over
+    uint64_t left       # still wanted
+    bint local          # those that stand for other servers do not count
+
+
+def window(Router router, uint64_t skip, uint64_t most, bint local=False):
+    """`most` subscriptions after the first `skip`, in an order that stays until one changes."""
+    cdef window_t w
+    cdef uint32_t i
+    cdef list found = []
+    w.skip = skip
+    w.left = most
+    w.local = local
+    see_branches(router.root, &w, found)
+    for i in range(router.table_mask + 1):
+        if w.left == 0:
+            break
+        if router.table[i] != NULL:
+            see_node(router.table[i], &w, found)
+            see_branches(router.table[i], &w, found)
+    return found
+
+
+def matching(Router router, bytes subject, bint local=False):
+    """Those that a message to this subject would find, all members of a queue group among them."""
+    cdef const match_t *m = router.match(subject, <size_t>len(subject))
+    cdef uint32_t i
+    cdef list found = []
+    for i in range(m.size):
+        if not (local and m.subs[i].far):
+            found.append(seen(m.subs[i]))
+    return found
+
+
+def holders(Router router, bytes pattern):
+    """Ids of the sinks that subscribe to a subject which shares messages with the pattern."""
+    cdef set found = set()
+    cdef list tokens = pattern.split(b'.')
+    cdef uint32_t i
+    hold_branches(router.root, tokens, found)
+    for i in range(router.table_mask + 1):
+        if router.table[i] != NULL:
+            hold_node(router.table[i], tokens, found)
+            hold_branches(router.table[i], tokens, found)
+    return found
+
+
+def count_local(Router router):
+    """Subscriptions that do not stand for another server."""
+    cdef uint64_t far = 0
+    cdef uint32_t i
+    far += far_below(router.root)
+    for i in range(router.table_mask + 1):
+        if router.table[i] != NULL:
+            far += far_at(router.table[i]) + far_below(router.table[i])
+    return router.size - far
+
+
+def fanout(Router router):
+    """Of the answers in the cache: how many, their subscriptions in all, the most of one."""
+    cdef uint64_t count = 0, total = 0, most = 0
+    cdef uint32_t i
+    for i in range((router.cache_mask + 1) * <uint32_t>CACHE_WAYS):
+        if router.cache[i].subject_len:
+            count += 1
+            total += router.cache[i].size
+            most = max(most, router.cache[i].size)
+    return count, total, most
+
+
+cdef int see_branches(node_t *node, window_t *w, list found) except -1:
+    """What hangs below a node by `*` and `>`; literal children are in the table."""
+    if node.star != NULL:
+        see_node(node.star, w, found)
+        see_branches(node.star, w, found)
+    if node.tail != NULL:
+        see_node(node.tail, w, found)
+        see_branches(node.tail, w, found)
+    return 0
+
+
+cdef int see_node(node_t *node, window_t *w, list found) except -1:
+    cdef uint32_t i, j
+    cdef queue_t *q
+    for i in range(node.subs_size):
+        see(node.subs[i], w, found)
+    for i in range(node.queues_size):
+        q = &node.queues[i]
+        for j in range(q.size):
+            see(q.members[j], w, found)
+    return 0
+
+
+cdef int see(sub_t *sub, window_t *w, list found) except -1:
+    if w.left == 0 or (w.local and sub.far):
+        return 0
+    if w.skip:
+        w.skip -= 1
+        return 0
+    w.left -= 1
+    found.append(seen(sub))
+    return 0
+
+
+cdef tuple seen(sub_t *sub):
+    return (spell(sub.node), queue_name(sub), sub.sid[:sub.sid_len], <object>sub.sink,
+            sub.delivered, sub.max, sub.far)
+
+
+cdef int hold_branches(node_t *node, list tokens, set found) except -1:
+    if node.star != NULL:
+        hold_node(node.star, tokens, found)
+        hold_branches(node.star, tokens, found)
+    if node.tail != NULL:
+        hold_node(node.tail, tokens, found)
+        hold_branches(node.tail, tokens, found)
+    return 0
+
+
+cdef int hold_node(node_t *node, list tokens, set found) except -1:
+    cdef uint32_t i, j
+    cdef queue_t *q
+    if (node.subs_size == 0 and node.queues_size == 0) or not meets(node, tokens):
+        return 0
+    for i in range(node.subs_size):
+        found.add(<size_t>node.subs[i].sink)
+    for i in range(node.queues_size):
+        q = &node.queues[i]
+        for j in range(q.size):
+            found.add(<size_t>q.members[j].sink)
+    return 0
+
+
+cdef bint meets(node_t *node, list tokens) except -1:
+    """Is there a message that both the node's subject and the pattern find?"""
+    cdef node_t *up = node
+    cdef Py_ssize_t depth = 0, size = len(tokens)
+    cdef bint open_node = node.parent != NULL and node.parent.tail == node
+    cdef bint open_pattern = tokens[size - 1] == b'>'
+    cdef bytes token
+    while up.parent != NULL:
+        depth += 1
+        up = up.parent
+    if depth != size and not (open_node if depth < size else open_pattern):
+        return False
+    up = node
+    while depth:
+        depth -= 1
+        if depth < size:
+            token = tokens[depth]
+            if not (
+                token == b'*' or (depth == size - 1 and open_pattern)
+                or up.parent.star == up or up.parent.tail == up
+                or (up.token_len == <size_t>len(token)
+                    and memcmp(up.token, <const char *>token, up.token_len) == 0)
+            ):
+                return False
+        up = up.parent
+    return True
+
+
+cdef uint64_t far_below(node_t *node) noexcept nogil:
+    cdef uint64_t far = 0
+    if node.star != NULL:
+        far += far_at(node.star) + far_below(node.star)
+    if node.tail != NULL:
+        far += far_at(node.tail) + far_below(node.tail)
+    return far
+
+
+cdef uint64_t far_at(node_t *node) noexcept nogil:
+    cdef uint64_t far = 0
+    cdef uint32_t i, j
+    for i in range(node.subs_size):
+        far += node.subs[i].far != 0
+    for i in range(node.queues_size):
+        for j in range(node.queues[i].size):
+            far += node.queues[i].members[j].far != 0
+    return far

@@ -46,7 +46,7 @@ cdef struct node_t:
 cdef struct match_t:
     uint64_t version        # of the wildcards when this was worked out
     sub_t **subs            # the plain ones, then the members group by group
-    uint32_t *ends          # for each group the index behind its last member
+    uint32_t *ends          # for each group the index after its last member
     uint32_t plain
     uint32_t groups
     uint32_t size           # of subs

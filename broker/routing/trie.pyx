@@ -466,7 +466,7 @@ cdef void drop_queue(node_t *node, uint32_t row) noexcept nogil:
 
 
 cdef void close_gap(node_t *node, index_t *index, uint32_t i) noexcept nogil:
-    """Empty a slot, and move what would not be found behind it any more."""
+    """Empty a slot, and move what would no longer be found after it."""
     cdef uint32_t j = i, home
     tw_assert(index.slots[i] != 0)
     while True:

@@ -38,6 +38,7 @@ cdef class Session(Sink):
     # Consumes whole operations from n bytes at data (valid for the call only) and
     # returns how many bytes it used; what remains is fed again with what follows.
     cdef Py_ssize_t feed(self, const char *data, Py_ssize_t n) except -1
+    cdef void end_input(self) noexcept                  # no further input is fed
     cdef void opened(self, object link) except *        # link: see net.conn.Conn
     cdef void blocked(self) noexcept                    # its output takes no more for now
     cdef void writable(self) noexcept                   # a blocked output has drained

@@ -32,6 +32,9 @@ cdef class Session(Sink):
     cdef Py_ssize_t feed(self, const char *data, Py_ssize_t n) except -1:
         return n
 
+    cdef void end_input(self) noexcept:
+        self.closing = True
+
     cdef void opened(self, object link) except *:
         pass
 

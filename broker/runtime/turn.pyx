@@ -3,7 +3,7 @@
 
 While the loop hands out reads, sessions only note what they touched: logs with new records,
 cursors with new credit or new records, outputs with new bytes. `end` then does the work once
-for all of them, in the order that keeps the promises: store, pump, flush.
+for all of them, in the order that answers rely on: store, pump, flush.
 """
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec

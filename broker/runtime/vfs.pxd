@@ -1,6 +1,6 @@
 # cython: language_level=3
 """The file calls of the engine. Each returns 0 or an errno; tests make the nth one fail."""
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 cdef enum FileCall:
     CALL_OPEN = 0
@@ -25,3 +25,14 @@ cdef int vfs_unlink(const char *path) noexcept nogil
 cdef int vfs_copy(int source, const char *path, size_t n, const char *fresh,
                   size_t *unreadable) noexcept nogil
 cdef void vfs_close(int fd) noexcept nogil
+
+# What the file system says of a file: enough to know whether it is still the same one.
+cdef struct stat_t:
+    uint64_t number         # of its inode
+    uint64_t size           # bytes
+    int64_t modified_ns     # wall clock: its content
+    int64_t changed_ns      # wall clock: anything of it; nobody can set it back
+
+# Both return 0 or an errno.
+cdef int vfs_stat(int fd, stat_t *out) noexcept nogil
+cdef int vfs_stat_at(int folder_fd, const char *path, stat_t *out) noexcept nogil

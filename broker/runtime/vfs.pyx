@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The file calls of the engine, each with a place where a test can make it fail or wait."""
 from libc.errno cimport EINTR, EIO, ENOENT, errno
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdio cimport rename
 from libc.string cimport memset
 from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_RDONLY, O_RDWR, O_TRUNC, open as c_open
@@ -11,6 +11,18 @@ from broker.runtime.mapping cimport read_at
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pwrite(int fd, const void *data, size_t n, int64_t offset)
+
+cdef extern from "<sys/stat.h>" nogil:
+    ctypedef struct timespec_t "struct timespec":
+        int64_t tv_sec
+        int64_t tv_nsec
+    ctypedef struct file_stat_t "struct stat":
+        uint64_t st_ino
+        int64_t st_size
+        timespec_t st_mtim
+        timespec_t st_ctim
+    int fstat(int fd, file_stat_t *out)
+    int fstatat(int folder_fd, const char *path, file_stat_t *out, int flags)
 
 cdef extern from * nogil:
     """
@@ -61,39 +73,39 @@ cdef enum:
 cdef extern from *:
     """
     #include <pthread.h>
-    /* A gate per kind of call: who comes to a closed one waits until it is opened. */
-    static pthread_mutex_t tw_gate_lock = PTHREAD_MUTEX_INITIALIZER;
-    static pthread_cond_t tw_gate_opened = PTHREAD_COND_INITIALIZER;
-    static int tw_gates_closed;     /* how many: all that a call looks at while there are none */
-    static int tw_gate_closed[7];
-    static long tw_gate_waiting[7];
-    static void tw_gate_wait(int kind)
+    /* A barrier per kind of call: a thread that reaches a closed one waits until it is opened. */
+    static pthread_mutex_t tw_barrier_lock = PTHREAD_MUTEX_INITIALIZER;
+    static pthread_cond_t tw_barrier_opened = PTHREAD_COND_INITIALIZER;
+    static int tw_barriers_closed;     /* how many: all that a call looks at while there are none */
+    static int tw_barrier_closed[7];
+    static long tw_barrier_waiting[7];
+    static void tw_barrier_wait(int kind)
     {
-        pthread_mutex_lock(&tw_gate_lock);
-        tw_gate_waiting[kind]++;
-        while (tw_gate_closed[kind])
-            pthread_cond_wait(&tw_gate_opened, &tw_gate_lock);
-        tw_gate_waiting[kind]--;
-        pthread_mutex_unlock(&tw_gate_lock);
+        pthread_mutex_lock(&tw_barrier_lock);
+        tw_barrier_waiting[kind]++;
+        while (tw_barrier_closed[kind])
+            pthread_cond_wait(&tw_barrier_opened, &tw_barrier_lock);
+        tw_barrier_waiting[kind]--;
+        pthread_mutex_unlock(&tw_barrier_lock);
     }
-    static void tw_gate_pass(int kind)
+    static void tw_barrier_pass(int kind)
     {
-        if (__atomic_load_n(&tw_gates_closed, __ATOMIC_ACQUIRE) && tw_gate_closed[kind])
-            tw_gate_wait(kind);
+        if (__atomic_load_n(&tw_barriers_closed, __ATOMIC_ACQUIRE) && tw_barrier_closed[kind])
+            tw_barrier_wait(kind);
     }
-    static void tw_gate_set(int kind, int closed)
+    static void tw_barrier_set(int kind, int closed)
     {
-        pthread_mutex_lock(&tw_gate_lock);
-        __atomic_fetch_add(&tw_gates_closed, closed - tw_gate_closed[kind], __ATOMIC_ACQ_REL);
-        tw_gate_closed[kind] = closed;
-        pthread_cond_broadcast(&tw_gate_opened);
-        pthread_mutex_unlock(&tw_gate_lock);
+        pthread_mutex_lock(&tw_barrier_lock);
+        __atomic_fetch_add(&tw_barriers_closed, closed - tw_barrier_closed[kind], __ATOMIC_ACQ_REL);
+        tw_barrier_closed[kind] = closed;
+        pthread_cond_broadcast(&tw_barrier_opened);
+        pthread_mutex_unlock(&tw_barrier_lock);
     }
-    static long tw_gate_count(int kind)
+    static long tw_barrier_count(int kind)
     {
-        pthread_mutex_lock(&tw_gate_lock);
-        long count = tw_gate_waiting[kind];
-        pthread_mutex_unlock(&tw_gate_lock);
+        pthread_mutex_lock(&tw_barrier_lock);
+        long count = tw_barrier_waiting[kind];
+        pthread_mutex_unlock(&tw_barrier_lock);
         return count;
     }
     /* A fault per kind of call: it fires when `left` calls have passed, `times` times. */
@@ -118,9 +130,9 @@ cdef extern from *:
         int error
         long partial
     tw_fault tw_faults[7]
-    void tw_gate_pass(int kind) nogil
-    void tw_gate_set(int kind, int closed) nogil
-    long tw_gate_count(int kind) nogil
+    void tw_barrier_pass(int kind) nogil
+    void tw_barrier_set(int kind, int closed) nogil
+    long tw_barrier_count(int kind) nogil
     int tw_fault_check(int kind, long *partial) nogil
 
 
@@ -142,17 +154,17 @@ def hold(int kind):
     """Have every thread that comes to call `kind` wait there until `release` or `heal`."""
     if not 0 <= kind < <int>CALLS:
         raise ValueError('no such file call')
-    tw_gate_set(kind, 1)
+    tw_barrier_set(kind, 1)
 
 
 def release(int kind):
     """Let the calls go on."""
-    tw_gate_set(kind, 0)
+    tw_barrier_set(kind, 0)
 
 
 def held(int kind):
     """How many threads wait there."""
-    return tw_gate_count(kind)
+    return tw_barrier_count(kind)
 
 
 def unfired(int kind):
@@ -165,7 +177,7 @@ def heal():
     cdef int kind
     for kind in range(<int>CALLS):
         tw_faults[kind].times = 0
-        tw_gate_set(kind, 0)
+        tw_barrier_set(kind, 0)
 
 
 cdef int vfs_open(const char *path, int flags, int *fd) noexcept nogil:
@@ -180,7 +192,7 @@ cdef int vfs_write(int fd, const char *data, size_t n, int64_t offset) noexcept 
     cdef long partial = 0
     cdef int fault = tw_fault_check(CALL_WRITE, &partial)
     cdef ssize_t done
-    tw_gate_pass(CALL_WRITE)
+    tw_barrier_pass(CALL_WRITE)
     if fault:
         if partial > 0:
             pwrite(fd, data, min(n, <size_t>partial), offset)
@@ -201,7 +213,7 @@ cdef int vfs_write(int fd, const char *data, size_t n, int64_t offset) noexcept 
 
 cdef int vfs_sync(int fd) noexcept nogil:
     cdef int fault = tw_fault_check(CALL_SYNC, NULL)
-    tw_gate_pass(CALL_SYNC)
+    tw_barrier_pass(CALL_SYNC)
     if fault:
         return fault
     return errno if fdatasync(fd) < 0 else 0
@@ -211,7 +223,7 @@ cdef int path_fault() noexcept nogil:
     cdef int fault = tw_fault_check(CALL_SYNC, NULL)
     if not fault:
         fault = tw_fault_check(CALL_SYNC_PATH, NULL)
-    tw_gate_pass(CALL_SYNC_PATH)
+    tw_barrier_pass(CALL_SYNC_PATH)
     return fault
 
 
@@ -305,3 +317,23 @@ cdef int vfs_copy(int source, const char *path, size_t n, const char *fresh,
 cdef void vfs_close(int fd) noexcept nogil:
     if fd >= 0:
         close(fd)
+
+
+cdef inline int put_stat(int result, const file_stat_t *st, stat_t *out) noexcept nogil:
+    if result < 0:
+        return errno
+    out.number = st.st_ino
+    out.size = <uint64_t>st.st_size
+    out.modified_ns = st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec
+    out.changed_ns = st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec
+    return 0
+
+
+cdef int vfs_stat(int fd, stat_t *out) noexcept nogil:
+    cdef file_stat_t st
+    return put_stat(fstat(fd, &st), &st, out)
+
+
+cdef int vfs_stat_at(int folder_fd, const char *path, stat_t *out) noexcept nogil:
+    cdef file_stat_t st
+    return put_stat(fstatat(folder_fd, path, &st, 0), &st, out)

@@ -10,26 +10,29 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from broker.runtime.interfaces cimport Task
 
 cdef enum JobKind:
-    # With tag WRITE_RECORDS the data are records whose sums are still to be set.
-    JOB_WRITE       # write data[0..len-1] at offset of fd; on error cut fd at offset
+    JOB_CALL        # nothing but `call`
+    # `call`, if there is one; write data[0..len-1] at offset of fd; on error cut fd at offset
+    JOB_WRITE
     JOB_SYNC        # fdatasync fd
     JOB_SYNC_PATH   # fsync the file or folder `path`
     JOB_REPLACE     # write data to fd (and sync, if tag), then rename path to path2
     JOB_RENAME      # rename path to path2
     JOB_UNLINK      # unlink path
     JOB_CLOSE       # close fd
-    JOB_LOAD        # verify the records from offset until `tag` in len mapped bytes at data
     # Copy len bytes of fd, the file `path`, to a new file path2, sync it and rename it to path;
     # close fd. What does not read becomes zeros; then the file stays as path.unreadable.
     JOB_COPY
     JOB_STOP
 
 cdef enum:
-    WRITE_RECORDS = 1
-    MAY_BE_GONE = 1     # tag of JOB_SYNC_PATH: what is not there any more needs no sync
+    MAY_BE_GONE = 1     # tag of JOB_SYNC_PATH: a file that is gone needs no sync
+
+# Work of the owner, run on the worker's thread.
+ctypedef void (*job_call_t)(job_t *job) noexcept nogil
 
 cdef struct job_t:
     job_t *next
+    job_call_t call         # NULL = none
     void *owner             # the JobOwner, with a reference held while the job is under way
     char *data              # borrowed from the owner until finished
     size_t len
@@ -39,12 +42,10 @@ cdef struct job_t:
     uint64_t seq            # for the owner
     uint64_t tag            # for the owner
     int64_t took_ns         # run time
-    # LOAD: bytes found good; WRITE: 1 = it failed and could not be cut; COPY: bytes that do not
-    # read
-    size_t done
-    size_t resync           # LOAD: where good records go on behind a bad one; 0 = nowhere
-    uint64_t first_seq      # LOAD: of the segment
-    uint32_t salt           # of the segment's checksums
+    size_t done     # WRITE: 1 = it failed and could not be cut; COPY: bytes that do not read
+    size_t again            # for `call`, as the next two are
+    uint64_t first_seq
+    uint32_t salt
     int kind
     int fd
     int error               # errno, 0 = done

@@ -11,7 +11,6 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport read, write
 
-from broker.engine.log.segment cimport load_window, sum_records
 from broker.runtime.vfs cimport (
     vfs_close,
     vfs_copy,
@@ -80,7 +79,8 @@ cdef class Worker:
             free(s)
 
     cdef job_t *job(self, JobKind kind, JobOwner owner) except NULL:
-        """A new job, to be filled in and submitted; `owner` (or None) hears when it is done."""
+        """A new job, to be filled in and submitted. `owner`: its `finished` is called after it; or
+        None."""
         cdef job_t *job = <job_t *>calloc(1, sizeof(job_t))
         if job == NULL:
             raise MemoryError
@@ -207,8 +207,8 @@ cdef void run_jobs(sync_t *s, int event_fd) noexcept nogil:
 
 cdef void run_job(job_t *job) noexcept nogil:
     if job.kind == <int>JOB_WRITE:
-        if job.tag == WRITE_RECORDS:
-            sum_records(job.data, job.len, job.salt)
+        if job.call != NULL:
+            job.call(job)
         job.error = vfs_write(job.fd, job.data, job.len, job.offset)
         if job.error:
             # what got in must not look like a record later
@@ -236,7 +236,5 @@ cdef void run_job(job_t *job) noexcept nogil:
         job.error = vfs_unlink(job.path)
     elif job.kind == <int>JOB_CLOSE:
         vfs_close(job.fd)
-    elif job.kind == <int>JOB_LOAD:
-        load_window(
-            job.data, job.len, job.offset, <size_t>job.tag, job.salt, job.first_seq,
-            job.seq, &job.done, &job.resync)
+    elif job.kind == <int>JOB_CALL:
+        job.call(job)

@@ -1,4 +1,4 @@
 """The broker as a process: starts and stops the engine and every service, and counts.
 
-Start with `server`. It imports everything below it; the command line imports it.
+Start with `server`, then `services`, the list of what it runs. The command line imports it.
 """

@@ -1,7 +1,9 @@
 """Spark reads and writes topics through PySpark's Python Data Source API.
 
-    driver:  options -> brokers (listing) -> positions, admission -> planning -> partitions
-    task:    partition -> fetch -> Arrow batches;   Arrow batches -> staging -> commit message
+    driver:  options -> brokers (survey) -> positions, microbatch -> planning -> partitions
+    task:    partition -> fetch -> Arrow batches;   Arrow batches -> upload -> commit message
 
-The pure parts (options, offsets, positions, admission, planning) know neither Spark nor Arrow.
+Start with `offsets` and `topics`, then `source/` and `sink/`; the jobs are in `jobs/`. The modules
+of offsets, options, positions and planning import neither Spark nor Arrow. Imported by
+`pyspark_twinwire` and the command line.
 """

@@ -1,13 +1,12 @@
-"""The brokers of a query: what they have, where times begin, and what they know of our progress.
+"""The brokers of a query: their topics, the offsets of times, our progress as they store it.
 
-For the driver; tasks talk to the one broker that has their range (fetch.py).
+For the driver; a task connects to the one broker that has its range (`source.fetch`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 from broker.client.bulk.connection import Connection
@@ -19,8 +18,8 @@ from broker.spark.errors import (
     OptionError,
     WrongDoorError,
 )
-from broker.spark.limits import TOLD_AT_ONCE
-from broker.spark.offsets import Offsets, Place
+from broker.spark.limits import TOPICS_PER_REQUEST
+from broker.spark.offsets import Offsets, TopicPartition
 from broker.spark.options import Access, Progress, Wanted
 from broker.spark.topics import Entry, Survey
 
@@ -38,12 +37,7 @@ class Brokers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -59,7 +53,7 @@ class Brokers:
 
     def survey(self, wanted: Wanted, *, patient: bool) -> Survey:
         """Ask every broker. One that is down, after the retries, is an error unless `patient`."""
-        entries: dict[Place, Entry] = {}
+        entries: dict[TopicPartition, Entry] = {}
         owners: dict[int, tuple[str, str]] = {}  # ordinal -> broker id, server
         down: dict[str, Unreachable] = {}
         for number, server in enumerate(self.access.servers):
@@ -77,10 +71,10 @@ class Brokers:
                 )
             owners[part] = (listing.broker_id, server)
             for topic in listing.topics:
-                place = Place(topic.name, part)
-                if wanted.has(*place):
-                    entries[place] = Entry(
-                        place, topic.incarnation, topic.first, topic.next, topic.bytes,
+                tp = TopicPartition(topic.name, part)
+                if wanted.has(*tp):
+                    entries[tp] = Entry(
+                        tp, topic.incarnation, topic.first, topic.next, topic.bytes,
                         number, listing.broker,
                     )  # fmt: skip
         if down and (not patient or not owners):
@@ -90,31 +84,34 @@ class Brokers:
             )
         return Survey(entries, frozenset(owners), tuple(str(error) for error in down.values()))
 
-    def find_times(self, survey: Survey, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
+    def find_times(
+        self, survey: Survey, times_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
         """The first seq at or after a time; None where there is no such record."""
-        found: dict[Place, int | None] = {}
-        for server, places in _by_server(survey, times_ms).items():
-            for first in range(0, len(places), TOLD_AT_ONCE):
-                some = places[first : first + TOLD_AT_ONCE]
-                asked = {place.topic: times_ms[place] * NS_PER_MS for place in some}
+        found: dict[TopicPartition, int | None] = {}
+        for server, partitions in _by_server(survey, times_ms).items():
+            for first in range(0, len(partitions), TOPICS_PER_REQUEST):
+                some = partitions[first : first + TOPICS_PER_REQUEST]
+                asked = {tp.topic: times_ms[tp] * NS_PER_MS for tp in some}
                 answer = self.at(server).offsets(asked)
-                for place in some:
-                    at = answer.get(place.topic)
-                    found[place] = at.seq if at is not None and at.exact else None
+                for tp in some:
+                    at = answer.get(tp.topic)
+                    found[tp] = at.seq if at is not None and at.exact else None
         return found
 
-    def put_progress(self, survey: Survey, marks: Offsets, name: str, progress: Progress) -> None:
-        """Tell each broker how far we are. Only who asked for it by an option minds a refusal."""
-        for server, places in _by_server(survey, marks).items():
+    def put_progress(self, survey: Survey, offsets: Offsets, name: str, progress: Progress) -> None:
+        """Store our offsets on each broker. A rejected request is an error only if an option asked
+        for it."""
+        for server, partitions in _by_server(survey, offsets).items():
             try:
-                for at in range(0, len(places), TOLD_AT_ONCE):
-                    some = places[at : at + TOLD_AT_ONCE]
-                    told = {p.topic: (marks[p].seq, marks[p].inc) for p in some}
-                    self.at(server).put_reader(name, told, progress.ttl_s, hold=progress.hold)
+                for at in range(0, len(partitions), TOPICS_PER_REQUEST):
+                    some = partitions[at : at + TOPICS_PER_REQUEST]
+                    positions = {tp.topic: offsets[tp] for tp in some}
+                    self.at(server).put_reader(name, positions, progress.ttl_s, hold=progress.hold)
             except (Refused, Unreachable) as error:
                 if progress.asked_for and isinstance(error, Refused):
                     raise
-                log.warning("progress is not told to %s: %s", self.access.servers[server], error)
+                log.warning("progress is not stored on %s: %s", self.access.servers[server], error)
 
 
 def tell_down(survey: Survey) -> None:
@@ -123,10 +120,12 @@ def tell_down(survey: Survey) -> None:
         log.warning("broker not reached: %s", text)
 
 
-def _by_server(survey: Survey, places: Mapping[Place, object]) -> dict[int, list[Place]]:
-    servers: dict[int, list[Place]] = {}
-    for place in places:
-        entry = survey.entries.get(place)
+def _by_server(
+    survey: Survey, partitions: Mapping[TopicPartition, object]
+) -> dict[int, list[TopicPartition]]:
+    servers: dict[int, list[TopicPartition]] = {}
+    for tp in partitions:
+        entry = survey.entries.get(tp)
         if entry is not None:
-            servers.setdefault(entry.server, []).append(place)
+            servers.setdefault(entry.server, []).append(tp)
     return servers

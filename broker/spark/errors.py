@@ -1,4 +1,4 @@
-"""What the Spark source and sink tell their user when they end a query. `{name}` is filled in."""
+"""Exceptions and error texts of the Spark source and sink. `{name}` is filled in."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Final
 
 
 class OptionError(ValueError):
-    """An option, a schema or a starting offset that cannot be meant."""
+    """An invalid option, schema or starting offset."""
 
 
 class DataLossError(RuntimeError):
-    """Records that the query was to read are gone or do not read, and `failOnDataLoss` is true."""
+    """Records that the query should read are removed or damaged, and `failOnDataLoss` is true."""
 
 
 class RowError(ValueError):
@@ -22,16 +22,16 @@ class UncommittedError(RuntimeError):
 
 
 class BrokerDownError(ConnectionError):
-    """A broker was not reached within the retries."""
+    """A broker could not be reached, even with retries."""
 
 
 class WrongDoorError(BrokerDownError):
-    """None of the brokers was reached, and trying again is no use."""
+    """No broker could be reached, and a retry cannot help."""
 
 
 NO_ARROW: Final = (
-    "Spark's workers are {python}, which has no PyArrow:"
-    " set PYSPARK_PYTHON to the Python of the environment that has"
+    "Spark's workers run {python}, which has no PyArrow:"
+    " set PYSPARK_PYTHON to the Python of an environment with PyArrow"
 )
 
 # --- options ---------------------------------------------------------------------------------
@@ -49,41 +49,43 @@ NOT_SUBSCRIBED: Final = "option {name!r} names {topic!r} ({partition}), which is
 
 # --- schema ----------------------------------------------------------------------------------
 
-UNKNOWN_COLUMN: Final = "no column {name!r}; there are {known}"
+UNKNOWN_COLUMN: Final = "unknown column {name!r}; the columns are {known}"
 COLUMN_TYPE: Final = "column {name!r} is of type {wanted}, not {given}"
 
 COLUMN_MISSING: Final = "column {name!r} is required"
 KEY_NEEDS_HEADER: Final = (
-    "column 'key' needs option 'keyHeader': the name of the header that keys are kept in"
+    "column 'key' needs option 'keyHeader': the name of the header for the keys"
 )
-TOPIC_MISSING: Final = "neither a column 'topic' nor the option 'topic' says where to write"
+TOPIC_MISSING: Final = "a column 'topic' or the option 'topic' is required"
 ID_MISSING: Final = "delivery 'dedupe' needs a column 'messageId'"
 ID_NULL: Final = "a row has no messageId, which delivery 'dedupe' needs"
 OVERWRITE: Final = "a topic cannot be overwritten: use mode 'append'"
-NO_QUERY: Final = "the task does not say which query and batch it belongs to"
+NO_QUERY: Final = "Spark does not report the query and batch of this task"
 UNCOMMITTED: Final = "not all tasks have written their rows; nothing was published"
 
 # --- brokers and logs ------------------------------------------------------------------------
 
 DOWN: Final = "brokers not reached: {servers}"
 SAME_PARTITION: Final = (
-    "brokers {first} and {second} both call themselves partition {partition}:"
+    "brokers {first} and {second} are both configured as partition {partition}:"
     " give each its own `partition` in section [bulk] of its configuration"
 )
 NO_TOPIC: Final = "no broker has a topic {topic!r}, or it may not be read with this token"
 NO_MATCH: Final = "no topic matches {pattern}, or none may be read with this token"
 UNKNOWN_TOPIC: Final = "topic {topic!r} is not on any of the brokers"
-BAD_OFFSET: Final = "not an offset of this source: {text}"
+BAD_OFFSET: Final = "invalid offset: {text}"
 NO_RECORD: Final = "topic {topic!r} ({partition}) has no record at or after {time_ms} ms"
 
-LOST: Final = "{text}. Set failOnDataLoss to false to go on without these records"
+LOST: Final = "{text}. Set failOnDataLoss to false to continue without these records"
 TRIMMED: Final = (
     "topic {topic!r} ({partition}): records {start} to {end} were removed before they were read"
 )
 UNREADABLE: Final = "topic {topic!r} ({partition}): records {start} to {end} are {reason}"
-STUCK: Final = "topic {topic!r} ({partition}): the broker has nothing at {start} any more"
-VANISHED: Final = "topic {topic!r} ({partition}) is gone; it was read up to {start}"
+STUCK: Final = "topic {topic!r} ({partition}): the broker no longer has a record at {start}"
+VANISHED: Final = "topic {topic!r} ({partition}) was deleted; it was read up to {start}"
 RECREATED: Final = (
-    "topic {topic!r} ({partition}) was deleted and made anew; the old one was read up to {start}"
+    "topic {topic!r} ({partition}) was deleted and recreated; the old one was read up to {start}"
 )
-SHORTER: Final = "topic {topic!r} ({partition}) ends at {next}, before {start}, where the query is"
+SHORTER: Final = (
+    "topic {topic!r} ({partition}) was truncated: it was read up to {start} and now ends at {next}"
+)

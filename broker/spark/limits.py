@@ -1,4 +1,4 @@
-"""Numbers of the Spark source and sink: default, unit, where it comes from.
+"""Limits and defaults of the Spark source and sink, with units and reasons.
 
 Sizes are bytes, times seconds, unless a name says otherwise.
 """
@@ -19,7 +19,7 @@ PARTITION_BYTES: Final = 256 * MIB  # a task of large records gets fewer of them
 PARTITIONS_OF_SMALL_READS: Final = 8
 BATCH_ROWS: Final = 10_000  # rows of one Arrow batch; below 2,000 a row costs more
 FETCH_BYTES: Final = 4 * MIB
-FETCH_BYTES_MAX: Final = 64 * MIB  # what the door answers at most
+FETCH_BYTES_MAX: Final = 64 * MIB  # the most that a broker returns
 FETCH_RETRIES: Final = 5
 FETCH_TIMEOUT_MS: Final = 30_000
 
@@ -28,7 +28,7 @@ READER_TTL_STREAM_S: Final = 24 * 3600
 READER_TTL_BATCH_S: Final = 3600
 READER_RENEWALS: Final = 4  # while nothing comes in, a hold is renewed so often within its time
 
-TOLD_AT_ONCE: Final = 5_000  # topics in one request; a broker takes 10,000
+TOPICS_PER_REQUEST: Final = 5_000  # topics in one request; a broker takes 10,000
 
 # Time filters are widened by this: the clock of a broker may have been set back in between.
 TIME_SLACK_S: Final = 300

@@ -1,55 +1,81 @@
-"""How far a query has read: for each topic of each broker the seq to be read next.
+"""Offsets: how far a query has read each topic of each broker, and ranges between two of them.
 
     {"orders": {"0": {"seq": 42, "inc": "9f3a..."}}}
 
-"0" is the ordinal of the broker (`partition` of its section [bulk]), `inc` the incarnation of the
-log: one that was deleted and made anew has another. Spark compares offsets as JSON text, so keys
-are in order.
+This is the JSON that Spark keeps in a checkpoint. "0" is the partition, the number of the broker
+(`partition` of its section [bulk]); "seq" is the next record to read; "inc" is the incarnation of
+the log: a log that was deleted and recreated has another one. Spark compares offsets as text, so
+the keys are sorted.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any, NamedTuple
 
-from broker.spark.errors import BAD_OFFSET, OptionError
+from broker.spark.errors import BAD_OFFSET, LOST, DataLossError, OptionError
+
+log = logging.getLogger("twinwire.spark")
 
 
-class Place(NamedTuple):
+class TopicPartition(NamedTuple):
     """A topic on one broker."""
 
     topic: str
     partition: int
 
 
-class Mark(NamedTuple):
-    """The next seq of one incarnation of a log."""
+class Offset(NamedTuple):
+    """The next seq to read, of one incarnation of a log."""
 
     seq: int
-    inc: str
+    incarnation: str
 
 
-Offsets = dict[Place, Mark]
+class OffsetRange(NamedTuple):
+    """Seqs [start, end) of one incarnation of a log."""
+
+    topic: str
+    partition: int
+    incarnation: str
+    start: int
+    end: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The topic and the broker."""
+        return TopicPartition(self.topic, self.partition)
+
+
+Offsets = dict[TopicPartition, Offset]
 Tree = dict[str, dict[str, dict[str, int | str]]]
 
 
 def dump(offsets: Offsets) -> Tree:
-    """The form that Spark keeps, keys in order."""
+    """The form that Spark keeps, keys sorted."""
     tree: Tree = {}
-    for place in sorted(offsets):
-        mark = offsets[place]
-        one: dict[str, int | str] = {"inc": mark.inc, "seq": mark.seq}
-        tree.setdefault(place.topic, {})[str(place.partition)] = one
+    for tp in sorted(offsets):
+        offset = offsets[tp]
+        one: dict[str, int | str] = {"inc": offset.incarnation, "seq": offset.seq}
+        tree.setdefault(tp.topic, {})[str(tp.partition)] = one
     return tree
 
 
 def load(tree: Any) -> Offsets:
-    """Read what `dump` made, from a checkpoint perhaps of long ago."""
+    """Read what `dump` made, perhaps from an old checkpoint. OptionError."""
     try:
         return {
-            Place(topic, int(partition)): Mark(int(one["seq"]), str(one["inc"]))
+            TopicPartition(topic, int(partition)): Offset(int(one["seq"]), str(one["inc"]))
             for topic, partitions in tree.items()
             for partition, one in partitions.items()
         }
     except (AttributeError, KeyError, TypeError, ValueError):
         raise OptionError(BAD_OFFSET.format(text=json.dumps(tree)[:200])) from None
+
+
+def report_loss(text: str, fail: bool) -> None:
+    """Some records cannot be read: DataLossError with `failOnDataLoss`, else a warning."""
+    if fail:
+        raise DataLossError(LOST.format(text=text))
+    log.warning("%s", text)

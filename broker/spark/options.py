@@ -293,7 +293,7 @@ class Progress:
     name: str | None = None
     hold: bool = True
     ttl_s: int = READER_TTL_STREAM_S
-    asked_for: bool = False  # somebody relies on it: a refusal ends the query
+    asked_for: bool = False  # an option asks for it: a rejection ends the query
 
 
 def progress(words: Words, ttl_s: int) -> Progress:

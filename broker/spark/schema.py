@@ -26,7 +26,7 @@ from broker.spark.errors import (
     UNKNOWN_COLUMN,
     OptionError,
 )
-from broker.spark.source.options import DEDUPE, WriteSettings
+from broker.spark.sink.options import DEDUPE, WriteSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa

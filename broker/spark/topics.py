@@ -1,20 +1,21 @@
-"""What the brokers say they have: the topics of a query, each on its broker."""
+"""The topics of a query as their brokers report them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from broker.spark.errors import NO_MATCH, NO_TOPIC
-from broker.spark.offsets import Mark, Offsets, Place
+from broker.spark.offsets import Offset, OffsetRange, Offsets, TopicPartition
 from broker.spark.options import Wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One topic on one broker. `next` is behind the last record that is on its disk."""
+    """One topic on one broker. `next` is the seq after the last durable record."""
 
-    place: Place
-    inc: str
+    tp: TopicPartition
+    incarnation: str
     first: int
     next: int
     bytes: int
@@ -23,34 +24,58 @@ class Entry:
 
     @property
     def record_bytes(self) -> float:
-        """Bytes of a record in the mean."""
+        """Bytes of an average record."""
         return self.bytes / max(self.next - self.first, 1)
+
+    def offset(self, seq: int) -> Offset:
+        """An offset of this incarnation."""
+        return Offset(seq, self.incarnation)
+
+    def read(self, start: int, end: int) -> BrokerRange:
+        """Seqs [start, end), and the broker that has them."""
+        found = OffsetRange(*self.tp, self.incarnation, start, end)
+        return BrokerRange(found, self.server, self.broker, self.record_bytes)
+
+
+class BrokerRange(NamedTuple):
+    """A range of one topic, and the broker that has it."""
+
+    range: OffsetRange
+    server: int  # which of the option `servers`
+    broker: str = ""
+    record_bytes: float = 1.0  # of an average record
+
+    @property
+    def seqs(self) -> int:
+        """The number of seqs in the range."""
+        return self.range.end - self.range.start
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The answers of all brokers at one time."""
+    """The responses of all brokers at one time."""
 
-    entries: dict[Place, Entry]
+    entries: dict[TopicPartition, Entry]
     reached: frozenset[int] = frozenset({0})  # ordinals of the brokers that answered
     down: tuple[str, ...] = field(default=())
 
-    def knows(self, place: Place) -> bool:
-        """A place that is not in `entries` is gone: its broker answered, or none is missing."""
-        return place in self.entries or place.partition in self.reached or not self.down
+    def knows(self, tp: TopicPartition) -> bool:
+        """Whether a topic that is not in `entries` does not exist: its broker has answered, or all
+        have."""
+        return tp in self.entries or tp.partition in self.reached or not self.down
 
     def earliest(self) -> Offsets:
-        return {place: Mark(e.first, e.inc) for place, e in self.entries.items()}
+        return {tp: e.offset(e.first) for tp, e in self.entries.items()}
 
     def latest(self) -> Offsets:
-        return {place: Mark(e.next, e.inc) for place, e in self.entries.items()}
+        return {tp: e.offset(e.next) for tp, e in self.entries.items()}
 
 
 def unseen(wanted: Wanted, survey: Survey) -> list[str]:
-    """What was asked for by name and is not there, in lines: a slip, or it comes later."""
+    """A line for each named topic that does not exist: a typing error, or it will be created."""
     if survey.down:
         return []
     if wanted.pattern is not None:
         return [] if survey.entries else [NO_MATCH.format(pattern=wanted.pattern)]
-    there = {place.topic for place in survey.entries}
+    there = {tp.topic for tp in survey.entries}
     return [NO_TOPIC.format(topic=topic) for topic in wanted.names if topic not in there]

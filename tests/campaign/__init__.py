@@ -1,1 +1,1 @@
-"""Hours of faults against real brokers, and a table of what they showed: `make campaign`."""
+"""Hours of faults against real brokers, and a table of the results: `make campaign`."""

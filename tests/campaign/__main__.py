@@ -2,8 +2,8 @@
 
     python tests/campaign [--parts kill,bytes] [--minutes N] [--seed N] [--write]
 
-Each part takes at most its share of the minutes. The exit code is 1 when there is a finding; what
-is needed to look at it is printed, and kept below build/campaign.
+Each part takes at most its share of the minutes. The exit code is 1 if there is a finding; the
+evidence is printed, and kept below build/campaign.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all parts together")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument(
-        "--write", action="store_true", help="put the rows into docs/reliability.md"
+        "--write", action="store_true", help="put the rows into docs/operate/reliability.md"
     )
     parser.add_argument("--out", type=Path, default=KEPT, help="where findings are kept")
     parser.add_argument("--era", type=int, help="kill: this era alone")

@@ -1,4 +1,4 @@
-"""Brokers that start in a tenth of a second, with faults that are switched while they run."""
+"""Brokers that start in a tenth of a second, with faults that can be switched at run time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from harness.servers import (
+from support.servers.processes import (
     _RUNNING,
     START_DEADLINE_S,
     Address,
@@ -29,7 +29,7 @@ SPAWN = Path(__file__).with_name("spawn.py")
 
 
 class Child:
-    """A forked broker, with what the harness asks of a `subprocess.Popen`."""
+    """A forked broker with the part of `subprocess.Popen` that the harness uses."""
 
     def __init__(self, spawner: Spawner, pid: int) -> None:
         self.spawner = spawner
@@ -86,7 +86,7 @@ class Spawner:
         return Child(self, self.ask({"run": list(arguments), "log": str(log)})["pid"])
 
     def close(self) -> None:
-        """End it, and with it every broker that it started."""
+        """End it with every broker that it started."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
@@ -196,5 +196,5 @@ class ForkedBroker(Broker):
         return code
 
     def output(self) -> str:
-        """What it said since its last start."""
+        """Its output since its last start."""
         return self._process.output()

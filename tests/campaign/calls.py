@@ -1,9 +1,9 @@
 """Each file call of a broker fails once, with EIO, ENOSPC or EMFILE where such a call may.
 
-One case is one start of a broker on a folder with some history, a little work over all stores, and
-an end. The first call of a kind fails in the first case, the second in the second, until a case has
-no more of them: calls of Python and of the compiled modules alike (faults.c). After each case the
-broker is killed and started again without faults: it must have kept what it answered, and work.
+A case starts a broker on a folder with some history, uses all stores a little, and stops it. The
+first call of a kind fails in the first case, the second in the second, until a case has no more
+calls: those of Python and of the compiled modules alike (faults.c). After each case the broker is
+killed and started again without faults: everything that it answered must be stored, and it works.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.engine import scratch
-from harness.servers import START_DEADLINE_S, ServerError
+from support.engine import scratch
+from support.servers.processes import START_DEADLINE_S, ServerError
 
 from campaign import report
 from campaign.brokers import ForkedBroker, Spawner
@@ -79,7 +79,7 @@ class Case:
         self.load.attempt = before.load.attempt
 
     async def start(self) -> bool:
-        """Whether it did; it may refuse to, in words."""
+        """Whether it started; it may refuse with a message."""
         self.load.doing = "starting"
         self.broker.begin()
         deadline = time.monotonic() + START_DEADLINE_S
@@ -93,14 +93,14 @@ class Case:
         return True
 
     async def begin(self) -> None:
-        """Some history, without faults."""
+        """Make some history, without faults."""
         assert await self.start()
         await self.load.prepare(self.broker.ports)
         await self.work()
         self.broker.shoot()
 
     async def work(self) -> None:
-        """The clients for a moment; who is refused goes on."""
+        """Run the clients briefly; refused ones continue."""
         self.load.stop.clear()
         running = asyncio.create_task(self.load.run(self.broker.ports))
         await asyncio.wait({running}, timeout=WORK_S)
@@ -108,7 +108,7 @@ class Case:
         await running
 
     async def harm(self, fault: Fault, after: int) -> bool:
-        """Start and work while the call fails; whether it came to that."""
+        """Start and work while the call fails; whether the call was reached."""
         known = copy.deepcopy((self.load.topics, self.load.stream))
         self.faults.fail((fault.kind,), fault.error, after=after, partial=20)
         started = await self.start()
@@ -149,10 +149,10 @@ class Case:
     def note(self) -> None:
         self.said = self.broker.output()[-1500:]
         if "Traceback" in self.said or "Exception ignored" in self.said:
-            raise Finding(f"an exception that nobody handled: {self.said}")
+            raise Finding(f"an unhandled exception: {self.said}")
 
     async def check(self) -> None:
-        """Without faults: everything that was answered is there, and it works."""
+        """Without faults: everything that was answered is stored, and the broker works."""
         if not await self.start():
             raise Finding(f"it does not start any more: {self.broker.output()[-1500:]}")
         self.load.tolerant = False

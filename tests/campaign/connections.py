@@ -1,7 +1,7 @@
-"""Ten thousand connections that say nothing, half a header, or garbage, on each port in turn.
+"""Ten thousand connections that send nothing, half a header, or garbage, on each port in turn.
 
-Meanwhile an honest client of that port and of every other is served. What says nothing that the
-protocol allows is closed, and when all are gone, so are their descriptors and their memory.
+Meanwhile a regular client of that port and of every other is served. Connections that send nothing
+valid are closed, and then their descriptors and memory are released.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.bulk import BulkClient
-from harness.engine import scratch
-from harness.http import request
-from harness.nats_client import NatsClient
-from harness.nsq_wire import Wire
-from harness.peer import RawPeer
-from harness.servers import Address, ServerError
+from support.clients.bulk import BulkClient
+from support.clients.http import request
+from support.clients.nats import NatsClient
+from support.clients.nsq import Wire
+from support.clients.peer import RawPeer
+from support.engine import scratch
+from support.servers.processes import Address, ServerError
 
 from campaign import report
 from campaign.brokers import ForkedBroker, Spawner
@@ -145,7 +145,7 @@ HONEST: dict[str, Callable[[Address], None]] = {
 
 
 def served(port: str, address: Address, deadline_s: float) -> float | None:
-    """Seconds until an honest client was served; None when it was not in time."""
+    """Seconds until a regular client was served; None if it was not in time."""
     start = time.monotonic()
     while time.monotonic() < start + deadline_s:
         with contextlib.suppress(OSError, EOFError, AssertionError, IndexError):
@@ -158,7 +158,7 @@ def served(port: str, address: Address, deadline_s: float) -> float | None:
 
 
 class Crowd:
-    """Connections that do not behave."""
+    """Hostile connections."""
 
     def __init__(self, address: Address, port: str, count: int) -> None:
         self.kinds: dict[int, str] = {}
@@ -193,7 +193,7 @@ class Crowd:
         self.poll.register(one, select.EPOLLIN | select.EPOLLRDHUP)
 
     def step(self, timeout_s: float) -> None:
-        """See who was closed."""
+        """Find the connections that were closed."""
         for number, _ in self.poll.poll(timeout_s, 4096):
             try:
                 data = self.sockets[number].recv(65536)
@@ -236,7 +236,7 @@ class Broker:
 def attack(
     broker: Broker, port: str, count: int, findings: list[str], times: Deadlines = DEADLINES
 ) -> str:
-    """One crowd at one port; a sentence for the reader."""
+    """One crowd at one port; a sentence for the report."""
     address = broker.broker.ports[port]
     before = broker.files()
     crowd = Crowd(address, port, count)
@@ -289,9 +289,7 @@ def run(
             running.start()
             broker = Broker(running)
             if missing := set(HONEST) - set(running.ports):
-                findings.append(
-                    f"ports that are not told: {missing}; {json.dumps(list(running.ports))}"
-                )
+                findings.append(f"missing ports: {missing}; {json.dumps(list(running.ports))}")
             ports = [port for port in HONEST if port in running.ports and port in only]
             for turn in range(2):  # the first lets memory grow to what it takes
                 for port in ports:
@@ -310,7 +308,7 @@ def run(
                 findings.append(f"ended with {code} on SIGTERM")
             said = running.output()
             if "Traceback" in said or "Exception ignored" in said:
-                findings.append(f"an exception that nobody handled: {said[-1500:]}")
+                findings.append(f"an unhandled exception: {said[-1500:]}")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         shutil.rmtree(folder, ignore_errors=True)

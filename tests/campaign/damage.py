@@ -2,8 +2,8 @@
 
 A folder with a file of each kind is made once, by a broker that is killed. For each byte there is
 a case with one bit flipped, one with all eight, and one with the file cut there. The broker has to
-start on each, to say what it found, to serve every record that was not touched, to keep what
-consumers had finished, and to delete nothing that does not read.
+start on each, report what it found, serve every untouched record, keep finished messages
+finished, and delete no unreadable data.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from harness import stan_wire as wire
-from harness.bulk import BulkClient, read_frame
-from harness.bulk_writer import BulkWriter
-from harness.engine import scratch
-from harness.http import request
-from harness.servers import START_DEADLINE_S
-from harness.stan import StanClient
+from support.bulk.writer import BulkWriter
+from support.clients.bulk import BulkClient, read_frame
+from support.clients.http import request
+from support.engine import scratch
+from support.servers.processes import START_DEADLINE_S
+from support.services import streaming_of, writes_of
+from support.stan import wire
+from support.stan.client import StanClient
 
 from broker.config.load import load as load_config
 from broker.engine.log.files import escape, unescape
@@ -88,7 +89,7 @@ class Case:
     bit: int = 0
 
     def apply(self, folder: Path) -> None:
-        """Do it."""
+        """Change the file."""
         file = folder / self.path
         if self.kind == "cut":
             os.truncate(file, self.at)
@@ -104,7 +105,7 @@ class Case:
 
 @dataclass
 class State:
-    """What a broker has, as its clients would find it."""
+    """The state of a broker as its clients see it."""
 
     records: dict[str, dict[str, str]] = field(default_factory=dict)  # log -> seq -> body
     acked: dict[str, list[int]] = field(default_factory=dict)  # log/cursor -> seqs
@@ -125,7 +126,7 @@ class State:
 
 
 async def make(spawner: Spawner, faults: Faults, folder: Path) -> Path:
-    """The data of a broker that was killed while a commit was under way."""
+    """The data folder of a broker that was killed during a commit."""
     broker = ForkedBroker(spawner, folder, CONFIG, folder / "data")
     await asyncio.to_thread(broker.start)
     await asyncio.to_thread(_fill, broker)
@@ -180,7 +181,7 @@ async def _consume(broker: ForkedBroker) -> None:
 
 
 def _stage(broker: ForkedBroker, faults: Faults) -> None:
-    """One epoch committed, one staged, and one whose commit is cut off."""
+    """One epoch committed, one staged, and one whose commit is interrupted."""
     with BulkClient(broker.bulk) as bulk:
         writer = BulkWriter(bulk, WRITER)
         rows = [b"row %d" % number for number in range(5)]
@@ -219,7 +220,7 @@ class _Told(logging.Handler):
 
 
 async def look(data: Path, config: Path) -> State:
-    """Start a broker on a folder, see what it has, publish to each log, and stop it."""
+    """Start a broker on a folder, collect its state, publish to each log, and stop it."""
     told = _Told()
     logging.getLogger().addHandler(told)
     server = Server(load_config(config))
@@ -236,7 +237,7 @@ async def look(data: Path, config: Path) -> State:
 
 
 async def _get(link: tuple[asyncio.StreamReader, asyncio.StreamWriter], path: str) -> bytes | None:
-    """The body of a page of the bulk API; None when it is refused."""
+    """The body of a page of the bulk API; None if it is refused."""
     reader, writer = link
     writer.write(b"GET /bulk/v1/%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
     status = (await reader.readline()).split()[1]
@@ -251,9 +252,8 @@ async def _get(link: tuple[asyncio.StreamReader, asyncio.StreamWriter], path: st
 
 async def _look(server: Server) -> State:
     state, engine = State(), server.engine
-    assert server._writes is not None
     # To its end, or to where it waits for another try; what was staged leaves in a task of its own.
-    while commits := list(server._writes.commits._tasks):
+    while commits := list(writes_of(server).commits._tasks):
         await asyncio.wait(commits, timeout=CASE_S)
     await engine.settle()
     is_open = "bulk" in server.ports  # else its identity does not read
@@ -266,7 +266,7 @@ async def _look(server: Server) -> State:
             found = {str(record.seq): record.body.decode("latin-1") for record in files.fresh()}
             state.records[name] = found
         state.paused[name] = log.paused
-        state.faces[name] = log.face
+        state.faces[name] = log.protocol
         for cursor in log.cursors.values():
             key = f"{name}/{cursor.name}"
             seqs = map(int, state.records[name])
@@ -276,11 +276,11 @@ async def _look(server: Server) -> State:
     if is_open:
         await _pages(link, state)
     link[1].close()
-    assert server.streaming is not None
-    state.clients = sorted(server.streaming.store.clients)
+    streaming = streaming_of(server)
+    assert streaming is not None
+    state.clients = sorted(streaming.store.clients)
     state.durables = sorted(
-        f"{sub.channel}/{sub.cursor}/{sub.durable_name}"
-        for sub in server.streaming.store.subs.values()
+        f"{sub.channel}/{sub.cursor}/{sub.durable_name}" for sub in streaming.store.subs.values()
     )
     state.health = server.health()
     await _publish(server, state)
@@ -290,7 +290,7 @@ async def _look(server: Server) -> State:
 async def _records(
     link: tuple[asyncio.StreamReader, asyncio.StreamWriter], name: str, log: Any
 ) -> dict[str, str]:
-    """All that readers are given of a log."""
+    """All records of a log that readers get."""
     found: dict[str, str] = {}
     at = log.first_seq
     while at < log.next_seq:
@@ -306,7 +306,7 @@ async def _records(
 
 
 async def _pages(link: tuple[asyncio.StreamReader, asyncio.StreamWriter], state: State) -> None:
-    """What the bulk API knows of readers, writers and itself."""
+    """The bulk API's readers, writers and identity."""
     page = json.loads(await _get(link, "readers") or b"{}")
     state.readers = {
         one["name"]: [one["hold"], one["ttl_s"], one["positions"]]
@@ -352,7 +352,7 @@ def journal_ends(data: bytes) -> set[int]:
 
 
 class Judge:
-    """Knows the folder as it was, and what a case may change."""
+    """Knows the original folder, and the changes that a case may cause."""
 
     def __init__(self, folder: Path, base: State) -> None:
         self.folder, self.base = folder, base
@@ -374,7 +374,7 @@ class Judge:
         return {seq for start, end, seq in spans if start <= case.at < end}
 
     def problems(self, case: Case, found: State, data: Path) -> Iterator[str]:
-        """What is wrong with what was found."""
+        """The problems of a state."""
         touched = self.touched(case)
         parts = Path(case.path).parts
         here = unescape(parts[1]) if parts[0] == "logs" and len(parts) > 2 else ""
@@ -404,7 +404,7 @@ class Judge:
         yield from self._others(case, found)
         if differ := self.differs(found):
             if not found.told and not found.health and self._matters(case):
-                yield f"nothing is told of it: {', '.join(differ)} differ"
+                yield f"nothing is reported: {', '.join(differ)} differ"
             yield from self._deleted(case, data)
 
     def _log(self, case: Case, name: str, found: State, touched: set[str]) -> Iterator[str]:
@@ -461,10 +461,10 @@ class Judge:
             if before != now and not case.path.startswith(place):
                 yield f"{what} were {before} and are {now}"
             elif before != now and not found.told:
-                yield f"{what} were {before} and are {now}, nothing is told of it"
+                yield f"{what} were {before} and are {now}, nothing is reported"
 
     def differs(self, found: State) -> list[str]:
-        """What is not as it was."""
+        """The differences from the original state."""
         before, now = asdict(self.base), asdict(found)
         return [
             what for what in before if what not in ("told", "health") and before[what] != now[what]
@@ -512,7 +512,7 @@ class Judge:
 
 
 def cases(folder: Path, rng: random.Random) -> list[Case]:
-    """All of them, in an order of their own."""
+    """All cases, in random order."""
     found = []
     for path in sorted(folder.rglob("*")):
         if not path.is_file():

@@ -51,7 +51,7 @@ class Faults:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs."""
+        """Environment variables for a process with these faults."""
         return {
             "LD_PRELOAD": str(library()),
             "FAULTS_FOLDER": str(self.folder),
@@ -74,7 +74,7 @@ class Faults:
         times: int = 1,
         partial: int = 0,
     ) -> None:
-        """Let calls of these kinds fail once `after` have passed, so many times."""
+        """Let calls of these kinds fail this many times, after `after` of them have passed."""
         self.heal()
         self.page[TEXT_AT : TEXT_AT + TEXT_BYTES] = bytes(TEXT_BYTES)
         self._set(_MASK, sum(1 << KINDS.index(kind) for kind in kinds))
@@ -85,11 +85,11 @@ class Faults:
         self._set(_ERROR, error)
 
     def heal(self) -> None:
-        """Nothing fails any more."""
+        """Remove all faults."""
         self._set(_ERROR, 0)
 
     def slow_syncs(self, seconds: float) -> None:
-        """Each sync takes so much longer from now on."""
+        """Delay each sync by this time from now on."""
         self._set(_SYNC_US, int(seconds * 1e6))
 
     @property

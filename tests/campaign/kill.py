@@ -1,10 +1,10 @@
 """Kill -9 at random moments under a mixed load.
 
-A run is a row of *eras*, several at a time. An era is one data folder, one configuration and 8 to
-30 kills: mostly under load, sometimes during the start or the stop. After each kill the files are
-compared with the ledgers, and at the end of the era the broker has to give out all that it owes.
-Seed and number of an era decide everything that is drawn; the moments of the kernel's scheduler
-are not ours to repeat, so a finding keeps the data folder as the kill left it.
+A run is a series of *eras*, several at a time. An era is one data folder, one configuration and 8
+to 30 kills: mostly under load, sometimes during the start or the stop. After each kill the files
+are compared with the ledgers, and at the end of the era the broker has to deliver all that is left.
+Seed and number of an era decide every random choice, except those of the kernel's scheduler, so a
+finding keeps the data folder as the kill left it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.engine import scratch
-from harness.servers import START_DEADLINE_S, ServerError
+from support.engine import scratch
+from support.servers.processes import START_DEADLINE_S, ServerError
 
 from campaign import report
 from campaign.brokers import ForkedBroker, Spawner
@@ -43,7 +43,7 @@ LOG_SHOWN_CHARS = 3000
 
 @dataclass
 class Totals:
-    """What all eras together did."""
+    """Totals of all eras."""
 
     eras: int = 0
     kills: Counter[str] = field(default_factory=Counter)
@@ -103,7 +103,7 @@ class Era:
         self.killed = 0
 
     async def run(self, over: Callable[[], bool]) -> None:
-        """All kills, then the audit; a finding keeps what there is to look at."""
+        """All kills, then the audit; a finding keeps the evidence."""
         try:
             while self.killed < self.kills and not over():
                 await self.round()
@@ -151,7 +151,7 @@ class Era:
         await asyncio.to_thread(self.copy)
 
     def copy(self) -> None:
-        """The folder as the kill left it, in case that a finding comes of it."""
+        """Copy the folder as the kill left it, for a possible finding."""
         shutil.rmtree(self.before, ignore_errors=True)
         shutil.copytree(self.broker.data, self.before)
 
@@ -172,7 +172,7 @@ class Era:
         self.totals.kills[kind] += 1
 
     def keep(self, problem: BaseException) -> None:
-        """Put everything aside that tells what happened."""
+        """Keep all evidence of a finding."""
         place = self.kept / f"kill-{self.seed}-{self.number}"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
@@ -194,7 +194,7 @@ class Era:
         print(f"kill: FINDING: {text}", flush=True)
 
     def ledgers(self) -> dict[str, Any]:
-        """All that the clients know, for people and programs."""
+        """The ledgers of all clients, as text and for programs."""
         return {
             name: {
                 "sent": topic.sent,

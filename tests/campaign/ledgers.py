@@ -1,7 +1,7 @@
-"""What a broker has promised, kept by its clients, and what is wrong when it did not keep it.
+"""What a broker has answered, recorded by its clients, and checks that it was true.
 
-A ledger knows each message of a topic by its number, which stands in the body. A check raises a
-`Finding` at the first promise that is broken. Nothing here is a sample: each message is in it.
+A ledger knows each message of a topic by the number in its body. A check raises a `Finding` at the
+first violation. The ledgers are complete: they contain each message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ END = b"end"  # how an audit's own message begins; it stands behind all others
 
 
 class Finding(AssertionError):  # noqa: N818 - of the broker, not of this program
-    """A promise that was not kept, or a broker that did what it must not."""
+    """A guarantee that was violated, or a broker that did what it must not."""
 
 
 def body_of(number: int) -> bytes:
@@ -24,16 +24,16 @@ def body_of(number: int) -> bytes:
 
 
 def number_of(body: bytes) -> int:
-    """The number of a message. Finding when this is no body that was ever sent."""
+    """The number of a message. Finding if this body was never sent."""
     head, _, _ = body.partition(b":")
     if not head.isdigit() or body_of(int(head)) != body:
-        raise Finding(f"a body that nobody has published: {body!r}")
+        raise Finding(f"a body that was never published: {body!r}")
     return int(head)
 
 
 @dataclass(slots=True)
 class Message:
-    """One message of a topic and what is known of it."""
+    """One message of a topic and its known state."""
 
     acked: bool = False  # the publish was answered
     refused: bool = False  # with an error
@@ -46,6 +46,7 @@ class Delivery:
     """What a channel did with one message."""
 
     attempts: int = 0  # of a delivery that is known to be in the journal
+    early_seq: int = 0  # of a delivery before the publish was answered
     finish_sent: bool = False
     finished: bool = False  # an answer on that connection came after the FIN
 
@@ -87,9 +88,13 @@ class TopicLedger:
         else:
             self.acked += len(numbers)
 
-    def seen(self, seq: int, body: bytes) -> int:
+    def seen(self, seq: int, body: bytes, *, delivered: bool = False) -> int:
         """A record, wherever it was found; its number. A seq has one content for ever, and a
-        message has one seq."""
+        message has one seq.
+
+        One that is `delivered` before its publish is answered may still be refused, when the sync
+        fails; a commit that is sent again then gives the message another seq.
+        """
         number = number_of(body)
         if number >= self.sent:
             raise Finding(f"{self.name}: message {number} was never sent (seq {seq})")
@@ -99,13 +104,15 @@ class TopicLedger:
         if number < self.floor:
             return number
         message = self.messages[number]
+        if delivered and not message.acked:
+            return number
         if message.seq not in (0, seq):
             raise Finding(f"{self.name}: message {number} has seqs {message.seq} and {seq}")
         message.seq = seq
         return number
 
     def retire(self) -> None:
-        """Every channel has been empty: nothing that was sent up to now may come again."""
+        """Every channel was empty: no message sent so far may be delivered again."""
         self.floor = self.sent
         self.messages.clear()
         self.number_by_seq.clear()
@@ -113,7 +120,7 @@ class TopicLedger:
             channel.deliveries.clear()
 
     def expect_stored(self, present: set[int]) -> None:
-        """These numbers are in the files: nothing else may be owed to anybody."""
+        """These numbers are in the files: no other message may be missing there."""
         owed = {
             number
             for number, message in self.messages.items()
@@ -132,7 +139,7 @@ class TopicLedger:
 
 @dataclass
 class ChannelLedger:
-    """What the consumers of one channel were given and have finished."""
+    """Messages that the consumers of one channel received and finished."""
 
     topic: TopicLedger
     name: str
@@ -142,11 +149,15 @@ class ChannelLedger:
 
     def got(self, seq: int, body: bytes, attempts: int, now_ns: int) -> int:
         """A delivery; the number of the message."""
-        number = self.topic.seen(seq, body)
+        number = self.topic.seen(seq, body, delivered=True)
         where = f"{self.topic.name}/{self.name}: message {number} (seq {seq})"
         if number < self.topic.floor:
             raise Finding(f"{where} came back, the channel was empty after it")
         delivery = self.deliveries.setdefault(number, Delivery())
+        if delivery.early_seq not in (0, seq):  # the log has refused that record since then
+            delivery = self.deliveries[number] = Delivery()
+        if not self.topic.messages[number].acked:
+            delivery.early_seq = seq
         self.delivered += 1
         if delivery.finished:
             raise Finding(f"{where} came back, its FIN was answered over")
@@ -158,11 +169,11 @@ class ChannelLedger:
         return number
 
     def finish_sent(self, number: int) -> None:
-        """A FIN is on its way."""
+        """A FIN was sent."""
         self.deliveries[number].finish_sent = True
 
     def confirm(self, finished: list[int], attempts: dict[int, int]) -> None:
-        """An answer came on the connection, after these FINs and these deliveries."""
+        """An answer arrived on the connection after these FINs and deliveries."""
         for number, count in attempts.items():
             delivery = self.deliveries[number]
             delivery.attempts = max(delivery.attempts, count)
@@ -172,7 +183,7 @@ class ChannelLedger:
                 self.finished += 1
 
     def expect_empty(self) -> None:
-        """The broker says that nothing is left: every acknowledged message was finished."""
+        """The broker reports an empty channel: every acknowledged message was finished."""
         owed = [
             number
             for number, message in self.topic.messages.items()
@@ -218,7 +229,7 @@ class StreamLedger:
         return sequence
 
     def retire(self) -> None:
-        """The durable was given everything there is."""
+        """The durable has received every message."""
         self.topic.retire()
         self.taken += len(self.fenced)
         self.floor = max(self.redeliveries, default=self.floor)
@@ -227,7 +238,7 @@ class StreamLedger:
         self.fenced.clear()
 
     def confirm(self, acked: list[int], counts: dict[int, int]) -> None:
-        """An answer came on the connection, after these acks and these deliveries."""
+        """An answer arrived on the connection after these acks and deliveries."""
         self.fenced.update(acked)
         for sequence, count in counts.items():
             self.noted[sequence] = max(count, self.noted.get(sequence, 0))
@@ -258,6 +269,6 @@ class CommitLedger:
 
 
 def some(numbers: list[int] | set[int]) -> str:
-    """A few of them, for people."""
+    """A few of them, for a message."""
     found = sorted(numbers)
     return ", ".join(map(str, found[:8])) + (" ..." if len(found) > 8 else "")

@@ -12,10 +12,10 @@ from collections import deque
 from typing import Any, Self
 
 import aiohttp
-from harness import stan_wire as wire
-from harness.servers import Address
-from harness.stan import CLUSTER
-from harness.upload import block
+from support.clients.upload import block
+from support.servers.processes import Address
+from support.stan import wire
+from support.stan.client import CLUSTER
 
 from broker.protocols.nsq.wire import message_seq
 
@@ -53,7 +53,7 @@ def mpub(topic: str, bodies: list[bytes]) -> bytes:
 
 
 class Link:
-    """One TCP connection. What it reads raises one of GONE when the other side is gone."""
+    """One TCP connection. Reading raises one of GONE if the other side is gone."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -68,11 +68,11 @@ class Link:
         self.writer.write(data)
 
     async def sent(self) -> None:
-        """Wait while too much is on its way."""
+        """Wait while too many bytes are unsent."""
         await self.writer.drain()
 
     def close(self) -> None:
-        """End at once, whatever is on its way."""
+        """Close at once; unsent bytes are lost."""
         self.writer.transport.abort()
 
     async def __aenter__(self) -> Self:
@@ -92,7 +92,7 @@ class NsqLink(Link):
         return link
 
     async def frame(self) -> tuple[int, bytes]:
-        """Type and payload; heartbeats are answered and passed over."""
+        """Type and payload; heartbeats are answered and skipped."""
         while True:
             size, kind = HEAD.unpack(await self.reader.readexactly(HEAD.size))
             payload = await self.reader.readexactly(size - 4)
@@ -119,7 +119,7 @@ def message(payload: bytes) -> tuple[int, int, bytes, bytes]:
 
 
 class NatsLink(Link):
-    """A NATS client past CONNECT; messages go to whoever waits for their subject."""
+    """A NATS client after CONNECT; a message goes to the task that waits for its subject."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
@@ -142,7 +142,7 @@ class NatsLink(Link):
         return link
 
     async def read(self) -> None:
-        """Hand over what comes until the end."""
+        """Dispatch received messages until the connection ends."""
         try:
             while line := await self.reader.readline():
                 await self.take(line.split())
@@ -152,7 +152,7 @@ class NatsLink(Link):
             self.end()
 
     def end(self) -> None:
-        """Nobody waits for ever."""
+        """Wake all waiting tasks."""
         while self.pongs:
             if not (waiting := self.pongs.popleft()).done():
                 waiting.set_exception(ConnectionResetError("closed"))
@@ -180,7 +180,7 @@ class NatsLink(Link):
         self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply.encode(), len(data), data))
 
     async def ping(self) -> None:
-        """All that was sent before has been handled."""
+        """Wait until the server has handled everything sent before."""
         waiting = asyncio.get_running_loop().create_future()
         if self.task is not None and self.task.done():
             raise ConnectionResetError("closed")
@@ -224,6 +224,8 @@ class StanLink(NatsLink):
         self.paths = wire.decode(wire.CONNECTED, answer)
         if self.paths["error"]:
             raise RefusedError(self.paths["error"])
+        if not self.paths["pub_prefix"]:
+            raise RefusedError("there is no NATS Streaming")  # "no responders" has no data
         return self
 
     def heartbeat(self, subject: bytes | None, reply: bytes, data: bytes) -> None:
@@ -289,7 +291,7 @@ class StanLink(NatsLink):
         return StanSubscription(self, channel, answer["ack_inbox"], queue)
 
     async def fence(self) -> None:
-        """What was sent before has been taken."""
+        """Wait until the server has handled everything sent before."""
         body = wire.encode(wire.PING, conn_id=self.conn_id)
         if answer := await self.request(self.paths["ping_requests"], body):
             raise RefusedError(str(answer))
@@ -332,7 +334,7 @@ class BulkLink:
     async def stage(
         self, epoch: int, topic: str, part: int, attempt: str, bodies: list[bytes]
     ) -> list[Any]:
-        """Upload a block; how a commit names it. RefusedError when it was not taken."""
+        """Upload a block; the entry of a commit for it. RefusedError if it was refused."""
         data = block(bodies)
         path = f"tx/{self.writer}/{epoch}/{topic}/{part}/{attempt}?offset=0"
         status, answer = await self.ask("POST", path, data=data)

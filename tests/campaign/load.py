@@ -1,7 +1,7 @@
-"""A mixed load on one broker: every client keeps a ledger of what it was promised.
+"""A mixed load on one broker: every client keeps a ledger of what was answered.
 
-The clients run until the broker is gone (or `stop` is set) and end quietly then; a broken promise
-is a `Finding`. The same ledgers go on with the next run, after a restart.
+The clients run until the broker is gone (or `stop` is set) and then end without an error; a
+violation is a `Finding`. The same ledgers continue with the next run, after a restart.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from harness import stan_wire as wire
-from harness.servers import Address
+from support.servers.processes import Address
+from support.stan import wire
 
 from campaign import links
 from campaign.ledgers import (
@@ -41,6 +41,7 @@ CHANNEL, SECOND = "c", "second"
 MARKS_KEPT = 50
 PUBLISHER, READER, AUDITOR = "publisher", "reader", "auditor"
 DRAIN_S = 60.0
+AUDIT_IN_FLIGHT = 2048  # few enough for a buffer of the broker
 CANCEL_S = 0.5
 POLL_S = 0.02
 
@@ -49,7 +50,7 @@ Ports = dict[str, Address]
 
 @dataclass(frozen=True)
 class Pace:
-    """How hard the clients work."""
+    """How much load the clients make."""
 
     window: int = 40  # answers outstanding
     pause_s: float = 0.002  # after each command
@@ -93,7 +94,7 @@ class Load:
         self.published = asyncio.Event()
         self.refusals: list[str] = []
         self.audits = 0
-        self.doing = ""  # for whoever tells why it takes long
+        self.doing = ""  # shown if it takes long
 
     # --- counts
 
@@ -104,7 +105,7 @@ class Load:
 
     @property
     def finished(self) -> int:
-        """FINs and acks that were answered over."""
+        """FINs and acks that a later answer confirmed."""
         channels = sum(c.finished for t in self.topics.values() for c in t.channels.values())
         return channels + self.stream.taken + len(self.stream.fenced)
 
@@ -164,7 +165,7 @@ class Load:
             return
 
     def refused(self, what: str, problem: object) -> None:
-        """The broker said no."""
+        """Record a refused publish."""
         if not self.tolerant:
             raise Finding(f"{what} was refused: {problem}")
         if len(self.refusals) < 1000:
@@ -173,7 +174,7 @@ class Load:
     # --- NSQ
 
     async def publish(self, ports: Ports, name: str) -> None:
-        """PUB, MPUB and DPUB, several on their way."""
+        """PUB, MPUB and DPUB, several of them unanswered."""
         topic, rng, waiting = self.topics[name], self.rng, deque[range]()
         async with await NsqLink.to(ports["nsq"]) as link:
             while True:
@@ -212,7 +213,7 @@ class Load:
         return numbers
 
     async def consume(self, ports: Ports, name: str, channel: str) -> None:
-        """Finish most of what comes, requeue some, keep a few."""
+        """Finish most messages, requeue some, keep a few."""
         ledger, rng = self.topics[name].channel(channel), self.rng
         async with await NsqLink.to(ports["nsq"]) as link:
             consumer = _Consumer(link, ledger)
@@ -239,9 +240,9 @@ class Load:
                 await link.sent()
 
     async def drain(self, ports: Ports, name: str, channel: str) -> None:
-        """Finish everything, until the broker says that nothing is left.
+        """Finish everything, until the broker reports an empty channel.
 
-        Finding: for a while it did not get less. A busy machine may take longer for all of it.
+        Finding: its depth did not fall for a while. On a busy machine the whole may take longer.
         """
         ledger = self.topics[name].channel(channel)
         deadline, least = time.monotonic() + DRAIN_S, sys.maxsize
@@ -276,7 +277,7 @@ class Load:
     async def left(
         self, session: aiohttp.ClientSession, ports: Ports, name: str, channel: str
     ) -> int:
-        """Messages that a channel still has, wherever they are."""
+        """Messages that a channel still has, in any state."""
         page = f"http://{ports['nsq_http']}/stats?format=json&topic={name}&channel={channel}"
         async with session.get(page) as answer:
             (found,) = (await answer.json())["topics"][0]["channels"]
@@ -285,7 +286,7 @@ class Load:
     # --- NATS
 
     async def cross(self, ports: Ports) -> None:
-        """Core NATS into a topic: nobody promises anything, but no message comes twice."""
+        """Core NATS into a topic: no acknowledgement, but no message is stored twice."""
         topic = self.topics[CROSS]
         async with await NatsLink.to(ports["nats"]) as link:
             while True:
@@ -297,7 +298,7 @@ class Load:
     # --- NATS Streaming
 
     async def stan_publish(self, ports: Ports) -> None:
-        """Several on their way."""
+        """Publish to the channel, several messages unanswered."""
         topic, waiting = self.topics[STREAM], deque[tuple[range, Any]]()
         async with await StanLink.to(ports["nats"]) as link:
             await self.register(link, PUBLISHER)
@@ -344,13 +345,13 @@ class Load:
                     counts.clear()
 
     async def audit_stream(self, ports: Ports) -> None:
-        """Read the whole channel, then what the durable is still owed."""
+        """Read the whole channel, then the rest for the durable."""
         topic = self.topics[STREAM]
         self.audits += 1
         end = END + b" %d" % self.audits
         async with await StanLink.to(ports["nats"]) as link:
             await link.register(AUDITOR)
-            every = await link.subscribe(STREAM, start=wire.FIRST, max_in_flight=1 << 30)
+            every = await link.subscribe(STREAM, start=wire.FIRST, max_in_flight=AUDIT_IN_FLIGHT)
             answer = wire.decode(wire.PUB_ACK, await link.post(STREAM, end))
             if answer["error"]:
                 raise Finding(f"publishing to a channel was refused: {answer['error']}")
@@ -360,6 +361,7 @@ class Load:
             sequences: set[int] = set()
             last = 0
             while (message := await self.soon(every.next()))["data"] != end:
+                every.ack(message["sequence"])
                 if message["sequence"] <= last:
                     raise Finding(f"{STREAM}: sequence {message['sequence']} after {last}")
                 last = message["sequence"]
@@ -373,11 +375,14 @@ class Load:
         async with await StanLink.to(ports["nats"]) as link:
             await link.register(READER)
             durable = await link.subscribe(
-                STREAM, durable="d", start=wire.FIRST, max_in_flight=1 << 30
+                STREAM, durable="d", start=wire.FIRST, max_in_flight=AUDIT_IN_FLIGHT
             )
-            while (message := await self.soon(durable.next()))["data"] != end:
-                self.stream.got(message)
-            self.stream.got(message)
+            message = {"data": b""}
+            while message["data"] != end:
+                message = await self.soon(durable.next())
+                # What the load leaves unacknowledged would grow for ever.
+                durable.ack(self.stream.got(message))
+            await link.fence()
         got = set(self.stream.redeliveries) | self.stream.fenced
         if missing := sequences - got:
             raise Finding(f"{STREAM}: the durable never got sequences {some(missing)}")
@@ -391,7 +396,7 @@ class Load:
     # --- bulk
 
     async def commit(self, ports: Ports) -> None:
-        """Commits one after the other; one that was not answered is sent again."""
+        """Commits one after the other; an unanswered one is sent again."""
         ledger = self.commits
         if "bulk" not in ports:
             self.refused("the bulk API", "it is closed")
@@ -448,14 +453,14 @@ class Load:
             topic.expect_stored(self.present[name])
 
     def retire(self) -> None:
-        """After an audit: forget what nobody is owed any more."""
+        """After an audit: forget messages that must not be delivered again."""
         for name, topic in self.topics.items():
             if name != STREAM:
                 topic.retire()
         self.stream.retire()
 
     async def run_on(self, ports: Ports) -> None:
-        """Until `stop` is set; whoever is cut off connects again."""
+        """Until `stop` is set; disconnected clients reconnect."""
         factories = [
             partial(self.publish, ports, WORK),
             partial(self.publish, ports, LATE),
@@ -481,7 +486,7 @@ class Load:
             await ended([*tasks, stopping])
 
     async def audit(self, ports: Ports) -> None:
-        """Everything that the broker still owes, taken from it."""
+        """Consume everything that the broker still has to deliver."""
         self.doing = "committing"
         if self.commits.rows:
             async with BulkLink(ports["bulk"], "writer") as link:
@@ -510,7 +515,7 @@ async def ended(tasks: list[asyncio.Task[Any]]) -> None:
 
 
 class _Consumer:
-    """A subscribed connection that notes what is known of its FINs."""
+    """A subscribed connection that records which FINs are confirmed."""
 
     def __init__(self, link: NsqLink, ledger: ChannelLedger) -> None:
         self.link, self.ledger = link, ledger
@@ -531,7 +536,7 @@ class _Consumer:
         self.link.send(b"RDY %d\n" % rdy)
 
     async def next(self) -> tuple[int, bytes] | None:
-        """Number and id of the next message, None when an answer came instead."""
+        """Number and id of the next message, None if an answer came instead."""
         kind, payload = await self.link.frame()
         if kind == links.MESSAGE:
             seq, attempts, id_, body = links.message(payload)
@@ -552,7 +557,7 @@ class _Consumer:
         self.link.send(b"FIN %s\n" % id_)
 
     def mark(self) -> None:
-        """Publish something: its answer comes after everything that was sent before."""
+        """Publish a message: its answer comes after everything sent before."""
         self.link.send(links.pub(MARKS, b"."))
         self.marks.append((self.finished, self.attempts))
         self.finished, self.attempts = [], {}

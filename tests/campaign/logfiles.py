@@ -1,8 +1,9 @@
-"""What the files of a log hold, read without the broker: each time only what is new."""
+"""The content of a log's files, read without the broker: each time only new records."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ HEADER = 64
 
 
 class Stored(NamedTuple):
-    """A record as a file has it."""
+    """A record in a file."""
 
     seq: int
     reply: bytes
@@ -33,12 +34,15 @@ class LogFiles:
         return sorted(self.folder.glob("*.seg"))
 
     def forget(self) -> None:
-        """Read everything the next time."""
+        """Read everything again the next time."""
         self.read.clear()
 
     def fresh(self) -> Iterator[Stored]:
-        """Records that were not there the last time."""
-        for path in self.names():
+        """Records that were not there the last time. What the next file begins with hides the rest
+        of a file: records that were refused when their sync failed."""
+        names = self.names()
+        for path, after in zip_longest(names, names[1:]):
+            end = int(after.stem) if after else 1 << 64
             at, behind = self.read.get(path.name, (HEADER, int(path.stem)))
             with path.open("rb") as file:
                 head = file.read(HEADER)
@@ -50,5 +54,6 @@ class LogFiles:
             self.damaged_bytes += damaged
             for seq, _, reply, _, body in records:
                 behind = seq + 1
-                yield Stored(seq, reply, body)
+                if seq < end:
+                    yield Stored(seq, reply, body)
             self.read[path.name] = at + len(data) - cut, behind

@@ -1,4 +1,4 @@
-"""Rows of the campaign's table, in docs/reliability.md, and what was found."""
+"""Rows of the campaign's table in docs/operate/reliability.md, and the findings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from broker import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "operate" / "reliability.md"
 HEAD = ["part", "what was done", "result", "command", "date, version"]
 
 
 @dataclass
 class Row:
-    """What one part did. It is good when it has no findings."""
+    """The result of one part. It is good if it has no findings."""
 
     part: str
     did: str
@@ -28,12 +28,12 @@ class Row:
 
     @property
     def good(self) -> bool:
-        """Whether every promise was kept."""
+        """Whether there are no findings."""
         return not self.findings
 
 
 def version() -> str:
-    """Of the broker, with the commit."""
+    """The broker's version, with the commit."""
     done = subprocess.run(
         ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"],
         capture_output=True,
@@ -44,7 +44,7 @@ def version() -> str:
 
 
 def machine() -> str:
-    """Where it ran."""
+    """The machine of the run."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return (
         f"{os.cpu_count()} cores, {memory_bytes / 2**30:.0f} GiB, Linux {platform.release()},"
@@ -60,7 +60,7 @@ def show(row: Row) -> None:
 
 
 def write(rows: list[Row], page: Path = PAGE) -> None:
-    """Put each row in place of the former one of its part."""
+    """Replace the row of each part."""
     now = datetime.datetime.now(datetime.UTC)
     text = page.read_text()
     for row in rows:

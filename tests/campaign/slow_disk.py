@@ -1,8 +1,8 @@
-"""A disk whose every fsync takes ten seconds: live NATS messages and NSQ beside it.
+"""A disk whose every fsync takes ten seconds, with live NATS messages and NSQ.
 
-One broker; the disk is slow in every second slice of time. Requests over NATS are measured in all
-of them, while one client publishes to an NSQ topic that is synced each second, and another to a
-channel of NATS Streaming, which waits for the disk each time.
+One broker; the disk is slow in every second time slice. NATS requests are measured in all slices,
+while one client publishes to an NSQ topic that is synced each second, and another to a channel of
+NATS Streaming, which waits for the disk each time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.engine import scratch
+from support.engine import scratch
 
 from campaign import links, report
 from campaign.brokers import ForkedBroker, Spawner
@@ -28,7 +28,7 @@ CONFIG = '[stan]\nenabled = true\n[storage]\nsync = "1s"\n'
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long slices are, and what is too much."""
+    """Lengths of slices, and limits."""
 
     fsync_s: float = 10.0
     slice_s: float = 15.0
@@ -50,7 +50,7 @@ class Measured:
     gap_s: float = 0.0  # the longest time without an answer to a PUB
 
     def waited(self, since: float) -> None:
-        """A PUB has had no answer from then on until now."""
+        """A PUB had no answer from this time until now."""
         self.gap_s = max(self.gap_s, time.monotonic() - since)
 
     def percentile(self, part: float) -> float:
@@ -59,7 +59,7 @@ class Measured:
 
 
 class Run:
-    """The clients; `now` says which slices they are in."""
+    """The clients; `now` is the current kind of slice."""
 
     def __init__(self, broker: ForkedBroker, lengths: Lengths = LENGTHS) -> None:
         self.broker, self.lengths = broker, lengths

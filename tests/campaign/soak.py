@@ -1,8 +1,8 @@
-"""A mixed load for long, with faults: the ledgers are right, memory and descriptors stay.
+"""A long mixed load with faults: the ledgers are correct, memory and descriptors do not grow.
 
-The disk is slow or full for a while, clients are cut off in the middle, all of them at once, others
-take messages and do nothing. In between all faults end and the broker has to give out all that it
-owes; then memory and descriptors are compared.
+The disk is slow or full for a while, clients are disconnected, also all at once, others receive
+messages and do not answer. In between all faults end and the broker has to deliver all that is
+left; then memory and descriptors are compared.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.engine import scratch
-from harness.servers import START_DEADLINE_S, ServerError
+from support.engine import scratch
+from support.servers.processes import START_DEADLINE_S, ServerError
 
+from broker.protocols.nats.limits import NATS_CLOSED_CLIENTS
 from campaign import links, report
 from campaign.brokers import ForkedBroker, Spawner
 from campaign.faults import FOR_EVER, Faults
@@ -33,6 +34,7 @@ CYCLES_MIN = 4
 FULL = ("create", "write", "mkdir")
 PACE = Pace(window=20, pause_s=0.03, mark_every=20, rdy=30, rows_max=30)
 GROWTH = 1.05
+FILL_AT_ONCE = 100
 WARM = 0.25  # of the samples are of the time before memory is what it will be
 HEAL_S = 20.0
 MORE = """
@@ -60,7 +62,7 @@ SPELLS = Spells()
 
 
 class Soak:
-    """One broker and everything that is done to it."""
+    """One broker and its faults."""
 
     def __init__(
         self, broker: ForkedBroker, faults: Faults, seed: int, spells: Spells = SPELLS
@@ -108,7 +110,7 @@ class Soak:
             link.close()
 
     async def storm(self, seconds: float) -> None:
-        """Everybody at once, and two hundred more."""
+        """All clients reconnect at once, and two hundred more."""
         for link in list(links.OPEN):
             link.close()
         ports = self.broker.ports
@@ -121,14 +123,22 @@ class Soak:
             if isinstance(link, links.Link):
                 link.close()
 
+    async def fill(self) -> None:
+        """Bring what is bounded to its bound, so that memory shows only what is not: the broker
+        remembers the last connections that were closed."""
+        for _ in range(0, NATS_CLOSED_CLIENTS, FILL_AT_ONCE):
+            opened = [NatsLink.to(self.broker.ports["nats"]) for _ in range(FILL_AT_ONCE)]
+            for link in await asyncio.gather(*opened):
+                link.close()
+
     async def sluggish(self, seconds: float) -> None:
-        """A consumer that finishes nothing and goes away: its messages come to others."""
+        """A consumer that finishes nothing and disconnects: its messages go to others."""
         async with await NsqLink.to(self.broker.ports["nsq"]) as link:
             link.send(b"SUB %s %s\nRDY 20\n" % (WORK.encode(), CHANNEL.encode()))
             await asyncio.sleep(seconds)
 
     async def deaf(self, seconds: float) -> None:
-        """A subscriber of everything that does not read."""
+        """A subscriber of all subjects that does not read."""
         _, writer = await asyncio.open_connection(*self.broker.ports["nats"])
         writer.transport.pause_reading()
         writer.write(b'CONNECT {"verbose":false}\r\nSUB > 1\r\n')
@@ -153,7 +163,7 @@ class Soak:
             await asyncio.sleep(0.5)
 
     async def cycle(self, seconds: float) -> None:
-        """Load and faults, then everything that is owed."""
+        """Load and faults, then delivery of everything that is left."""
         self.load.stop.clear()
         self.load.tolerant = True
         jobs = [asyncio.create_task(job) for job in (self.trouble(), self.watch())]
@@ -228,7 +238,7 @@ class Soak:
         said = self.broker.output()
         if "Traceback" in said or "Exception ignored" in said:
             at = max(said.find("Traceback"), said.find("Exception ignored"))
-            found.append(f"an exception that nobody handled: {said[max(0, at - 500) : at + 2000]}")
+            found.append(f"an unhandled exception: {said[max(0, at - 500) : at + 2000]}")
         return found
 
 
@@ -253,6 +263,7 @@ def run(
 
             async def go() -> None:
                 await soak.load.prepare(broker.ports)
+                await soak.fill()
                 end = time.monotonic() + 60 * minutes
                 while time.monotonic() < end:
                     await soak.cycle(cycle_s)

@@ -1,8 +1,8 @@
-"""Starts brokers quickly: imports everything once, then forks a process for each.
+"""Start brokers quickly: import everything once, then fork a process for each.
 
     python tests/campaign/spawn.py
 
-Reads orders from standard input, a JSON object a line, and answers each with one:
+Reads commands from standard input, one JSON object per line, and answers each with one:
 
     {"run": ["serve", ...], "log": FILE}    {"pid": N}
     {"wait": N}                             {"status": N} of a child that has ended, or null
@@ -24,7 +24,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
+import broker.bulk.service  # noqa: E402
 import broker.cli.serve  # noqa: E402
+import broker.protocols.nsq.lookup.service  # noqa: E402
+import broker.protocols.nsq.service  # noqa: E402
+import broker.protocols.stan.service  # noqa: E402
 import broker.server.server  # noqa: E402, F401
 from broker.cli import main as command_line  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""A small crowd of the connections part; and it notices a listener that lets everybody stay."""
+"""A small crowd of the connections part; and it detects a listener that closes no connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.servers import Address
+from support.servers.processes import Address
 
 from campaign import connections
 from campaign.connections import Broker, Deadlines, attack
@@ -24,7 +24,7 @@ NOW = Deadlines(closed_s=0.5, back_s=0)  # what is not closed by then never is
 
 
 class Ping(BaseHTTPRequestHandler):
-    """Answers whoever asks."""
+    """Answers every request."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -35,7 +35,7 @@ class Ping(BaseHTTPRequestHandler):
 
 
 class Lenient(ThreadingHTTPServer):
-    """In the place of a broker: it waits for ever for whoever says nothing."""
+    """Instead of a broker: it never closes a silent connection."""
 
     request_queue_size = 2 * COUNT
 

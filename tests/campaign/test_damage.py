@@ -1,4 +1,4 @@
-"""A few cases of the bytes part; and it tells what is wrong."""
+"""A few cases of the bytes part; and it reports problems."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.engine import scratch
+from support.engine import scratch
 
 from campaign.brokers import Spawner
 from campaign.damage import Bench, Case, make
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_told(bench: Bench) -> None:
         "[60] count as done with",
         "cursor s/stan:d:client:d is not there",
         "readers were",
-        "nothing is told of it",
+        "nothing is reported",
     ):
         assert what in text
     found.records["p"]["3"] = "something else"

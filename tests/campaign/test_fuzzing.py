@@ -1,4 +1,4 @@
-"""The fuzz part knows every target and understands what their runs say; fuzzing is `make fuzz`."""
+"""The fuzz part knows every target and understands their output; fuzzing itself is `make fuzz`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ esac
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A `make` in place of the real one; where it notes what it was asked for."""
+    """A `make` instead of the real one; the file with its arguments."""
     said, program = tmp_path / "said", tmp_path / "bin" / "make"
     program.parent.mkdir()
     program.write_text(MAKE.format(said=said))

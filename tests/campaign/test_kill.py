@@ -1,4 +1,4 @@
-"""A short era of the kill part; and it finds what it is there for."""
+"""A short era of the kill part; and it detects violations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.engine import Rig, scratch, segment_files
+from support.engine import Rig, scratch, segment_files
 
 from campaign import kill
 from campaign.ledgers import Finding, body_of

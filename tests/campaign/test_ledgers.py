@@ -1,4 +1,4 @@
-"""The ledgers notice each promise that is broken."""
+"""The ledgers detect each violation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_finished_message_comes_back() -> None:
     channel = ledger().channel("c")
     channel.got(1, body_of(0), 1, NOW)
     channel.finish_sent(0)
-    channel.got(1, body_of(0), 1, NOW)  # nobody knows yet that the FIN was taken
+    channel.got(1, body_of(0), 1, NOW)  # the FIN is not confirmed yet
     channel.confirm([0], {0: 1})
     with pytest.raises(Finding, match="came back"):
         channel.got(1, body_of(0), 2, NOW)
@@ -80,7 +80,7 @@ def test_a_message_comes_before_its_time() -> None:
         (1, body_of(1), "seq 1 was message 0 and is message 1"),
         (2, body_of(0), "has seqs 1 and 2"),
         (2, body_of(9), "was never sent"),
-        (2, b"1:damaged", "nobody has published"),
+        (2, b"1:damaged", "was never published"),
     ],
 )
 def test_a_seq_that_is_used_again(seq: int, body: bytes, what: str) -> None:
@@ -90,11 +90,29 @@ def test_a_seq_that_is_used_again(seq: int, body: bytes, what: str) -> None:
         topic.seen(seq, body)
 
 
+def test_a_commit_that_is_sent_again_after_its_sync_failed() -> None:
+    """A consumer may have received and finished a message that the log then refused."""
+    topic = TopicLedger("t")
+    numbers = topic.take()
+    channel = topic.channel("c")
+    channel.got(1, body_of(0), 1, NOW)
+    channel.finish_sent(0)
+    channel.confirm([0], {0: 1})
+    channel.got(2, body_of(0), 1, NOW)
+    topic.answered(numbers)
+    topic.seen(2, body_of(0))
+    with pytest.raises(Finding, match="has seqs 2 and 3"):
+        channel.got(3, body_of(0), 1, NOW)
+    channel.confirm([], {0: 1})
+    with pytest.raises(Finding, match="attempts went from"):
+        channel.got(2, body_of(0), 1, NOW)
+
+
 def test_an_acknowledged_message_of_a_stream_comes_back() -> None:
     stream = StreamLedger(ledger())
     message = {"sequence": 1, "data": body_of(0), "redelivered": False, "redelivery_count": 0}
     stream.got(message)
-    stream.got(message)  # nobody knows yet that the first one was noted
+    stream.got(message)  # the ack of the first one is not confirmed yet
     stream.confirm([], {1: 0})
     with pytest.raises(Finding, match="redeliveries went from 0 to 0"):
         stream.got(message)

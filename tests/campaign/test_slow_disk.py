@@ -1,4 +1,4 @@
-"""Short slices of the slow part; and it notices a broker that waits for the disk."""
+"""Short slices of the slow part; and it detects a broker that waits for the disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.engine import scratch
+from support.engine import scratch
 
 from campaign import slow_disk
 from campaign.brokers import ForkedBroker, Spawner
@@ -26,7 +26,7 @@ SHORT = Lengths(fsync_s=60, slice_s=1, settle_s=0.1, count_min=1, harm_s=1)
 
 
 class Stopping(Faults):
-    """Instead of a slow disk: the whole broker stands still, as one does whose loop waits."""
+    """Instead of a slow disk: the whole broker stops, as if its event loop waited."""
 
     broker: ForkedBroker
 
@@ -43,7 +43,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def measured() -> Run:
-    """Lengths in which nobody waited."""
+    """A run with short slices in which no client waited."""
     run = Run(None)  # type: ignore[arg-type]
     for each in (run.quick, run.slow):
         each.seconds, each.answered, each.gap_s = [0.001] * 200, 200, 0.01

@@ -1,4 +1,4 @@
-"""A short cycle of the soak part; and it notices memory and descriptors that do not come back."""
+"""A short cycle of the soak part; and it detects memory and descriptors that are not released."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEADY = [44 * MIB + number % 7 * 10_000 for number in range(120)]
 
 
 class Silent:
-    """A broker that says nothing, or this."""
+    """A broker with no output, or this one."""
 
     def __init__(self, said: str = "") -> None:
         self.said = said

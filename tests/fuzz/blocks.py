@@ -1,4 +1,4 @@
-"""Blocks that writers upload: any bytes are refused or mean what docs/bulk-write.md says."""
+"""Blocks that writers upload: bytes are refused or mean what docs/reference/bulk-write.md says."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import struct
 
 from fuzz.engine import Target
 from fuzz.watch import fence_end
-from harness.engine import Rig
-from harness.upload import block, record, sealed
+from support.clients.upload import block, record, sealed
+from support.engine import Rig
 
 from broker.engine.bulk.blocks import GOOD, Reel, check_block
 from broker.engine.bulk.dedupe import Window
-from broker.engine.cursor.local import Taker
-from broker.engine.log.segment import crc32c
+from broker.engine.cursor.local import LocalConsumer
+from broker.engine.log.record import crc32c
 
 NAME = b"t"
 BEGIN = b"NATS/1.0\r\n"
@@ -86,7 +86,7 @@ def check(data: bytes) -> None:
 def append(data: bytes, rows: list[Row], window: Window | None) -> None:
     """What a log holds afterwards is what the block says."""
     with Rig(None) as rig:
-        taker = Taker(rig.log().open_cursor("c"), 1 << 20)
+        taker = LocalConsumer(rig.log().open_cursor("c"), 1 << 20)
         reel = Reel(rig.log(), window=window)
         reel.load(data)
         while (more := reel.step(100)) > 0:

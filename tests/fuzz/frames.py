@@ -7,7 +7,7 @@ from typing import Any
 
 from fuzz.engine import Target
 from fuzz.watch import fence_end
-from harness.frames import frame, header_block, record, resealed
+from support.clients.frames import frame, header_block, record, resealed
 
 from broker.client.bulk import decode, decode_python
 from broker.client.bulk.errors import Damaged
@@ -52,7 +52,7 @@ def check_same(data: bytes, *options: Any) -> None:
     """Both decoders agree."""
     with fence_end(data):
         found = decoded(decode.Frame, data, *options)
-    assert found == decoded(decode_python.Frame, data, *options)
+    assert found == decoded(decode_python.PythonFrame, data, *options)
 
 
 def check(data: bytes) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from fakes_leaf import FakeLeafs, LeafPeer
 from fuzz.engine import Target, cuts_of
 from fuzz.peers import FencedPeer
 from fuzz.watch import fence_end
+from support.fakes.leaf import FakeLeafs, LeafPeer
 
 from broker.protocols.nats.leafnodes.wire import scan_link
 
@@ -67,7 +67,7 @@ def converse(data: bytes, cuts: list[int]) -> tuple[bytes | list[bytes], bytes, 
     other = hub.join(name="other")
     other.send(b"LS+ >\r\n")
     other.take()
-    peer = FencedLeaf(hub.door)
+    peer = FencedLeaf(hub.listener)
     peer.send(data, cuts)
     # what a gone peer wanted is taken back in no order
     said = sorted(other.take().splitlines()) if peer.closed else other.take()

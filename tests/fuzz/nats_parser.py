@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from fakes import FakeNats
 from fuzz.engine import Target, cuts_of
 from fuzz.peers import FencedPeer
 from fuzz.watch import fence_end
 from fuzz.wire_seeds import transcripts
+from support.fakes.loop import FakeNats
 
 from broker.protocols.nats.wire.wire import scan_bytes
 
@@ -64,7 +64,7 @@ def converse(data: bytes, cuts: list[int]) -> tuple[bytes, bytes, bool]:
     nats = FakeNats(**SETTINGS)
     listener = nats.dial(b'{"headers":true}')
     listener.send(b"SUB > 1\r\n")
-    peer = FencedPeer(nats.door)
+    peer = FencedPeer(nats.listener)
     peer.send(data, cuts)
     result = peer.take(), listener.take(), peer.closed
     assert not listener.closed

@@ -7,11 +7,11 @@ import random
 import struct
 from typing import Any
 
-from fakes_nsq import OK, FakeNsq, frames_of, mpub, pub, sized
 from fuzz.engine import Target, cuts_of
 from fuzz.peers import FencedNsqPeer
 from fuzz.watch import fence_end
 from fuzz.wire_seeds import transcripts
+from support.fakes.nsq import OK, FakeNsq, frames_of, mpub, pub, sized
 
 from broker.protocols.nsq.wire import Scanner
 
@@ -71,7 +71,7 @@ def scan_all(data: bytes, cuts: list[int]) -> list[Op]:
 
 def converse(nsq: FakeNsq, data: bytes, cuts: list[int]) -> tuple[bytes, bool]:
     """What the client gets to see in two turns, and whether it is out."""
-    peer = FencedNsqPeer(nsq.door)
+    peer = FencedNsqPeer(nsq.listener)
     half = len(data) // 2
     peer.send(data[:half], [cut for cut in cuts if cut < half])
     peer.send(data[half:], [cut - half for cut in cuts if cut >= half])
@@ -80,10 +80,10 @@ def converse(nsq: FakeNsq, data: bytes, cuts: list[int]) -> tuple[bytes, bool]:
     peer.end_input()
     assert peer.closed
     assert nsq.dial().ask(b"NOP\n" + pub(b"other", b"x")) == [OK]
-    for session in list(nsq.face.sessions):
+    for session in list(nsq.frontend.sessions):
         session.drain()
     nsq.loop.run()
-    assert not nsq.face.sessions
+    assert not nsq.frontend.sessions
     for name in list(nsq.engine.logs):
         assert all(cursor.consumers == 0 for cursor in nsq.engine.logs[name].cursors.values())
         nsq.engine.delete_log(name)

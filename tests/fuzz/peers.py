@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from fakes import FakePeer
-from fakes_nsq import NsqPeer
 from fuzz.watch import fence_behind
+from support.fakes.loop import FakePeer
+from support.fakes.nsq import NsqPeer
 
 
 class FencedPeer(FakePeer):

@@ -12,11 +12,12 @@ from typing import Any
 from unittest import mock
 
 from fuzz.engine import Target
-from harness.engine import Rig, numbered, scratch, segment_files
+from support.engine import Rig, numbered, scratch, segment_files
 
-from broker.engine.cursor.local import Taker
+from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append
-from broker.engine.log.segment import crc32c, locate_record, scan_records
+from broker.engine.log.record import crc32c
+from broker.engine.log.segment import locate_record, scan_records
 
 FILE_HEADER = 64
 RECORD = 40
@@ -49,7 +50,7 @@ class Template:
             with mock.patch("os.urandom", bytes), Rig(root, **LIMITS) as rig:
                 log = rig.log()
                 cursor = log.open_cursor("c")
-                taker = Taker(cursor, 6)
+                taker = LocalConsumer(cursor, 6)
                 append(log, b"with all", headers=b"NATS/1.0\r\n\r\n", reply=b"r", subject=b"t.x")
                 append(log, b"later", not_before_ns=rig.turn.wall_ns + 10**12)
                 assert rig.publish(log, numbered(30, size=50)) == [1] * 30
@@ -98,7 +99,7 @@ class Template:
             yield seq, parts[0] or b"t", reply, parts[2], rest[headers:]
 
 
-def take_all(rig: Rig, taker: Taker) -> list[Record]:
+def take_all(rig: Rig, taker: LocalConsumer) -> list[Record]:
     """Everything that can be had now; no record twice."""
     found: list[Record] = []
     quiet = 0
@@ -155,11 +156,11 @@ def check(template: Template, files: Files) -> None:
         shutil.rmtree(root)
 
 
-def listen(rig: Rig) -> Taker:
+def listen(rig: Rig) -> LocalConsumer:
     log: Any = rig.engine.log("t")
     cursor = log.open_cursor("c")
     cursor.unpause()
-    taker = Taker(cursor, CREDIT)
+    taker = LocalConsumer(cursor, CREDIT)
     taker.heads = []
     return taker
 

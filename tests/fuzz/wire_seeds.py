@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.golden import expand, read_transcript
+from support.golden.transcript import expand, read_transcript
 
-WIRE = Path(__file__).parent.parent / "wire"
+WIRE = Path(__file__).parent.parent / "golden"
 UNIQ = b"a"
 FIRST_ID = b"0000000000000001"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.nats_file import FileServer
+from support.nats_file import FileServer
 
 BUILD_S = 300.0
 RUN_S = 120.0

@@ -9,7 +9,7 @@ from typing import Any
 import ansq
 import pytest
 from ansq.tcp.types import ConnectionFeatures, ConnectionOptions
-from harness import Server
+from support import Server
 
 WAIT_S = 15.0
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import nats
 import pytest
 from click.testing import CliRunner
-from harness import Server
-from harness.engine import flip
+from support import Server
+from support.engine import flip
 
 from broker.client.bulk import Connection, Damaged, Refused, Trimmed, Unauthorized, UnknownTopic
 from broker.client.bulk.errors import DAMAGED

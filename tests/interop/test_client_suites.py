@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import RawPeer
-from harness.certificates import Authority
-from harness.nats_file import FileServer
-from harness.servers import Address
-from harness.websocket import WebPeer, door_of
+from support import RawPeer
+from support.authority import Authority
+from support.clients.websocket import WebPeer, door_of
+from support.nats_file import FileServer
+from support.servers.processes import Address
 
 Start = Callable[[str], FileServer]
 WEBSOCKET = 'websocket { listen: "127.0.0.1:-1", no_tls: true }\n'

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import nats
 import nats.errors
 import pytest
-from harness import RawPeer, Server, nats_peer, nsq_peer
-from harness.http import nsq_channel, nsq_topic, request
-from harness.peer import sized
+from support import RawPeer, Server, nats_peer, nsq_peer
+from support.clients.http import nsq_channel, nsq_topic, request
+from support.clients.peer import sized
 
 if TYPE_CHECKING:
     from conftest import BrokerFor, StartBroker

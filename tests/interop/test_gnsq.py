@@ -9,7 +9,7 @@ import gevent.queue
 import gnsq
 import pytest
 from gnsq.errors import NSQFinishFailed, NSQInvalid, NSQRequeueMessage
-from harness import Server
+from support import Server
 
 WAIT_S = 15.0
 

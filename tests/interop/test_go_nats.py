@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.certificates import Authority
-from harness.nats_file import FileServer
+from support.authority import Authority
+from support.nats_file import FileServer
 
 from broker.protocols.nats.auth.nkeys import KeyPair
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from conftest import BrokerFor
-from harness import Server
-from harness.certificates import Authority
-from harness.programs import lookupd, nsqd
+from support import Server
+from support.authority import Authority
+from support.programs import lookupd, nsqd
 
 COUNT = 200
 WANTED = sorted(b"%d" % number for number in range(COUNT))

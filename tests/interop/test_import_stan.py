@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Address, Broker, Server
-from harness.stan_source import ORIGINAL, StanClient, StanSource
-from harness.stan_stores import contents, original_store, recorded_store
+from support import Address, Broker, Server
+from support.stan.source import ORIGINAL, StanClient, StanSource
+from support.stan.stores import contents, original_store, recorded_store
 
 from broker.protocols.stan import stan_pb2 as pb
 

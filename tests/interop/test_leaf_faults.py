@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.certificates import Authority
 from nats.aio.client import Client
-
-from tests.leafs import (
+from support.authority import Authority
+from support.servers.leafs import (
     Node,
     interest,
     needs_original,
@@ -27,7 +26,7 @@ REMOTE = 'leafnodes { reconnect: 300ms, remotes [ { url: "%s" %s } ] }\n'
 EITHER = ["ours", pytest.param("original", marks=needs_original)]
 
 
-def door(port: int = -1, more: str = "") -> str:
+def listener(port: int = -1, more: str = "") -> str:
     return f'leafnodes {{ listen: "127.0.0.1:{port}" {more} }}\n'
 
 
@@ -52,7 +51,7 @@ async def listen(client: Client, subject: str) -> list[bytes]:
 @on_uvloop
 async def test_the_hub_dies_and_comes_back(tmp_path: Path, kind: str) -> None:
     async with AsyncExitStack() as stack, AsyncExitStack() as first:
-        hub = await start(kind, first, tmp_path, "server_name: hub\n" + door(), "first")
+        hub = await start(kind, first, tmp_path, "server_name: hub\n" + listener(), "first")
         assert hub.leaf is not None
         port = hub.leaf[1]
         leaf = await stack.enter_async_context(ours(REMOTE % (hub.leaf_url(), "")))
@@ -67,7 +66,7 @@ async def test_the_hub_dies_and_comes_back(tmp_path: Path, kind: str) -> None:
             await hub.process.wait()
         await first.aclose()
         await no_interest(below, "up")  # what the hub wanted is forgotten
-        hub = await start(kind, stack, tmp_path, "server_name: hub\n" + door(port), "second")
+        hub = await start(kind, stack, tmp_path, "server_name: hub\n" + listener(port), "second")
         above = await hub.dial()
         mine = await listen(above, "up")
         await interest(above, "news")
@@ -82,7 +81,7 @@ async def test_the_hub_dies_and_comes_back(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", EITHER)
 @on_uvloop
 async def test_the_leaf_dies_and_comes_back(tmp_path: Path, kind: str) -> None:
-    async with ours("server_name: hub\n" + door()) as hub:
+    async with ours("server_name: hub\n" + listener()) as hub:
         above = await hub.dial()
         await listen(above, "up")
         config = REMOTE % (hub.leaf_url(), "")
@@ -160,7 +159,9 @@ async def test_tls(tmp_path: Path, hub_is: str, leaf_is: str, verify: str, first
     files = TLS.format(authority.issue("server"), authority, verify + first)
     mine = TLS.format(authority.issue("client"), authority, first)
     async with AsyncExitStack() as stack:
-        hub = await start(hub_is, stack, tmp_path, "server_name: hub\n" + door(-1, files), "hub")
+        hub = await start(
+            hub_is, stack, tmp_path, "server_name: hub\n" + listener(-1, files), "hub"
+        )
         config = REMOTE % (hub.leaf_url(), mine)
         leaf = await start(leaf_is, stack, tmp_path, config, "leaf")
         above, below = await hub.dial(), await leaf.dial()
@@ -172,7 +173,7 @@ async def test_tls(tmp_path: Path, hub_is: str, leaf_is: str, verify: str, first
         await until(lambda: len(heard) == 3)
         assert heard == [b"one", big, b"two"]
         if hub.server is not None:
-            (link,) = hub.server.leafs.sessions
+            (link,) = hub.server.leafs.handshake.sessions
             assert link.tls_peer is not None
             assert link.tls_peer.version == "1.3"
             assert (link.tls_peer.der is not None) == bool(verify)
@@ -188,7 +189,10 @@ async def test_a_certificate_of_somebody_else(
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
     files = TLS.format(stranger.issue("server"), authority, "")
     remote = f", tls {{ ca_file: '{authority.file}' }}"
-    async with ours(door(-1, files)) as hub, ours(REMOTE % (hub.leaf_url("u:p"), remote)) as leaf:
+    async with (
+        ours(listener(-1, files)) as hub,
+        ours(REMOTE % (hub.leaf_url("u:p"), remote)) as leaf,
+    ):
         await until(lambda: caplog.text.count("TLS leafnode handshake error") > 1)
         assert "certificate verify failed" in caplog.text
         assert leaf.server is not None
@@ -202,7 +206,7 @@ async def test_a_hub_that_asks_for_tls(tmp_path: Path) -> None:
     """It is enough that the hub says so; but then the system's authorities count."""
     authority = Authority(tmp_path)
     files = TLS.format(authority.issue("server"), authority, "")
-    async with ours(door(-1, files)) as hub:
+    async with ours(listener(-1, files)) as hub:
         async with ours(REMOTE % (hub.leaf_url(), ", tls { insecure: true }")) as leaf:
             assert hub.server is not None
             await until(lambda: all(one.server.accounts["$G"].leafs for one in (hub, leaf)))
@@ -215,7 +219,7 @@ async def test_a_hub_that_asks_for_tls(tmp_path: Path) -> None:
 
 @on_uvloop
 async def test_monitoring_shows_links() -> None:
-    async with ours("server_name: hub\n" + door()) as hub:
+    async with ours("server_name: hub\n" + listener()) as hub:
         async with ours("server_name: leaf\n" + REMOTE % (hub.leaf_url(), "")) as leaf:
             below = await leaf.dial()
             await listen(below, "news")

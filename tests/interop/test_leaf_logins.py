@@ -6,13 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.logins.tokens import Company, Tenant, user
+from support.servers.leafs import (
+    Node,
+    Raw,
+    interest,
+    needs_original,
+    on_uvloop,
+    original,
+    ours,
+    until,
+)
 
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.nkeys import USER, KeyPair
 from broker.protocols.nats.conf.reader import read_text
 from broker.protocols.nats.trace import Tracer
-from tests.leafs import Node, Raw, interest, needs_original, on_uvloop, original, ours, until
-from tests.nats_tokens import Company, Tenant, user
 
 HUBS = ["ours", pytest.param("original", marks=needs_original)]
 DOOR = 'leafnodes { listen: "127.0.0.1:-1", compression: off }\n'
@@ -129,7 +138,7 @@ async def test_what_a_trace_shows(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(1, "broker.nats")
     async with ours(DOOR) as hub:
         assert hub.server is not None
-        hub.server.face.tracer = Tracer(0, "")
+        hub.server.frontend.tracer = Tracer(0, "")
         peer = await Raw.join(hub, user="u", **{"pass": "SECRET"})
         peer.send(b"LS+ a.b q 3\r\nLS- a.b q\r\nLS+ c\r\nLMSG a | q 2\r\nhi\r\n-ERR 'a\x1b[2J'\r\n")
         await peer.lines_until_pong()

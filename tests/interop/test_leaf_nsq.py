@@ -1,4 +1,4 @@
-"""Our server as the NSQ door of somebody else's NATS: topics and subjects over a leaf link."""
+"""Our server as the NSQ listener of somebody else's NATS: topics and subjects over a leaf link."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import nats
 import pytest
-from harness import RawPeer, Server, nsq_peer
-from harness.http import request
-
-from tests.leafs import (
+from support import RawPeer, Server, nsq_peer
+from support.clients.http import request
+from support.servers.leafs import (
     Node,
     interest,
     needs_original,

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.logins.tokens import ACCOUNT_LIMITS, Company, Tenant, user
+from support.servers.leafs import Raw, on_uvloop, ours, until
 
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.nkeys import USER, KeyPair
 from tests.interop.test_leaf_logins import DOOR, reload
-from tests.leafs import Raw, on_uvloop, ours, until
-from tests.nats_tokens import ACCOUNT_LIMITS, Company, Tenant, user
 
 ANSWERS = """accounts { A { users: [
     { user: leaf, password: p, permissions: { allow_responses: { max: 2 } } }

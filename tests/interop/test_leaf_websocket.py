@@ -1,4 +1,4 @@
-"""Leaf links through the WebSocket door: ours and ours, and ours with the original either way."""
+"""Leaf links through the WebSocket listener: ours to ours, and to and from the original."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from harness.certificates import Authority
+from support.authority import Authority
+from support.servers.leafs import Node, interest, on_uvloop, original, ours, until
 
 from broker.base.units import SECOND
 from broker.protocols.nats.leafnodes import limits
 from tests.interop.test_leafs import PAIRS, Heard
-from tests.leafs import Node, interest, on_uvloop, original, ours, until
 
 HUB = """
 server_name: hub
@@ -39,10 +39,10 @@ def web_door(node: Node) -> str:
 
 @asynccontextmanager
 async def pair_of(
-    pair: str, folder: Path, *, door: str, scheme: str, remote: str
+    pair: str, folder: Path, *, listener: str, scheme: str, remote: str
 ) -> AsyncIterator[tuple[Node, Node]]:
     hub_is, spoke_is = pair.split("-")
-    config = HUB % door
+    config = HUB % listener
     async with ours(config) if hub_is == "ours" else original(folder, config, "hub") as above:
         url = f"{scheme}://g:p@{web_door(above)}".replace("127.0.0.1", "localhost")
         config = SPOKE % (json.dumps(url), remote)
@@ -58,15 +58,18 @@ async def pair_of(
 async def test_messages_cross(pair: str, kind: str, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert = authority.issue("localhost")
-    door, scheme, remote = "no_tls: true, compression: true", "ws", ""
+    listener, scheme, remote = "no_tls: true, compression: true", "ws", ""
     if kind == "wss":
-        door = f'tls {{ cert_file: "{cert.certificate}", key_file: "{cert.key}" }}'
+        listener = f'tls {{ cert_file: "{cert.certificate}", key_file: "{cert.key}" }}'
         scheme, remote = "wss", f'tls {{ ca_file: "{authority.file}" }}'
     if kind in {"compressed", "both"}:
         remote += "ws_compression: true\n"
     if kind in {"unmasked", "both"}:
         remote += "ws_no_masking: true\n"
-    async with pair_of(pair, tmp_path, door=door, scheme=scheme, remote=remote) as (above, below):
+    async with pair_of(pair, tmp_path, listener=listener, scheme=scheme, remote=remote) as (
+        above,
+        below,
+    ):
         upper = await above.dial(user="g", password="p")
         lower = await below.dial()
         up = await Heard().listen(upper, "up")

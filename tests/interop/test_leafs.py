@@ -12,8 +12,16 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
-
-from tests.leafs import Node, interest, needs_original, on_uvloop, original, ours, reached, until
+from support.servers.leafs import (
+    Node,
+    interest,
+    needs_original,
+    on_uvloop,
+    original,
+    ours,
+    reached,
+    until,
+)
 
 DOOR = 'leafnodes { listen: "127.0.0.1:-1" %s }\n'
 REMOTE = 'leafnodes { reconnect: 1, remotes [ { url: "%s" %s } ] }\n'

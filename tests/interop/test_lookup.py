@@ -13,9 +13,9 @@ from typing import Any
 
 import nsq
 import pytest
-from harness import Server
-from harness.http import nsq_channel, request
-from harness.lookup import (
+from support import Server
+from support.clients.http import nsq_channel, request
+from support.clients.lookup import (
     MAGIC,
     NAME,
     LookupClient,
@@ -23,8 +23,8 @@ from harness.lookup import (
     eventually,
     make_lookup,
 )
-from harness.peer import RawPeer
-from harness.servers import TARGET_ORIGINAL, Address, _Process
+from support.clients.peer import RawPeer
+from support.servers.processes import TARGET_ORIGINAL, Address, _Process
 
 WAIT_S = 15.0
 StartLookup = Callable[..., LookupProcess]

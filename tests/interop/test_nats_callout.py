@@ -6,10 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from harness.originals import nats_server_on_path
-
-from tests.interop.test_nats_logins import serve
-from tests.nats_callouts import (
+from support.logins.callouts import (
     ANSWERS,
     ISSUER,
     SEALED,
@@ -18,7 +15,10 @@ from tests.nats_callouts import (
     Service,
     configured,
 )
-from tests.unit.nats.test_callout import BOB, OWN, Trial, trial_of
+from support.servers.originals import nats_server_on_path
+
+from tests.interop.test_nats_logins import serve
+from tests.unit.protocols.nats.auth.test_callout import BOB, OWN, Trial, trial_of
 
 DEADLINE_S = 30
 

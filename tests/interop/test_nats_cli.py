@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from harness.system_server import SystemServer, on_loop
+from support.servers.system import SystemServer, on_loop
 
 from broker.protocols.nats import limits
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness.monitor_golden import CONFIG, Traffic
-from live_nats import LiveNats
+from support.golden.monitor import CONFIG, Traffic
+from support.live.nats import LiveNats
 
 pytestmark = pytest.mark.skipif(shutil.which("nats") is None, reason="nats is not on PATH")
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.certificates import Authority, Pair
-from harness.nats_file import FileServer
+from support.authority import Authority, Pair
+from support.nats_file import FileServer
 
 PROGRAM = shutil.which("nats", path=f"{os.environ['PATH']}:{Path.home() / 'go' / 'bin'}")
 WAIT_S = 30

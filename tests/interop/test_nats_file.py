@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 
-from harness import RawPeer, nats_peer
+from support import RawPeer, nats_peer
 
 if TYPE_CHECKING:
     from pathlib import Path

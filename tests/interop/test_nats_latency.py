@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness.nats_client import NatsClient
-from harness.nats_file import FileServer
+from support.clients.nats import NatsClient
+from support.nats_file import FileServer
 
 TEXT = """
 server_name: here
@@ -62,16 +62,16 @@ def a(server: FileServer) -> Iterator[NatsClient]:
 
 
 @pytest.fixture
-def ear(server: FileServer) -> Iterator[NatsClient]:
+def subscription(server: FileServer) -> Iterator[NatsClient]:
     """Listens to what is measured."""
     with NatsClient(server.address, "e") as client:
         client.sub("lat.>")
         yield client
 
 
-def event(ear: NatsClient) -> dict[str, Any]:
+def event(subscription: NatsClient) -> dict[str, Any]:
     """The next measurement, what differs each time checked and taken out of it."""
-    found: dict[str, Any] = json.loads(ear.message().data)
+    found: dict[str, Any] = json.loads(subscription.message().data)
     assert found.pop("type") == "io.nats.server.metric.v1.service_latency"
     assert re.fullmatch(r"\w{22}", found.pop("id"))
     assert TIME.fullmatch(found.pop("timestamp"))
@@ -95,7 +95,7 @@ def fields(client: NatsClient, account: str, user: str, **more: object) -> dict[
     }
 
 
-def test_an_answer(a: NatsClient, e: NatsClient, ear: NatsClient) -> None:
+def test_an_answer(a: NatsClient, e: NatsClient, subscription: NatsClient) -> None:
     e.sub("timed.*")
     a.sub("inbox")
     a.pub("timed.a", b"x", reply="inbox")
@@ -103,7 +103,7 @@ def test_an_answer(a: NatsClient, e: NatsClient, ear: NatsClient) -> None:
     assert REPLY.fullmatch(asked.reply)
     e.pub(asked.reply, b"y")
     assert a.got() == ("inbox", b"y")
-    found = event(ear)
+    found = event(subscription)
     assert TIME.fullmatch(found["responder"].pop("start"))
     service, system, total = (found.pop(name) for name in ("service", "system", "total"))
     assert 0 <= service <= total
@@ -115,21 +115,21 @@ def test_an_answer(a: NatsClient, e: NatsClient, ear: NatsClient) -> None:
     }
 
 
-def test_who_shares_is_named(a: NatsClient, e: NatsClient, ear: NatsClient) -> None:
+def test_who_shares_is_named(a: NatsClient, e: NatsClient, subscription: NatsClient) -> None:
     e.sub("timed.b")
     a.sub("inbox")
     a.pub("timed.b", b"x", reply="inbox")
     e.pub(e.message().reply, b"y")
-    found = event(ear)
+    found = event(subscription)
     assert TIME.fullmatch(found["requestor"].pop("start"))
     assert found["requestor"] == fields(a, "A", "a", name="asker")
 
 
-def test_a_request_without_reply(a: NatsClient, e: NatsClient, ear: NatsClient) -> None:
+def test_a_request_without_reply(a: NatsClient, e: NatsClient, subscription: NatsClient) -> None:
     e.sub("timed.a")
     a.pub("timed.a", b"x")
     assert e.message().reply == ""
-    assert event(ear) == {
+    assert event(subscription) == {
         "status": 400,
         "description": "Bad Request",
         "requestor": {"acc": "A"},
@@ -139,19 +139,19 @@ def test_a_request_without_reply(a: NatsClient, e: NatsClient, ear: NatsClient) 
     }
 
 
-def test_nobody_there(a: NatsClient, ear: NatsClient) -> None:
+def test_nobody_there(a: NatsClient, subscription: NatsClient) -> None:
     a.sub("inbox")
     a.pub("timed.a", b"x", reply="inbox")
-    found = event(ear)
+    found = event(subscription)
     assert (found["status"], found["description"]) == (503, "Service Unavailable")
 
 
-def test_too_late(a: NatsClient, e: NatsClient, ear: NatsClient) -> None:
+def test_too_late(a: NatsClient, e: NatsClient, subscription: NatsClient) -> None:
     e.sub("slow")
     a.sub("inbox")
     a.pub("slow", b"x", reply="inbox")
     reply = e.message().reply
-    found = event(ear)
+    found = event(subscription)
     assert (found["status"], found["description"]) == (504, "Service Timeout")
     e.pub(reply, b"late")
     e.ping()
@@ -160,7 +160,7 @@ def test_too_late(a: NatsClient, e: NatsClient, ear: NatsClient) -> None:
 
 @pytest.mark.parametrize("listens_to", ["inbox.a", "inbox.*", "*.*", ">"])
 def test_nobody_waits_for_the_answer(
-    a: NatsClient, e: NatsClient, ear: NatsClient, listens_to: str
+    a: NatsClient, e: NatsClient, subscription: NatsClient, listens_to: str
 ) -> None:
     e.sub("timed.a")
     sid = a.sub(listens_to)
@@ -170,9 +170,9 @@ def test_nobody_waits_for_the_answer(
         a.message()
     reply = e.message().reply
     a.unsub(other)
-    ear.nothing()
+    subscription.nothing()
     a.unsub(sid)
-    found = event(ear)
+    found = event(subscription)
     assert (found["status"], found["description"]) == (408, "Request Timeout")
     a.sub("inbox.a")
     e.pub(reply, b"late")
@@ -180,13 +180,15 @@ def test_nobody_waits_for_the_answer(
     a.nothing()
 
 
-def test_a_requester_that_is_gone(e: NatsClient, ear: NatsClient, server: FileServer) -> None:
+def test_a_requester_that_is_gone(
+    e: NatsClient, subscription: NatsClient, server: FileServer
+) -> None:
     e.sub("timed.a")
     with NatsClient(server.address, "a") as a:
         a.sub("inbox")
         a.pub("timed.a", b"x", reply="inbox")
         e.message()
-    assert event(ear)["status"] == 408
+    assert event(subscription)["status"] == 408
 
 
 B3 = {"X-B3-TraceId": "1", "X-B3-Sampled": "1", "X-B3-SpanId": "2", "X-B3-ParentSpanId": "3"}
@@ -229,7 +231,7 @@ B3 = {"X-B3-TraceId": "1", "X-B3-Sampled": "1", "X-B3-SpanId": "2", "X-B3-Parent
 def test_what_headers_ask_for(
     a: NatsClient,
     e: NatsClient,
-    ear: NatsClient,
+    subscription: NatsClient,
     headers: dict[str, str],
     told: dict[str, list[str]] | None,
 ) -> None:
@@ -242,6 +244,6 @@ def test_what_headers_ask_for(
     assert a.got() == ("inbox", b"y")
     if told is None:
         e.ping()
-        ear.nothing()
+        subscription.nothing()
     else:
-        assert event(ear)["header"] == told
+        assert event(subscription)["header"] == told

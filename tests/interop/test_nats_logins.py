@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from harness.originals import nats_server_on_path
+from support.logins.operator import CASES as OPERATOR_CASES
+from support.logins.table import CASES, Case
+from support.servers.originals import nats_server_on_path
 
-from tests.nats_logins import CASES, Case
-from tests.nats_operator_logins import CASES as OPERATOR_CASES
-from tests.unit.nats.test_logins import attempt, expected
+from tests.behaviour.test_nats_logins import attempt, expected
 
 DEADLINE_S = 20
 

@@ -1,7 +1,7 @@
 """Mappings on a real server, with a real client.
 
 Each scenario runs against the original as well (TWINWIRE_TEST_TARGET=original). What each function
-makes of a subject is in tests/wire/nats/mappings.json.
+makes of a subject is in tests/golden/nats/mappings.json.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import nats
 import pytest
-from harness.nats_client import NatsClient
-from harness.nats_file import FileServer
 from nats.errors import NoRespondersError
+from support.clients.nats import NatsClient
+from support.nats_file import FileServer
 
 Start = Callable[[str], FileServer]
 ROUNDS = 300

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import nats
 import nats.errors
 import pytest
-from harness import Server
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from support import Server
 
 if TYPE_CHECKING:
     from conftest import StartBroker

@@ -13,13 +13,13 @@ import nats
 import nats.errors
 import pytest
 import uvloop
+from support.logins.table import ALICE, HASH
+from support.logins.tokens import Company, Tenant, bob, user
 
 from broker.net.listener import Runtime
 from broker.protocols.nats import settings
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Account, Authorization, Settings, User
-from tests.nats_logins import ALICE, HASH
-from tests.nats_tokens import Company, Tenant, bob, user
 
 DEADLINE_S = 20
 LISTEN = ("127.0.0.1", 0)
@@ -29,9 +29,9 @@ LISTEN = ("127.0.0.1", 0)
 async def running(given: Settings) -> AsyncIterator[str]:
     server = NatsServer(given, Runtime())
     await server.start()
-    assert server.door is not None
+    assert server.listener is not None
     try:
-        host, port = server.door.address
+        host, port = server.listener.address
         yield f"nats://{host}:{port}"
     finally:
         await server.stop()

@@ -15,10 +15,10 @@ from typing import Any
 
 import nats
 import pytest
-from harness import RawPeer
-from harness.nats_file import FileServer
-from harness.servers import STOP_DEADLINE_S, TARGET_ORIGINAL
 from nats.aio.client import Client
+from support import RawPeer
+from support.nats_file import FileServer
+from support.servers.processes import STOP_DEADLINE_S, TARGET_ORIGINAL
 
 Start = Callable[[str], FileServer]
 WAIT_S = 20

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from harness.nats_client import Message, NatsClient
-from harness.nats_file import FileServer
-from harness.servers import ServerError
+from support.clients.nats import Message, NatsClient
+from support.nats_file import FileServer
+from support.servers.processes import ServerError
 
 Start = Callable[[str], FileServer]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import nats
 import pytest
-from harness.nats_client import NatsClient
-from harness.nats_file import FileServer
+from support.clients.nats import NatsClient
+from support.nats_file import FileServer
 
 TOKEN = re.compile(r"_R_\.[0-9A-Za-z]{6}\.[0-9A-Za-z]{6}")
 

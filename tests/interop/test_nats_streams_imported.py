@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import nats
 import pytest
-from harness.nats_client import NatsClient
-from harness.nats_file import FileServer
-from harness.servers import ServerError
+from support.clients.nats import NatsClient
+from support.nats_file import FileServer
+from support.servers.processes import ServerError
 
 Start = Callable[[str], FileServer]
 

@@ -15,10 +15,10 @@ import nats
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from harness import PeerError, RawPeer
-from harness.certificates import Authority, Pair
-from harness.nats_file import FileServer, secure, secure_peer
 from nats.aio.client import Client
+from support import PeerError, RawPeer
+from support.authority import Authority, Pair
+from support.nats_file import FileServer, secure, secure_peer
 
 CONNECT = b'CONNECT {"verbose":false}\r\n'
 Start = Callable[..., FileServer]

@@ -17,10 +17,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from harness import RawPeer, nats_peer
-from harness.certificates import Authority
-from harness.nats_file import FileServer
-from harness.websocket import door_of
+from support import RawPeer, nats_peer
+from support.authority import Authority
+from support.clients.websocket import door_of
+from support.nats_file import FileServer
 
 PACKAGES = ["nats.ws@1.30.3", "ws@8.18.0"]
 SOURCE = Path(__file__).parent / "nats_ws"
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["ws", "wss", "ws, compressed"])
-def door(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, bool, Path]]:
+def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, bool, Path]]:
     """Where to connect to, whether frames are compressed, and whom to trust."""
     authority = Authority(tmp_path)
     pair = authority.issue("server")
@@ -139,10 +139,10 @@ def cutter(server: FileServer, relay: Relay) -> Iterator[None]:
     yield
 
 
-def test_node(folder: Path, door: tuple[str, bool, Path]) -> None:
+def test_node(folder: Path, listener: tuple[str, bool, Path]) -> None:
     node = shutil.which("node")
     assert node is not None
-    url, packed, trusted = door
+    url, packed, trusted = listener
     done = subprocess.run(
         [node, "node.mjs", url, "packed" if packed else ""],
         cwd=folder,
@@ -172,12 +172,12 @@ def site(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.browser
-def test_browser(site: str, door: tuple[str, bool, Path]) -> None:
+def test_browser(site: str, listener: tuple[str, bool, Path]) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
     program = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     if program is None:
         pytest.skip("no browser")
-    url, packed, _trusted = door
+    url, packed, _trusted = listener
     with playwright.sync_playwright() as tools:
         browser = tools.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--ignore-certificate-errors"]

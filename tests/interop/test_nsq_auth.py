@@ -9,9 +9,9 @@ from typing import Any
 import nsq
 import pytest
 from conftest import BrokerFor
-from harness import Server
-from harness.authd import AuthServer, Reply, grant, row
-from harness.http import nsq_channel
+from support import Server
+from support.clients.http import nsq_channel
+from support.servers.authd import AuthServer, Reply, grant, row
 
 WAIT_S = 15.0
 

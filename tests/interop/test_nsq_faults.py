@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import Server
-from harness.http import request
-from harness.nsq_wire import RESPONSE, Wire, body
-from harness.programs import lookupd, nsqd
+from support import Server
+from support.clients.http import request
+from support.clients.nsq import RESPONSE, Wire, body
+from support.programs import lookupd, nsqd
 
 pytestmark = pytest.mark.only_ours
 

@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 import pytest
-from harness import Server, nsq_peer
-from harness.http import Answer, nsq_channel, nsq_topic, request
-from harness.peer import sized
+from support import Server, nsq_peer
+from support.clients.http import Answer, nsq_channel, nsq_topic, request
+from support.clients.peer import sized
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"

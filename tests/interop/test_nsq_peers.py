@@ -12,10 +12,10 @@ from typing import Any
 
 import nsq
 import pytest
-from harness import Server
-from harness.http import request
-from harness.nsq_wire import MESSAGE, RESPONSE, Wire, body
-from harness.programs import Program, lookupd, nsqd
+from support import Server
+from support.clients.http import request
+from support.clients.nsq import MESSAGE, RESPONSE, Wire, body
+from support.programs import Program, lookupd, nsqd
 
 OK = (RESPONSE, b"OK")
 DEADLINE_S = 20.0

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import Server
-from harness.certificates import Authority
-from harness.http import request
-from harness.nsq_wire import Wire
-from harness.servers import Address
+from support import Server
+from support.authority import Authority
+from support.clients.http import request
+from support.clients.nsq import Wire
+from support.servers.processes import Address
 
 pytestmark = pytest.mark.only_ours
 

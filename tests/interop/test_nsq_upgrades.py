@@ -10,8 +10,8 @@ from typing import Any
 
 import nsq
 import pytest
-from harness import Server
-from harness.certificates import Authority
+from support import Server
+from support.authority import Authority
 
 WAIT_S = 15.0
 StartBroker = Callable[..., Server]

@@ -6,8 +6,8 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from harness import nsq_peer
-from harness.http import nsq_channel, request
+from support import nsq_peer
+from support.clients.http import nsq_channel, request
 
 if TYPE_CHECKING:
     from conftest import StartBroker

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Server
-from harness.http import Answer, nsq_channel, nsq_topic, request
-from harness.lookup import LookupProcess, eventually, make_lookup
-from harness.servers import Address, _Process
+from support import Server
+from support.clients.http import Answer, nsq_channel, nsq_topic, request
+from support.clients.lookup import LookupProcess, eventually, make_lookup
+from support.servers.processes import Address, _Process
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("nsqadmin") is None, reason="not on PATH: nsqadmin"),

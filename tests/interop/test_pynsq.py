@@ -9,8 +9,8 @@ from typing import Any
 
 import nsq
 import pytest
-from harness import Server
-from harness.http import nsq_channel
+from support import Server
+from support.clients.http import nsq_channel
 
 WAIT_S = 15.0
 

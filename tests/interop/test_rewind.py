@@ -9,8 +9,8 @@ from typing import Any
 import ansq
 import pytest
 from ansq.tcp.types import ConnectionOptions
-from harness import Server
-from harness.http import nsq_channel, request
+from support import Server
+from support.clients.http import nsq_channel, request
 
 pytestmark = pytest.mark.only_ours
 WAIT_S = 15.0

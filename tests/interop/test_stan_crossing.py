@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from harness import RawPeer, Server, nats_peer, nsq_peer
-from harness.http import nsq_channel, nsq_topic, request
-from harness.programs import lookupd
-from harness.stan import StanClient
-from harness.stan_wire import FIRST
+from support import RawPeer, Server, nats_peer, nsq_peer
+from support.clients.http import nsq_channel, nsq_topic, request
+from support.programs import lookupd
+from support.stan.client import StanClient
+from support.stan.wire import FIRST
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.system_account import CONFIG, SystemSession
-from harness.system_server import SystemServer, on_loop
 from nats.aio.msg import Msg
+from support.servers.system import SystemServer, on_loop
+from support.system_account import CONFIG, SystemSession
 
 ROOT = Path(__file__).parents[2]
 LISTENING = re.compile(rb"client connections on ([\d.]+):(\d+)")
-GOLDEN = Path(__file__).parents[1] / "wire" / "nats_system.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "nats_system.json"
 
 
 @on_loop

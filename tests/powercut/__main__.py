@@ -1,4 +1,4 @@
-"""Explores what is left after power cuts.
+"""Explore states of a disk after power cuts.
 
 python tests/powercut [--states 500] [--seed TEXT] [--jobs N]
 python tests/powercut --replay build/powercut/FILE        one state that failed
@@ -96,17 +96,17 @@ def run(asked: argparse.Namespace) -> int:
     took = time.monotonic() - started
     print(f"{outcome.states} states, {outcome.seconds} of them cut twice, {took:.0f} s")
     if not outcome.kinds:
-        print(f"all promises kept; again: make powercut STATES={asked.states} SEED={asked.seed}")
+        print(f"no violation; again: make powercut STATES={asked.states} SEED={asked.seed}")
         return 0
     save(asked, recorded, outcome.failures)
-    print(f"{outcome.kinds.total()} states in which a promise was broken:")
+    print(f"{outcome.kinds.total()} states with a violation:")
     for kind, count in outcome.kinds.most_common():
         print(f"  {count:6} {kind}")
     return 1
 
 
 def save(asked: argparse.Namespace, recorded: list[Recorded], failures: list[Failure]) -> None:
-    """Keep what is needed to see them again, and say how."""
+    """Keep the evidence of the failures, and print the command that repeats them."""
     folder = asked.out / asked.seed
     folder.mkdir(parents=True, exist_ok=True)
     for each in recorded:
@@ -132,7 +132,7 @@ def replay(path: Path) -> int:
         data = failure.tree[name]
         print(f"  {name}/" if data is None else f"  {name}  {len(data)} bytes")
     print(f"before: {failure}")
-    print("now: " + ("; ".join(problems) or "all promises kept"))
+    print("now: " + ("; ".join(problems) or "no violation"))
     return 1 if problems else 0
 
 

@@ -1,4 +1,4 @@
-"""What messages of the recorded brokers say: each says something else, and tells its number."""
+"""Bodies of messages in the recordings: each is unique and contains its number."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ LANE = 100_000  # numbers of one publisher; in order within it
 
 
 def body_of(topic: str, number: int) -> bytes:
-    """What a message says: nobody else says the same."""
+    """The body of a message; each is unique."""
     return b"%s|%d|" % (topic.encode(), number) + b"x" * (number * 37 % 150)
 
 
 def number_of(topic: str, body: bytes) -> int | None:
-    """Which message of a topic this is; None when it is none, or not all of one."""
+    """The number of a message in its topic; None if this is not a complete body."""
     parts = body.split(b"|", 2)
     if len(parts) != 3 or parts[0] != topic.encode() or not parts[1].isdigit():
         return None

@@ -1,4 +1,4 @@
-"""Opens what a disk may hold as a broker does, and compares it with what was promised."""
+"""Open a possible state of the disk as a broker does, and compare it with the answers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from harness.bulk import read_frame
 from msgspec import structs
+from support.clients.bulk import read_frame
+from support.services import readers_of, streaming_of, writes_of
 
 from broker.bulk.read.readers import Position
 from broker.bulk.responses import RefusedError
-from broker.config.load import Config, load
-from broker.engine.bulk.ranges import Range, readable_from
-from broker.engine.cursor.local import Taker
-from broker.engine.log.sync import durable_next
+from broker.config.config import Config
+from broker.config.load import load
+from broker.engine.bulk.ranges import Range
+from broker.engine.cursor.local import LocalConsumer
+from broker.engine.log.publish import publish
 from broker.importers import nsqd, stan
 from broker.server.server import Server
 from powercut import sources
@@ -35,11 +37,11 @@ Mark = Callable[..., None]
 
 
 def no_mark(_event: str, **_what: Any) -> None:
-    """Nobody keeps a ledger."""
+    """For runs without a ledger."""
 
 
 class Loop(uvloop.Loop):  # type: ignore[misc]
-    """Keeps its timers, so that none of a broker that has ended goes on."""
+    """Keeps its timers, so that those of a stopped broker can be cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,10 +59,10 @@ class Loop(uvloop.Loop):  # type: ignore[misc]
 
 
 class Checker:
-    """One state: what is wrong with it is in `problems`."""
+    """Checks one state; its `problems` are the result."""
 
     def __init__(self, data: str, ledger: Ledger, stage: int = 0, mark: Mark = no_mark) -> None:
-        """`stage` keeps the numbers of what is published here apart from others."""
+        """`stage` separates the numbers of messages published here from others."""
         self.data = data
         self.ledger = ledger
         self.stage = stage
@@ -101,7 +103,7 @@ class Checker:
         return self.problems
 
     async def take_over(self, config: Config) -> None:
-        """What was taken over is remembered, and what was not goes on where it was."""
+        """Finished imports are remembered, unfinished ones resume."""
         for kind, asked in self.ledger.imports.items():
             folder = Path(asked.folder)
             sources.place(kind, folder)
@@ -135,30 +137,32 @@ class Checker:
         await self.read_on()
 
     async def keep_house(self) -> None:
-        """What happens each second."""
+        """Run the housekeeping of a second."""
         self.server.engine.keep_house()
-        if self.server.streaming is not None:
-            self.server.streaming.keep_house()
+        streaming = streaming_of(self.server)
+        if streaming is not None:
+            streaming.keep_house()
         await self.server.engine.settle()
 
     # --- logs
 
     def log(self, name: str) -> Any:
-        """A log as its users get it; made if it is not there."""
+        """A log as its users get it; created if it does not exist."""
         if name.startswith(("s.", "few.s", "small.", "all.")):
-            assert self.server.streaming is not None
-            return self.server.streaming.channels_desk.open(name).log
+            streaming = streaming_of(self.server)
+            assert streaming is not None
+            return streaming.channel_table.open(name).log
         return self.server.engine.open_log(name)
 
     def first(self, name: str, log: Any) -> int:
-        streaming = self.server.streaming
+        streaming = streaming_of(self.server)
         assert streaming is not None
         if name in streaming.channels:
             return int(streaming.channels[name].first_available)
         return int(log.first_seq)
 
     async def drain(self, cursor: Any, taker: Any) -> list[tuple[int, bytes]]:
-        """All that a cursor has for somebody."""
+        """All records that a cursor delivers."""
         end = time.monotonic() + WAIT_S
         before = -1
         while cursor.depth or len(taker.records) != before:
@@ -171,9 +175,13 @@ class Checker:
         return [(seq, body) for seq, _, _, body in found]
 
     async def look(self, name: str) -> None:
-        """Compare one log with what is known of it."""
+        """Compare one log with its ledger."""
         ledger, topic = self.ledger, self.ledger.topics[name]
+        if topic.made and name not in self.server.engine.logs:
+            self.wrong(f"the topic {name} is gone")
         log = self.log(name)
+        for channel in topic.made_channels - set(log.cursors):
+            self.wrong(f"the channel {channel} of {name} is gone")
         if topic.paused and not log.paused:
             self.wrong(f"{name} is not paused any more")
         if log.paused:
@@ -198,10 +206,10 @@ class Checker:
         await self.look_at_durables(name, log)
 
     async def audit(self, name: str, log: Any) -> list[tuple[int, bytes]]:
-        """All that is in a log, read by a cursor that stays."""
+        """All records of a log, read by a cursor that is kept."""
         if name not in self.takers:
             cursor = log.open_cursor(OURS, start=self.first(name, log))
-            self.takers[name] = Taker(cursor, CREDIT)
+            self.takers[name] = LocalConsumer(cursor, CREDIT)
         taker = self.takers[name]
         found = self.records.setdefault(name, [])
         found += await self.drain(taker.cursor, taker)
@@ -239,9 +247,12 @@ class Checker:
     async def look_at_channel(self, name: str, log: Any, channel: str, owed: set[int]) -> None:
         topic = self.ledger.topics[name]
         cursor = log.open_cursor(channel)
+        if channel in self.ledger.topics[name].paused_channels and not cursor.paused:
+            self.wrong(f"{name} {channel} is not paused any more")
         if cursor.paused:
+            self.mark("cunpause-ask", t=name, c=channel)
             cursor.unpause()
-        taker = Taker(cursor, CREDIT)
+        taker = LocalConsumer(cursor, CREDIT)
         records = await self.drain(cursor, taker)
         missing = owed - {number_of(name, body) for _, body in records}
         if missing:
@@ -259,7 +270,7 @@ class Checker:
 
     async def look_at_durables(self, name: str, log: Any) -> None:
         topic = self.ledger.topics[name]
-        streaming = self.server.streaming
+        streaming = streaming_of(self.server)
         assert streaming is not None
         for durable in topic.durables:
             channel = streaming.channels[name]
@@ -271,7 +282,7 @@ class Checker:
                 self.wrong(f"{name}: durable {durable} is gone")
                 continue
             found[0].detach()
-            taker = self.takers[name, durable] = Taker(found[0].cursor, CREDIT)
+            taker = self.takers[name, durable] = LocalConsumer(found[0].cursor, CREDIT)
             records = await self.drain(found[0].cursor, taker)
             owed = self.ledger.owed_durable(name, durable)
             missing = owed - {number_of(name, body) for _, body in records}
@@ -281,12 +292,11 @@ class Checker:
     # --- readers of the bulk API
 
     def readers(self) -> dict[str, Any]:
-        """Those that the broker knows."""
-        assert self.server.bulk is not None
-        return self.server.bulk.door.readers.known
+        """The readers that the broker knows."""
+        return readers_of(self.server).known
 
     def look_at_readers(self) -> None:
-        """Each is what it said last, or what it was about to be."""
+        """Each reader has its last confirmed position, or a later requested one."""
         for name, may_be in self.ledger.readers.items():
             reader = self.readers().get(name)
             if reader is None:
@@ -305,15 +315,15 @@ class Checker:
                 may_be[:] = fitting[:1]  # it held before as well: from where it is now
 
     def look_at_holds(self, name: str) -> None:
-        """What a reader holds can be read in ranges, whatever the limits have done."""
+        """Records held by a reader can be read in ranges, whatever the limits."""
         held = self.ledger.held(name)
         if not held:
             return
         log = self.server.engine.log(name)
         there: set[int | None] = set()
-        at = readable_from(log)
-        while at < durable_next(log):
-            found = Range(log, at, durable_next(log), CREDIT)
+        at = log.retention.readable_from
+        while at < log.sync.durable_next:
+            found = Range(log, at, log.sync.durable_next, CREDIT)
             frame = read_frame(found.joined(found.read()))
             there |= {number_of(name, body) for body in frame.bodies}
             at = frame.next
@@ -321,20 +331,21 @@ class Checker:
             self.wrong(f"{name}: {len(missing)} messages are lost that are held: {_some(missing)}")
 
     async def read_on(self) -> None:
-        """Those that hold go on to the end."""
-        assert self.server.bulk is not None
+        """Readers with holds read to the end."""
         for name, reader in list(self.readers().items()):
             if not reader.kept.hold:
                 continue
             positions = {
-                topic: Position(int(durable_next(self.server.engine.log(topic))), at.incarnation)
+                topic: Position(
+                    int(self.server.engine.log(topic).sync.durable_next), at.incarnation
+                )
                 for topic, at in reader.kept.positions.items()
             }
             behind = (8 + self.stage) * LANE + 5
             places = {topic: (at.seq, behind) for topic, at in positions.items()}
             self.mark("reader-ask", r=name, hold=True, places=places)
             kept = structs.replace(reader.kept, positions=positions, renewed_ns=time.time_ns())
-            putting = asyncio.ensure_future(self.server.bulk.door.readers.put(kept))
+            putting = asyncio.ensure_future(readers_of(self.server).put(kept))
             while not putting.done():
                 self.server.engine.keep_house()  # what is let go too early goes now
                 await asyncio.sleep(0)
@@ -344,9 +355,8 @@ class Checker:
     # --- commits
 
     async def commit_again(self) -> None:
-        """Clients send again what they had no answer for, and what they had one for."""
-        writes = self.server._writes
-        assert writes is not None
+        """Clients repeat their commits, answered or not."""
+        writes = writes_of(self.server)
         for (writer, epoch), commit in self.ledger.commits.items():
             named = {topic: list(rows) for topic, rows in commit.named.items()}
             self.mark("commit-ask", w=writer, epoch=epoch, named=named, numbers=commit.numbers)
@@ -372,7 +382,7 @@ class Checker:
     # --- going on
 
     async def publish_on(self, name: str) -> None:
-        """New messages go in, and come out."""
+        """Publish new messages and consume them."""
         if name.startswith("powercut"):
             return
         log = self.log(name)
@@ -381,7 +391,7 @@ class Checker:
         behind = log.visible
         self.mark("ask", t=name, n=numbers)
         try:
-            await asyncio.wait_for(log.publish([body_of(name, n) for n in numbers]), WAIT_S)
+            await asyncio.wait_for(publish(log, [body_of(name, n) for n in numbers]), WAIT_S)
         except OSError as problem:
             self.wrong(f"{name}: cannot be published to: {problem}")
             return

@@ -1,15 +1,15 @@
-"""What a disk may hold when the power goes at some position of a history.
+"""Possible contents of a disk after a power cut at some position of a history.
 
-`posix`: the worst that the standard allows. What was written since the last sync of a file may be
-there, missing, partly there by sectors of 512 bytes, or zeros; a name is there when its folder has
-been synced since, else perhaps; files come without their names and names without what they hold.
+`posix`: the worst that the standard allows. Data written since the last sync of a file may be
+present, missing, torn at sectors of 512 bytes, or zeros; a name is present if its folder has been
+synced since, otherwise perhaps; files may lose their names, and names their contents.
 
-`ext4-ordered`: ext4 in its defaults. Names and lengths go to the disk in their order, one
-transaction after the other. Blocks are allocated late: a new file may be empty and a longer one as
-short as before until it is synced or written back, and what is allocated in a transaction is
-written before it. A rename over a file, and the close of a file that was emptied, allocate at once
-(auto_da_alloc). A sync of a file ends the running transaction if the file has something in it; of
-fdatasync only a new length or new blocks count.
+`ext4-ordered`: ext4 with its defaults. Names and lengths are written in order, one transaction
+after the other. Allocation is delayed: a new file may be empty and a grown one as short as before
+until it is synced or written back, and blocks allocated in a transaction are written before it.
+A rename over a file, and the close of a file that was emptied, allocate at once (auto_da_alloc).
+A sync of a file commits the running transaction if it contains the file; for fdatasync only a new
+length or new blocks count.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KEEP = ("none", "all", "names", "data", "but-one", "only-one", "random", "torn")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the power goes and how the disk takes it: all that a state is made of."""
+    """The position of the power cut and the behaviour of the disk: they define a state."""
 
     at: int
     model: str
@@ -55,7 +55,7 @@ class Cut:
 
 
 def state(history: History, cut: Cut) -> Tree:
-    """What the disk holds."""
+    """The content of the disk."""
     rng = Random(cut.seed)
     if cut.keep == "all":
         names = history.names_at(cut.at)
@@ -120,7 +120,7 @@ def _posix(history: History, cut: Cut, rng: Random) -> Tree:
 def _rename_posix(
     names: dict[int, dict[str, int]], changes: list[Change], cut: int, kept: bool, rng: Random
 ) -> None:
-    """A rename within a folder is one step; between two, each has its own."""
+    """A rename within a folder is one step; between two folders, one step for each."""
     if len({change.folder for change in changes}) == 1:
         if kept or changes[0].durable_at < cut:
             for change in changes:
@@ -136,7 +136,7 @@ def _rename_posix(
 
 
 def _put_torn(data: bytearray, op: Op, rng: Random) -> None:
-    """Some sectors of a write, others as they were, others zeros."""
+    """Some sectors of a write, others unchanged, others zeros."""
     if op.kind != WRITE:
         put(data, op)
         return
@@ -205,7 +205,7 @@ class _Ext4:
         self.in_flight()
 
     def in_flight(self) -> None:
-        """Syncs that were under way may have done a part of their work."""
+        """Unfinished syncs may have done a part of their work."""
         if self.cut.keep == "none":
             return
         begun = {}

@@ -1,4 +1,4 @@
-"""Explores states of disks after power cuts: many, each by its number and a seed."""
+"""Explore many states of disks after power cuts, each defined by its number and a seed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SYSTEMATIC = 0.4  # of the states are cut right behind an answer
 
 @dataclass
 class Failure:
-    """A state that a promise was broken in; it can be checked again."""
+    """A state with a violation; it can be checked again."""
 
     number: int
     cut: Cut
@@ -59,7 +59,7 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """What an exploration has found."""
+    """The result of an exploration."""
 
     states: int = 0
     seconds: int = 0  # of them were cut twice
@@ -80,7 +80,7 @@ class Outcome:
 
 
 class Explorer:
-    """Some recordings, and the states they lead to."""
+    """Recordings, and the states derived from them."""
 
     def __init__(self, recorded: list[Recorded], seed: str, second: bool = True) -> None:
         self.recorded = recorded
@@ -95,14 +95,14 @@ class Explorer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def cut_of(self, history: History, rng: Random, seed: str, begin: int = 0) -> Cut:
-        """Any position from `begin` on, or right behind an answer."""
+        """A position from `begin` on, often directly after an answer."""
         at = rng.randrange(begin, len(history.ops) + 1)
         if history.marks and rng.random() < SYSTEMATIC:
             at = max(begin, rng.choice(history.marks) + 1)
         return Cut(at, rng.choice(MODELS), rng.choice(KEEP), seed)
 
     def explore(self, numbers: Iterable[int]) -> Outcome:
-        """These states."""
+        """Check these states."""
         outcome = Outcome()
         asyncio.set_event_loop(self.loop)
         for number in numbers:
@@ -137,7 +137,7 @@ class Explorer:
     def open(
         self, tree: Tree, ledger: Ledger, stage: int, recorded: bool
     ) -> tuple[list[str], History | None]:
-        """What is wrong with a state, and what was done to it meanwhile."""
+        """The problems of a state, and the changes made while it was checked."""
         data = self.folder / "data"
         lay_out(str(data), tree)
         recorder = self.recorder
@@ -173,7 +173,7 @@ class Explorer:
 
 
 def record_all(names: list[str], jobs: int) -> list[Recorded]:
-    """Run workloads, some at a time, each in a process of its own."""
+    """Run workloads, several at a time, each in its own process."""
     folder = Path(tempfile.mkdtemp(prefix="powercut-", dir=SCRATCH))
     try:
         waiting, running = list(names), {}
@@ -261,7 +261,7 @@ SKIPPED: dict[str, tuple[str, ...]] = {  # what is synced, by patterns of its pa
 
 
 def without(recorded: list[Recorded], what: str) -> list[Recorded]:
-    """As if these syncs had never been asked for."""
+    """Without these syncs, as if they had not been requested."""
     found = [re.compile(pattern) for pattern in SKIPPED[what]]
     return [
         each.without(lambda path: any(pattern.match(path) for pattern in found))
@@ -270,7 +270,7 @@ def without(recorded: list[Recorded], what: str) -> list[Recorded]:
 
 
 def quiet() -> None:
-    """Brokers are started by the thousand here: what they tell is not read."""
+    """Switch off logging: thousands of brokers are started here."""
     logging.disable(logging.CRITICAL)
 
 

@@ -1,4 +1,4 @@
-"""What a process did to a folder: the recorder's entries as operations on files and names."""
+"""A history of a folder: the recorder's entries as operations on files and names."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ Without = Callable[[str], bool]  # of the path that is synced
 
 
 class RecordError(Exception):
-    """Something happened that the recorder does not understand: the record proves nothing."""
+    """The recorder met a call that it does not understand: the record is invalid."""
 
 
 @dataclass(slots=True)
 class Change:
-    """A name in a folder stands for another node from now on, or (None) for none."""
+    """A name in a folder now refers to another node, or (None) to none."""
 
     folder: int
     name: str
@@ -75,12 +75,12 @@ class Op:
 
 
 class History:
-    """The operations in order, from a folder that was on the disk as it stood."""
+    """The operations in order, starting from a folder that was on the disk."""
 
     ROOT = 0
 
     def __init__(self, base: Tree, inodes: dict[str, int]) -> None:
-        """`base`: what was there; `inodes`: the numbers of its files and folders, "" = the root."""
+        """`base`: the initial content; `inodes`: numbers of its files and folders, "" = root."""
         self.ops: list[Op] = []
         self.base: dict[int, bytes | None] = {self.ROOT: None}  # content, None = a folder
         self.base_names: dict[int, dict[str, int]] = {self.ROOT: {}}
@@ -132,7 +132,7 @@ class History:
         return self._find(parent), name
 
     def read(self, record: bytes, root: str, without: Without | None = None) -> History:
-        """Take over what the recorder has written; `without` the syncs it says True of."""
+        """Read the recorder's file; `without`: True for syncs to leave out."""
         at = 0
         while at < len(record):
             size, kind, phase, n, n2, failed, extra, number, ino, offset, length = HEAD.unpack_from(
@@ -234,7 +234,7 @@ class History:
             self._blocks[node] = max(self._blocks[node], self._sizes[node])
 
     def _settle(self) -> None:
-        """For each operation: when it is sure to be on the disk, by what POSIX says of syncs."""
+        """For each operation: the position from which POSIX guarantees it on the disk."""
         syncs: dict[int, list[tuple[int, int, bool]]] = {}  # begin, end, failed
         everything = []
         for end, op in enumerate(self.ops):
@@ -272,7 +272,7 @@ class History:
         return data
 
     def tree(self, names: dict[int, dict[str, int]], content: Any) -> Tree:
-        """What can be reached from the root; `content(node)` says what a file holds."""
+        """Everything reachable from the root; `content(node)`: a file's bytes."""
         found: Tree = {}
         stack = [(self.ROOT, "", frozenset([self.ROOT]))]
         while stack:
@@ -313,7 +313,7 @@ def _first(at: int, everything: list[tuple[int, int, bool]], before: int) -> int
 
 
 def apply(names: dict[int, dict[str, int]], change: Change) -> None:
-    """Let a folder have another name, or one less."""
+    """Change or remove a name in a folder."""
     found = names.setdefault(change.folder, {})
     if change.node is None:
         found.pop(change.name, None)
@@ -322,7 +322,7 @@ def apply(names: dict[int, dict[str, int]], change: Change) -> None:
 
 
 def put(data: bytearray, op: Op) -> None:
-    """Do to a file's content what an operation does."""
+    """Apply an operation to a file's content."""
     if op.kind == WRITE:
         if op.offset > len(data):
             data += bytes(op.offset - len(data))
@@ -334,7 +334,7 @@ def put(data: bytearray, op: Op) -> None:
 
 
 def read_tree(root: Path) -> tuple[Tree, dict[str, int]]:
-    """What a folder holds, and the inode numbers of that."""
+    """The content of a folder, and its inode numbers."""
     tree: Tree = {}
     inodes = {"": root.stat().st_ino} if root.exists() else {}
     for folder, folders, files in os.walk(root):
@@ -351,7 +351,7 @@ def read_tree(root: Path) -> tuple[Tree, dict[str, int]]:
 
 
 def lay_out(root: str, tree: Tree) -> None:
-    """Make a folder that holds this."""
+    """Create a folder with this content."""
     os.makedirs(root)
     for path in sorted(tree):
         data = tree[path]

@@ -1,4 +1,4 @@
-"""What clients were answered before the power went: what has to be there afterwards."""
+"""The answers that clients got before a power cut: what must exist afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ACK, _NEXT, _ENTRY, _FLOOR, _PAUSE = range(1, 6)  # operations of a journal
 
 @dataclass
 class Topic:
-    """One log, whoever it belongs to."""
+    """One log of any protocol."""
 
     asked: dict[int, int] = field(default_factory=dict)  # number -> when its publish was begun
     stored: dict[int, int] = field(default_factory=dict)  # and when it was answered
@@ -37,13 +37,31 @@ class Topic:
     unordered: set[int] = field(default_factory=set)  # rows of commits: lost ones come at the end
     gone_channels: set[str] = field(default_factory=set)  # their deletion was answered
     paused: bool = False  # it was, and the answer has come
+    made: bool = False  # without a message: its creation was answered
+    # Channels whose creation, or pause, an operator asked for and was answered.
+    made_channels: set[str] = field(default_factory=set)
+    paused_channels: set[str] = field(default_factory=set)
     deleted: int = -1  # when that was asked for
     gone: int = -1  # and when it was answered
+
+    def take_order(self, event: str, channel: str) -> None:
+        """What an operator did to the topic or to one of its channels."""
+        match event:
+            case "made":
+                self.made = True
+            case "cmade":
+                self.made_channels.add(channel)
+            case "pause" | "unpause-ask":
+                self.paused = event == "pause"
+            case "cpause":
+                self.paused_channels.add(channel)
+            case "cunpause-ask":
+                self.paused_channels.discard(channel)
 
 
 @dataclass
 class Acks:
-    """What a synced journal says is done."""
+    """Messages that a synced journal lists as finished."""
 
     floor: int = 0
     seqs: frozenset[int] = frozenset()
@@ -54,7 +72,7 @@ class Acks:
 
 @dataclass
 class Commit:
-    """One commit that was asked for."""
+    """One requested commit."""
 
     named: dict[str, list[tuple[int, str, int]]]
     numbers: dict[str, list[int]]
@@ -63,7 +81,7 @@ class Commit:
 
 @dataclass
 class Place:
-    """Where a reader of the bulk API is in one log."""
+    """The position of a bulk reader in one log."""
 
     seq: int
     number: int  # of the record there, or of one before those that will be
@@ -71,7 +89,7 @@ class Place:
 
 @dataclass
 class Reader:
-    """What was said of a reader of the bulk API."""
+    """The requests and answers of a bulk reader."""
 
     hold: bool
     places: dict[str, Place]
@@ -83,7 +101,7 @@ class Reader:
 
 @dataclass
 class Import:
-    """One folder that was to be taken over."""
+    """One folder to import."""
 
     folder: str
     done: bool = False
@@ -91,7 +109,7 @@ class Import:
 
 @dataclass
 class Ledger:
-    """All of it, at one position."""
+    """The whole ledger, at one position."""
 
     topics: dict[str, Topic] = field(default_factory=dict)
     imports: dict[str, Import] = field(default_factory=dict)
@@ -104,7 +122,7 @@ class Ledger:
         return self.topics.setdefault(name, Topic())
 
     def take(self, mark: dict[str, Any]) -> None:
-        """One line."""
+        """Apply one line."""
         self.clock += 1
         event, now = mark["e"], self.clock
         topic = self.topic(mark["t"]) if "t" in mark else Topic()
@@ -128,6 +146,10 @@ class Ledger:
                 topic.channels.pop(mark["c"], None)
                 topic.finished.pop(mark["c"], None)
                 topic.synced_acks.pop(mark["c"], None)
+                topic.made_channels.discard(mark["c"])
+                topic.paused_channels.discard(mark["c"])
+            case "made" | "cmade" | "pause" | "unpause-ask" | "cpause" | "cunpause-ask":
+                topic.take_order(event, mark.get("c", ""))
             case "fin":
                 topic.finished.setdefault(mark["c"], set()).update(mark["n"])
             case "del-ask":
@@ -161,10 +183,6 @@ class Ledger:
                     self.take(line)
             case "reader-ask" | "reader-gone-ask" | "reader":
                 self.take_reader(mark)
-            case "pause":
-                topic.paused = True
-            case "unpause-ask":
-                topic.paused = False
             case "del":
                 topic.gone = now
             case "commit":
@@ -187,7 +205,7 @@ class Ledger:
     # --- what has to be there
 
     def required(self, name: str) -> set[int]:
-        """Messages whose loss would break a promise, readers apart."""
+        """Messages that must not be lost, apart from those held by readers."""
         topic = self.topics[name]
         found = {n for n in topic.read.values() if n is not None} | topic.lasting
         if name.startswith(SYNCED):
@@ -207,11 +225,11 @@ class Ledger:
         return found
 
     def common(self, name: str) -> set[int]:
-        """What is there for any new reader."""
+        """Messages that every new reader gets."""
         return self.required(name) - self.topics[name].own
 
     def held(self, name: str) -> set[int]:
-        """What readers hold, wherever they may be, of a log with one publisher."""
+        """Records of a log with one publisher that readers hold at any possible position."""
         found: set[int] = set()
         for may_be in self.readers.values():
             places = [
@@ -224,14 +242,14 @@ class Ledger:
         return found
 
     def owed(self, name: str, channel: str) -> set[int]:
-        """What a channel must still be given: published after it was there, and not finished."""
+        """Messages that a channel must still get: published after its creation, not finished."""
         topic = self.topics[name]
         since = topic.channels[channel]
         done = topic.finished.get(channel, set())
         return {n for n in self.required(name) - done if topic.asked[n] > since}
 
     def owed_durable(self, name: str, durable: str) -> set[int]:
-        """All that the channel keeps, because these ask for all."""
+        """All messages of the channel, because these durables request all."""
         return self.required(name) - self.topics[name].settled.get(durable, set())
 
 
@@ -244,7 +262,7 @@ class Promises:
         self.acks = list(_synced_acks(history))
 
     def at(self, cut: int) -> Ledger:
-        """What was answered before."""
+        """The ledger at a position."""
         ledger = _copy(self.before) if self.before is not None else Ledger()
         acks = iter(self.acks)
         ack = next(acks, None)

@@ -1,4 +1,4 @@
-"""Runs processes under the recorder and keeps what they did: a history and a ledger of promises."""
+"""Run processes under the recorder and keep the result: a history and a ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from harness.servers import Address
+from support.servers.processes import Address
 
 from powercut.history import HEAD, MARK, NEVER, WRITE, History, Tree, Without, read_tree
 from powercut.serving import config, serve
@@ -43,7 +43,7 @@ def library(folder: Path) -> Path:
 
 
 def preloaded() -> Any:
-    """The recorder in this process, or None when it was started without."""
+    """The recorder in this process, or None if it was started without."""
     path = os.environ.get("LD_PRELOAD", "")
     return ctypes.CDLL(path) if "recorder" in path else None
 
@@ -85,18 +85,18 @@ class Recording:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def begin(self) -> None:
-        """What is in the folder now is on the disk."""
+        """Start recording; the current content of the folder is on the disk."""
         self.base, self.inodes = read_tree(self.data)
         self.out = os.open(self.record, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def begin_again(self) -> None:
-        """Forget what was recorded; what is in the folder now is on the disk."""
+        """Discard the record; the current content of the folder is on the disk."""
         os.close(self.out)
         self.record.unlink()
         self.begin()
 
     def mark(self, event: str, **what: Any) -> None:
-        """A line of the ledger, between what happened before and what happens next."""
+        """Add a line to the ledger, between the earlier and the later calls."""
         data = json.dumps({"e": event, **what}).encode()
         size = HEAD.size + len(data)
         entry = HEAD.pack(size, MARK, 0, 0, 0, 0, 0, 0, 0, 0, 0) + data
@@ -105,7 +105,7 @@ class Recording:
     # --- processes
 
     def run(self, *command: str, fail: tuple[str, int, int] = ("", 0, 0)) -> int:
-        """A process of our command line whose file calls are recorded; its id.
+        """Start our command line with recorded file calls; the process ID.
 
         Forked, because the start of an interpreter takes longer than all the rest. `fail`: (text,
         n, errno), the nth sync of a path that contains the text.
@@ -157,8 +157,8 @@ class Recording:
         return os.waitstatus_to_exitcode(os.waitpid(self.run(*command), 0)[1])
 
     def await_synced(self, *topics: str) -> None:
-        """Until what was written to these topics is on the disk, or for far longer than it may
-        take: from now on it is promised."""
+        """Wait until the messages of these topics must be on the disk: far longer than a sync may
+        take. From now on they must survive."""
         deadline, wait = time.monotonic() + PERIOD_DEADLINE_S, threading.Event()
         while time.monotonic() < deadline and not self._is_synced(topics):
             wait.wait(0.05)
@@ -175,19 +175,19 @@ class Recording:
         )
 
     def source(self, kind: str) -> Path:
-        """Where a folder that is taken over lies: outside of what is recorded, and of what is
+        """The location of a folder to import: outside the recorded folder, and outside of what is
         removed when the recording ends."""
         return SCRATCH / f"powercut-source-{os.getppid()}" / kind
 
     @property
     def nats(self) -> Address:
-        """Where clients of NATS Streaming connect."""
+        """The address for NATS Streaming clients."""
         return self.ports["nats"]
 
     # --- what became of it
 
     def history(self) -> Recorded:
-        """All that was recorded, compared with the folder: nothing has escaped the recorder."""
+        """The complete history, compared with the folder: the recorder missed nothing."""
         record = self.record.read_bytes()
         found = Recorded(self.name, str(self.data), self.base, self.inodes, record)
         tree, _ = read_tree(self.data)
@@ -218,7 +218,7 @@ class Recorded:
         path.write_bytes(pickle.dumps(self.parts))
 
     def without(self, skipped: Without) -> Recorded:
-        """As if those syncs had never been asked for, by their paths."""
+        """Without the syncs of these paths, as if they had not been requested."""
         found = Recorded(*self.parts)
         _, root, base, inodes, record = self.parts
         found.history = History(base, inodes).read(record, root, skipped)

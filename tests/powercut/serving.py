@@ -1,4 +1,4 @@
-"""Our command line with small numbers, so that little work reaches what else takes much."""
+"""Our command line with small limits, so that little work reaches all code paths."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ sync = "none"
 
 
 def small() -> None:
-    """Let files be compacted, made beforehand and remembered early."""
+    """Set the limits at which files are compacted, preallocated and catalogued."""
     engine_limits.JOURNAL_BYTES_MIN = 512  # type: ignore[misc]
     engine_limits.SPARE_RATE = 1  # type: ignore[misc]
     stan_limits.STAN_STATE_BYTES_MIN = 1024  # type: ignore[misc]
@@ -64,13 +64,13 @@ def small() -> None:
 
 
 def config(data: str, *, http: bool = True, bulk: bool = True, segment: str = "4KiB") -> str:
-    """A configuration, with or without the listeners for nsqd's HTTP and for bulk readers."""
+    """A configuration, with or without the listeners for NSQ over HTTP and the bulk API."""
     doors = ["127.0.0.1:0" if wanted else "" for wanted in (http, bulk)]
     return CONFIG.format(data=data, http=doors[0], bulk=doors[1], segment=segment)
 
 
 def serve(arguments: list[str]) -> NoReturn:
-    """Be a process of our command line."""
+    """Run the command line in this process."""
     logging.disable(logging.NOTSET)
     code: object = 1
     try:

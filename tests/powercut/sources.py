@@ -1,4 +1,4 @@
-"""Folders of an nsqd and of a NATS Streaming server, to be taken over: the same ones each time."""
+"""Folders of an nsqd and of a NATS Streaming server to import: the same ones each time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from harness import nsqd_folder, stan_stores
-from harness.stan_stores import VERSION, message, put_identity, put_slice
+from support import nsqd_folder
+from support.stan import stores as stan_stores
+from support.stan.stores import VERSION, message, put_identity, put_slice
 
 from powercut.bodies import body_of
 
@@ -21,7 +22,7 @@ DURABLE = "taken"
 
 
 def place(kind: str, folder: Path) -> None:
-    """Put a source where it was when its import began; it may be there already."""
+    """Copy a source to the place of its import, unless it is there."""
     if folder.exists():
         return
     made = folder.with_name(f"{folder.name}.{os.getpid()}")
@@ -65,7 +66,7 @@ def _stan(folder: Path) -> None:
 
 
 def asked(kind: str) -> list[dict[str, Any]]:
-    """Lines of a ledger: what an import may bring."""
+    """Lines of a ledger: messages that an import may bring."""
     if kind == NSQD:
         return [
             {"e": "ask", "t": TOPIC, "n": [*OF_A, *OF_B, *OF_BOTH]},
@@ -75,7 +76,7 @@ def asked(kind: str) -> list[dict[str, Any]]:
 
 
 def answered(kind: str) -> list[dict[str, Any]]:
-    """Lines of a ledger: what has to be there when an import has said that it is done."""
+    """Lines of a ledger: messages that must exist after a finished import."""
     asks = asked(kind)
     stored = [{**ask, "e": "ok"} for ask in asks]
     if kind == NSQD:

@@ -1,7 +1,7 @@
-"""The power goes at any moment, and what was answered before is there afterwards.
+"""After a power cut at any moment, everything that was answered before exists.
 
-Other states each run: the head of the report says how to see the same ones again. A state that
-breaks a promise is kept in build/powercut, and the failure says how to look at it alone.
+Each run checks other states: the head of the report has the command that repeats them. A state with
+a violation is kept in build/powercut, and the failure has the command that opens it alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """What `make powercut` runs."""
+    """The program of `make powercut`."""
     command = [sys.executable, str(Path(__file__).parent), "--jobs", "2", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
@@ -41,6 +41,6 @@ def test_the_model_misses_syncs_that_are_left_out(tmp_path: Path) -> None:
     for what in SKIPPED:
         arguments = ("--states", "600", "--records", str(tmp_path), "--out", str(tmp_path / "out"))
         found = run(*arguments, "--without", what)
-        if "a promise was broken" not in found.stdout:
+        if "with a violation" not in found.stdout:
             blind.append((what, found.stdout + found.stderr))
     assert not blind

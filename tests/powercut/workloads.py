@@ -1,4 +1,4 @@
-"""What the recorded brokers are asked to do, with a ledger of what they answered."""
+"""The work of the recorded brokers, with a ledger of their answers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from harness.bulk import BulkClient
-from harness.bulk_writer import BulkWriter
-from harness.http import request
-from harness.nsq_wire import MESSAGE, Wire
-from harness.stan import StanClient
-from harness.upload import block
+from support.bulk.writer import BulkWriter
+from support.clients.bulk import BulkClient
+from support.clients.http import request
+from support.clients.nsq import MESSAGE, Wire
+from support.clients.upload import block
+from support.stan.client import StanClient
 
-from broker.engine.log.segment import crc32c
+from broker.engine.log.record import crc32c
 from powercut import sources
 from powercut.bodies import LANE, body_of, number_of
 from powercut.recording import GIVEN, Recorded, Recording
@@ -49,7 +49,7 @@ class Nsq(Wire):
             self.send(b"NOP\n")
 
     def publish(self, topic: str, numbers: Iterable[int], window: int = 64) -> list[int]:
-        """Messages, a window of them on the way; those that were answered OK."""
+        """Publish messages with a window of unanswered ones; those answered OK."""
         left, waiting, stored = list(numbers), [], []
         while left or waiting:
             if len(waiting) <= window // 2 and left:
@@ -69,8 +69,8 @@ class Nsq(Wire):
         return stored
 
     def pour(self, topic: str, numbers: Iterable[int], group: int = 8) -> None:
-        """Messages in small groups that wait for no answer: while one sync is under way more of
-        them come, for the next."""
+        """Publish small groups of messages without waiting: more arrive during each sync, for the
+        next one."""
         left, waiting = list(numbers), []
         while left or waiting:
             if left:
@@ -93,7 +93,7 @@ class Nsq(Wire):
         self.rec.mark("chan", t=topic, c=channel)
 
     def consume(self, topic: str, channel: str, count: int, every: int = 1) -> None:
-        """Take so many messages and finish them, all but each `every`th if that is above 1."""
+        """Receive and finish this many messages, except each `every`th if that is above 1."""
         for at in range(count):
             kind, data = self.frame()
             assert kind == MESSAGE, data
@@ -108,7 +108,7 @@ class Nsq(Wire):
 
 
 def together(*works: Callable[[], object]) -> None:
-    """All of them at the same time; the first failure is raised."""
+    """Run all of them at the same time; the first failure is raised."""
     problems: list[BaseException] = []
 
     def run(work: Callable[[], object]) -> None:
@@ -127,7 +127,7 @@ def together(*works: Callable[[], object]) -> None:
 
 
 def turns(rec: Recording, seconds: float = 1.1) -> None:
-    """Let the housekeeping come round, which it does each second: nobody is told of it."""
+    """Wait for the housekeeping, which runs each second without a notification."""
     threading.Event().wait(seconds)
 
 
@@ -140,7 +140,7 @@ def post(rec: Recording, path: str, **query: str) -> None:
 
 
 def nsq_busy(rec: Recording) -> None:
-    """One topic that is synced all the time: rounds of syncs that overlap, rolls, spare files."""
+    """One topic that is synced all the time: overlapping syncs, new segments, spare files."""
     rec.segment = "32KiB"  # more than what waits for a sync
     rec.begin()
     rec.start()
@@ -189,7 +189,7 @@ def nsq_logs(rec: Recording) -> None:
 
 
 def nsq_killed(rec: Recording) -> None:
-    """What a killed broker had written and not synced, and the next one gives to readers."""
+    """Data that a killed broker wrote without a sync, and the next one delivers."""
     rec.begin()
     rec.start()
     for topic in ("per.k", "per.l"):
@@ -226,7 +226,7 @@ def nsq_killed(rec: Recording) -> None:
 
 
 def read_durable(rec: Recording, *topics: str) -> None:
-    """What the bulk door gives out stays: positions of its readers are kept elsewhere."""
+    """Records read through the bulk API must survive: readers store their positions elsewhere."""
     client = BulkClient(rec.ports["bulk"])
     for topic in topics:
         facts = client.topic(topic)
@@ -238,8 +238,30 @@ def read_durable(rec: Recording, *topics: str) -> None:
             rec.mark("read", t=topic, pairs=pairs)
 
 
+def paused(rec: Recording, link: Nsq) -> None:
+    """A topic and channels that stay, and stay paused, while everything else goes on."""
+    post(rec, "/topic/create", topic="always.made")
+    rec.mark("made", t="always.made")
+    post(rec, "/topic/create", topic="always.r")
+    rec.mark("made", t="always.r")
+    post(rec, "/channel/create", topic="always.r", channel="ch")
+    rec.mark("chan", t="always.r", c="ch")
+    rec.mark("cmade", t="always.r", c="ch")
+    post(rec, "/channel/pause", topic="always.r", channel="ch")
+    rec.mark("cpause", t="always.r", c="ch")
+    link.publish("always.p", range(5))
+    post(rec, "/topic/pause", topic="always.p")
+    rec.mark("pause", t="always.p")
+    link.publish("always.q", range(5))
+    post(rec, "/channel/create", topic="always.q", channel="ch")
+    rec.mark("chan", t="always.q", c="ch")
+    rec.mark("cmade", t="always.q", c="ch")
+    post(rec, "/channel/pause", topic="always.q", channel="ch")
+    rec.mark("cpause", t="always.q", c="ch")
+
+
 def nsq_channels(rec: Recording) -> None:
-    """Channels that come and go, journals and their compaction, pauses, deletes, re-creations."""
+    """Channels created and deleted, journals and their compaction, pauses, re-creations."""
     rec.begin()
     rec.start()
     topic = "always.c"
@@ -250,6 +272,7 @@ def nsq_channels(rec: Recording) -> None:
             link.consume(topic, channel, count, every)
 
     with Nsq(rec) as link:
+        paused(rec, link)
         link.publish(topic, range(30))
         together(lambda: consumer("one", 30), lambda: link.publish(topic, range(30, 40)))
         with Nsq(rec) as second:
@@ -265,9 +288,11 @@ def nsq_channels(rec: Recording) -> None:
             )
             turns(rec, 0.6)
         post(rec, "/channel/pause", topic=topic, channel="two")
+        rec.mark("cpause", t=topic, c="two")
         link.publish(topic, range(500, 510))
         post(rec, "/channel/create", topic=topic, channel="three")
         rec.mark("chan", t=topic, c="three")
+        rec.mark("cmade", t=topic, c="three")
         link.publish(topic, range(510, 520), window=1)
         rec.mark("cdel-ask", t=topic, c="two")
         post(rec, "/channel/delete", topic=topic, channel="two")
@@ -305,7 +330,7 @@ def nsq_channels(rec: Recording) -> None:
 
 
 def nsq_limits(rec: Recording) -> None:
-    """Retention: a number of messages, what is kept behind all channels."""
+    """Retention: limits of messages, and finished messages that are kept."""
     rec.begin()
     rec.start()
     with Nsq(rec) as link, Nsq(rec) as second:
@@ -330,13 +355,13 @@ def nsq_limits(rec: Recording) -> None:
 
 
 def publish_failing(rec: Recording, topic: str, numbers: Iterable[int]) -> None:
-    """Messages, some of which may be refused: the connection ends with that."""
+    """Publish messages, some of which may be refused, which closes the connection."""
     with Nsq(rec) as link, contextlib.suppress(EOFError, ConnectionError):
         link.publish(topic, numbers, window=16)
 
 
 def nsq_failing(rec: Recording) -> None:
-    """A disk that does not take what it is given, once."""
+    """A disk that fails once."""
     rec.begin()
     rec.start(fail=("always.e/0", 9, errno.EIO))
     for first in range(0, 400, 40):
@@ -383,7 +408,7 @@ class Stan(StanClient):
         return found
 
     def take_all(self, sub: Any, count: int, durable: str = "", every: int = 1) -> None:
-        """So many messages, acknowledged but for each `every`th."""
+        """Receive this many messages; acknowledge all except each `every`th."""
         for at in range(count):
             message = sub.next()
             number = number_of(sub.channel, message["data"])
@@ -395,7 +420,7 @@ class Stan(StanClient):
 
 
 def stan_logs(rec: Recording) -> None:
-    """Channels, durables and queue groups that come, go and come back."""
+    """Channels, durables and queue groups that are created, closed and resumed."""
     rec.begin()
     rec.start()
     one, two = Stan(rec, "one"), Stan(rec, "two")
@@ -458,7 +483,7 @@ def stan_limits(rec: Recording) -> None:
 
 
 def bulk(rec: Recording) -> None:
-    """Blocks and commits of two writers, beside publishers; kills between."""
+    """Blocks and commits of two writers, with other publishers; kills in between."""
     rec.begin()
     rec.start()
     topics = ("per.bulk", "always.bulk")
@@ -498,7 +523,7 @@ def bulk(rec: Recording) -> None:
 
 
 class Reader:
-    """A reader of the bulk API that keeps its own place in some topics."""
+    """A bulk reader that stores its own position in some topics."""
 
     def __init__(self, rec: Recording, name: str) -> None:
         self.rec, self.name = rec, name
@@ -506,7 +531,7 @@ class Reader:
         self.hold = True
 
     def read(self, *topics: str, left: int, status: int = 200) -> None:
-        """Go on in these topics, to where so many of the records are left; says where it is."""
+        """Read on in these topics until this many records are left; report the position."""
         positions = {}
         for topic in topics:
             with BulkClient(self.rec.ports["bulk"]) as client:
@@ -520,14 +545,14 @@ class Reader:
         self.say(positions, status)
 
     def read_in_vain(self, *topics: str, left: int) -> None:
-        """The disk refuses: it stays where it was, and says so."""
+        """The disk fails: the reader keeps its position and reports it."""
         before = dict(self.places)
         self.read(*topics, left=left, status=503)
         self.places = before
         self.say({})
 
     def say(self, positions: dict[str, Any], status: int = 200) -> None:
-        """Tell the broker: of a reader that it has, only what has changed."""
+        """Send the position to the broker; for a known reader only the changes."""
         self.rec.mark("reader-ask", r=self.name, hold=self.hold, places=self.places)
         with BulkClient(self.rec.ports["bulk"]) as client:
             wish = {"hold": self.hold, "positions": positions}
@@ -544,12 +569,12 @@ class Reader:
         assert states == {"ok"} or not self.hold, found
 
     def let_go(self) -> None:
-        """Hold nothing any more."""
+        """Release all holds."""
         self.hold = False
         self.say({})
 
     def end(self) -> None:
-        """Be forgotten."""
+        """Delete the reader."""
         self.rec.mark("reader-gone-ask", r=self.name)
         with BulkClient(self.rec.ports["bulk"]) as client:
             answer = client.ask("DELETE", f"readers/{self.name}")
@@ -558,7 +583,7 @@ class Reader:
 
 
 def bulk_readers(rec: Recording) -> None:
-    """Readers that hold what limits would drop, move on, let go and are forgotten."""
+    """Readers that hold records above the limits, move on, release them and expire."""
     rec.begin()
     rec.start()
     topics = ("few.r", "kept.r", "few.sr")
@@ -606,7 +631,7 @@ def bulk_readers(rec: Recording) -> None:
 
 
 def imports(rec: Recording) -> None:
-    """The folders of an nsqd and of a NATS Streaming server are taken over, and used."""
+    """The folders of an nsqd and of a NATS Streaming server are imported, and used."""
     rec.begin()
     for kind in (sources.NSQD, sources.STAN):
         folder = rec.source(kind)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fuzz.frames import check, check_same
-from harness.frames import frame, header_block, record, resealed
 from hypothesis import given
 from hypothesis import strategies as st
+from support.clients.frames import frame, header_block, record, resealed
 
 
 def words(letters: str, least: int, most: int) -> st.SearchStrategy[str]:

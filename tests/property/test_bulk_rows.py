@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from harness.blocks import frame_of_blocks
 from hypothesis import given
 from hypothesis import strategies as st
+from support.clients.blocks import frame_of_blocks
 
 pa = pytest.importorskip("pyarrow")
 from broker.client.bulk.arrow import SCHEMA, to_batches  # noqa: E402

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from harness.engine import SECOND, Rig, scratch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.engine import SECOND, Rig, scratch
 
 from broker.engine.cursor.deadletter import DeadLetters
-from broker.engine.cursor.local import Taker
-from broker.engine.cursor.rewind import rewind
+from broker.engine.cursor.local import LocalConsumer
 
 CONSUMERS = 3
 WAIT = 10.0
@@ -73,7 +72,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.dead: list[bytes] = []
         self.mark_dead()
         self.credit[0] = 40
-        self.takers[0] = Taker(self.cursor, 40, WAIT, WAIT_MAX)
+        self.takers[0] = LocalConsumer(self.cursor, 40, WAIT, WAIT_MAX)
         self.rig.settle()
 
     def mark_dead(self) -> None:
@@ -128,7 +127,7 @@ class CursorMachine(RuleBasedStateMachine):
         if who in self.takers:
             self.takers[who].set_credit(credit)
         else:
-            self.takers[who] = Taker(self.cursor, credit, WAIT, WAIT_MAX)
+            self.takers[who] = LocalConsumer(self.cursor, credit, WAIT, WAIT_MAX)
         self.credit[who] = credit
 
     def finish(self, draw: Draw) -> None:
@@ -221,7 +220,7 @@ class CursorMachine(RuleBasedStateMachine):
     def rewind(self, draw: Draw) -> None:
         """To any place, also one that is not there any more or not there yet."""
         asked = draw(st.integers(0, len(self.model) + 2))
-        place = rewind(self.cursor, asked)
+        place = self.cursor.rewind(asked)
         assert place == min(max(asked, self.log.first_seq), self.log.frontier)
         for seq, entry in self.model.items():
             if entry.state != LOGGED and seq < self.log.frontier:
@@ -252,7 +251,7 @@ class CursorMachine(RuleBasedStateMachine):
             entry.known = seq >= self.log.segments[-1].first_seq
         self.expire()
         for who, credit in self.credit.items():
-            self.takers[who] = Taker(self.cursor, credit, WAIT, WAIT_MAX)
+            self.takers[who] = LocalConsumer(self.cursor, credit, WAIT, WAIT_MAX)
 
     def pick(self, draw: Draw) -> tuple[Entry, Any, int]:
         """A record with a consumer, and the consumer."""

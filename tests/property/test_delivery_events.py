@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 
 import pytest
-from harness.delivery_events import HEAD, KINDS, REASONS, ROW, read_events
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.delivery_events import HEAD, KINDS, REASONS, ROW, read_events
 
 pa = pytest.importorskip("pyarrow")
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.engine.cursor.journal import read_journal
-from broker.engine.log.segment import FormatError, crc32c
+from broker.engine.log.record import FormatError, crc32c
 
 MAGIC = b"TWINCUR\0" + struct.pack("<HHI", 1, 0, 0)
 U64 = st.integers(0, 2**64 - 1) | st.integers(0, 300)

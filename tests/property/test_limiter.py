@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness.engine import SECOND, Rig, flip, scratch, segment_files
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.engine import SECOND, Rig, flip, limit, scratch, segment_files
 
 from broker.engine.cursor.cursor import Cursor
-from broker.engine.cursor.local import Taker
-from broker.engine.log.limiter import limit
+from broker.engine.cursor.local import LocalConsumer
 
 FILE_HEADER_BYTES = 64
 HEADER = 40  # of a record
@@ -26,8 +25,8 @@ Draw = Callable[[Any], Any]
 
 def own(cursor: Cursor) -> Cursor:
     """One of the face whose log it is: limits do not wait for it."""
-    taker = Taker(cursor, 0)
-    taker.unacked_first()
+    taker = LocalConsumer(cursor, 0)
+    taker.redeliver_first()
     taker.leave()
     return cursor
 
@@ -44,7 +43,7 @@ class LimiterMachine(RuleBasedStateMachine):
         self.size = size
         self.more = {"segment_bytes": segment, "load_bytes": 256, "memory_segment_bytes": segment}
         self.rig = Rig(self.folder / "0" if self.in_files else None, **self.more)
-        self.log = self.rig.engine.open_log("t", face="x")
+        self.log = self.rig.engine.open_log("t", protocol="x")
         self.stored: list[int] = []  # when; the record of seq n is n - 1
         self.unreadable: set[int] = set()
         self.floor = 1
@@ -98,8 +97,8 @@ class LimiterMachine(RuleBasedStateMachine):
     @rule(every=st.sampled_from([1, 2, 3]), credit=st.sampled_from([1, 10, 1000]))
     def consume(self, every: int, credit: int) -> None:
         """Take some, finish some of them, give the others back."""
-        taker = Taker(self.own, 0)
-        taker.unacked_first()
+        taker = LocalConsumer(self.own, 0)
+        taker.redeliver_first()
         taker.set_credit(credit)
         self.rig.settle()
         found = [seq for seq, *_ in taker.records]
@@ -153,8 +152,8 @@ class LimiterMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_there(self) -> None:
         cursor = self.log.open_cursor("new", ephemeral=True, start=self.log.first_seq)
-        taker = Taker(cursor, 1 << 30)
-        taker.unacked_first()
+        taker = LocalConsumer(cursor, 1 << 30)
+        taker.redeliver_first()
         self.rig.settle()
         found = [seq for seq, *_ in taker.records]
         assert [body for *_, body in taker.records] == [self.body(seq) for seq in found]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.engine import Rig, bodies_of, scratch, segment_files
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.engine import Rig, bodies_of, scratch, segment_files
 
-from broker.engine.cursor.local import Taker
+from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, outcome
 
 Record = tuple[bytes, bytes, bytes, bytes]  # subject, reply, headers, body
@@ -76,7 +76,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"), count=st.sampled_from([1, 5, 50, 1000]))
     def consume(self, name: str, count: int) -> None:
         """Read some, look at every byte, finish them."""
-        taker = Taker(self.log.cursors[name], count)
+        taker = LocalConsumer(self.log.cursors[name], count)
         taker.heads = []
         self.rig.settle()
         start = self.done[name]
@@ -96,7 +96,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"))
     def look(self, name: str) -> None:
         """Read everything there is for a cursor and give it back."""
-        taker = Taker(self.log.cursors[name], 1 << 30)
+        taker = LocalConsumer(self.log.cursors[name], 1 << 30)
         self.rig.settle()
         assert sorted(r[0] for r in taker.records) == list(
             range(self.done[name] + 1, self.frontier + 1)

@@ -6,12 +6,12 @@ import contextlib
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.logins.tokens import Company, Tenant, scoped, user
 
 from broker.protocols.nats.auth import certificates, nkeys
 from broker.protocols.nats.auth.jwt import claims, tokens, validate
 from broker.protocols.nats.auth.jwt.tokens import Invalid
 from broker.protocols.nats.auth.nkeys import KeyPair
-from tests.nats_tokens import Company, Tenant, scoped, user
 
 TENANT, COMPANY, BOB = Tenant(), Company(), KeyPair("U")
 JSON = st.recursive(

@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from harness.bulk import DAMAGED, Frame, read_frame
-from harness.engine import Rig, scratch, segment_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.clients.bulk import DAMAGED, Frame, read_frame
+from support.engine import Rig, scratch, segment_files
 
 from broker.engine.bulk.ranges import Range
 from broker.engine.log.publish import append

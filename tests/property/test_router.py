@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.routing.local import Ear, publish
+from broker.routing.local import Subscriber, publish
 from broker.routing.router import Router
 
 EARS = 3
@@ -42,7 +42,7 @@ class RouterMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.router = Router(*self.cache)
-        self.ears = [Ear(self.router) for _ in range(EARS)]
+        self.ears = [Subscriber(self.router) for _ in range(EARS)]
         self.subs: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}
         self.count = 0
 

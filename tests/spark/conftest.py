@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness import Server
-from live_spark import SYNCED, make_session
+from support import Server
+from support.live.spark import SYNCED, make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

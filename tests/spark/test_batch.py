@@ -8,8 +8,8 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from harness import Server
-from live_spark import fill, load, numbered, values
+from support import Server
+from support.live.spark import fill, load, numbered, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +82,7 @@ def test_the_users_schema_is_all_that_is_read(
 def test_options_that_cannot_be(spark: SparkSession, lake: Server, topic: str) -> None:
     with pytest.raises(Exception, match="is 'startingOffsets' meant"):
         load(spark, lake, topic, startingOfset="latest")
-    with pytest.raises(Exception, match="no column 'payload'"):
+    with pytest.raises(Exception, match="unknown column 'payload'"):
         load(spark, lake, topic, schema="payload binary").collect()
 
 

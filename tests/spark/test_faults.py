@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness import Broker, Server
-from harness.http import request
-from live_spark import SYNCED, damage, fill, numbered, trim
+from support import Broker, Server
+from support.clients.http import request
+from support.live.spark import SYNCED, damage, fill, numbered, trim
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from driven_spark import COLUMNS, Query, Row, read_batch
+from support.spark.driven import COLUMNS, Query, Row, read_batch
 
 from broker.spark.errors import BrokerDownError, DataLossError, OptionError
 from broker.spark.source.batch import BatchReader
@@ -92,7 +92,7 @@ def test_records_that_are_removed_while_they_are_read(small: Server) -> None:
     with pytest.raises(DataLossError, match="were removed before"):
         list(strict.read(range_))
     rows = [row for batch in patient.read(range_) for row in batch.to_pylist()]
-    planned, gap = range_.slices[0], rows[0]
+    planned, gap = range_.ranges[0].range, rows[0]
     assert (gap["value"], gap["offset"]) == (None, planned.start)
     told = {pair["key"]: pair["value"] for pair in gap["headers"]}
     assert told["Twinwire-Gap-Reason"] == b"missing"
@@ -153,10 +153,10 @@ def test_a_topic_that_was_made_anew_or_is_gone(small: Server) -> None:
     query = Query(servers=small.bulk, subscribe="anew")
     query.batch()
     assert request(small.nsq_http, "POST", "/topic/delete", topic="anew").status == 200
-    with pytest.raises(DataLossError, match="is gone; it was read up to 6"):
+    with pytest.raises(DataLossError, match="was deleted; it was read up to 6"):
         query.batch()
     fill(small, "anew", [b"new"] * 9)
-    with pytest.raises(DataLossError, match="was deleted and made anew"):
+    with pytest.raises(DataLossError, match="was deleted and recreated"):
         query.batch()
     query.start(failOnDataLoss="false")
     assert values(query.batch()) == [b"new"] * 9
@@ -180,7 +180,7 @@ def test_brokers_that_are_down(small: Server, start_server: StartServer) -> None
     fill(small, "two", numbered(5))
     fill(other, "two", numbered(5, 5))
     options = {"servers": f"{small.bulk},{other.bulk}", "subscribe": "two", "fetchRetries": 1}
-    with pytest.raises(OptionError, match="both call themselves partition 0"):
+    with pytest.raises(OptionError, match="are both configured as partition 0"):
         read_batch(**options)
     other.stop()
     assert isinstance(other, Broker)

@@ -1,14 +1,14 @@
-"""The archive on Spark: its tasks are Spark's. What may go wrong is in tests/fault."""
+"""The archive on Spark: its tasks are Spark's. What may go wrong is in tests/faults."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archives import archiver, keys, rows
 from click.testing import CliRunner
-from harness import Server
-from live_spark import fill, numbered
+from support import Server
+from support.archives import archiver, keys, rows
+from support.live.spark import fill, numbered
 
 from broker.cli.pipeline import pipeline
 

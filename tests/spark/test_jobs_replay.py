@@ -1,4 +1,4 @@
-"""Replay and windows on Spark. That a replay publishes all once is in tests/fault."""
+"""Replay and windows on Spark. That a replay publishes all once is in tests/faults."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from archives import archiver, rows
-from harness import Server
-from live_spark import SYNCED, fill, numbered
+from support import Server
+from support.archives import archiver, rows
+from support.live.spark import SYNCED, fill, numbered
 
 from broker.client.bulk import read_arrow
 from broker.spark.archive.manifest import time_us
 from broker.spark.archive.replay import Wish
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.errors import JobError
-from broker.spark.jobs.replay import Replayer, Replaying, build
+from broker.spark.jobs.replay import Replayer, ReplayOptions, build
 from broker.spark.jobs.windows import Windows
 from broker.spark.jobs.windows import build as build_windows
 
@@ -37,7 +37,7 @@ def replayer(
     spark: SparkSession, server: Server, folder: Path, id_: str, wish: Wish, **more: Any
 ) -> Replayer:
     given = {"to": wish.to}
-    replaying = Replaying(str(folder), id_, wish, given, **more)
+    replaying = ReplayOptions(str(folder), id_, wish, given, **more)
     return build(spark, Job({"servers": str(server.bulk)}, {}), replaying, lambda _line: None)
 
 
@@ -65,7 +65,7 @@ def test_only_what_is_asked_for(
 def test_how_much_is_left(spark: SparkSession, lake: Server, folder: Path, topic: str) -> None:
     told: list[str] = []
     wish = Wish("{topic}-left", epoch_records=40)
-    replaying = Replaying(str(folder), f"left-{topic}", wish, {"to": wish.to})
+    replaying = ReplayOptions(str(folder), f"left-{topic}", wish, {"to": wish.to})
     job = Job({"servers": str(lake.bulk)}, {})
     stopped = build(spark, job, replaying, told.append)
     stopped.stop.set()
@@ -85,7 +85,7 @@ def test_another_broker_is_another_replay(
     other = broker_for({**SYNCED, "server": {"name": "other"}})
     wish = Wish("{topic}-there")
     replayer(spark, lake, folder, f"there-{topic}", wish).run()
-    with pytest.raises(JobError, match=f"begun to another broker than {other.bulk}"):
+    with pytest.raises(JobError, match=f"started for another broker than {other.bulk}"):
         replayer(spark, other, folder, f"there-{topic}", wish).run()
     again = replayer(spark, lake, folder, f"there-{topic}", wish)
     again.run()

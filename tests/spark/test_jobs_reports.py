@@ -1,4 +1,4 @@
-"""`rollup` and `triage` as Spark runs them. What they count is tested in tests/wire, without it."""
+"""`rollup` and `triage` as Spark runs them. What they count is tested in tests/raw, without it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness import Server
-from harness.http import request
-from harness.nsq_wire import MESSAGE, Wire
-from live_spark import fill, make_topic, numbered
+from support import Server
+from support.clients.http import request
+from support.clients.nsq import MESSAGE, Wire
+from support.live.spark import fill, make_topic, numbered
 
 from broker.spark.jobs import rollup, triage
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.errors import JobError
-from broker.spark.jobs.rollup import Rolling
-from broker.spark.jobs.spread import spread
-from broker.spark.jobs.triage import Triaging
+from broker.spark.jobs.rollup import RollupOptions
+from broker.spark.jobs.tasks import spread
+from broker.spark.jobs.triage import TriageOptions
 from broker.spark.rollup.tasks import File, Since, Work, count
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def test_rollup_and_triage(spark: SparkSession, told: Server, tmp_path: Path) ->
     fill(told, "sick", numbered(500))
     deliver(told, "sick", 500)
     job = Job({"servers": str(told.bulk)}, {"subscribe": "sick"})
-    rolling = rollup.build(spark, job, Rolling(str(tmp_path), events_topic=EVENTS), quiet)
+    rolling = rollup.build(spark, job, RollupOptions(str(tmp_path), events_topic=EVENTS), quiet)
     rolling.run()
     assert sum(row["records"] for row in rolling.store.rows("topics")) == 500
     rows = [row for row in rolling.store.rows("channels") if row["topic"] == "sick"]
@@ -68,7 +68,7 @@ def test_rollup_and_triage(spark: SparkSession, told: Server, tmp_path: Path) ->
     letters = Job({"servers": str(told.bulk)}, {})
     for expected in ([50], []):
         report = str(tmp_path / "triage.html")
-        found = triage.build(spark, letters, Triaging(report, requeue=("all",)), quiet).run()
+        found = triage.build(spark, letters, TriageOptions(report, requeue=("all",)), quiet).run()
         assert [back.count for back in found.back] == expected
     for name in ("report.html", "triage.html"):
         ET.fromstring((tmp_path / name).read_text().partition("\n")[2])

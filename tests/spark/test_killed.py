@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Server
-from live_spark import environment, fill, make_topic, numbered
+from support import Server
+from support.live.spark import environment, fill, make_topic, numbered
 
 pytest.importorskip("pyarrow")
 
@@ -20,7 +20,7 @@ from broker.client.bulk.reading import read_arrow
 
 def copy(plan: dict[str, Any]) -> int:
     """Copy a topic in a process of its own, which may be killed; how it ended."""
-    script = Path(__file__).parents[1] / "crashing_spark.py"
+    script = Path(__file__).parents[1] / "support" / "spark" / "crashing_stream.py"
     command = [sys.executable, str(script), json.dumps(plan)]
     environ = {**os.environ, **environment()}
     said = Path(plan["folder"]) / f"{plan['at']}.log"

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from archives import archiver, counted, keys, parquet_files
-from harness import Broker, Server
-from harness.between import ANSWERED, ASKED, SENT, Between
-from live_spark import SYNCED, fill, make_topic, numbered, save, stream
+from support import Broker, Server
+from support.archives import archiver, counted, keys, parquet_files
+from support.between import ANSWERED, ASKED, SENT, Between
+from support.live.spark import SYNCED, fill, make_topic, numbered, save, stream
 
 pytest.importorskip("pyarrow")
 
 from broker.client.bulk.reading import read_arrow
 from broker.spark.archive.replay import Wish
-from broker.spark.jobs import archive, rollup, spread, triage
+from broker.spark.jobs import archive, rollup, tasks, triage
 from broker.spark.jobs.command import Job
-from broker.spark.jobs.replay import Replaying
+from broker.spark.jobs.replay import ReplayOptions
 from broker.spark.jobs.replay import build as build_replay
-from broker.spark.jobs.rollup import Rolling
-from broker.spark.jobs.triage import Triaging
+from broker.spark.jobs.rollup import RollupOptions
+from broker.spark.jobs.triage import TriageOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,12 +153,12 @@ def test_while_windows_are_counted(
     spark: SparkSession, mortal: Server, between: Between, topic: str, tmp_path: Path,
     die: Callable[[], None], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(spread, "TASK_RETRY_S", 0.05)
+    monkeypatch.setattr(tasks, "TASK_RETRY_S", 0.05)
     fill(mortal, topic, large(300))
     servers = {"servers": str(between.address), "fetchBytes": "64k", "fetchRetries": "0"}
     job = Job(servers, {"subscribe": topic})
     between.upset(RANGE, ANSWERED, die, after=5)
-    roller = rollup.build(spark, job, Rolling(str(tmp_path)), lambda _line: None)
+    roller = rollup.build(spark, job, RollupOptions(str(tmp_path)), lambda _line: None)
     roller.run()
     assert between.acted.is_set()
     assert sum(row["records"] for row in roller.store.rows("topics")) == 300
@@ -176,7 +176,7 @@ def test_while_dead_letters_go_back(
     make_topic(mortal, topic)
     fill(mortal, f"{topic}.dead", numbered(50), letter.encode())
     job = Job({"servers": str(between.address), **PATIENT}, {"subscribe": f"{topic}.dead"})
-    triaging = Triaging(str(tmp_path / "triage.html"), requeue=("all",))
+    triaging = TriageOptions(str(tmp_path / "triage.html"), requeue=("all",))
     between.upset(COMMIT, ANSWERED, die)
     triage.build(spark, job, triaging, lambda _line: None).run()
     assert between.acted.is_set()
@@ -197,7 +197,7 @@ def test_in_a_replay(
     between.upset(request_, moment, die, after=1)
     wish = Wish("{topic}-again", epoch_records=40)
     job = Job({"servers": str(between.address), **PATIENT}, {})
-    replaying = Replaying(str(folder), topic, wish, {"to": wish.to})
+    replaying = ReplayOptions(str(folder), topic, wish, {"to": wish.to})
     build_replay(spark, job, replaying, lambda _line: None).run()
     assert between.acted.is_set()
     assert published(mortal, f"{topic}-again") == numbered(100)

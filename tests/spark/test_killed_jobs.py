@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from archives import archiver, counted, keys, parquet_files, rows
-from harness import Server
-from harness.between import ANSWERED, Between
-from live_spark import environment, fill, numbered
+from support import Server
+from support.archives import archiver, counted, keys, parquet_files, rows
+from support.between import ANSWERED, Between
+from support.live.spark import environment, fill, numbered
 
 pytest.importorskip("pyarrow")
 
 from broker.client.bulk.reading import read_arrow
 from broker.spark.archive.manifest import Manifest
-from broker.spark.jobs.compact import Compacter, Compacting
+from broker.spark.jobs.compact import Compacter, CompactOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-VICTIM = Path(__file__).parents[1] / "crashing_job.py"
+VICTIM = Path(__file__).parents[1] / "support" / "spark" / "crashing_job.py"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # each run is a session of Spark
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -91,7 +91,7 @@ def test_compact(
         assert killed(start("compact", lake.bulk, place)), place
         assert rows(folder) == before
         assert len(counted(folder)) == files
-    Compacter(spark, Compacting(str(folder))).run(datetime.now(UTC) + timedelta(days=2))
+    Compacter(spark, CompactOptions(str(folder))).run(datetime.now(UTC) + timedelta(days=2))
     assert rows(folder) == before
     assert parquet_files(folder) == counted(folder)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from archives import archiver, keys
 from click.testing import CliRunner
-from harness import Broker, Server
-from live_spark import damage, fill, load, numbered, run, stream, trim, written
+from support import Broker, Server
+from support.archives import archiver, keys
+from support.live.spark import damage, fill, load, numbered, run, stream, trim, written
 
 pytest.importorskip("pyarrow")
 

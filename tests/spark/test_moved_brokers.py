@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from archives import archiver, rows
-from harness import Address, Broker, Server
-from live_spark import SYNCED, fill, numbered, run, save, stream, written
+from support import Address, Broker, Server
+from support.archives import archiver, rows
+from support.live.spark import SYNCED, fill, numbered, run, save, stream, written
 
 pytest.importorskip("pyarrow")
 
@@ -65,7 +65,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         server.close()
 
 
-@pytest.mark.slow  # tests/fault/test_moved.py is quick
+@pytest.mark.slow  # tests/faults/test_moved.py is quick
 def test_all_go_on_where_they_were(
     spark: SparkSession, pair: Pair, topic: str, tmp_path: Path
 ) -> None:
@@ -107,9 +107,9 @@ def test_another_broker_at_the_old_address(
     fill(other, topic, numbered(40, 100))
     run(stream(spark, lake, topic), tmp_path)
     archiver(spark, tmp_path / "lake", lake, topic).run()
-    with pytest.raises(Exception, match="was deleted and made anew"):
+    with pytest.raises(Exception, match="was deleted and recreated"):
         run(stream(spark, other, topic), tmp_path)
-    with pytest.raises(JobError, match="deleted and made anew"):
+    with pytest.raises(JobError, match="deleted and recreated"):
         archiver(spark, tmp_path / "lake", other, topic).run()
     run(stream(spark, lake, topic), tmp_path)  # nothing has gone wrong for good
     assert sorted(row.offset for row in written(spark, tmp_path).collect()) == list(range(1, 21))

@@ -6,8 +6,8 @@ import datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from harness import Server
-from live_spark import load, numbered, save, values
+from support import Server
+from support.live.spark import load, numbered, save, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import Server
-from live_spark import batches_of, fill, numbered, run, stream, values, written
+from support import Server
+from support.live.spark import batches_of, fill, numbered, run, stream, values, written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import Server
-from live_spark import ROOT, environment, fill, numbered
+from support import Server
+from support.live.spark import ROOT, environment, fill, numbered
 
 from broker.spark.archive.manifest import Manifest
 
@@ -66,7 +66,7 @@ def test_spark_submit(lake: Server, full: str, tmp_path: Path, master: str) -> N
 
 
 def test_code_that_is_sent_along(lake: Server, full: str, tmp_path: Path) -> None:
-    """It reaches an executor; what is in it is looked at by tests/unit/spark/test_shipping.py."""
+    """It reaches an executor; tests/unit/spark/jobs/test_command_shipping.py looks into it."""
     archive = tmp_path / "lake"
     done(
         [sys.executable, "-m", "broker", "pipeline", "archive", str(archive), "--servers",

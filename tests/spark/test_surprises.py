@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from archives import SURPRISES, archiver
-from harness import Server
-from live_spark import fill, load, make_topic, save, stream
+from support import Server
+from support.archives import SURPRISES, archiver
+from support.live.spark import fill, load, make_topic, save, stream
 
 pytest.importorskip("pyarrow")
 
 from broker.client.bulk.reading import read_arrow
 from broker.spark.archive.replay import Wish
 from broker.spark.jobs.command import Job
-from broker.spark.jobs.replay import Replaying, build
+from broker.spark.jobs.replay import ReplayOptions, build
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ def test_through_an_archive(
     archiver(spark, tmp_path, lake, strange).run()
     wish = Wish("{topic}-again")
     job = Job({"servers": str(lake.bulk)}, {})
-    build(spark, job, Replaying(str(tmp_path), strange, wish), lambda _line: None).run()
+    build(spark, job, ReplayOptions(str(tmp_path), strange, wish), lambda _line: None).run()
     expected = [
         (body, [*pairs, ("Twinwire-Replay-Of", b"%s:0:%d" % (strange.encode(), seq))])
         for seq, (body, pairs) in enumerate(content(lake, strange), 1)

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import Broker, Server
-from live_spark import SYNCED, fill, make_topic, numbered
+from support import Broker, Server
+from support.live.spark import SYNCED, fill, make_topic, numbered
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from driven_spark import Query, Row, batch_writer, read_batch, stream_writer, write
 from pyspark.sql.types import StructType
+from support.spark.driven import Query, Row, batch_writer, read_batch, stream_writer, write
 
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import Unauthorized, Unreachable

@@ -1,4 +1,4 @@
-"""GET /bulk/v1/range/{topic}: records as they stand in their file, within one frame."""
+"""GET /bulk/v1/range/{topic}: one frame with records in the form that they have on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiohttp import web
 from broker.base.units import COUNT_MAX, SECOND, SEQ_MAX
 from broker.bulk import errors, limits
 from broker.bulk.access import READ
-from broker.bulk.compression import compressed, encoding_of
+from broker.bulk.admission import compressed, encoding_of
 from broker.bulk.read.topics import bounds
 from broker.bulk.responses import RefusedError, incarnation_of, number
 from broker.engine.bulk.ranges import Range
@@ -19,36 +19,36 @@ from broker.engine.bulk.ranges import Range
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from broker.bulk.app import BulkDoor
+    from broker.bulk.context import BulkContext
     from broker.engine.log.log import Log
 
 FRAME_TYPE = "application/vnd.twinwire.range"
 Part = bytes | memoryview
 
 
-class RangePages:
-    """The handler, and what was sent."""
+class RangeHandlers:
+    """The handler, and counters of what it has sent."""
 
-    def __init__(self, door: BulkDoor) -> None:
-        self.door = door
+    def __init__(self, context: BulkContext) -> None:
+        self.context = context
         self.ranges = 0
         self.records = 0
         self.bytes = 0  # of frames, before they are compressed
-        self.damaged = 0  # bytes that turned out not to read
-        self.cut_off = 0  # readers that took nothing for too long
+        self.damaged = 0  # bytes found damaged
+        self.cut_off = 0  # requests whose client read nothing for too long
 
     async def range(self, request: web.Request) -> web.StreamResponse:
-        """Records of [start, end), as many as fit."""
+        """Records of [start, end), as many as fit into `max_bytes`."""
         name = request.match_info["topic"]
-        caller = self.door.caller(request)
+        caller = self.context.caller(request)
         caller.need(READ, name)
         start = number(request, "start", None, 0, SEQ_MAX)
         end = number(request, "end", SEQ_MAX, 0, SEQ_MAX)
         wanted = number(request, "max_bytes", limits.BULK_FRAME_BYTES, 1, COUNT_MAX)
         wanted = min(wanted, limits.BULK_FRAME_BYTES_MAX)
         incarnation = incarnation_of(request.query.get("inc"))
-        self._begin(name, start, incarnation)  # what is wrong is said before anybody waits
-        async with self.door.traffic.place(caller.name, wanted):
+        self._begin(name, start, incarnation)  # rejected before it waits for a slot
+        async with self.context.admission.slot(caller.name, wanted):
             found, head = await self._read(name, start, end, wanted, incarnation)
             parts: list[Part] = [head, found.view(), bytes(found.padding)]
             self.ranges += 1
@@ -58,20 +58,20 @@ class RangePages:
             encoding = encoding_of(request.headers.get("Accept-Encoding", ""))
             if encoding is not None:
                 headers["Content-Encoding"] = encoding
-                parts = [await self.door.in_thread(compressed, encoding, found, head)]
+                parts = [await self.context.in_thread(compressed, encoding, found, head)]
             return await self._send(request, parts, headers)
 
     def _begin(self, name: str, start: int, incarnation: str | None) -> Log:
-        """The log, if this can be read of it. RefusedError."""
-        log = self.door.log(name)
+        """The log, if it is this incarnation and has `start`. RefusedError."""
+        log = self.context.log(name)
         if incarnation not in (None, log.log_id.hex()):
             facts: dict[str, object] = {"incarnation": log.log_id.hex()}
             raise RefusedError(errors.BULK_INCARNATION, facts, incarnation=log.log_id.hex())
-        first, behind = bounds(log)
+        first, next_seq = bounds(log)
         if start < first:
             raise RefusedError(errors.BULK_TRIMMED, {"first": first}, first=first)
-        if start > behind:
-            raise RefusedError(errors.BULK_BEYOND, {"next": behind}, next=behind)
+        if start > next_seq:
+            raise RefusedError(errors.BULK_BEYOND, {"next": next_seq}, next=next_seq)
         return log
 
     async def _read(
@@ -83,17 +83,17 @@ class RangePages:
             size = wanted if log.folder else min(wanted, limits.BULK_MEMORY_BYTES_MAX)
             found = Range(log, start, end, size)
             try:
-                head = await self.door.in_thread(found.read)
+                head = await self.context.in_thread(found.read)
             except OSError as failed:
                 problem = failed
                 if failed.errno == errno.ENOENT:
-                    continue  # dropped meanwhile: what is there now?
+                    continue  # the file was dropped meanwhile: check the bounds again
                 break
             if not log.deleted:
                 self.damaged += found.learn(log)
                 return found, head
-            incarnation = log.log_id.hex()  # nobody who began with this one gets another
-        reason = "it changes" if problem is None else problem.strerror or str(problem)
+            incarnation = log.log_id.hex()  # a request never mixes two incarnations
+        reason = "it changes all the time" if problem is None else problem.strerror or str(problem)
         raise RefusedError(errors.BULK_UNREADABLE, reason=reason) from problem
 
     async def _send(
@@ -104,7 +104,7 @@ class RangePages:
         await response.prepare(request)
         try:
             for piece in slices(parts):
-                await self.door.traffic.turn()
+                await self.context.admission.turn()
                 async with asyncio.timeout(limits.BULK_STALL / SECOND):
                     await response.write(piece)
             await response.write_eof()
@@ -116,7 +116,7 @@ class RangePages:
 
 
 def slices(parts: Sequence[Part]) -> Iterator[memoryview]:
-    """The parts in pieces that one turn of the loop can hand to a socket."""
+    """The parts in slices of what one turn of the loop hands to a socket."""
     step = limits.BULK_SLICE_BYTES
     for part in parts:
         whole = memoryview(part)

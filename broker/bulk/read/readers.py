@@ -1,8 +1,8 @@
-"""Named readers: how far each of them is, and what is kept until it has read it.
+"""Registered readers: their offsets, the records that they hold, their lag.
 
-Each is a file in `<data>/bulk/readers/`, written beside the old one and renamed into its place. A
-reader that is not heard of for its time to live is forgotten with its hold. After a start of the
-broker that time begins anew: nobody could be heard of before.
+Each is a file in `<data>/bulk/readers/`, written beside the old one and renamed over it. A reader
+that is not renewed within its time to live expires, and its hold ends. That time starts again with
+the broker: while it was down, no reader could renew itself.
 """
 
 from __future__ import annotations
@@ -14,22 +14,28 @@ import os
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from broker.base.durable import NEW_SUFFIX, UnsyncedError, save, sync_path, unsealed
 from broker.base.logs import fields
-from broker.base.units import SECOND
+from broker.base.units import SECOND, SEQ_MAX
 from broker.bulk import errors, limits
-from broker.bulk.read.keeping import Keeping
-from broker.bulk.responses import RefusedError, wrong
+from broker.bulk.access import HOLD, READ
+from broker.bulk.holds import RetentionHolds
+from broker.bulk.read.topics import Pauses, bounds
+from broker.bulk.responses import RefusedError, answer, incarnation_of, read_json, wrong
 from broker.engine.log.files import UNREADABLE_SUFFIX, escape, unescape
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Iterable
+    from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
     from pathlib import Path
 
+    from aiohttp import web
+
+    from broker.bulk.access import Caller
+    from broker.bulk.context import BulkContext
     from broker.engine.engine import Engine
 
 log = logging.getLogger("broker.bulk")
@@ -39,7 +45,10 @@ HEALTH = "reader"  # the kind of reason for an unhealthy answer
 OK = "ok"
 GONE = "no_topic"
 OTHER = "other_incarnation"
-IN_MEMORY = "in_memory"  # nothing is held there: what is kept would turn publishers away
+IN_MEMORY = "in_memory"  # never held: a held record would make the log refuse new ones
+
+
+TRIMMED = "trimmed"  # a state: some records after this position have been dropped
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -50,27 +59,27 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A reader as its file has it."""
+    """A reader as it is stored."""
 
     name: str
     ttl_s: int
     hold: bool = False
     positions: dict[str, Position] = {}
-    renewed_ns: int = 0  # wall clock; for people
+    renewed_ns: int = 0  # wall clock; only shown
 
 
 @dataclass(slots=True)
 class Reader:
-    """A reader, and when it will be forgotten."""
+    """A reader, and when it expires."""
 
     kept: Kept
     expires_ns: int = 0  # monotonic
-    doubtful: bool = False  # its file may not say what `kept` says: a sync failed
+    doubtful: bool = False  # a sync failed: the file may differ from `kept`
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Readers:
-    """All of them, and the holds that follow."""
+    """All registered readers and their holds."""
 
     def __init__(
         self,
@@ -79,29 +88,29 @@ class Readers:
         in_thread: Callable[..., Awaitable[None]],
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`in_thread` does file work; `load` comes before anything can be trimmed."""
+        """`in_thread` does file work. Call `load` before retention can drop anything."""
         self.engine = engine
         self.folder = folder
         self.in_thread = in_thread
         self.now_ns = now_ns
         self.known: dict[str, Reader] = {}
         self.expired = 0
-        self.keeping = Keeping()
+        self.holds = RetentionHolds()
         self._by_topic: defaultdict[str, set[str]] = defaultdict(set)
-        # Readers whose files do not read, until they are heard of or deleted: nobody knows what
-        # they need, so everything is held.
+        # Readers with unreadable files, until they are renewed or deleted. What they need is
+        # unknown, so all records of all topics are held.
         self._unknown: set[str] = set()
         self._expiring: asyncio.Task[None] | None = None
 
-    def share(self, keeping: Keeping) -> None:
-        """Hold together with others who need files of logs; before they hold anything."""
-        self.keeping = keeping
+    def share(self, holds: RetentionHolds) -> None:
+        """Use these holds, which commits share; before anything is held."""
+        self.holds = holds
         self._hold(list(self._by_topic))
 
     # --- files
 
     def load(self) -> None:
-        """Take over what the folder has, and hold. What does not read holds everything."""
+        """Read the folder and hold what its readers need. An unreadable file holds everything."""
         try:
             paths = sorted(self.folder.iterdir())
         except FileNotFoundError:
@@ -112,32 +121,32 @@ class Readers:
         for path in paths:
             if path.suffix == NEW_SUFFIX:
                 with contextlib.suppress(OSError):
-                    path.unlink()  # not finished
+                    path.unlink()  # an unfinished write
             elif path.suffix == SUFFIX:
                 try:
                     kept = msgspec.json.decode(unsealed(path.read_bytes()), type=Kept)
                 except (msgspec.MsgspecError, ValueError, OSError) as problem:
-                    # it stays where it is, so that the next start knows of it too
+                    # the file stays, so that the next start finds it too
                     self._hold_all(unescape(path.name.removesuffix(SUFFIX)), problem)
                 else:
                     self._adopt(kept)
         self.engine.watch(self._log_changed)
 
     def _hold_all(self, name: str, problem: Exception) -> None:
-        log.error("reader %s: its file does not read, all topics are held: %s", name, problem)
+        log.error("reader %s: unreadable file, all topics are held: %s", name, problem)
         self.engine.shared.health.add(HEALTH, name, f"holds all topics: {problem}")
         self._unknown.add(name)
         self._hold(list(self.engine.logs))
 
     def _known_again(self, name: str) -> None:
-        """It said where it is, or was deleted: nothing more is held than that."""
+        """A reader with an unreadable file was renewed or deleted: stop holding everything."""
         if name in self._unknown:
             self._unknown.discard(name)
             self.engine.shared.health.remove(HEALTH, name)
             self._hold(list(self.engine.logs))
 
     def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
-        if made and cursor is None:  # it may have been quarantined until now
+        if made and cursor is None:  # a log that may have been quarantined before
             self._hold([name])
 
     def _path(self, name: str) -> Path:
@@ -147,15 +156,15 @@ class Readers:
         save(self._path(kept.name), msgspec.json.encode(kept))
 
     def _remove(self, name: str) -> None:
-        self._path(name).unlink(missing_ok=True)  # gone already when only the sync failed before
+        self._path(name).unlink(missing_ok=True)  # missing if only the last sync failed
         with contextlib.suppress(FileNotFoundError):
             sync_path(self.folder)
 
     # --- changes
 
     async def put(self, kept: Kept, removed: Iterable[str] = ()) -> Reader:
-        """Renew a reader: positions are added to those it has. RefusedError: not stored; then it
-        is renewed all the same, and stays where it was."""
+        """Renew a reader; its positions are updated. RefusedError: the change is not stored; the
+        reader is renewed nevertheless, with its old positions."""
         while True:
             reader = self.known.get(kept.name)
             if reader is None:
@@ -164,7 +173,7 @@ class Readers:
                     raise RefusedError(errors.BULK_READERS, limit=limit)
                 reader = self._adopt(Kept(kept.name, kept.ttl_s))  # holds nothing yet
             async with reader.changing:
-                if self.known.get(kept.name) is reader:  # else it went while we waited
+                if self.known.get(kept.name) is reader:  # else it expired while we waited
                     await self._change(reader, kept, removed)
                     return reader
 
@@ -193,7 +202,8 @@ class Readers:
         self._known_again(kept.name)
 
     def _bound(self, positions: dict[str, Position], said: Container[str]) -> None:
-        """Of too many those go that mean nothing any more. RefusedError: it is not enough."""
+        """If there are too many positions, drop those of deleted topics. RefusedError: there are
+        still too many."""
         most = limits.BULK_TOPICS_MAX
         if len(positions) > most:
             for topic, at in list(positions.items()):
@@ -203,7 +213,7 @@ class Readers:
             raise wrong("positions", errors.BULK_TOO_MANY.format(limit=most))
 
     async def delete(self, name: str) -> bool:
-        """Forget a reader; False when there is none. RefusedError: it is still there."""
+        """Delete a reader; False: there is none. RefusedError: it could not be deleted."""
         reader = self.known.get(name)
         if reader is None:
             if name not in self._unknown:
@@ -252,7 +262,7 @@ class Readers:
     # --- holds
 
     def _hold(self, topics: Iterable[str]) -> None:
-        """Let these logs keep what their readers have not read."""
+        """Hold what the readers of these topics have not read."""
         for topic in list(topics):
             names = self._by_topic.get(topic, set())
             if not names:
@@ -260,17 +270,17 @@ class Readers:
             entry = self.engine.log(topic)
             if entry is None or entry.folder is None:
                 continue
-            places = [
+            seqs = [
                 reader.kept.positions[topic].seq
                 for reader in map(self.known.__getitem__, names)
                 if reader.kept.hold and self.state(topic, reader.kept.positions[topic]) != OTHER
             ]
             if self._unknown:
-                places.append(entry.first_seq)
-            self.keeping.keep(entry, self, min(places, default=None))
+                seqs.append(entry.first_seq)
+            self.holds.hold(entry, self, min(seqs, default=None))
 
     def state(self, topic: str, position: Position) -> str:
-        """What became of a position."""
+        """Whether a position still means a record of its log."""
         entry = self.engine.log(topic)
         if entry is None:
             return GONE
@@ -281,7 +291,7 @@ class Readers:
     # --- time
 
     def begin(self) -> None:
-        """Forget whoever is not heard of, from now on."""
+        """Start the timer that expires readers."""
         self._expiring = asyncio.create_task(self._expire())
 
     async def _expire(self) -> None:
@@ -290,22 +300,22 @@ class Readers:
             await self.expire()
 
     async def expire(self) -> None:
-        """Forget those whose time is over."""
+        """Delete the readers whose time to live has passed."""
         now_ns = self.now_ns()
         for name, reader in list(self.known.items()):
             if reader.expires_ns > now_ns or reader.changing.locked():
                 continue
-            log.warning("reader is forgotten", extra=fields(reader=name, ttl_s=reader.kept.ttl_s))
+            log.warning("reader has expired", extra=fields(reader=name, ttl_s=reader.kept.ttl_s))
             self.expired += 1
             async with reader.changing:
                 try:
                     await self.in_thread(self._remove, name)
                 except OSError as problem:
                     log.warning("%s stays until the next start: %s", self._path(name), problem)
-                self._forget(reader)  # not sooner: who makes it anew has a file of that name
+                self._forget(reader)  # last: a new reader of that name writes the same file
 
     async def end(self) -> None:
-        """No more; holds stay as they are."""
+        """Stop the timer; holds stay as they are."""
         self.engine.unwatch(self._log_changed)
         if self._expiring is not None:
             self._expiring.cancel()
@@ -315,7 +325,7 @@ class Readers:
 
 
 def _aside(path: Path) -> Path:
-    """A name for what does not read, which is for people to look at."""
+    """A free name for an unreadable file, which is kept for the operator."""
     aside = path.with_name(path.name + UNREADABLE_SUFFIX)
     if aside.exists():
         aside = path.with_name(f"{path.name}.{os.urandom(4).hex()}{UNREADABLE_SUFFIX}")
@@ -323,17 +333,17 @@ def _aside(path: Path) -> Path:
 
 
 def _put_aside(path: Path) -> None:
-    """Rename a file that does not read. OSError."""
+    """Rename an unreadable file. OSError."""
     with contextlib.suppress(FileNotFoundError):
         path.rename(_aside(path))
         sync_path(path.parent)
 
 
 def _keep_aside(path: Path) -> None:
-    """Give such a file a second name. OSError.
+    """Give an unreadable file a second name. OSError.
 
-    It stays where it is until another takes its place: a reader whose file does not read holds
-    everything, after a restart too.
+    It keeps the first one until a good file replaces it: an unreadable file must hold everything
+    after a restart too.
     """
     with contextlib.suppress(FileNotFoundError):
         os.link(path, _aside(path))
@@ -342,3 +352,131 @@ def _keep_aside(path: Path) -> None:
 
 def _not_kept(problem: OSError) -> RefusedError:
     return RefusedError(errors.BULK_NOT_KEPT, reason=problem.strerror or str(problem))
+
+
+class Wish(msgspec.Struct):
+    """The body of a PUT. Missing fields stay as they are; null removes a position."""
+
+    ttl_s: int | None = None
+    positions: dict[str, Position | None] = {}
+    hold: bool | None = None
+
+
+class ReaderHandlers:
+    """The handlers."""
+
+    def __init__(self, context: BulkContext, readers: Readers) -> None:
+        self.context = context
+        self.readers = readers
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """All readers, or the one that the query names, with their positions and lag."""
+        caller = self.context.caller(request)
+        caller.need(READ)
+        name = request.query.get("name")
+        found, pause = [], Pauses()
+        for reader in list(self.readers.known.values()):
+            if name in (None, reader.kept.name):
+                await pause.perhaps()
+                found.append(self._page(reader, caller))
+        return answer({"readers": sorted(found, key=lambda page: page["name"])})
+
+    async def put(self, request: web.Request) -> web.StreamResponse:
+        """Register a reader or renew it, with its positions."""
+        caller, name = self.context.caller(request), _name(request)
+        wish = await read_json(request, Wish)
+        _check(wish)
+        known = self.readers.known.get(name)
+        before = known.kept if known is not None else Kept(name, _seconds(limits.BULK_TTL))
+        holds = before.hold if wish.hold is None else wish.hold
+        self._need(caller, holds or before.hold, {*wish.positions, *before.positions})
+        kept = Kept(
+            name,
+            before.ttl_s if wish.ttl_s is None else wish.ttl_s,
+            holds,
+            {topic: at for topic, at in wish.positions.items() if at is not None},
+            time.time_ns(),
+        )
+        gone = [topic for topic, at in wish.positions.items() if at is None]
+        return answer(self._page(await self.readers.put(kept, gone), caller))
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """Delete a reader and its hold."""
+        caller, name = self.context.caller(request), _name(request)
+        known = self.readers.known.get(name)
+        if known is not None:
+            self._need(caller, known.kept.hold, known.kept.positions)
+        return answer({"deleted": await self.readers.delete(name)})
+
+    def _need(self, caller: Caller, holds: bool, topics: Iterable[str]) -> None:
+        """A position needs the right to read its topic, a hold the right to hold."""
+        right = HOLD if holds else READ
+        caller.need(right)
+        for topic in topics:
+            caller.need(right, topic)
+
+    def _page(self, reader: Reader, caller: Caller) -> dict[str, Any]:
+        left_ns = max(0, reader.expires_ns - self.readers.now_ns())
+        return {
+            "name": reader.kept.name,
+            "ttl_s": reader.kept.ttl_s,
+            "expires_in_s": left_ns // SECOND,
+            "renewed_ns": reader.kept.renewed_ns,
+            "hold": reader.kept.hold,
+            "positions": {
+                topic: self._position(topic, at)
+                for topic, at in sorted(reader.kept.positions.items())
+                if caller.may(READ, topic) or caller.may(HOLD, topic)
+            },
+        }
+
+    def _position(self, topic: str, at: Position) -> dict[str, Any]:
+        state = self.readers.state(topic, at)
+        page = {"seq": at.seq, "incarnation": at.incarnation, "state": state, "lag": None}
+        if state in (OK, IN_MEMORY):
+            entry = self.context.log(topic)
+            first, next_seq = bounds(entry)
+            page["lag"] = max(0, next_seq - max(at.seq, first))
+            if at.seq < first:
+                page |= {"state": TRIMMED, "first": first}
+        return page
+
+    def lags(self) -> Iterator[tuple[str, str, int]]:
+        """(reader, topic, unread records) for each position whose lag is known."""
+        for reader in self.readers.known.values():
+            for topic, at in reader.kept.positions.items():
+                lag = self._position(topic, at)["lag"]
+                if lag is not None:
+                    yield reader.kept.name, topic, lag
+
+
+def _seconds(time_ns: int) -> int:
+    return time_ns // SECOND
+
+
+def _name(request: web.Request) -> str:
+    text = request.match_info["name"]
+    limit = limits.BULK_READER_NAME_MAX
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= limit or not text.isprintable():
+        raise wrong("name", errors.BULK_READER_NAMED.format(limit=limit, text=text))
+    return text
+
+
+def _check(wish: Wish) -> None:
+    high = _seconds(limits.BULK_TTL_MAX)
+    if wish.ttl_s is not None and not 0 < wish.ttl_s <= high:
+        raise wrong("ttl_s", errors.BULK_TTL_SECONDS.format(high=high, got=wish.ttl_s))
+    if len(wish.positions) > limits.BULK_TOPICS_MAX:
+        limit = limits.BULK_TOPICS_MAX
+        raise wrong("positions", errors.BULK_TOO_MANY.format(limit=limit))
+    for topic, at in wish.positions.items():
+        if at is None:
+            continue
+        incarnation_of(at.incarnation, "incarnation")
+        if not 0 <= at.seq <= SEQ_MAX:
+            reason = errors.BULK_SEQ.format(topic=topic, high=SEQ_MAX, got=at.seq)
+            raise wrong("positions", reason)

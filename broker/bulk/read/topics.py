@@ -1,4 +1,4 @@
-"""What there is: logs with their bounds, and the places in them by time."""
+"""Topics: which ones exist, their bounds, and the offset of a time in each."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.base.regex import Pattern, PatternError
 from broker.bulk import errors, limits
 from broker.bulk.access import READ
 from broker.bulk.responses import RefusedError, answer, read_json, wrong
-from broker.engine.bulk.ranges import moment_in_memory, readable_from
-from broker.engine.cursor.rewind import TimeSearch
-from broker.engine.log.holds import held_from
-from broker.engine.log.sync import durable_next
-from broker.protocols.nsq.pattern import Pattern, PatternError
+from broker.engine.bulk.ranges import TimeSearch, moment_in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiohttp import web
 
-    from broker.bulk.app import BulkDoor
+    from broker.bulk.context import BulkContext
     from broker.engine.log.log import Log
 
 _MS_NS = 1_000_000
@@ -42,66 +39,66 @@ class Moments(msgspec.Struct):
 
 
 def bounds(log: Log) -> tuple[int, int]:
-    """The oldest seq that can be read, and the one behind the last."""
-    first = readable_from(log)
-    return first, max(first, durable_next(log))
+    """The first seq that can be read, and the seq after the last one."""
+    first = log.retention.readable_from
+    return first, max(first, log.sync.durable_next)
 
 
 def page_of(log: Log) -> dict[str, Any]:
-    """What the door says of a log."""
-    first, behind = bounds(log)
+    """A topic in the response to GET /topics."""
+    first, next_seq = bounds(log)
     return {
         "topic": log.name,
         "incarnation": log.log_id.hex(),
         "first": first,
-        "next": behind,
+        "next": next_seq,
         "bytes": log.disk_bytes,
-        "messages": behind - first,
-        "held_from": held_from(log),
+        "messages": next_seq - first,
+        "held_from": log.retention.retained_from,
     }
 
 
 class Pauses:
-    """In a long loop: gives the others their turn now and then."""
+    """Lets other tasks run while one loops for long."""
 
     def __init__(self) -> None:
         self._since = time.monotonic_ns()
 
     async def perhaps(self) -> None:
-        """Let others run when it has been long enough."""
+        """Let other tasks run if this one has run for BULK_STEP."""
         if time.monotonic_ns() - self._since > limits.BULK_STEP:
             await asyncio.sleep(0)
             self._since = time.monotonic_ns()
 
 
-class TopicPages:
+class TopicHandlers:
     """The handlers."""
 
-    def __init__(self, door: BulkDoor) -> None:
-        self.door = door
+    def __init__(self, context: BulkContext) -> None:
+        self.context = context
 
     async def topics(self, request: web.Request) -> web.StreamResponse:
-        """All logs that the caller may read, or those asked for."""
-        caller = self.door.caller(request)
+        """The topics that the caller may read: all, or those that the query names."""
+        caller = self.context.caller(request)
         caller.need(READ)
         found = []
-        logs, pause = self.door.engine.logs, Pauses()
+        logs, pause = self.context.engine.logs, Pauses()
         names, pattern = self._names(request)
         wanted = pattern is not None or "subscribe" in request.query
         for name in names:
             await pause.perhaps()
-            if pattern is not None and not await _is_all_of(name, pattern, pause):
+            if pattern is not None and not pattern.fullmatch(name):
                 continue
             log = logs.get(name)
-            quarantined = log is None and name in self.door.engine.quarantined
+            quarantined = log is None and name in self.context.engine.quarantined
             if quarantined and wanted and caller.may(READ, name):
-                self.door.refuse_quarantined(name)  # who reads on must not take it for deleted
+                self.context.refuse_quarantined(name)  # the client must not take it for deleted
             if log is not None and caller.may(READ, name):
                 found.append(page_of(log))
-        return answer({**self.door.identity.page(), "topics": found})
+        return answer({**self.context.identity.page(), "topics": found})
 
     def _names(self, request: web.Request) -> tuple[Iterable[str], Pattern | None]:
-        """Those that may be meant, and what the whole of a name must match."""
+        """The candidates, and the pattern that the whole of a name must match."""
         names, pattern = request.query.get("subscribe"), request.query.get("pattern")
         if names is not None and pattern is not None:
             raise wrong("pattern", errors.BULK_ONE_OF)
@@ -111,13 +108,13 @@ class TopicPages:
                 limit = limits.BULK_TOPICS_MAX
                 raise wrong("subscribe", errors.BULK_TOO_MANY.format(limit=limit))
             return dict.fromkeys(given), None
-        engine = self.door.engine
+        engine = self.context.engine
         known = sorted([*engine.logs, *engine.quarantined])
         return known, None if pattern is None else _compiled(pattern)
 
     async def offsets(self, request: web.Request) -> web.StreamResponse:
-        """For each topic the first record stored at or after a moment."""
-        caller = self.door.caller(request)
+        """For each topic the first record stored at or after a time."""
+        caller = self.context.caller(request)
         asked = (await read_json(request, Moments)).topics
         if len(asked) > limits.BULK_TOPICS_MAX:
             limit = limits.BULK_TOPICS_MAX
@@ -126,7 +123,7 @@ class TopicPages:
         for name, moment in asked.items():
             caller.need(READ, name)
             time_ns = _time_ns(moment)
-            found[name] = await self._offset(self.door.log(name), time_ns)
+            found[name] = await self._offset(self.context.log(name), time_ns)
         return answer({"topics": found})
 
     async def _offset(self, log: Log, time_ns: int) -> dict[str, Any]:
@@ -134,15 +131,15 @@ class TopicPages:
             if log.folder is None:
                 seq = moment_in_memory(log, time_ns)
             else:
-                seq = await self.door.in_thread(TimeSearch(log).find, time_ns)
+                seq = await self.context.in_thread(TimeSearch(log).find, time_ns)
         except OSError as problem:
             reason = problem.strerror or str(problem)
             raise RefusedError(errors.BULK_UNREADABLE, reason=reason) from problem
-        first, behind = bounds(log)
+        first, next_seq = bounds(log)
         return {
-            "seq": min(max(seq, first), behind),
+            "seq": min(max(seq, first), next_seq),
             "incarnation": log.log_id.hex(),
-            "exact": seq < behind,
+            "exact": seq < next_seq,
         }
 
 
@@ -154,18 +151,10 @@ def _time_ns(moment: Moment) -> int:
     return max(-(2**63), min(found, 2**63 - 1))
 
 
-async def _is_all_of(name: str, pattern: Pattern, pause: Pauses) -> bool:
-    found = False
-    for said in pattern.whole(name):
-        found = said
-        await pause.perhaps()
-    return found
-
-
 def _compiled(pattern: str) -> Pattern:
     if len(pattern) > limits.BULK_PATTERN_MAX:
         raise wrong("pattern", errors.BULK_PATTERN.format(problem="too long"))
     try:
-        return Pattern(f"(?:{pattern})")
+        return Pattern(pattern)
     except PatternError as problem:
         raise wrong("pattern", errors.BULK_PATTERN.format(problem=problem)) from None

@@ -1,11 +1,14 @@
-"""Commits: what a writer has staged for an epoch goes into the logs, once.
+"""Commits: what a writer has staged for an epoch is appended to the logs, exactly once.
 
-    files and logs synced -> intent -> appended -> logs synced -> epoch remembered -> answered
+    files and logs synced -> intent -> appended -> logs synced -> epoch stored -> answered
 
-Until the intent is on the disk nothing has happened; from then on the commit is finished, by
-whoever finds the intent: a retry, a later commit of the writer, the next start. Each record says
-which commit it came with and which record of it it is, so that one that is in its log is not
-appended again.
+Before the intent is on the disk, nothing has happened. From then on the commit will be finished:
+by a retry, by a later commit of the writer, or by the next start. Each record has the id of its
+commit and its number in the commit, so a record that is already in its log is not appended again.
+
+Blocks are appended slowly enough for live traffic to go on: a thread reads and checks the next
+block while the loop appends one. Each turn of the loop appends a limited number of bytes, and a
+limited number may wait for the disk.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import errno
 import logging
 import os
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -22,7 +26,6 @@ from broker.base.logs import fields
 from broker.base.units import SECOND
 from broker.bulk import errors, limits
 from broker.bulk.responses import RefusedError
-from broker.bulk.write.feeding import BrokenBlocksError, Feed, bring, folder_of, shown
 from broker.bulk.write.intents import (
     COMMITTED,
     DELETED,
@@ -40,23 +43,250 @@ from broker.bulk.write.intents import (
     save_state,
     writers_before,
 )
-from broker.bulk.write.staging import disk_refusal
-from broker.bulk.write.writer import Writer
-from broker.engine.bulk.blocks import COMMIT_ID_LEN, remove_file
+from broker.bulk.write.staging import HEADERS_BEGIN, disk_refusal
+from broker.engine.bulk.blocks import (
+    BLOCK_HEAD_BYTES,
+    COMMIT_ID_LEN,
+    GOOD,
+    Reel,
+    block_bytes,
+    check_block,
+    remove_file,
+)
+from broker.engine.log.publish import settled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Coroutine
-    from pathlib import Path
+    from collections.abc import Callable, Container, Coroutine, Iterable
 
-    from broker.bulk.write.batches import Key
-    from broker.bulk.write.staging import Staging
+    from broker.bulk.write.staging import Batch, Key, Staging
     from broker.engine.log.log import Log
 
-log = logging.getLogger("broker.bulk")
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOBUFS})
+log = logging.getLogger("broker.bulk")
 Pages = dict[str, dict[str, object]]  # by topic
 R = TypeVar("R")
 Wanted = dict[str, list[tuple[int, str, int]]]  # topic -> part, attempt, bytes
+
+
+class Writer:
+    """The state of one writer, and its commit under way."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lock = asyncio.Lock()
+        self.done: dict[str, Done] = {}
+        self.owner: str | None = None  # the name of the only token that may use it
+        self.remembered = False  # `done` and `owner` are in a file
+        self.loaded = False  # that file has been read
+        self.intent: Intent | None = None  # of a commit that is not finished
+        self.unsaved = False  # the intent has more than its file
+        self.broken: str | None = None  # why the commit cannot be finished
+        self.batch: Batch | None = None  # the staged blocks that it appends
+        self.retry: asyncio.TimerHandle | None = None
+
+
+class BrokenBlocksError(Exception):
+    """Staged blocks of a commit are missing or damaged."""
+
+
+class _Publisher:
+    """Stands for us among the publishers that a log pauses while the disk is slow."""
+
+    def __init__(self) -> None:
+        self.resumed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def pause(self) -> None:
+        """Nothing to do: nothing is appended before `resume`."""
+
+    def resume(self) -> None:
+        """The log accepts records again."""
+        if not self.resumed.done():
+            self.resumed.set_result(None)
+
+
+async def breathe(log: Log, ahead: int) -> None:
+    """Let the turn of the loop end; wait while more than `ahead` bytes wait for the disk."""
+    await asyncio.sleep(0)
+    while log.waiting_bytes > ahead and not log.deleted and log.folder is not None:
+        publisher = _Publisher()
+        log.stall(publisher)
+        await publisher.resumed
+
+
+async def wind(reel: Reel, log: Log, block: bytes | bytearray) -> bool:
+    """Append a block over several turns of the loop; False: the log refuses, or a write failed.
+
+    After a failed write nothing more is appended, so that records stay in order.
+    """
+    reel.load(block)
+    while True:
+        more = reel.step(limits.COMMIT_TURN_BYTES)
+        await breathe(log, limits.COMMIT_AHEAD_BYTES)
+        if more < 0 or reel.failed:
+            return False
+        if more == 0:
+            return True
+
+
+def log_refusal(log: Log, error: int, reason: str = "") -> RefusedError:
+    """The error for an append that failed with this errno."""
+    kind = errors.BULK_TOPIC_FULL if error in _FULL else errors.BULK_NOT_STORED
+    return RefusedError(kind, topic=log.name, reason=reason or os.strerror(error))
+
+
+async def bring(log: Log) -> None:
+    """Wait until all records of the log are on the disk, whatever its sync policy. RefusedError.
+
+    The log syncs its files itself: it knows which ones had a failed sync.
+    """
+    try:
+        await log.sync.synced()
+    except OSError as problem:
+        raise log_refusal(log, problem.errno or errno.EIO) from problem
+
+
+class Blocks:
+    """The blocks of some files in order, read on a thread."""
+
+    def __init__(self, files: Iterable[tuple[Path, int]], topic: str) -> None:
+        self.files = list(files)
+        self.topic = topic.encode()
+        self.at = 0
+
+    def read(self) -> bytes | None:
+        """The next block, None at the end. BrokenBlocksError."""
+        while self.files and self.at >= self.files[0][1]:
+            self.files.pop(0)
+            self.at = 0
+        if not self.files:
+            return None
+        path, size = self.files[0]
+        try:
+            with path.open("rb") as file:
+                file.seek(self.at)
+                length = block_bytes(file.read(BLOCK_HEAD_BYTES).ljust(BLOCK_HEAD_BYTES, b"\0"))
+                if not 0 < length <= min(size - self.at, limits.STAGED_BLOCK_BYTES_MAX):
+                    raise BrokenBlocksError(f"{path}: no block at {self.at}")
+                file.seek(self.at)
+                block = file.read(length)
+                # Synced, and read for the last time: its pages are better used for the log.
+                os.posix_fadvise(file.fileno(), self.at, length, os.POSIX_FADV_DONTNEED)
+        except OSError as problem:
+            raise BrokenBlocksError(str(problem)) from problem
+        if check_block(block, self.topic, HEADERS_BEGIN)[0] != GOOD:
+            raise BrokenBlocksError(f"{path}: the block at {self.at} is damaged")
+        self.at += length
+        return block
+
+
+class Feed:
+    """The part of a commit that goes to one topic."""
+
+    def __init__(self, staging: Staging, batch: Batch | None, topic: str, plan: Plan) -> None:
+        self.staging = staging
+        self.plan = plan
+        files = []
+        for part, attempt, size in plan.attempts:
+            if batch is None:
+                raise BrokenBlocksError(f"nothing is staged for {topic}")
+            files.append((batch.path((topic, part, attempt)), size))
+        self.blocks = Blocks(files, topic)
+        self.log: Log | None = None
+        self.reel: Reel | None = None
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the topic was deleted before it had all records."""
+        return self.log is None or self.log.deleted
+
+    @property
+    def records(self) -> int:
+        """How many records the commit has for this topic."""
+        return self.reel.number if self.reel is not None else 0
+
+    @property
+    def first(self) -> int | None:
+        """The lowest seq of them."""
+        return min(self._seqs(), default=None)
+
+    @property
+    def last(self) -> int | None:
+        """The highest seq of them."""
+        return max(self._seqs(), default=None)
+
+    def _seqs(self) -> list[int]:
+        found = [seq for seq in (self.plan.low, self.plan.high) if seq is not None]
+        if self.reel is not None and self.reel.records:
+            found += [self.reel.first_seq, self.reel.last_seq]
+        return found
+
+    async def append(self, log: Log, commit_id: bytes) -> None:
+        """Append the records that the log does not have yet. RefusedError, BrokenBlocksError."""
+        self.log = log
+        self.reel = Reel(log, commit_id, self.plan.have)
+        coming = asyncio.ensure_future(self.staging.run(self.blocks.read))
+        try:
+            while (block := await coming) is not None:
+                coming = asyncio.ensure_future(self.staging.run(self.blocks.read))
+                if not await wind(self.reel, log, block) and not log.deleted:
+                    raise log_refusal(log, log.last_error, log.refusal)
+                if log.deleted:
+                    break
+        finally:
+            coming.cancel()
+
+    async def quiet(self) -> None:
+        """Wait until every append has ended, with success or not."""
+        if self.log is not None and self.reel is not None and self.reel.records:
+            await settled(self.log, self.reel.last_ticket)
+            if self.log.folder is None and not self.deleted:
+                # a log in memory has no files to search, and loses nothing that it accepted
+                self.plan.learn([(0, self.reel.number)], self.reel.first_seq, self.reel.last_seq)
+
+    async def settle(self) -> None:
+        """Wait until every append has ended. RefusedError: one has failed."""
+        await self.quiet()
+        if self.log is not None and self.reel is not None and not self.deleted:
+            error = self.reel.failed
+            if error:
+                raise log_refusal(self.log, error)
+
+    async def sync(self) -> None:
+        """Wait until all records are on the disk. RefusedError."""
+        if self.log is not None and not self.deleted:
+            await bring(self.log)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether readers can see its records, or never will."""
+        log, last = self.log, self.last
+        if log is None or last is None or log.deleted or log.last_error:
+            return True
+        return log.sync.durable_next > last
+
+
+async def shown(feeds: Iterable[Feed]) -> None:
+    """Wait until readers can see the records, so that a client can read what it has committed.
+
+    Readers see what the log knows to be synced. That takes a moment only, and the wait is bounded:
+    the commit itself is already durable.
+    """
+    left = [feed for feed in feeds if not feed.is_shown]
+    for pause_s in limits.COMMIT_SHOWN_S:
+        for feed in left:
+            if feed.log is not None:
+                feed.log.sync.now()
+        left = [feed for feed in left if not feed.is_shown]
+        if not left:
+            return
+        await asyncio.sleep(pause_s)
+
+
+def folder_of(log: Log) -> Path:
+    """The folder of a log that has files."""
+    assert log.folder is not None
+    return Path(log.folder)
 
 
 class Commits:
@@ -67,35 +297,35 @@ class Commits:
         staging: Staging,
         open_log: Callable[[str], Log],
         find_log: Callable[[str], Log | None],
-        keep_from: Callable[[Log, object, int | None], object],
+        hold_from: Callable[[Log, object, int | None], object],
         quarantined: Container[str] = (),
     ) -> None:
-        """`open_log` finds or makes a log. `keep_from(log, whose, seq)` holds its files back.
-        `quarantined`: names of logs that could not be opened, now."""
+        """`open_log` finds or creates a log. `hold(log, owner, seq)` keeps records for retention.
+        `quarantined`: names of logs that could not be opened, always current."""
         self.staging = staging
         self.root: Path = staging.root  # the folder of everything staged
         self.open_log = open_log
         self.find_log = find_log
-        self.keep_from = keep_from
+        self.hold_from = hold_from
         self.quarantined = quarantined
         self.writers: dict[str, Writer] = {}
         self.unknown: dict[str, str] = {}  # writers that cannot commit until the next start: why
-        self._used: WeakValueDictionary[str, Writer] = WeakValueDictionary()  # whoever has one
+        self._used: WeakValueDictionary[str, Writer] = WeakValueDictionary()  # by requests
         self.stopping = False
-        self.remembered = 0  # writers on the disk, when they were last counted
+        self.remembered = 0  # writers with a file, when they were last counted
         self.finished = self.failed = self.records = 0  # since start
         self._places = asyncio.Semaphore(limits.COMMITS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def under_way(self) -> int:
-        """Commits that have begun, those too that wait for another try."""
+        """Commits that have begun, including those that wait for another try."""
         return sum(writer.intent is not None for writer in self.writers.values())
 
     # --- start and end
 
     def start(self, intents: list[Intent], unsure: Container[str] = ()) -> None:
-        """Finish what was begun before, in the background; `intents` and `unsure` as survey found
+        """Finish these commits in the background; `intents` and `unsure` as `survey` found
         them."""
         for intent in intents:
             writer = self.writers.setdefault(intent.writer, Writer(intent.writer))
@@ -108,18 +338,18 @@ class Commits:
     def _look_back(self, topic: str, plan: Plan) -> None:
         entry = self._log_of(topic, plan)
         if entry is not None:
-            # a power cut may have taken the end of the log, whose seqs come again
+            # after a power cut the log may have lost its end, and gives those seqs again
             plan.first = min(plan.first, entry.visible)
 
     def log_found(self, topic: str) -> None:
-        """A log was made, or was quarantined and is not any more: keep what commits need of it."""
+        """A log was created, or left quarantine: hold what commits need of it."""
         for writer in self.writers.values():
             if writer.intent is not None and topic in writer.intent.topics:
                 self._look_back(topic, writer.intent.topics[topic])
-                self._keep(writer.intent, held=True)
+                self._hold(writer.intent, held=True)
 
     async def stop(self) -> None:
-        """Leave everything as it is; what is begun is finished after the next start."""
+        """Stop; commits that have begun are finished after the next start."""
         self.stopping = True
         for writer in self.writers.values():
             if writer.retry is not None:
@@ -137,16 +367,16 @@ class Commits:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waited has been told; else it has been logged
+            task.exception()  # retrieved: it was raised to the waiting request, or logged
 
     # --- what requests ask for
 
     async def writer(self, name: str) -> Writer:
-        """A writer with what is remembered of it. RefusedError."""
+        """A writer with its stored state. RefusedError."""
         if name in self.unknown:
             raise RefusedError(errors.BULK_STATE, reason=self.unknown[name])
         writer = self.writers.pop(name, None) or self._used.get(name) or Writer(name)
-        self.writers[name] = self._used[name] = writer  # the last one used is the last one
+        self.writers[name] = self._used[name] = writer  # `writers` is in order of use
         if not writer.loaded:
             try:
                 state = await self.staging.run(load_state, self.root, name)
@@ -163,11 +393,12 @@ class Commits:
         return writer
 
     async def claim(self, writer: Writer, owner: str | None) -> None:
-        """Bind a writer to the first token that uses it. RefusedError: it is another's.
+        """Bind a writer to the first token that uses it. RefusedError: it is bound to another.
 
-        Else whoever may write the topic could commit as this writer with the highest epoch, and
-        all later commits of its owner would be answered as done. The owner is on the disk before
-        anything of the writer is. `owner`: None when no tokens are asked for; nothing is bound.
+        Otherwise any caller that may write the topic could commit as this writer with the highest
+        epoch, and all later commits of the real writer would be answered as already done. The owner
+        is on the disk before anything else of the writer. `owner` is None where tokens are not
+        configured; then nothing is bound.
         """
         if owner is None:
             return
@@ -189,9 +420,9 @@ class Commits:
         writer.done, writer.owner, writer.remembered = done, owner, True
 
     async def commit(self, name: str, epoch: int, wanted: Wanted) -> Pages:
-        """Commit these attempts; what became of each topic. RefusedError.
+        """Commit these attempts; the outcome for each topic. RefusedError.
 
-        Goes on to its end even if nobody waits for it any more.
+        The commit goes on when the request is cancelled.
         """
         if self.stopping:
             raise RefusedError(errors.BULK_STOPPING)
@@ -224,7 +455,7 @@ class Commits:
     async def drop(
         self, name: str, epoch: int, check: Callable[[str], None], owner: str | None = None
     ) -> None:
-        """Forget what is staged for an epoch, and a commit of it that cannot be finished."""
+        """Drop what is staged for an epoch, and a commit of it that cannot be finished."""
         writer = await self.writer(name)
         async with writer.lock:
             self.check_owner(writer, owner)
@@ -237,12 +468,12 @@ class Commits:
                 if writer.broken is None:
                     raise RefusedError(errors.BULK_COMMITTING, epoch=epoch)
                 await self._disk(remove_intent, self.root, name)
-                self._let_go(writer)
+                self._release(writer)
             if batch is not None:
                 await self.staging.drop(batch)
 
     async def forget(self, now_ns: int) -> None:
-        """Forget writers that have not committed for very long, and count the others."""
+        """Drop the state of writers without a commit for WRITER_TTL, and count the others."""
         before_ns = now_ns - limits.WRITER_TTL
         names, count = await self.staging.run(writers_before, self.root, before_ns)
         for name in names:
@@ -251,7 +482,7 @@ class Commits:
                 if writer.intent is None:
                     await self.staging.run(forget_writer, self.root, name)
                     self.writers.pop(name, None)
-                    # whoever has it goes on with a writer of which nothing is known
+                    # requests that hold this object go on with a writer without any state
                     writer.done, writer.owner, writer.remembered = {}, None, False
                     count -= 1
         self.remembered = count
@@ -280,7 +511,7 @@ class Commits:
             await self._save_intent(intent)
         except BaseException:
             self.failed += 1
-            self._keep(intent, held=False)
+            self._hold(intent, held=False)
             if batch is not None:
                 self.staging.seal(batch, sizes, False)
             raise
@@ -301,8 +532,8 @@ class Commits:
                 )
             named = sorted(one for one in attempts if one[2])
             intent.topics[topic] = Plan(entry.log_id.hex(), entry.visible, named)
-            self.keep_from(entry, intent.id, entry.visible)
-            # an intent must not name a log that a power cut takes away
+            self.hold_from(entry, intent.id, entry.visible)
+            # an intent must not name a log that a power cut can remove
             await bring(entry)
 
     async def _save_intent(self, intent: Intent) -> None:
@@ -310,33 +541,33 @@ class Commits:
             await self._disk(save_intent, self.root, intent)
         except RefusedError:
             path = os.fsencode(intent_path(self.root, intent.writer))
-            await self.staging.run(remove_file, path)  # it may be there
+            await self.staging.run(remove_file, path)  # the failed call may have written it
             raise
 
     def _take_up(self, writer: Writer, intent: Intent) -> None:
-        """Be about to finish this commit; nothing of what it needs goes away."""
+        """Make this the writer's commit under way, and hold what it needs."""
         writer.intent, writer.broken = intent, None
         writer.batch = self.staging.batch(writer.name, intent.epoch)
         if writer.batch is not None:
             writer.batch.busy += 1
-        self._keep(intent, held=True)
+        self._hold(intent, held=True)
 
-    def _let_go(self, writer: Writer) -> None:
+    def _release(self, writer: Writer) -> None:
         assert writer.intent is not None
-        self._keep(writer.intent, held=False)
+        self._hold(writer.intent, held=False)
         if writer.batch is not None:
             writer.batch.busy -= 1
         writer.intent = writer.batch = writer.broken = None
         writer.unsaved = False
 
-    def _keep(self, intent: Intent, *, held: bool) -> None:
+    def _hold(self, intent: Intent, *, held: bool) -> None:
         for topic, plan in intent.topics.items():
             entry = self._log_of(topic, plan)
             if entry is not None:
-                self.keep_from(entry, intent.id, min(plan.first, entry.visible) if held else None)
+                self.hold_from(entry, intent.id, min(plan.first, entry.visible) if held else None)
 
     def _log_of(self, topic: str, plan: Plan) -> Log | None:
-        """The log that was meant; one of that name that was made since then is another one."""
+        """The log that the commit means: one of that name and incarnation."""
         entry = self.find_log(topic)
         same = entry is not None and not entry.deleted and entry.log_id.hex() == plan.log_id
         return entry if same else None
@@ -344,7 +575,7 @@ class Commits:
     # --- the end
 
     async def _again(self, writer: Writer, *, surveyed: bool = False) -> None:
-        """Finish a commit that nobody waits for."""
+        """Finish a commit in the background."""
         try:
             await self.writer(writer.name)
             async with writer.lock:
@@ -356,7 +587,7 @@ class Commits:
             log.error("a commit cannot be finished now", extra=why)
 
     def _try_later(self, writer: Writer) -> None:
-        """One more try, and not one for each that came before."""
+        """Schedule one more try, in place of one that is scheduled already."""
         if writer.retry is not None:
             writer.retry.cancel()
         if not self.stopping:
@@ -364,9 +595,9 @@ class Commits:
             writer.retry = loop.call_later(wait, lambda: self._spawn(self._again(writer)))
 
     async def _finish(self, writer: Writer, *, fresh: bool = False) -> None:
-        """Bring the commit that has begun to its end. `fresh`: what logs have of it is known.
+        """Finish the commit that has begun. `fresh`: it is known which records the logs have.
 
-        RefusedError: it stays begun, and is tried again later.
+        RefusedError: it is tried again later.
         """
         intent = writer.intent
         assert intent is not None
@@ -418,18 +649,18 @@ class Commits:
         self.finished += 1
         self.records += sum(feed.records for feed in feeds.values())
         batch, topics = writer.batch, list(intent.topics)
-        self._let_go(writer)
+        self._release(writer)
         if batch is not None:
             self._spawn(self.staging.drop(batch, topics))
 
     async def _learn(self, writer: Writer, intent: Intent) -> None:
-        """See what the logs have of a commit that was tried before."""
+        """Find out which records of an earlier try the logs have."""
         if writer.broken is not None:
             raise BrokenBlocksError(writer.broken)
         for topic, plan in intent.topics.items():
             entry = self._log_of(topic, plan)
             if entry is not None and entry.folder is not None:
-                await bring(entry)  # what is counted as there must stay there
+                await bring(entry)  # records that count as stored must be durable
                 ends = {segment.first_seq: segment.planned for segment in entry.segments}
                 await self._disk(learn, plan, folder_of(entry), bytes.fromhex(intent.id), ends)
 

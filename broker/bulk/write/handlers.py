@@ -1,4 +1,13 @@
-"""Pages of the bulk door for those who write: staged blocks, commits. See docs/bulk-write.md."""
+"""Handlers of the write API (docs/reference/bulk-write.md).
+
+    POST /tx/{writer}/{epoch}/{topic}/{part}/{attempt}   stage a block
+    POST /tx/{writer}/{epoch}/commit                     publish what is staged
+    POST /append/{topic}             publish a block at once; stored as the topic's sync policy says
+    POST /append/{topic}?dedupe=1    the same without records whose Nats-Msg-Id the topic got lately
+
+Deduplication reads the ids from the log itself. So it knows messages of every publisher, and those
+from before a restart. The ids in memory are bounded and can be dropped at any time.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +21,28 @@ import msgspec
 from broker.base.units import SECOND
 from broker.bulk import errors, limits
 from broker.bulk.access import WRITE
-from broker.bulk.app import BulkRoute
+from broker.bulk.context import BulkRoute
 from broker.bulk.read.topics import Pauses
 from broker.bulk.responses import RefusedError, answer, from_json, number, read_json, wrong
+from broker.bulk.write.commits import log_refusal, wind
+from broker.bulk.write.staging import HEADERS_BEGIN, disk_refusal
+from broker.engine.bulk.blocks import GOOD, Reel, check_block
+from broker.engine.bulk.dedupe import Window
 from broker.engine.log.files import escape
+from broker.engine.log.publish import settled
 from broker.protocols.nsq.wire import is_name
 from broker.routing.local import shape
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp import web
 
     from broker.bulk.access import Caller
-    from broker.bulk.app import BulkDoor
-    from broker.bulk.write.batches import Key
-    from broker.bulk.write.commits import Commits, Wanted
-    from broker.bulk.write.staging import Staging
-    from broker.bulk.write.writer import Writer
+    from broker.bulk.context import BulkContext
+    from broker.bulk.write.commits import Commits, Wanted, Writer
+    from broker.bulk.write.staging import Key, Staging
+    from broker.engine.log.log import Log
 
 EPOCH_MAX: Final = 2**63 - 1
 PART_MAX: Final = 2**31 - 1
@@ -36,26 +51,27 @@ _DIGITS: Final = re.compile("[0-9]{1,19}")
 _CONTROL: Final = re.compile("[\0-\x20\x7f]")
 
 
+Attempts = list[tuple[int, int | str, int]]  # part, name, bytes
+ID_HEADER: Final = b"Nats-Msg-Id"
+
+
 class Named(msgspec.Struct):
     """The body of a commit."""
 
     topics: dict[str, msgspec.Raw]  # Attempts
 
 
-Attempts = list[tuple[int, int | str, int]]  # part, name, bytes
+class WriteHandlers:
+    """Staged blocks and commits."""
 
-
-class WritePages:
-    """The handlers."""
-
-    def __init__(self, door: BulkDoor, staging: Staging, commits: Commits) -> None:
-        self.door = door
+    def __init__(self, context: BulkContext, staging: Staging, commits: Commits) -> None:
+        self.context = context
         self.staging = staging
         self.commits = commits
         self._uploads = asyncio.Semaphore(limits.STAGED_UPLOADS_MAX)
 
     def routes(self) -> list[BulkRoute]:
-        """Paths and what they do."""
+        """Its routes."""
         return [
             BulkRoute("POST", "/tx/{writer}/{epoch}/{topic}/{part}/{attempt}", self.stage),
             BulkRoute("POST", "/tx/{writer}/{epoch}/commit", self.commit),
@@ -67,9 +83,9 @@ class WritePages:
         """Add a block to an attempt."""
         writer, epoch = writer_of(request), _number(request, "epoch", EPOCH_MAX)
         topic, part = request.match_info["topic"], _number(request, "part", PART_MAX)
-        caller = self.door.caller(request)
+        caller = self.context.caller(request)
         caller.need(WRITE, topic)
-        if self.door.engine.log(topic) is None:
+        if self.context.engine.log(topic) is None:
             check_topic(topic)
         key: Key = (topic, part, attempt_of(request.match_info["attempt"]))
         offset = number(request, "offset", 0, 0, EPOCH_MAX)
@@ -82,8 +98,8 @@ class WritePages:
         return answer({"offset": have, "state": "staged"})
 
     async def _writer(self, name: str, caller: Caller) -> Writer:
-        """What is known of a writer. RefusedError: a new one, and there is no room for it, or one
-        that belongs to another token."""
+        """The state of a writer. RefusedError: it is new and there are too many, or it belongs to
+        another token."""
         writer, most = await self.commits.writer(name), limits.WRITERS_MAX
         if not writer.remembered and self.commits.remembered >= most:
             reason = errors.BULK_WRITERS.format(limit=most)
@@ -92,14 +108,14 @@ class WritePages:
         return writer
 
     async def commit(self, request: web.Request) -> web.StreamResponse:
-        """Publish the attempts that the body names."""
+        """Publish the attempts that the body lists."""
         writer, epoch = writer_of(request), _number(request, "epoch", EPOCH_MAX)
-        caller = self.door.caller(request)
+        caller = self.context.caller(request)
         caller.need(WRITE)  # a body that names no topic binds the writer too
         wanted = await self._wanted(request)
         for topic in wanted:
             caller.need(WRITE, topic)
-            if self.door.engine.log(topic) is None:
+            if self.context.engine.log(topic) is None:
                 check_topic(topic)
         await self._writer(writer, caller)
         return answer({"topics": await self.commits.commit(writer, epoch, wanted)})
@@ -114,7 +130,7 @@ class WritePages:
         wanted: Wanted = {}
         count, pause = 0, Pauses()
         for topic, text in named.items():
-            await pause.perhaps()  # very many attempts take a tenth of a second
+            await pause.perhaps()  # 100,000 attempts take a tenth of a second
             attempts = from_json(text, Attempts)
             count += len(attempts)
             if count > limits.COMMIT_ATTEMPTS_MAX:
@@ -126,8 +142,8 @@ class WritePages:
         return wanted
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """What is known of a writer."""
-        caller = self.door.caller(request)
+        """The state of a writer: its last commits, what is staged, the commit under way."""
+        caller = self.context.caller(request)
         caller.need(WRITE)
         name = writer_of(request)
         writer = await self.commits.writer(name)
@@ -160,7 +176,7 @@ class WritePages:
 
     async def drop(self, request: web.Request) -> web.StreamResponse:
         """Drop what is staged for an epoch."""
-        caller = self.door.caller(request)
+        caller = self.context.caller(request)
         caller.need(WRITE)
         epoch = _number(request, "epoch", EPOCH_MAX)
         await self.commits.drop(
@@ -170,7 +186,7 @@ class WritePages:
 
 
 def _number(request: web.Request, name: str, high: int) -> int:
-    """A whole number in the path."""
+    """An integer in the path, from 0 to `high`. RefusedError."""
     text = request.match_info[name]
     if not _DIGITS.fullmatch(text) or int(text) > high:
         raise wrong(name, errors.BULK_NUMBER.format(low=0, high=high, text=text))
@@ -178,7 +194,7 @@ def _number(request: web.Request, name: str, high: int) -> int:
 
 
 def writer_of(request: web.Request) -> str:
-    """The name of the writer; RefusedError when no folder can have it."""
+    """The name of the writer. RefusedError: it is too long for the name of a folder."""
     name = request.match_info["writer"]
     if len(escape(name)) > limits.WRITER_NAME_BYTES_MAX:
         raise RefusedError(errors.BULK_NAME, what="a writer", name=name)
@@ -186,14 +202,14 @@ def writer_of(request: web.Request) -> str:
 
 
 def attempt_of(name: str) -> str:
-    """The name of an attempt."""
+    """The name of an attempt, checked. RefusedError."""
     if not _ATTEMPT.fullmatch(name):
         raise RefusedError(errors.BULK_NAME, what="an attempt", name=name)
     return name
 
 
 def check_topic(name: str) -> None:
-    """Can a topic be made that is called so? What NSQ or NATS takes as a name."""
+    """RefusedError unless NSQ or NATS accepts this name for a new topic."""
     raw = name.encode("utf-8", "replace")
     good = is_name(raw) or (shape(raw) == 0 and not _CONTROL.search(name))
     if not good or "\ufffd" in name or len(escape(name)) > limits.WRITER_NAME_BYTES_MAX:
@@ -201,8 +217,8 @@ def check_topic(name: str) -> None:
 
 
 async def read_block(request: web.Request) -> bytearray:
-    """The body, which must not be longer than a block may be nor come too slowly: there are few
-    places for those who upload. RefusedError."""
+    """The body. RefusedError: longer than a block may be, or too slow: few clients can upload at
+    once."""
     limit = limits.STAGED_BLOCK_BYTES_MAX
     size = request.content_length
     if size is not None and size > limit:
@@ -223,3 +239,111 @@ async def read_block(request: web.Request) -> bytearray:
         if len(block) + len(piece) > limit:
             raise RefusedError(errors.BULK_BODY_BIG, limit=limit)
         block += piece
+
+
+class Known:
+    """The message ids that one topic got lately."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.window = Window(ID_HEADER, limits.DEDUPE_WINDOW, limits.DEDUPE_IDS_MAX)
+        self.users = 0  # requests that use it or wait for the lock
+        self.counted = 0  # its `weight` as counted in the total
+
+    @property
+    def weight(self) -> int:
+        """Ids to count for its memory: a few take as much as DEDUPE_IDS_MIN."""
+        return max(self.window.size, limits.DEDUPE_IDS_MIN)
+
+
+class AppendHandlers:
+    """Blocks that are published at once."""
+
+    def __init__(
+        self, context: BulkContext, staging: Staging, open_log: Callable[[str], Log]
+    ) -> None:
+        self.context = context
+        self.staging = staging
+        self.open_log = open_log
+        self._known: dict[str, Known] = {}
+        self._ids = 0
+        self._uploads = asyncio.Semaphore(limits.STAGED_UPLOADS_MAX)
+
+    def routes(self) -> list[BulkRoute]:
+        """Its route."""
+        return [BulkRoute("POST", "/append/{topic}", self.append)]
+
+    async def append(self, request: web.Request) -> web.StreamResponse:
+        """Publish a block."""
+        topic = request.match_info["topic"]
+        self.context.caller(request).need(WRITE, topic)
+        if self.context.engine.log(topic) is None:
+            check_topic(topic)
+        dedupe = number(request, "dedupe", 0, 0, 1)
+        async with self._uploads:
+            block = await read_block(request)
+            wrong, count = await self.staging.run(check_block, block, topic.encode(), HEADERS_BEGIN)
+            if wrong != GOOD:
+                reason = errors.BULK_BLOCK_REASONS[wrong].format(number=count)
+                raise RefusedError(errors.BULK_BLOCK, reason=reason)
+            try:
+                log = self.open_log(topic)
+            except OSError as problem:
+                raise disk_refusal(problem.errno or 0) from problem
+            reel = await (self._dedupe if dedupe else self._append)(log, block)
+        return answer(
+            {
+                "records": reel.records,
+                "duplicates": reel.duplicates,
+                "first": reel.first_seq or None,
+                "last": reel.last_seq or None,
+            }
+        )
+
+    async def _append(self, log: Log, block: bytearray, window: Window | None = None) -> Reel:
+        reel = Reel(log, window=window)
+        taken = await wind(reel, log, block)
+        reason, error = log.refusal, log.last_error
+        if reel.records:
+            await settled(log, reel.last_ticket)
+        if reel.failed:
+            raise log_refusal(log, reel.failed)
+        if not taken or log.deleted:
+            raise log_refusal(log, error, reason)
+        reel.stored()
+        return reel
+
+    async def _dedupe(self, log: Log, block: bytearray) -> Reel:
+        known = self._known.pop(log.name, None) or Known()
+        self._known[log.name] = known  # in order of use
+        known.users += 1
+        try:
+            async with known.lock:
+                return await self._append_once(known.window, log, block)
+        finally:
+            known.users -= 1
+            self._bound(known)
+
+    async def _append_once(self, window: Window, log: Log, block: bytearray) -> Reel:
+        plan = window.look(log, limits.DEDUPE_READ_BYTES)
+        try:
+            if plan is not None:
+                await self.staging.run(window.read, plan)
+            return await self._append(log, block, window)
+        except BaseException:
+            window.reset(None)  # it has ids of records that may not be stored
+            raise
+
+    def _bound(self, used: Known) -> None:
+        """Drop the windows used longest ago: they can be read from their logs again. One in use
+        stays: a second window of its topic would not know what the first one appends."""
+        self._ids += used.weight - used.counted
+        used.counted = used.weight
+        if self._ids <= limits.DEDUPE_IDS_ALL_MAX:
+            return
+        for name, known in list(self._known.items()):
+            if self._ids <= limits.DEDUPE_IDS_ALL_MAX:
+                break
+            if not known.users:
+                self._ids -= known.counted
+                del self._known[name]

@@ -1,11 +1,11 @@
-"""What is remembered of commits, each file put in place in one step and synced.
+"""Files of commits and writers, each replaced atomically and synced.
 
-    <data>/staged/.intents/<writer>.json    a commit that has begun; gone when it is finished
+    <data>/staged/.intents/<writer>.json    a commit that has begun; removed when it is finished
     <data>/staged/<writer>/state.json       the last epoch of each topic
 
-A commit begins when its intent is on the disk, and has happened from then on: whoever finds an
-intent finishes it. Both files carry a checksum. One that does not read stops the commits of its
-writer until an operator has looked at it: nobody knows any more what is in the logs.
+A commit begins when its intent is on the disk; an intent that is found later is finished. Both
+files carry a checksum. While one is unreadable, its writer cannot commit until an operator has
+handled it: it is unknown which of the writer's records are in the logs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -28,7 +29,7 @@ from broker.engine.log.files import (
     load_meta,
     unescape,
 )
-from broker.engine.log.segment import FormatError, check_header
+from broker.engine.log.record import FormatError, check_header
 from broker.engine.recovery import take_spare
 
 if TYPE_CHECKING:
@@ -42,14 +43,15 @@ INTENTS: Final = ".intents"
 STATE: Final = "state.json"
 COMMITTED: Final = "committed"
 DELETED: Final = "deleted"
+READ_AGAIN_S: Final = (0.02, 0.2)  # an intent that cannot be read is read again after so long
 FILE_HEADER_BYTES: Final = 64
 _SEQ_END: Final = 2**64 - 1
-Range = tuple[int, int]  # first, behind
+Range = tuple[int, int]  # [start, end)
 F = TypeVar("F", "Intent", "Remembered")
 
 
 class IntentError(Exception):
-    """What is remembered of a writer cannot be used."""
+    """A file of a writer cannot be used."""
 
 
 class VersionError(IntentError):
@@ -62,12 +64,12 @@ class Plan(msgspec.Struct):
     log_id: str
     first: int  # no record of the commit has a lower seq, unless `low` says so
     attempts: list[tuple[int, str, int]]  # part, attempt, bytes; in the order they are appended
-    have: list[Range] = []  # numbers of records that are in the log; found after an end
-    low: int | None = None  # the lowest and highest seq of those
+    have: list[Range] = []  # numbers of records that are in the log; found after a crash
+    low: int | None = None  # the lowest and highest seq of those records
     high: int | None = None
 
     def learn(self, ranges: Iterable[Range], low: int, high: int) -> None:
-        """These are in the log too."""
+        """Note records that are in the log."""
         self.have = merged([*self.have, *ranges])
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
@@ -93,29 +95,29 @@ class Done(msgspec.Struct):
     state: str = COMMITTED
 
     def page(self, epoch: int, state: str) -> dict[str, object]:
-        """What a commit is told of a topic; of an older epoch nothing is known any more."""
+        """A topic in the response to a commit; counts of older epochs are not stored."""
         if self.epoch != epoch:
             return {"records": None, "first": None, "last": None, "state": state}
         return {"records": self.records, "first": self.first, "last": self.last, "state": state}
 
 
 class Remembered(msgspec.Struct):
-    """What is known of a writer."""
+    """The stored state of a writer."""
 
     version: int
     writer: str
     topics: dict[str, Done]
-    owner: str | None = None  # the name of the token that uses it; None: used without tokens only
+    owner: str | None = None  # the name of its token; None: used without tokens only
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """In order, those that touch each other as one."""
+    """Sorted; ranges that touch each other are joined."""
     found: list[Range] = []
-    for first, behind in sorted(ranges):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(behind, found[-1][1]))
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
         else:
-            found.append((first, behind))
+            found.append((start, end))
     return found
 
 
@@ -142,27 +144,30 @@ def _save(path: Path, what: Intent | Remembered) -> None:
 
 
 def intent_path(root: Path, writer: str) -> Path:
-    """Where the commit under way of a writer stands."""
+    """The file of a writer's commit under way."""
     return root / INTENTS / f"{escape(writer)}.json"
 
 
 def save_intent(root: Path, intent: Intent) -> None:
-    """The commit begins. OSError: it is not known whether it does."""
-    make_folder(root / INTENTS)  # another commit may be making it: then too its name is synced
+    """Begin a commit. OSError: it is unknown whether it has begun."""
+    make_folder(root / INTENTS)  # it syncs the name even if another commit creates the folder
     _save(intent_path(root, intent.writer), intent)
 
 
 def remove_intent(root: Path, writer: str) -> None:
-    """The commit is finished. OSError."""
+    """End a commit. OSError."""
     error = remove_file(os.fsencode(intent_path(root, writer)))
     if error:
         raise OSError(error, os.strerror(error), str(intent_path(root, writer)))
 
 
 def load_intents(root: Path) -> tuple[list[Intent], dict[str, str]]:
-    """All commits that have begun, and by writer why one cannot be known. OSError: the folder.
+    """All commits that have begun; and by writer, why its intent is unreadable. OSError: the
+    folder cannot be read.
 
-    A file that does not read is put aside, and counts for as long as it is there.
+    An unreadable file is put aside, and blocks its writer for as long as it exists. That includes
+    a file that only fails to read now: until the next start nothing would hold the files of its
+    logs, and that start would append again what had been read and dropped.
     """
     folder, found, unknown = root / INTENTS, list[Intent](), dict[str, str]()
     if not folder.exists():
@@ -170,30 +175,39 @@ def load_intents(root: Path) -> tuple[list[Intent], dict[str, str]]:
     for path in sorted(folder.iterdir()):
         writer = unescape(path.name.partition(".json")[0])
         if path.name.endswith(f".json{UNREADABLE_SUFFIX}"):
-            unknown[writer] = f"{path}: the commit under way does not read"
+            unknown[writer] = f"{path}: the commit under way is unreadable"
         elif path.suffix == ".json":
             try:
-                intent = _load(path, Intent)
+                intent = _load_again(path)
             except VersionError as problem:
                 unknown[writer] = str(problem)
-            except IntentError as problem:
+            except (IntentError, OSError) as problem:
                 unknown[writer] = str(problem)
-                with contextlib.suppress(OSError):  # else it is found again where it is
+                with contextlib.suppress(OSError):  # else the next start finds it in its place
                     path.replace(path.with_name(path.name + UNREADABLE_SUFFIX))
-            except OSError as problem:
-                unknown[writer] = str(problem)
             else:
                 found += [] if intent is None else [intent]
     return found, unknown
 
 
+def _load_again(path: Path) -> Intent | None:
+    """Read an intent; a failed read is repeated after each pause of READ_AGAIN_S."""
+    for pause_s in READ_AGAIN_S:
+        try:
+            return _load(path, Intent)
+        except OSError as problem:
+            log.warning("%s: %s", path, problem)
+            time.sleep(pause_s)
+    return _load(path, Intent)
+
+
 def load_state(root: Path, writer: str) -> Remembered | None:
-    """What is known of a writer; None: nothing. IntentError, OSError."""
+    """The stored state of a writer, None: there is none. IntentError, OSError."""
     return _load(root / escape(writer) / STATE, Remembered)
 
 
 def save_state(root: Path, writer: str, topics: dict[str, Done], owner: str | None) -> None:
-    """Remember the last epochs and the owner. OSError."""
+    """Store the last epochs and the owner. OSError."""
     folder = root / escape(writer)
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder / STATE, Remembered(VERSION, writer, topics, owner))
@@ -201,8 +215,8 @@ def save_state(root: Path, writer: str, topics: dict[str, Done], owner: str | No
 
 
 def writers_before(root: Path, time_ns: int) -> tuple[list[str], int]:
-    """The writers whose last commit, or first use without one, is older than that, and how many
-    there are in all. OSError."""
+    """The writers whose last commit, or first use without a commit, is older than `time_ns`; and
+    the number of all writers. OSError."""
     found, count = [], 0
     for folder in root.iterdir():
         state = folder / STATE
@@ -215,10 +229,10 @@ def writers_before(root: Path, time_ns: int) -> tuple[list[str], int]:
 
 
 def forget_writer(root: Path, writer: str) -> None:
-    """Its epochs may come again. OSError."""
+    """Remove a writer's state; its epochs can be used again. OSError."""
     folder = root / escape(writer)
     (folder / STATE).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # something is staged there
+    with contextlib.suppress(OSError):  # not empty: it has staged blocks
         folder.rmdir()
 
 
@@ -228,11 +242,11 @@ def _sync(path: Path) -> None:
         raise OSError(error, os.strerror(error), str(path))
 
 
-# --- after an end of the process
+# --- after a crash
 
 
 def segment_files(folder: Path, first: int) -> list[tuple[int, int, Path]]:
-    """(first seq, seq behind, path) of the segments that hold records from `first` on."""
+    """(first seq, seq after the last, path) of the segments that have records from `first` on."""
     found = [
         (int(path.stem), path)
         for path in folder.iterdir()
@@ -246,19 +260,19 @@ def segment_files(folder: Path, first: int) -> list[tuple[int, int, Path]]:
 def learn(
     plan: Plan, folder: Path, commit_id: bytes, ends: Mapping[int, int] | None = None
 ) -> None:
-    """Find out which records of the commit the files of a log hold. OSError.
+    """Find out which records of the commit are in the files of a log. OSError.
 
-    `ends`: of a log that is open, and has synced them, the bytes of each file by its first seq.
+    `ends`: for a log that is open and synced, the bytes of each file by its first seq.
     """
-    for first, behind, path in segment_files(folder, plan.first):
+    for first, end, path in segment_files(folder, plan.first):
         if ends and first > max(ends):
-            break  # it was made since they were looked at
+            break  # created after `ends` was made
         name = os.fsencode(path)
         if ends is None:
-            _sync(path)  # what is counted as there must stay there
+            _sync(path)  # records that count as stored must be durable
         size = sys.maxsize if ends is None else ends.get(first, sys.maxsize)
         ranges, low, high = find_staged(
-            name, bytes.fromhex(plan.log_id), first, behind, commit_id, size
+            name, bytes.fromhex(plan.log_id), first, end, commit_id, size
         )
         if ranges:
             plan.learn(ranges, low, high)
@@ -267,12 +281,12 @@ def learn(
 def survey(
     root: Path, logs: Path, unsure: set[str] | None = None
 ) -> tuple[list[Intent], dict[str, str]]:
-    """Before the engine opens the logs: all commits that have begun, with what their logs hold.
+    """All commits that have begun, with the records that their logs already have; and by writer,
+    why its commit cannot be finished now. OSError.
 
-    Before, because opening a log drops segments that its readers are done with. What was found is
-    saved, so that it need not be there another time. The second part says by writer why commits
-    that have begun cannot be finished now. `unsure` gets the writers whose logs could not be
-    asked: that has to be done again. OSError.
+    It runs before the engine opens the logs, because opening a log drops segments that its readers
+    are done with. The intents are stored with what was found, as the records may be dropped later.
+    `unsure` gets the writers whose logs could not be read; those must be searched again.
     """
     intents, unknown = load_intents(root)
     unsure = set() if unsure is None else unsure
@@ -289,14 +303,14 @@ def survey(
             unsure.add(intent.writer)
         try:
             save_intent(root, intent)
-        except OSError as problem:  # a full disk: it is saved before the commit goes on
+        except OSError as problem:  # a full disk: it is stored before the commit goes on
             log.warning("the commit of writer %s: %s", intent.writer, problem)
         found.append(intent)
     return found, unknown
 
 
 def _look_for(intent: Intent, done: Mapping[str, Done], logs: Path) -> None:
-    """Which records of a commit are in the logs. OSError, FormatError."""
+    """Note which records of a commit are in the logs. OSError, FormatError."""
     for topic, plan in intent.topics.items():
         folder = logs / escape(topic)
         if topic in done and done[topic].epoch >= intent.epoch:
@@ -308,7 +322,7 @@ def _look_for(intent: Intent, done: Mapping[str, Done], logs: Path) -> None:
 
 
 def _log_id(folder: Path) -> str | None:
-    """None when there is no such log. OSError, FormatError."""
+    """The id of the log in a folder, None: there is no such log. OSError, FormatError."""
     try:
         meta = load_meta(str(folder))
     except MetaError:

@@ -1,10 +1,10 @@
-"""The writing half of the bulk door: made before the logs are opened, started after.
+"""The write API: created before the logs are opened, started after.
 
-writes = Writes(data)
-writes.look()                 what an earlier process has begun
+writes = Writes(data, logs)
+writes.find_intents()         commits that an earlier process has begun
 engine.open(...)
-await writes.start(engine)    and finish it in the background
-... writes.pages(door).routes() ...
+await writes.start(engine)    finish them in the background
+... writes.routes(context) ...
 await writes.stop()           before the engine is closed
 """
 
@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Final
 from broker.base.logs import fields
 from broker.base.units import SECOND
 from broker.bulk import limits
-from broker.bulk.read.keeping import Keeping
+from broker.bulk.holds import RetentionHolds
 from broker.bulk.responses import RefusedError
-from broker.bulk.write.appending import AppendPages
 from broker.bulk.write.commits import Commits
-from broker.bulk.write.handlers import WritePages
+from broker.bulk.write.handlers import AppendHandlers, WriteHandlers
 from broker.bulk.write.intents import Intent, survey
 from broker.bulk.write.staging import Bounds, Staging
 from broker.protocols.nsq.wire import is_ephemeral
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from broker.bulk.app import BulkDoor, BulkRoute
+    from broker.bulk.context import BulkContext, BulkRoute
+    from broker.bulk.stats import BulkStats
     from broker.engine.engine import Engine
     from broker.engine.log.log import Log
-    from broker.server.stats import BulkStats
 
 log = logging.getLogger("broker.bulk")
 
@@ -48,7 +47,7 @@ class Writes:
     def __init__(self, data: Path, logs: Path, bounds: Bounds | None = None) -> None:
         self.logs = logs
         self.staging = Staging(data / STAGED_FOLDER, bounds)
-        self.keeping = Keeping()
+        self.holds = RetentionHolds()
         self._intents: list[Intent] = []
         self.unknown: dict[str, str] = {}  # writers whose commits wait for an operator, and why
         self._unsure: set[str] = set()
@@ -63,18 +62,18 @@ class Writes:
         assert self._commits is not None
         return self._commits
 
-    def look(self) -> None:
-        """See what an earlier process has begun. OSError."""
+    def find_intents(self) -> None:
+        """Find the commits that an earlier process has begun. OSError."""
         root = self.staging.root
         self._intents, self.unknown = survey(root, self.logs, self._unsure)
         for writer, reason in self.unknown.items():
-            log.error("no commits for a writer: %s", reason, extra=fields(writer=writer))
+            log.error("a writer cannot commit: %s", reason, extra=fields(writer=writer))
 
     async def start(self, engine: Engine) -> None:
-        """Take commits from now on, and finish those that were begun. OSError."""
+        """Accept commits from now on, and finish those that have begun. OSError."""
         self._open_log = lambda name: engine.open_log(name, is_ephemeral(name.encode()))
         self._commits = Commits(
-            self.staging, self._open_log, engine.log, self.keeping.keep, engine.quarantined
+            self.staging, self._open_log, engine.log, self.holds.hold, engine.quarantined
         )
         for writer, reason in self.unknown.items():
             engine.shared.health.add(WRITER_PROBLEM, writer, reason)
@@ -91,15 +90,15 @@ class Writes:
         if made and cursor is None:
             self.commits.log_found(name)
 
-    def routes(self, door: BulkDoor) -> list[BulkRoute]:
-        """What a door has for those who write."""
+    def routes(self, context: BulkContext) -> list[BulkRoute]:
+        """The routes of the write API."""
         assert self._open_log is not None
-        pages = WritePages(door, self.staging, self.commits)
-        appends = AppendPages(door, self.staging, self._open_log)
+        pages = WriteHandlers(context, self.staging, self.commits)
+        appends = AppendHandlers(context, self.staging, self._open_log)
         return [*pages.routes(), *appends.routes()]
 
     def count(self, stats: BulkStats) -> None:
-        """Say how much is staged, and what became of commits."""
+        """Fill in the counters of staged blocks and commits."""
         stats.staged_bytes, stats.staged_attempts = self.staging.bytes, self.staging.files
         stats.commits, stats.commits_failed = self.commits.finished, self.commits.failed
         stats.committed_records = self.commits.records
@@ -111,11 +110,11 @@ class Writes:
                 await self.staging.expire(time.time_ns())
                 await self.commits.forget(time.time_ns())
             except (OSError, RefusedError) as problem:
-                log.error("staged blocks cannot be looked through: %s", problem)
+                log.error("expired staged blocks cannot be dropped: %s", problem)
             await asyncio.sleep(limits.STAGED_LOOK / SECOND)
 
     async def stop(self) -> None:
-        """Take no more; commits that have begun go on after the next start."""
+        """Accept no more; commits that have begun are finished after the next start."""
         if self._engine is not None:
             self._engine.unwatch(self._log_changed)
             self._engine = None

@@ -2,8 +2,9 @@
 
     <data>/staged/<writer>/<epoch>/<topic>~<part>~<attempt>.blk
 
-A block counts once it has been checked and is in the file as a whole. What the process left behind
-is looked at when it is asked for again; half a block at the end of a file is cut off then.
+A file is a sequence of whole blocks; a block counts once it has been checked and is in the file as
+a whole. Files of an earlier process are checked when they are first used; half a block at the end,
+left by a crash, is cut off then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import shutil
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.base.durable import make_folder
@@ -24,28 +26,115 @@ from broker.base.durable import sync_path as sync_durable
 from broker.base.logs import fields
 from broker.bulk import errors, limits
 from broker.bulk.responses import RefusedError
-from broker.bulk.write.batches import (
-    HEADERS_BEGIN,
-    Attempt,
-    Batch,
-    Key,
-    is_there,
-    key_of,
-    remove_files,
-    remove_folder,
-    whole_blocks,
+from broker.engine.bulk.blocks import (
+    BLOCK_HEAD_BYTES,
+    GOOD,
+    block_bytes,
+    check_block,
+    sync_path,
+    write_at,
 )
-from broker.engine.bulk.blocks import GOOD, check_block, sync_path, write_at
-from broker.engine.log.files import unescape
+from broker.engine.log.files import escape, unescape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-log = logging.getLogger("broker.bulk")
+HEADERS_BEGIN: Final = b"NATS/1.0\r\n"
+SUFFIX: Final = ".blk"
+Key = tuple[str, int, str]  # topic, part, attempt
 
+
+log = logging.getLogger("broker.bulk")
 TRASH: Final = ".dropped-"
 R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What one attempt of a task has uploaded for one topic."""
+
+    size: int = 0
+    checked: bool = True  # False: found at start and not checked yet
+    sealed: bool = False  # named by a commit
+    doubtful: bool = False  # a sync of the file has failed
+    gone: bool = False  # dropped while a request waited for the lock
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Batch:
+    """What one writer has staged for one epoch."""
+
+    def __init__(self, root: Path, writer: str, epoch: int) -> None:
+        self.writer = writer
+        self.epoch = epoch
+        self.folder = root / escape(writer) / str(epoch)
+        self.made = False
+        self.attempts: dict[Key, Attempt] = {}
+        self.touched_ns = time.time_ns()
+        self.busy = 0  # requests and commits that use it
+        self.dropping: asyncio.Event | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Total size of its files."""
+        return sum(attempt.size for attempt in self.attempts.values())
+
+    def path(self, key: Key) -> Path:
+        """The file of one attempt."""
+        topic, part, attempt = key
+        return self.folder / f"{escape(topic)}~{part}~{attempt}{SUFFIX}"
+
+
+def key_of(name: str) -> Key | None:
+    """The attempt whose file has this name, None: it is another file."""
+    parts = name.removesuffix(SUFFIX).rsplit("~", 2)
+    if not name.endswith(SUFFIX) or len(parts) != 3 or not parts[1].isdigit():
+        return None
+    return unescape(parts[0]), int(parts[1]), parts[2]
+
+
+def remove_folder(folder: Path, trash: Path) -> None:
+    """Remove a folder. It is renamed to `trash` first: its name may be used again at once."""
+    try:
+        folder.rename(trash)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def remove_files(paths: list[Path]) -> None:
+    """Remove these files, missing ones too."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def is_there(path: Path, offset: int, block: bytearray) -> bool:
+    """Whether the file has these bytes at the offset."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        step = limits.STAGED_READ_BYTES
+        view = memoryview(block)
+        return all(file.read(step) == view[at : at + step] for at in range(0, len(view), step))
+
+
+def whole_blocks(path: Path, topic: bytes) -> int:
+    """How many bytes at the start of a file are whole blocks; the rest is cut off."""
+    good = 0
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        while good < size:
+            file.seek(good)
+            length = block_bytes(file.read(BLOCK_HEAD_BYTES).ljust(BLOCK_HEAD_BYTES, b"\0"))
+            if not 0 < length <= limits.STAGED_BLOCK_BYTES_MAX or good + length > size:
+                break
+            file.seek(good)
+            if check_block(file.read(length), topic, HEADERS_BEGIN)[0] != GOOD:
+                break
+            good += length
+        if good < size:
+            file.truncate(good)
+    return good
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +149,15 @@ class Bounds:
 
 
 def disk_refusal(error: int) -> RefusedError:
-    """What a file call that failed is answered with."""
+    """The error for a file call that failed with this errno."""
     full = error in (errno.ENOSPC, errno.EDQUOT)
     kind = errors.BULK_NO_SPACE if full else errors.BULK_NOT_SAVED
     return RefusedError(kind, reason=os.strerror(error))
 
 
 def renew(path: Path, topic: bytes, size: int) -> None:
-    """Put what a file holds into a new one: a sync of the old one has failed, and another one that
-    succeeds would say nothing. OSError."""
+    """Copy a file to a new one of that name: after a failed sync of the old one, a sync that
+    succeeds proves nothing. OSError."""
     if whole_blocks(path, topic) < size:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
     fresh = path.with_suffix(".new")
@@ -78,7 +167,7 @@ def renew(path: Path, topic: bytes, size: int) -> None:
 
 
 class Staging:
-    """All that is staged."""
+    """All staged blocks."""
 
     def __init__(self, root: Path, bounds: Bounds | None = None) -> None:
         self.root = root
@@ -86,18 +175,19 @@ class Staging:
         self.bytes = 0
         self.files = 0
         self.pool = ThreadPoolExecutor(limits.STAGED_THREADS, "twinwire-staged")
-        self.problems: list[tuple[str, str]] = []  # what could not be looked at, and why
+        self._root_known = False  # the folder's name is on the disk
+        self.problems: list[tuple[str, str]] = []  # (path, why it could not be read)
         self._by_writer: dict[str, int] = {}
         self._batches: dict[tuple[str, int], Batch] = {}
 
     async def run(self, call: Callable[..., R], *args: object) -> R:
-        """Do file work on a thread."""
+        """Run file work on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self.pool, call, *args)
 
     # --- start and end
 
     async def start(self) -> None:
-        """Find what an earlier process left."""
+        """Find the files of an earlier process."""
         for batch in await self.run(self._found):
             self._batches[batch.writer, batch.epoch] = batch
             self._count(batch.writer, batch.bytes, len(batch.attempts))
@@ -105,10 +195,15 @@ class Staging:
     def _found(self) -> list[Batch]:
         found: list[Batch] = []
         try:
-            make_folder(self.root)
+            self._name_root()
+        except OSError as problem:  # no commit succeeds until it works
+            self._report(self.root, problem)
+        try:
             entries = list(self.root.iterdir())
+        except FileNotFoundError:
+            return found
         except OSError as problem:  # nothing can be staged until it works
-            self._tell(self.root, problem)
+            self._report(self.root, problem)
             return found
         for entry in entries:
             try:
@@ -117,7 +212,7 @@ class Staging:
                 elif not entry.name.startswith(".") and entry.is_dir():
                     found += self._batches_in(entry)
             except OSError as problem:
-                self._tell(entry, problem)
+                self._report(entry, problem)
         return found
 
     def _batches_in(self, writer: Path) -> list[Batch]:
@@ -127,11 +222,11 @@ class Staging:
                 try:
                     found.append(self._read(path))
                 except OSError as problem:  # a commit of it is refused: it is not staged
-                    self._tell(path, problem)
+                    self._report(path, problem)
         return found
 
-    def _tell(self, path: Path, problem: OSError) -> None:
-        log.error("%s cannot be looked at: %s", path, problem)
+    def _report(self, path: Path, problem: OSError) -> None:
+        log.error("%s cannot be read: %s", path, problem)
         self.problems.append((str(path), problem.strerror or str(problem)))
 
     def _read(self, folder: Path) -> Batch:
@@ -153,21 +248,21 @@ class Staging:
     # --- staging
 
     def batches_of(self, writer: str) -> Iterator[Batch]:
-        """What a writer has staged, by epoch."""
+        """The batches of a writer, by epoch."""
         return (batch for (name, _), batch in sorted(self._batches.items()) if name == writer)
 
     def batch(self, writer: str, epoch: int) -> Batch | None:
-        """What is staged for an epoch."""
+        """The batch of an epoch."""
         return self._batches.get((writer, epoch))
 
     async def lasting(self, writer: str, epoch: int) -> Batch | None:
-        """The same; not one that is being dropped."""
+        """The batch of an epoch, once a batch that is being dropped is gone."""
         while (batch := self._batches.get((writer, epoch))) and batch.dropping is not None:
             await batch.dropping.wait()
         return batch
 
     async def stage(self, writer: str, epoch: int, key: Key, offset: int, block: bytearray) -> int:
-        """Add a block to an attempt at this offset; how many bytes it has then. RefusedError."""
+        """Add a block to an attempt at this offset; the attempt's size then. RefusedError."""
         wrong, count = await self.run(check_block, block, key[0].encode(), HEADERS_BEGIN)
         if wrong != GOOD:
             reason = errors.BULK_BLOCK_REASONS[wrong].format(number=count)
@@ -197,7 +292,7 @@ class Staging:
         return batch
 
     def _forget_empty(self, batch: Batch) -> None:
-        """What came to nothing is not remembered."""
+        """Forget attempts without a block, and the batch if nothing is left."""
         if batch.busy:
             return
         for key in [k for k, a in batch.attempts.items() if not a.size and not a.lock.locked()]:
@@ -215,7 +310,7 @@ class Staging:
         facts: dict[str, object] = {"offset": attempt.size}
         if offset < attempt.size:
             if await self.run(is_there, batch.path(key), offset, block):
-                return  # it came again because our answer was lost
+                return  # a repeated upload: our first response was lost
             raise RefusedError(errors.BULK_OTHER_BYTES, facts, have=attempt.size)
         if offset > attempt.size:
             raise RefusedError(errors.BULK_OFFSET, facts, have=attempt.size)
@@ -234,11 +329,11 @@ class Staging:
         attempt.size += len(block)
 
     def _write(self, batch: Batch, key: Key, offset: int, block: bytearray, staged: int) -> int:
-        """On a thread; 0 or an errno."""
+        """Write a block; runs on a thread. 0 or an errno."""
         try:
             self.root.mkdir(exist_ok=True)
             disk = os.statvfs(self.root)
-            # the commit takes as much again
+            # the commit needs the same space again
             if disk.f_bavail * disk.f_frsize < len(block) + staged + self.bounds.disk_reserve:
                 return errno.ENOSPC
             if not batch.made:
@@ -249,7 +344,7 @@ class Staging:
         return write_at(os.fsencode(batch.path(key)), offset, block)
 
     async def _look_at(self, batch: Batch, key: Key, attempt: Attempt) -> None:
-        """See how much of a file that was found at start is whole."""
+        """Check a file that was found at start."""
         if attempt.checked:
             return
         try:
@@ -285,7 +380,7 @@ class Staging:
     # --- for commits
 
     async def unlike(self, batch: Batch | None, wanted: Iterable[tuple[Key, int]]) -> list[Key]:
-        """Those of the attempts that are not staged with exactly so many bytes."""
+        """The attempts that are not staged with exactly the given size."""
         found = []
         for key, size in wanted:
             attempt = batch.attempts.get(key) if batch is not None else None
@@ -297,23 +392,30 @@ class Staging:
         return found
 
     def seal(self, batch: Batch, keys: Iterable[Key], sealed: bool) -> None:
-        """Let these attempts stay as they are, or no longer."""
+        """Forbid or allow adding blocks to these attempts."""
         for key in keys:
             if key in batch.attempts:
                 batch.attempts[key].sealed = sealed
 
     def sync(self, batch: Batch, keys: Iterable[Key]) -> None:
-        """Bring attempts and their names onto the disk; on a thread. OSError."""
+        """Sync attempts and the folders of their names; runs on a thread. OSError."""
         for key in keys:
             attempt, path = batch.attempts[key], batch.path(key)
             if attempt.doubtful:
-                attempt.checked = False  # whoever names it next sees how much of it reads
+                attempt.checked = False  # checked again at its next use
                 renew(path, key[0].encode(), attempt.size)
             attempt.doubtful = True  # until its sync has succeeded
             self._sync(path)
             attempt.doubtful = False
         for path in (batch.folder, batch.folder.parent, self.root):
             self._sync(path)
+        if not self._root_known:
+            self._name_root()
+
+    def _name_root(self) -> None:
+        """Create the folder of all writers if it is missing, and sync its name. OSError."""
+        make_folder(self.root)
+        self._root_known = True
 
     @staticmethod
     def _sync(path: Path) -> None:
@@ -322,7 +424,7 @@ class Staging:
             raise OSError(error, os.strerror(error), str(path))
 
     async def drop(self, batch: Batch, topics: Iterable[str] | None = None) -> None:
-        """Remove what is staged for an epoch, of these topics only if any are named."""
+        """Remove the batch of an epoch, or only its attempts for these topics."""
         if topics is not None:
             wanted = set(topics)
             gone = [key for key in batch.attempts if key[0] in wanted]
@@ -333,11 +435,11 @@ class Staging:
             await batch.dropping.wait()
             return
         if self.batch(batch.writer, batch.epoch) is not batch:
-            return  # it went before; what has its folder now is another one
+            return  # dropped before; its folder may now be a new batch's
         batch.dropping = asyncio.Event()
         try:
             for attempt in list(batch.attempts.values()):
-                async with attempt.lock:  # whoever adds to it has done so
+                async with attempt.lock:  # waits for an upload that is being written
                     attempt.gone = True
             await self.run(remove_folder, batch.folder, self.root / f"{TRASH}{uuid.uuid4().hex}")
             self._count(batch.writer, -batch.bytes, -len(batch.attempts))
@@ -361,7 +463,7 @@ class Staging:
         await self.run(remove_files, paths)
 
     async def expire(self, now_ns: int) -> None:
-        """Drop what nobody has added to for too long."""
+        """Drop batches without an upload for the time to live."""
         for batch in list(self._batches.values()):
             if not batch.busy and batch.touched_ns + self.bounds.ttl_ns < now_ns:
                 details = fields(writer=batch.writer, epoch=batch.epoch, bytes=batch.bytes)

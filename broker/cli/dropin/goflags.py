@@ -1,7 +1,7 @@
 """Command lines by the rules of Go's `flag` package, which scripts for nsqd are written for.
 
-`-x` and `--x` are the same; a value stands behind `=` or is the next argument, but for a flag that
-is a boolean only behind `=`; the first argument that is no flag, or `--`, ends the flags. A value
+`-x` and `--x` are the same; a value follows after `=` or is the next argument, but for a flag that
+is a boolean only after `=`; the first argument that is no flag, or `--`, ends the flags. A value
 is read by its kind both from the command line and from a configuration file.
 """
 
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from broker.base.gotext import UNITS, duration_text, quoted
+from broker.base.gotext import UNITS, duration_text, go_quote, time_quote
 from broker.base.units import INT64_MAX, INT64_MIN, MS
 from broker.cli.dropin import errors
 
@@ -23,7 +23,7 @@ class FlagError(Exception):
     """What is wrong with a command line."""
 
 
-class HelpWanted(Exception):  # noqa: N818 (no error: somebody asks)
+class HelpWanted(Exception):  # noqa: N818 (not an error: a request)
     """-h or -help."""
 
 
@@ -78,7 +78,7 @@ def parse_duration(value: str) -> int:
 class Kind:
     """A string, and the base of the other kinds."""
 
-    shown = "string"  # behind the name in the usage text
+    shown = "string"  # after the name in the usage text
     boolean = False  # needs = for its value
     many = False  # may be given again
 
@@ -94,7 +94,7 @@ class Kind:
 
     def default_text(self, default: Any) -> str:
         """The default in the usage text; empty when it is the zero value."""
-        return quoted(default) if default else ""
+        return go_quote(default) if default else ""
 
 
 class BoolKind(Kind):
@@ -133,7 +133,7 @@ class IntKind(Kind):
         if isinstance(value, int):
             return value
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", value):
-            raise ValueError(f"strconv.ParseInt: parsing {quoted(value)}: invalid syntax")
+            raise ValueError(f"strconv.ParseInt: parsing {go_quote(value)}: invalid syntax")
         return int(value)
 
     def default_text(self, default: Any) -> str:
@@ -153,7 +153,7 @@ class DurationKind(Kind):
             try:
                 return parse_duration(value)
             except ValueError:
-                raise ValueError(f"time: invalid duration {quoted(value)}") from None
+                raise ValueError(f"time: invalid duration {time_quote(value)}") from None
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"invalid value type {type(value).__name__}")
         return value * MS
@@ -180,7 +180,7 @@ class WordKind(Kind):
         if word == "" and self.empty:
             return None
         if word not in self.words:
-            raise ValueError(self.refusal.format(word=value, quoted=quoted(value)))
+            raise ValueError(self.refusal.format(word=value, quoted=go_quote(value)))
         return self.words[word]
 
     def coerce(self, value: object) -> Any:
@@ -226,7 +226,7 @@ class FloatListKind(ListKind):
         try:
             return float(str(value).strip() if isinstance(value, str) else "")
         except ValueError:
-            reason = f"strconv.ParseFloat: parsing {quoted(str(value))}: invalid syntax"
+            reason = f"strconv.ParseFloat: parsing {go_quote(str(value))}: invalid syntax"
             raise ValueError(reason) from None
 
 
@@ -294,7 +294,7 @@ def _take(found: Parsed, flag: Flag, value: str) -> None:
         read = flag.kind.parse(value)
     except ValueError as error:
         text = errors.GO_INVALID_BOOLEAN if flag.kind.boolean else errors.GO_INVALID_VALUE
-        raise FlagError(text.format(quoted(value), flag.name, error)) from None
+        raise FlagError(text.format(go_quote(value), flag.name, error)) from None
     if flag.kind.many:
         found.given.setdefault(flag.name, []).extend(read)
     elif read is not None:

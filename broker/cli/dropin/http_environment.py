@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from broker.config.load import load
 
 if TYPE_CHECKING:
-    from broker.config.load import HttpConfig
+    from broker.net.http.config import HttpConfig
 
 _PREFIX = "TWINWIRE_HTTP_"
 

@@ -1,4 +1,4 @@
-"""`twinwire export`: topics to Parquet, Arrow or JSON files, through the bulk door.
+"""`twinwire export`: topics to Parquet, Arrow or JSON files, through the bulk API.
 
 Reading changes nothing at the broker: no channel, no consumer, no progress.
 """
@@ -72,7 +72,7 @@ class _Place(click.ParamType["int | datetime"]):
     multiple=True,
     default=["127.0.0.1:4171"],
     show_default=True,
-    help="Bulk door of a broker. May be repeated.",
+    help="Bulk API of a broker. May be repeated.",
 )
 @click.option(
     "--from", "start", type=_Place(), help="First record: seq, time (UTC if no zone), 6h."
@@ -128,8 +128,8 @@ def export(
     try:
         with ExitStack() as stack:
             options = options_of(given)
-            doors = [stack.enter_context(Connection(server, options)) for server in servers]
-            pieces = job.plan(doors, dict.fromkeys(topics), start, end)
+            connections = [stack.enter_context(Connection(server, options)) for server in servers]
+            pieces = job.plan(connections, dict.fromkeys(topics), start, end)
             job.run(pieces, quiet)
     except (BulkError, FolderError, OSError) as error:
         click.echo(f"export: {error}", err=True)
@@ -175,7 +175,7 @@ class Job:
         self.gaps = 0
 
     @property
-    def told(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """What must stay the same between runs."""
         return {
             "columns": self.columns,
@@ -186,7 +186,7 @@ class Job:
 
     def plan(
         self,
-        doors: list[Connection],
+        connections: list[Connection],
         topics: dict[str, None],
         start: int | datetime | None,
         end: int | datetime | None,
@@ -200,7 +200,11 @@ class Job:
         planned: list[Planned] = []
         logs: dict[str, dict[str, str]] = {}
         for topic in topics:
-            found = [p for door in doors if (p := locate(door, topic, start, end)) is not None]
+            found = [
+                p
+                for connection in connections
+                if (p := locate(connection, topic, start, end)) is not None
+            ]
             if not found:
                 raise BulkError(f"no broker has the topic {topic}")
             for piece in found:
@@ -214,7 +218,7 @@ class Job:
                 logs[shelf.stem] = log
                 planned.append(Planned(piece, shelf, [], 0))
         self.out.mkdir(parents=True, exist_ok=True)
-        claim(self.out, self.told, logs)
+        claim(self.out, self.description, logs)
         return [self._with_files(p) for p in planned]
 
     def _with_files(self, planned: Planned) -> Planned:

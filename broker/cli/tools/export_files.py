@@ -1,7 +1,10 @@
-"""The files of `twinwire export`: which seqs they hold, how they are written, what is missing.
+"""The files of `twinwire export`: which seqs they cover, how they are written, what is missing.
 
-A file is named TOPIC-PARTITION-FIRST-LAST.FORMAT after the seqs it answers for and gets this name
-when it is complete. So the names say where to go on; `state.json` says of which log they are.
+A file is named TOPIC-PARTITION-FIRST-LAST.FORMAT after the seqs that it covers, and gets this name
+when it is complete. So the names tell a repeated export where to continue; `state.json` has the
+incarnations of the logs.
+
+It is apart from `export` because it needs PyArrow; `export` reports a missing PyArrow itself.
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ def claim(folder: Path, options: dict[str, Any], logs: dict[str, dict[str, str]]
     for name, log in logs.items():
         if state["logs"].setdefault(name, log) != log:
             raise FolderError(
-                f"{folder} has {name} of another log: the topic was made anew, or this is another "
+                f"{folder} has {name} of another log: the topic was recreated, or this is another "
                 "broker. Use another folder"
             )
     fresh = path.with_name(path.name + PART)

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import click
 
-from broker.cli.tools.topics import ADDRESS, NAME, Ending, nsq_options, run, tell
+from broker.cli.tools.topics import ADDRESS, NAME, Ending, nsq_options, print_error, run
 from broker.client.nsq import Options, Writer
-from broker.client.nsq.defaults import PORT
+from broker.client.nsq.limits import PORT
 
 READ_BYTES: Final = 65_536
 # Published and not yet answered: enough to keep a distant server busy, not to fill the memory.
@@ -135,7 +135,7 @@ async def _publish(
         await window.settle()
     finally:
         if window.refused:
-            tell(f"{window.answered} messages published, {window.refused} not known to be")
+            print_error(f"{window.answered} messages published, {window.refused} not known to be")
         for writer in window.writers:
             await writer.close()
 

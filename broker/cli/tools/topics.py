@@ -77,7 +77,7 @@ class Source:
             "lookupd": self.lookupd,
             "max_in_flight": self.max_in_flight,
             "options": self.options,
-            "on_error": tell,
+            "on_error": print_error,
         }
 
 
@@ -136,7 +136,7 @@ def ephemeral_channel() -> str:
     return f"tail{random.randrange(1_000_000):06d}#ephemeral"  # noqa: S311
 
 
-def tell(error: object) -> None:
+def print_error(error: object) -> None:
     """A line on stderr."""
     click.echo(f"twinwire: {error}", err=True)
 
@@ -161,7 +161,7 @@ class Ending:
         """Stop; say why and end with a code that shows it."""
         if self.code == limits.EXIT_OK:
             self.code = EXIT_FAILED
-            tell(why)
+            print_error(why)
         self._event.set()
 
     async def wait(self) -> None:

@@ -1,11 +1,12 @@
-"""The synchronous client of the bulk door: ranges of records in, Arrow out, and blocks back.
+"""The synchronous client of the bulk API: reads ranges as Arrow, uploads blocks.
 
     from broker.client.bulk import read_arrow
     table = read_arrow("127.0.0.1:4171", "orders", columns=["offset", "value"])
 
-It runs where nothing of the broker does, such as a Spark executor: no other part of the package is
-imported but errors and its own compiled modules. PyArrow is needed for what says Arrow, and is
-imported when that is used.
+It runs where the broker does not, such as on a Spark executor: it imports no other part of the
+package, only its own compiled modules. PyArrow is imported when a function that needs it is used.
+Start with `connection` (requests) and `reading` (whole topics). Imported by `spark`, `cli` and
+users.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from broker.client.bulk import defaults
-from broker.client.bulk.decoder import Frame
+from broker.client.bulk import limits
+from broker.client.bulk.decode_python import Frame
 from broker.client.bulk.errors import Damaged, Gap
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -63,8 +63,8 @@ def to_batches(
     broker: str = "",
     key_header: str | None = None,
     subject_filter: str | None = None,
-    max_rows: int = defaults.BATCH_ROWS,
-    max_bytes: int = defaults.BATCH_BYTES,
+    max_rows: int = limits.BATCH_ROWS,
+    max_bytes: int = limits.BATCH_BYTES,
     skip_gaps: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a frame as batches of at most max_rows and, one record aside, max_bytes.
@@ -104,15 +104,15 @@ def batches_of(
     frame: Frame,
     columns: Sequence[str] | None,
     constants: dict[str, Any],
-    max_rows: int = defaults.BATCH_ROWS,
-    max_bytes: int = defaults.BATCH_BYTES,
+    max_rows: int = limits.BATCH_ROWS,
+    max_bytes: int = limits.BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """The batches of an open frame; `constants` has topic, partition and broker."""
     if max_rows <= 0 or max_bytes <= 0:
         raise ValueError("max_rows and max_bytes are above 0")
     schema = schema_of(columns)
     decoded = [name for name in schema.names if name in DECODED]
-    while taken := frame.take(decoded, max_rows, min(max_bytes, defaults.BATCH_BYTES_MAX)):
+    while taken := frame.take(decoded, max_rows, min(max_bytes, limits.BATCH_BYTES_MAX)):
         rows, buffers = taken
         if not schema.names:
             yield pa.RecordBatch.from_struct_array(pa.nulls(rows, pa.struct([])).fill_null({}))
@@ -135,7 +135,7 @@ def _column(field: pa.Field, buffers: Any, rows: int, constants: dict[str, Any])
     if field.name == "key":
         return pa.nulls(rows, field.type)
     value = constants.get(field.name, _APPEND_TIME)
-    if rows > defaults.BATCH_ROWS:
+    if rows > limits.BATCH_ROWS:
         return pa.repeat(pa.scalar(value, field.type), rows)
     return _constant(field.type, value).slice(0, rows)
 
@@ -143,7 +143,7 @@ def _column(field: pa.Field, buffers: Any, rows: int, constants: dict[str, Any])
 @lru_cache(maxsize=32)
 def _constant(kind: pa.DataType, value: Any) -> pa.Array:
     """A whole batch of one value, to cut the others from."""
-    return pa.repeat(pa.scalar(value, kind), defaults.BATCH_ROWS)
+    return pa.repeat(pa.scalar(value, kind), limits.BATCH_ROWS)
 
 
 def _headers(buffers: Any, rows: int) -> pa.Array:

@@ -1,4 +1,7 @@
-"""Delivery events as Arrow record batches: the rows of docs/delivery-events.md."""
+"""Delivery events as Arrow record batches: the rows of docs/guides/delivery-events.md.
+
+It is apart from `arrow` because it needs the compiled `events`; `arrow` works without any.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _NO_REASON: Final = pa.scalar(len(DEAD_REASONS), pa.uint8())
 
 
 class Events(NamedTuple):
-    """What a column of records told; records that are no events, and such that do not read."""
+    """The events of a column; how many records are no events, and how many are damaged."""
 
     batch: pa.RecordBatch
     foreign: int
@@ -40,17 +43,17 @@ def events_of(values: pa.Array) -> Events:
     if array.null_count:
         array = array.drop_null()
     _, offsets, data = array.buffers()
-    told = decode(offsets or bytes(4), data, array.offset, len(array))
+    found = decode(offsets or bytes(4), data, array.offset, len(array))
     columns = [
-        *_names(told.names, _plain(pa.int32(), told.rows, told.cursor)),
-        _plain(pa.int64(), told.rows, told.seq),
-        _plain(pa.int32(), told.rows, told.attempt),
-        _EVENTS.take(events := _plain(pa.uint8(), told.rows, told.event)),
-        _reasons(events, _plain(pa.uint8(), told.rows, told.reason)),
-        _plain(pa.int64(), told.rows, told.latency, told.latency_known),
-        _plain(pa.int64(), told.rows, told.time).cast(pa.timestamp("us", tz="UTC")),
+        *_names(found.names, _plain(pa.int32(), found.rows, found.cursor)),
+        _plain(pa.int64(), found.rows, found.seq),
+        _plain(pa.int32(), found.rows, found.attempt),
+        _EVENTS.take(events := _plain(pa.uint8(), found.rows, found.event)),
+        _reasons(events, _plain(pa.uint8(), found.rows, found.reason)),
+        _plain(pa.int64(), found.rows, found.latency, found.latency_known),
+        _plain(pa.int64(), found.rows, found.time).cast(pa.timestamp("us", tz="UTC")),
     ]
-    return Events(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), told.foreign, told.bad)
+    return Events(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), found.foreign, found.bad)
 
 
 def _plain(kind: pa.DataType, rows: int, data: bytes, valid: bytes | None = None) -> pa.Array:

@@ -1,7 +1,11 @@
-"""One connection to the bulk door of one broker: synchronous, kept alive, made again when lost.
+"""One connection to the bulk API of one broker: synchronous, kept alive, opened again when lost.
 
-Everything asked for may be asked again: ranges name their seqs, staged pieces their place, a commit
-its epoch. Only `append` may happen twice; that is what at least once means.
+Every request can be repeated: ranges name their seqs, staged blocks their offset, a commit its
+epoch. Only a repeated `append` may publish twice: it is at least once.
+
+Lost connections are of two kinds. A broker that restarts or a network that is cut may come back,
+so the request is repeated. A certificate that is not trusted, or a port where something else
+listens, will not change, so the request fails at once.
 """
 
 from __future__ import annotations
@@ -14,12 +18,11 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from types import TracebackType
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote, quote_plus, urlencode
 
-from broker.client.bulk import answers, defaults, losses
+from broker.client.bulk import limits
 from broker.client.bulk.errors import (
     BeyondEnd,
     BulkError,
@@ -34,14 +37,161 @@ from broker.client.bulk.errors import (
 from broker.client.bulk.frame import read_answer, read_frame
 from broker.client.bulk.options import Options, parse_server, parse_servers
 
+LOST: Final = (OSError, http.client.HTTPException, EOFError)
+_HTTP: Final = "HTTP/"
+_SHOWN: Final = 60  # characters of an answer that is not HTTP
+# OpenSSL's reasons when the other side does not use TLS, or rejects our certificate.
+_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
+_NOT_OURS: Final = frozenset({
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+    "SSLV3_ALERT_BAD_CERTIFICATE",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE",
+    "TLSV1_ALERT_UNKNOWN_CA",
+})  # fmt: skip
 _PREFIX: Final = "/bulk/v1"
-NO_DOOR: Final = "HTTP status {status}; what answers there may be no bulk door"
+NOT_BULK: Final = "HTTP status {status}; the server may not be a bulk API"
 _BUSY: Final = frozenset({429, 503})
-_Told = TypeVar("_Told")
+_Decoded = TypeVar("_Decoded")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One log. Its records have seqs of [first, next), not all of which need exist."""
+
+    name: str
+    incarnation: str
+    first: int
+    next: int
+    bytes: int
+    messages: int
+    held_from: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The logs of one broker. `partition` is the same in each response of this broker."""
+
+    broker: str
+    broker_id: str
+    partition: int
+    topics: tuple[Topic, ...]
+
+    def find(self, name: str) -> Topic | None:
+        """The topic of this name, if the broker has it."""
+        return next((topic for topic in self.topics if topic.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeOffset:
+    """The first record at or after a time. If `exact` is False, there is none yet, and `seq` is
+    that of the next record."""
+
+    seq: int
+    incarnation: str
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The outcome of a commit for one topic.
+
+    `state` is "committed", "already" (an earlier commit had added the records) or "deleted" (the
+    topic was deleted after the commit had begun, and its records with it).
+    """
+
+    records: int
+    first: int
+    last: int
+    state: str
+
+    @property
+    def already(self) -> bool:
+        """Whether this commit added nothing."""
+        return self.state == "already"
+
+
+def _listing_of(answer: Mapping[str, Any]) -> Listing:
+    """From the response to /topics. ValueError, KeyError, TypeError: it has another form."""
+    topics = tuple(
+        Topic(
+            str(t["topic"]),
+            str(t["incarnation"]),
+            int(t["first"]),
+            int(t["next"]),
+            int(t["bytes"]),
+            int(t["messages"]),
+            None if t.get("held_from") is None else int(t["held_from"]),
+        )
+        for t in answer["topics"]
+    )
+    return Listing(
+        str(answer["broker"]), str(answer["broker_id"]), int(answer["partition"]), topics
+    )
+
+
+def _offsets_of(answer: Mapping[str, Any]) -> dict[str, TimeOffset]:
+    """From the response to /offsets. ValueError, KeyError, TypeError: it has another form."""
+    return {
+        name: TimeOffset(int(t["seq"]), str(t["incarnation"]), bool(t["exact"]))
+        for name, t in answer["topics"].items()
+    }
+
+
+def _committed_of(answer: Mapping[str, Any]) -> dict[str, Committed]:
+    """From the response to a commit. ValueError, KeyError, TypeError: it has another form."""
+    return {
+        name: Committed(
+            int(t.get("records") or 0),
+            int(t.get("first") or 0),
+            int(t.get("last") or 0),
+            str(t["state"]),
+        )
+        for name, t in answer["topics"].items()
+    }
+
+
+def is_lasting(error: BaseException) -> bool:
+    """Whether another attempt would end like this one."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return True
+    if isinstance(error, ssl.SSLError):
+        return error.reason in _NO_TLS | _NOT_OURS
+    return _speaks_else(error)
+
+
+def describe(error: BaseException, *, plain: bool = False) -> str:
+    """The error as a line of text. `plain`: the request was sent without TLS."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
+        return "the server does not use TLS"
+    if isinstance(error, ssl.SSLError) and error.reason in _NOT_OURS:
+        return f"our certificate is rejected ({error.reason})"
+    if _speaks_else(error):
+        return f"the server does not speak HTTP: {_line(error)[:_SHOWN]!r}"
+    if plain and isinstance(error, http.client.RemoteDisconnected):
+        return f"{error} (a bulk API with TLS needs https://)"
+    return str(error) or type(error).__name__
+
+
+def _speaks_else(error: BaseException) -> bool:
+    """Whether the server answered with something other than HTTP. The beginning of a status line
+    does not count: a lost connection cuts one."""
+    return (
+        isinstance(error, http.client.BadStatusLine)
+        and not isinstance(error, http.client.RemoteDisconnected)
+        and not _HTTP.startswith(_line(error)[: len(_HTTP)])
+    )
+
+
+def _line(error: BaseException) -> str:
+    return str(getattr(error, "line", ""))
 
 
 class _Wire(http.client.HTTPConnection):
-    """A connection that may be TLS, to the name that the certificate must have."""
+    """An HTTP connection, perhaps with TLS; `name` is checked against the certificate."""
 
     def __init__(
         self, host: str, port: int, timeout_s: float, context: ssl.SSLContext | None, name: str
@@ -58,7 +208,7 @@ class _Wire(http.client.HTTPConnection):
 
 
 class Connection:
-    """A broker's bulk door, `HOST:PORT` or `https://HOST:PORT`. For one thread at a time."""
+    """The bulk API of a broker, `HOST:PORT` or `https://HOST:PORT`. For one thread at a time."""
 
     def __init__(
         self,
@@ -68,7 +218,7 @@ class Connection:
         wait: Callable[[float], None] = time.sleep,
         **changes: Any,
     ) -> None:
-        """`changes` go over the options: Connection(server, token="...", retries=2)."""
+        """`changes` override the options: Connection(server, token="...", retries=2)."""
         self.server = server
         self.options = replace(options or Options(), **changes)
         host, port, https = parse_server(server)
@@ -88,36 +238,29 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection; the next call makes it again."""
+        """Close the connection; the next call opens it again."""
         self._wire.close()
 
     # --- reading
 
-    def topics(
-        self, subscribe: Sequence[str] | None = None, pattern: str | None = None
-    ) -> answers.Listing:
-        """The logs there are, those named, or those whose name matches a regular expression."""
-        asks = [{} if pattern is None else {"pattern": pattern}]
+    def topics(self, subscribe: Sequence[str] | None = None, pattern: str | None = None) -> Listing:
+        """All logs, those with the given names, or those whose name matches the pattern."""
+        queries = [{} if pattern is None else {"pattern": pattern}]
         if subscribe is not None:
-            asks = list(_named(dict.fromkeys(subscribe)))
-        told = [self._told(answers.listing, "GET", "/topics", query) for query in asks]
-        if any(other.broker_id != told[0].broker_id for other in told):
-            raise BulkError(f"{self.server}: /topics: more than one broker answers there")
-        return replace(told[0], topics=tuple(topic for one in told for topic in one.topics))
+            queries = list(_named(dict.fromkeys(subscribe)))
+        found = [self._decode(_listing_of, "GET", "/topics", query) for query in queries]
+        if any(other.broker_id != found[0].broker_id for other in found):
+            raise BulkError(f"{self.server}: /topics: more than one broker has this address")
+        return replace(found[0], topics=tuple(topic for one in found for topic in one.topics))
 
-    def offsets(self, times_ns: Mapping[str, int]) -> dict[str, answers.TimeOffset]:
-        """Where the records of a time begin, for each topic."""
+    def offsets(self, times_ns: Mapping[str, int]) -> dict[str, TimeOffset]:
+        """For each topic the first record at or after a time."""
         wanted = {topic: {"time_ns": at} for topic, at in times_ns.items()}
-        return self._told(answers.offsets, "POST", "/offsets", body={"topics": wanted})
+        return self._decode(_offsets_of, "POST", "/offsets", body={"topics": wanted})
 
     def range(
         self,
@@ -144,35 +287,35 @@ class Connection:
         ttl_s: float | None = None,
         hold: bool | None = None,
     ) -> None:
-        """Tells how far a reader is: (seq, incarnation) per topic, None removes one.
+        """Register or renew a reader: (seq, incarnation) per topic, None removes one.
 
-        What is not said stays as it was: other topics, the time to live, whether it holds.
+        What is not given stays as it was: other topics, the time to live, the hold.
         """
-        told = {
+        sent = {
             topic: None if at is None else {"seq": at[0], "incarnation": at[1]}
             for topic, at in positions.items()
         }
-        body = {"ttl_s": ttl_s, "positions": told, "hold": hold}
-        said = {key: value for key, value in body.items() if value is not None}
-        self._ask("PUT", f"/readers/{_path(name)}", body=said)
+        body = {"ttl_s": ttl_s, "positions": sent, "hold": hold}
+        given = {key: value for key, value in body.items() if value is not None}
+        self._ask("PUT", f"/readers/{_path(name)}", body=given)
 
     def delete_reader(self, name: str) -> None:
-        """Forgets a reader and what is held for it."""
+        """Delete a reader and its hold."""
         self._ask("DELETE", f"/readers/{_path(name)}")
 
     def readers(self, name: str | None = None) -> dict[str, Any]:
-        """What the broker knows of named readers, as it says it."""
+        """Registered readers, as the broker's JSON has them."""
         query = {"name": name} if name is not None else {}
-        return self._told(dict, "GET", "/readers", query)
+        return self._decode(dict, "GET", "/readers", query)
 
     # --- writing
 
     def append(
         self, topic: str, block: bytes | bytearray | memoryview, *, dedupe: bool = False
     ) -> dict[str, Any]:
-        """Publishes a block, perhaps twice when the connection is lost."""
+        """Publish a block; perhaps twice if the connection is lost."""
         query = {"dedupe": "1"} if dedupe else {}
-        return self._told(dict, "POST", f"/append/{_path(topic)}", query, block)
+        return self._decode(dict, "POST", f"/append/{_path(topic)}", query, block)
 
     def stage(
         self,
@@ -184,45 +327,43 @@ class Connection:
         block: bytes | bytearray | memoryview,
         offset: int = 0,
     ) -> int:
-        """Adds a block to what an attempt has staged, at `offset`; where the next one goes.
+        """Add a block to what an attempt has staged, at `offset`; the offset of the next block.
 
-        An attempt has a word of its own, also when the same work is done again.
+        Each attempt needs a name of its own, also when it repeats the work of another.
         """
         path = f"/tx/{_path(writer)}/{epoch}/{_path(topic)}/{part}/{_path(str(attempt))}"
-        return self._told(_offset, "POST", path, {"offset": str(offset)}, block)
+        return self._decode(_offset, "POST", path, {"offset": str(offset)}, block)
 
     def commit(
         self, writer: str, epoch: int, topics: Mapping[str, Sequence[tuple[int, str | int, int]]]
-    ) -> dict[str, answers.Committed]:
-        """Publishes what these (part, attempt, bytes) have staged; once, if said more often."""
+    ) -> dict[str, Committed]:
+        """Publish what these (part, attempt, bytes) have staged; a repeated call adds nothing."""
         body = {"topics": {topic: [list(won) for won in all_] for topic, all_ in topics.items()}}
-        return self._told(
-            answers.committed, "POST", f"/tx/{_path(writer)}/{epoch}/commit", body=body
-        )
+        return self._decode(_committed_of, "POST", f"/tx/{_path(writer)}/{epoch}/commit", body=body)
 
     def committed(self, writer: str) -> dict[str, Any]:
-        """The last epoch of a writer per topic, as the broker says it."""
-        return self._told(dict, "GET", f"/tx/{_path(writer)}")
+        """The last epoch of a writer per topic, as the broker's JSON has it."""
+        return self._decode(dict, "GET", f"/tx/{_path(writer)}")
 
     def drop_staged(self, writer: str, epoch: int) -> None:
-        """Forgets what is staged and not committed."""
+        """Drop what is staged and not committed."""
         self._ask("DELETE", f"/tx/{_path(writer)}/{epoch}")
 
-    # --- asking
+    # --- requests
 
-    def _told(
+    def _decode(
         self,
-        made: Callable[[Any], _Told],
+        decode: Callable[[Any], _Decoded],
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
         body: Any = None,
-    ) -> _Told:
+    ) -> _Decoded:
         answer = self._ask(method, path, query, body)
         try:
-            return made(json.loads(answer))
+            return decode(json.loads(answer))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BulkError(f"{self.server}: {path}: this is no answer: {error!r}") from error
+            raise BulkError(f"{self.server}: {path}: invalid response: {error!r}") from error
 
     def _ask(
         self,
@@ -233,18 +374,19 @@ class Connection:
         *,
         frame: bool = False,
     ) -> bytes:
-        """The answer's body; asks again when the connection is lost or the broker busy."""
+        """The response's body; repeats the request if the connection is lost or the broker
+        busy."""
         url = _PREFIX + path + (f"?{urlencode(query)}" if query else "")
         lost, waited_s, fresh_token = 0, 0.0, False
         while True:
             try:
                 status, pause, answer = self._once(method, url, body, frame)
-            except losses.LOST as error:
+            except LOST as error:
                 self.close()
                 lost += 1
-                lasting = losses.is_lasting(error)
+                lasting = is_lasting(error)
                 if lasting or lost > self.options.retries:
-                    text = f"{self.server}: {losses.said(error, plain=not self._tls)}"
+                    text = f"{self.server}: {describe(error, plain=not self._tls)}"
                     raise (WrongDoor if lasting else Unreachable)(text) from error
                 self._wait(backoff_s(lost))
                 continue
@@ -261,11 +403,11 @@ class Connection:
 
     @property
     def _patience_s(self) -> float:
-        """How long a busy broker is waited for."""
+        """How long to wait for a busy broker in total."""
         return self.options.timeout_s * self.options.retries
 
     def _once(self, method: str, url: str, body: Any, frame: bool) -> tuple[int, float, bytes]:
-        """(status, seconds the broker wants to be left alone, body)."""
+        """(status, seconds that the broker asks to wait, body)."""
         if self._token is None:
             self._token = self._read_token()
         headers = {}
@@ -296,34 +438,34 @@ class Connection:
 def connect(
     servers: str | list[str] | tuple[str, ...], options: Options | None = None, **changes: Any
 ) -> list[Connection]:
-    """One connection for each server; nothing is dialled before it is used."""
+    """One connection for each server; each is opened at its first use."""
     return [Connection(server, options, **changes) for server in parse_servers(servers)]
 
 
 def backoff_s(attempt: int) -> float:
-    """How long to wait before the attempt after this one; many clients do not come at once."""
-    longest: float = min(defaults.RETRY_S * 2 ** (attempt - 1), defaults.RETRY_S_MAX)
+    """How long to wait after this attempt; random, so that many clients do not return at once."""
+    longest: float = min(limits.RETRY_S * 2 ** (attempt - 1), limits.RETRY_S_MAX)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 def retry_after_s(text: str | None) -> float:
-    """Seconds of a Retry-After, whole or broken; a date or nothing means a moment."""
+    """Seconds of a Retry-After header, perhaps with a fraction; RETRY_S for anything else."""
     try:
         seconds = float(text or "")
     except ValueError:
-        return defaults.RETRY_S
-    return min(max(seconds, defaults.RETRY_S), defaults.BUSY_S_MAX)
+        return limits.RETRY_S
+    return min(max(seconds, limits.RETRY_S), limits.BUSY_S_MAX)
 
 
 def refusal(status: int, path: str, body: bytes, server: str) -> Refused:
-    """The error that an answer means."""
+    """The error that a response means."""
     try:
         answer = json.loads(body)
     except ValueError:
         answer = {}
     if not isinstance(answer, dict):
         answer = {}
-    text = f"{server}: {path}: {answer.pop('error', '') or NO_DOOR.format(status=status)}"
+    text = f"{server}: {path}: {answer.pop('error', '') or NOT_BULK.format(status=status)}"
     kinds: dict[int, type[Refused]] = {401: Unauthorized, 403: Unauthorized}
     if path.startswith("/range/"):
         kinds |= {404: UnknownTopic, 410: Trimmed, 416: BeyondEnd}
@@ -344,21 +486,21 @@ def _path(name: str) -> str:
 
 
 def _named(names: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Queries for these topics, none longer than a request's first line may be."""
+    """Queries for these topics, each short enough for the first line of a request."""
     plain: list[str] = []
-    torn: list[str] = []  # by a list with commas between them
+    torn: list[str] = []  # names that cannot stand in a list separated by commas
     for name in names:
         (torn if "," in name or name != name.strip() else plain).append(name)
-    for some in _pieces([re.escape(name) for name in torn], defaults.PATTERN_CHARS):
+    for some in _pieces([re.escape(name) for name in torn], limits.PATTERN_CHARS):
         yield {"pattern": "|".join(some)}
-    for some in _pieces(plain, defaults.NAMES_BYTES):
+    for some in _pieces(plain, limits.NAMES_BYTES):
         yield {"subscribe": ",".join(some)}
     if not plain and not torn:
         yield {"subscribe": ""}
 
 
 def _pieces(words: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    """In order, each of about so many bytes at most as they stand in a URL."""
+    """The words in order, in groups of about `most` bytes of a URL."""
     first = size = 0
     for at, word in enumerate(words):
         size += len(quote_plus(word)) + len("%2C")

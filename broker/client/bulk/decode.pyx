@@ -288,7 +288,7 @@ cdef class Frame:
         self.bad = self.count - good
 
     cdef tuple find_gaps(self):
-        """Those the broker told, and between good records those that are not."""
+        """Those that the broker reports, and those between good records."""
         cdef list found = []
         cdef const char *p = self.base + HEAD_BYTES
         cdef size_t _i, i, start, good = 0

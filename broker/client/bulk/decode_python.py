@@ -1,15 +1,22 @@
-"""What decode.pyx does, in plain Python: for machines without compiled modules, and to test it."""
+"""The decoder in plain Python, and `Frame`: the decoder in use.
+
+`Frame` is that of decode.pyx; where it cannot be loaded, `PythonFrame`, which does the same many
+times slower. Tests compare the two.
+"""
 
 from __future__ import annotations
 
 import struct
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.client.bulk.errors import DAMAGED, Damaged, Gap
 from broker.client.bulk.frame import GAP_BYTES, HEAD, MAGIC, Head
+
+__all__ = ["Frame", "PythonFrame"]
 
 _RECORD: Final = struct.Struct("<IIQqqHHI")
 _SUMMED_BYTES: Final = 60
@@ -93,7 +100,7 @@ def matches(pattern: bytes, subject: bytes) -> bool:
     )
 
 
-class Frame:
+class PythonFrame:
     """As decode.Frame."""
 
     def __init__(
@@ -250,3 +257,18 @@ def _header_lists(batch: list[Record]) -> tuple[bytes, bytes, int, Any, Any]:
     values = _bytes([value for _, value in pairs])
     offsets = _bytes(counts)[1]
     return _bits([bool(r.headers) for r in batch]), offsets, len(pairs), names[1:], values[1:]
+
+
+if TYPE_CHECKING:
+    from broker.client.bulk.decode import Frame
+else:
+    try:
+        from broker.client.bulk.decode import Frame
+    except ImportError as missing:
+        Frame = PythonFrame
+        warnings.warn(
+            f"the compiled decoder cannot be loaded ({missing}): records are decoded by Python, "
+            "many times slower. Install the twinwire wheel where this runs",
+            RuntimeWarning,
+            stacklevel=2,
+        )

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from broker.client.bulk import defaults
+from broker.client.bulk import limits
 from broker.client.bulk.errors import Unstorable
 from broker.client.bulk.packing import Column, Packer
 
@@ -21,7 +21,7 @@ def blocks(
     *,
     topic: str | None = None,
     key_header: str | None = None,
-    max_bytes: int = defaults.BLOCK_BYTES,
+    max_bytes: int = limits.BLOCK_BYTES,
     as_read: bool = False,
 ) -> Iterator[tuple[str, bytes]]:
     """(topic, block) for all rows, in their order within a topic; about max_bytes a block.
@@ -29,10 +29,10 @@ def blocks(
     `value` is text or bytes; topic (unless given for all), subject, key, headers, messageId and
     notBefore are used if they are there, other columns are not. A key needs `key_header`, the
     header to put it into. Unstorable names the row that cannot become a record; `as_read` takes
-    headers that nobody should write and somebody has: they were read from a log.
+    invalid headers, which were read from a log: some client has written them.
     """
-    if not 0 < max_bytes <= defaults.BLOCK_BYTES_MAX:
-        raise ValueError(f"max_bytes is above 0 and at most {defaults.BLOCK_BYTES_MAX}")
+    if not 0 < max_bytes <= limits.BLOCK_BYTES_MAX:
+        raise ValueError(f"max_bytes is above 0 and at most {limits.BLOCK_BYTES_MAX}")
     if "value" not in batch.schema.names:
         raise Unstorable("there is no column value")
     if topic is None and "topic" not in batch.schema.names:
@@ -52,7 +52,7 @@ def blocks(
         not_before=_times(batch),
         as_read=as_read,
     )
-    while made := packer.next(max_bytes, defaults.BLOCK_BYTES_MAX):
+    while made := packer.next(max_bytes, limits.BLOCK_BYTES_MAX):
         yield made[0].decode(), made[1]
 
 

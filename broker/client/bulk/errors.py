@@ -1,4 +1,4 @@
-"""What the bulk client raises."""
+"""Exceptions of the client of the bulk API."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ _REASONS: Final = {DAMAGED: "damaged", MISSING: "missing"}
 
 
 class Gap(NamedTuple):
-    """Records that cannot be had: seqs of [first, next)."""
+    """Records that cannot be read: seqs of [first, next)."""
 
     first: int
     next: int
-    reason: int  # DAMAGED: their bytes do not read; MISSING: no file has them
+    reason: int  # DAMAGED: their bytes are damaged; MISSING: no file has them
 
     def __str__(self) -> str:
         return f"{self.first}-{self.next - 1} {_REASONS.get(self.reason, f'({self.reason})')}"
 
 
 class BulkError(Exception):
-    """Anything that goes wrong between this client and a broker."""
+    """Any error between this client and a broker."""
 
 
 class Unreachable(BulkError):
-    """No answer, also after the retries: nothing is known of what was asked for."""
+    """No response, even after retries: it is unknown whether the request was carried out."""
 
 
 class WrongDoor(Unreachable):
-    """Asking again is no use: a certificate that is not trusted, or no bulk door at all."""
+    """A retry cannot help: the certificate is not trusted, or the server is not a bulk API."""
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether trying again in a while may help."""
+    """Whether a retry after a while may help."""
     return isinstance(error, Unreachable) and not isinstance(error, WrongDoor)
 
 
 class Refused(BulkError):
-    """The broker does not do this: HTTP's status, and what the answer says besides the error."""
+    """The broker rejects the request: HTTP's status, and the other fields of its response."""
 
     def __init__(
         self, text: str, status: int = 400, answer: Mapping[str, Any] | None = None
@@ -61,34 +61,34 @@ class UnknownTopic(Refused):
 
 
 class Trimmed(Refused):
-    """The records are no longer kept."""
+    """The records have been dropped."""
 
     @property
     def first(self) -> int:
-        """The oldest record there is."""
+        """The oldest record that can be read."""
         return int(self.answer.get("first", 0))
 
 
 class BeyondEnd(Refused):
-    """The start is behind what the log durably has."""
+    """The start is after the end of the log's durable records."""
 
     @property
     def next(self) -> int:
-        """The seq the next record will have."""
+        """The seq of the next record."""
         return int(self.answer.get("next", 0))
 
 
 class OtherIncarnation(Refused):
-    """The log was deleted and made anew: its seqs mean other records."""
+    """The log was deleted and recreated: its seqs mean other records."""
 
     @property
     def incarnation(self) -> str:
-        """Of the log that has the name now."""
+        """The incarnation of the current log."""
         return str(self.answer.get("incarnation", ""))
 
 
 class Damaged(BulkError):
-    """Records that do not read (`gaps`), or an answer that is none (no gaps)."""
+    """Damaged records (`gaps`), or an invalid response (no gaps)."""
 
     def __init__(self, text: str, gaps: tuple[Gap, ...] = ()) -> None:
         super().__init__(text)

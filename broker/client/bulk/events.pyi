@@ -6,7 +6,7 @@ EVENTS: Final[tuple[str, ...]]
 DEAD_REASONS: Final[tuple[str, ...]]
 
 @final
-class Told:
+class EventColumns:
     rows: int
     names: list[tuple[str, str]]
     foreign: int
@@ -20,4 +20,4 @@ class Told:
     latency_known: bytes
     time: bytes
 
-def decode(offsets: Any, data: Any, start: int, count: int) -> Told: ...
+def decode(offsets: Any, data: Any, start: int, count: int) -> EventColumns: ...

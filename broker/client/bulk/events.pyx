@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Records of delivery events as buffers of Arrow columns: no Python object per event.
 
-    docs/delivery-events.md has the format: a head of 32 bytes, rows of 32, names.
+    docs/guides/delivery-events.md has the format: a head of 32 bytes, rows of 32, names.
 
 Nothing a record says is believed: a record whose parts do not fit together counts as bad as a
 whole, one that does not begin as they do as foreign. Two passes over a column of records: check and
@@ -129,8 +129,8 @@ cdef object fresh(size_t n):
     return PyBytes_FromStringAndSize(NULL, <Py_ssize_t>n)
 
 
-cdef class Told:
-    """What a column of records told: buffers of `rows` rows, and what else was found.
+cdef class EventColumns:
+    """What a column of records holds: buffers of `rows` rows, and what else was found.
 
     cursor int32 (place in `names`, -1 where the event is LOST), seq int64, attempt int32,
     event and reason uint8, latency int64 with bits of those known, time int64 in us.
@@ -200,7 +200,7 @@ cdef class Records:
 def decode(offsets, data, size_t start, size_t count):
     """What `count` records from row `start` on of a binary column tell. ValueError: no column."""
     cdef Records records = Records(offsets, data, start, count)
-    cdef Told told = Told()
+    cdef EventColumns found = EventColumns()
     cdef bytes kinds = fresh(count), numbers
     cdef uint8_t *kind = <uint8_t *>PyBytes_AS_STRING(kinds)
     cdef dict known = {}
@@ -213,21 +213,21 @@ def decode(offsets, data, size_t start, size_t count):
         if kind[i] == <int>GOOD:
             rows += rows_of(&record)
         elif kind[i] == <int>BAD:
-            told.bad += 1
+            found.bad += 1
         else:
-            told.foreign += 1
-    columns = told.begin(rows)
+            found.foreign += 1
+    columns = found.begin(rows)
     rows = 0
     for i in range(count):
         if kind[i] == <int>GOOD:
             record = records.at(i)
             numbers = cursors_of(&record, known)
             rows = put(&columns, rows, &record, <const int32_t *>PyBytes_AS_STRING(numbers))
-    told.names = [
+    found.names = [
         (topic.decode('utf-8', 'replace'), name.decode('utf-8', 'replace'))
         for topic, name in known
     ]
-    return told
+    return found
 
 
 cdef bytes cursors_of(const piece_t *record, dict known):

@@ -8,7 +8,7 @@ import struct
 import zlib
 from typing import IO, Final, NamedTuple, cast
 
-from broker.client.bulk import defaults
+from broker.client.bulk import limits
 from broker.client.bulk.errors import BulkError
 
 MAGIC: Final = b"TWRANGE1"
@@ -48,10 +48,10 @@ def head_of(frame: bytes | memoryview) -> Head:
 
 def read_answer(response: http.client.HTTPResponse) -> bytes:
     """A body of bounded length."""
-    body = response.read(defaults.ANSWER_BYTES_MAX + 1)
-    if len(body) > defaults.ANSWER_BYTES_MAX:
-        raise BulkError(f"the answer has more than {defaults.ANSWER_BYTES_MAX} bytes")
-    if response.length:  # read(n) does not tell
+    body = response.read(limits.ANSWER_BYTES_MAX + 1)
+    if len(body) > limits.ANSWER_BYTES_MAX:
+        raise BulkError(f"the answer has more than {limits.ANSWER_BYTES_MAX} bytes")
+    if response.length:  # read(n) does not report it
         raise CutShort("the answer is cut short")
     return body
 
@@ -60,7 +60,7 @@ def read_frame(response: http.client.HTTPResponse) -> bytes:
     """One frame, decompressed if need be, and nothing behind it."""
     encoding = response.getheader("Content-Encoding", "identity").lower()
     if encoding == "identity":
-        if response.length is not None and response.length > defaults.FRAME_BYTES_MAX:
+        if response.length is not None and response.length > limits.FRAME_BYTES_MAX:
             raise BulkError(f"a frame of {response.length} bytes is more than this client takes")
         body = response.read()
         if len(body) < HEAD.size or head_of(body).frame_bytes != len(body):
@@ -69,7 +69,7 @@ def read_frame(response: http.client.HTTPResponse) -> bytes:
     stream = _plain(response, encoding)
     head = _read(stream, HEAD.size)
     size = head_of(head).frame_bytes
-    if size > defaults.FRAME_BYTES_MAX:
+    if size > limits.FRAME_BYTES_MAX:
         raise BulkError(f"a frame of {size} bytes is more than this client takes")
     body = head + _read(stream, size - len(head))
     response.read()

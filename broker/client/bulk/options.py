@@ -1,4 +1,4 @@
-"""What a connection is told: plain values, so that they can be sent to another process."""
+"""Options of a connection: plain values, so that they can be sent to another process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker.client.bulk import defaults
+from broker.client.bulk import limits
 
 _ENCODINGS: Final = ("", "gzip", "zstd")
 _SERVER: Final = re.compile(
@@ -18,16 +18,16 @@ _SERVER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM. Without a CA those of the system count."""
+    """Files in PEM. Without `ca_file` the certificate authorities of the system are trusted."""
 
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
     server_name: str = ""  # checked against the certificate; empty = the host dialled
-    insecure: bool = False  # take any certificate
+    insecure: bool = False  # accept any certificate
 
     def context(self) -> ssl.SSLContext:
-        """Reads the files; OSError when they cannot be used."""
+        """The context for these files; OSError: they cannot be used."""
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if self.cert_file:
             context.load_cert_chain(self.cert_file, self.key_file or None)
@@ -39,18 +39,18 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to talk to a broker; it holds no socket and pickles.
+    """How to connect to a broker. Without sockets, so it can be pickled.
 
-    A token file is read for each connection and again when the broker refuses the token, so that
-    it can be exchanged while a job runs. `compress` is asked for; the broker may not.
+    A token file is read for each connection, and again when the broker rejects the token, so that
+    it can be replaced while a job runs. `compress` is requested; the broker may ignore it.
     """
 
     token: str = field(default="", repr=False)
     token_file: str = ""
     tls: Tls | None = None
-    timeout_s: float = defaults.TIMEOUT_S
-    retries: int = defaults.RETRIES
-    fetch_bytes: int = defaults.FETCH_BYTES
+    timeout_s: float = limits.TIMEOUT_S
+    retries: int = limits.RETRIES
+    fetch_bytes: int = limits.FETCH_BYTES
     compress: str = ""  # "zstd" (needs PyArrow) or "gzip"
 
     def __post_init__(self) -> None:
@@ -71,15 +71,15 @@ class Options:
 def parse_server(text: str) -> tuple[str, int, bool]:
     """(host, port, with TLS) of `HOST`, `HOST:PORT`, `[IPV6]:PORT` or such behind http(s)://."""
     match = _SERVER.fullmatch(text.strip())
-    port = int(match["port"] or defaults.PORT) if match else 0
+    port = int(match["port"] or limits.PORT) if match else 0
     if match is None or not 0 < port < 65536:
-        raise ValueError(f"{text!r} is no address of a server: HOST:PORT or https://HOST:PORT")
+        raise ValueError(f"invalid address {text!r}: expected HOST:PORT or https://HOST:PORT")
     host = match["host"].removeprefix("[").removesuffix("]")
     return host, port, match["scheme"] == "https"
 
 
 def parse_servers(servers: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Addresses in a list, or in one text with commas between them."""
+    """Addresses from a list, or from a text where commas separate them."""
     words = servers.split(",") if isinstance(servers, str) else servers
     found = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
     if not found:

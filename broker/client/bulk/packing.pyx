@@ -14,8 +14,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcpy, memset
 
-from broker.client.bulk.records cimport line_end, piece_t, same
-from broker.runtime.types cimport tw_hash, tw_key_t
+from broker.client.bulk.records cimport line_end, piece_t, same, tw_hash, tw_key_t
 
 import os
 

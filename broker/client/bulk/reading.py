@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from broker.client.bulk import defaults
+from broker.client.bulk import limits
 from broker.client.bulk.arrow import batches_of, damage, open_frame, schema_of
 from broker.client.bulk.connection import Connection
-from broker.client.bulk.decoder import Frame
+from broker.client.bulk.decode_python import Frame
 from broker.client.bulk.errors import (
     MISSING,
     BulkError,
@@ -65,8 +65,8 @@ def iter_arrow(
     *,
     key_header: str | None = None,
     subject_filter: str | None = None,
-    max_rows: int = defaults.BATCH_ROWS,
-    max_bytes: int = defaults.BATCH_BYTES,
+    max_rows: int = limits.BATCH_ROWS,
+    max_bytes: int = limits.BATCH_BYTES,
     on_gap: str = "raise",
     told_gap: ToldGap | None = None,
     options: Options | None = None,
@@ -109,8 +109,8 @@ def batches_of_piece(
     *,
     key_header: str | None = None,
     subject_filter: str | None = None,
-    max_rows: int = defaults.BATCH_ROWS,
-    max_bytes: int = defaults.BATCH_BYTES,
+    max_rows: int = limits.BATCH_ROWS,
+    max_bytes: int = limits.BATCH_BYTES,
     on_gap: str = "raise",
     told_gap: ToldGap | None = None,
     told_seqs: Callable[[int], None] | None = None,

@@ -1,18 +1,24 @@
 # cython: language_level=3
 """One record of a frame, and the NATS header block in it: pieces that point into the frame.
 
-The record is drawn in docs/log-format.md. A header block is
+The record is drawn in docs/reference/log-format.md. A header block is
 
     NATS/1.0 CRLF  name: value CRLF  ...  CRLF
 
 Lines without a name are passed over; what stands behind an empty line is, too.
 """
-from libc.stdint cimport uint16_t, uint32_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 
 cdef extern from "core.h" nogil:
     uint16_t tw_load_u16(const void *p)
     uint32_t tw_load_u32(const void *p)
+
+    ctypedef struct tw_key_t:    # of a hash; 16 random bytes
+        uint64_t k0
+        uint64_t k1
+
+    uint32_t tw_hash(const tw_key_t *key, const char *data, size_t len)
 
 cdef extern from "crc32c.h" nogil:
     uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)

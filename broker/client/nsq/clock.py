@@ -1,4 +1,7 @@
-"""Time as the client sees it: given from outside, so that tests need not wait."""
+"""The clock of the client, given from outside so that tests need not wait.
+
+It stands alone because connections, the flow of RDY and readers all take one.
+"""
 
 from __future__ import annotations
 

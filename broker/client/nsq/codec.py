@@ -1,4 +1,7 @@
-"""Compression of a connection, both directions, behind the hand-shake."""
+"""Compression of a connection, both directions, after the handshake.
+
+It stands alone because only it needs the compression libraries.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from broker.client.nsq import defaults
+from broker.client.nsq import limits
 from broker.client.nsq.clock import Clock, Timer
 from broker.client.nsq.codec import Codec, Deflate, Snappy
 from broker.client.nsq.errors import ClosedError, ConnectError, NsqError, ServerError
@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
 
     def _look(self) -> None:
         silent_s = self._clock.now() - self._heard_s
-        if silent_s > self.options.heartbeat_interval_ms / 1000 * defaults.HEARTBEATS_MISSED:
+        if silent_s > self.options.heartbeat_interval_ms / 1000 * limits.HEARTBEATS_MISSED:
             self.abort(ClosedError("the server fell silent"))
         else:
             self._start_watch()
@@ -313,10 +313,10 @@ class Connection(asyncio.Protocol):
             self._watch.cancel()
         error = self._failure or ClosedError("closed")
         # An error frame answered the first question; of those behind it nothing is known.
-        told = error if isinstance(error, ClosedError) else ClosedError(str(error))
+        reason = error if isinstance(error, ClosedError) else ClosedError(str(error))
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_exception(told)
+                waiter.set_exception(reason)
         self._waiters.clear()
         if self._opened:
             self._on_lost(error)
@@ -328,6 +328,6 @@ def _sized(body: bytes) -> bytes:
 
 def _size(data: bytearray) -> int:
     size = int.from_bytes(data[:4], "big", signed=True)
-    if not 4 <= size <= defaults.FRAME_BYTES_MAX:
+    if not 4 <= size <= limits.FRAME_BYTES_MAX:
         raise NsqError(f"a frame of {size} bytes")
     return size

@@ -1,4 +1,7 @@
-"""What the client raises."""
+"""Exceptions of the NSQ client.
+
+They stand alone because all its modules raise them, and each owner's errors have a file.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class ServerError(NsqError):
 
     @property
     def fatal(self) -> bool:
-        """The server closes the connection behind all errors but three."""
+        """The server closes the connection after all errors but three."""
         return self.code not in NOT_FATAL
 
 

@@ -1,10 +1,10 @@
-"""How many messages each connection may send: RDY, its redistribution, and backing off.
+"""How many messages each connection may send: RDY, its redistribution, and backoff.
 
     working --failure--> waiting (RDY 0 everywhere, 2^level seconds) --> testing (RDY 1 on one)
     testing --success--> waiting at level - 1, working again at 0; --failure--> waiting at level + 1
 
-A lane claims max(RDY, messages in flight); the claims together never pass max_in_flight, so a
-lane that gave its RDY away is counted until its last message is answered.
+A subscription claims max(RDY, messages in flight). The claims together never pass max_in_flight,
+so a subscription that gave its RDY away is counted until its last message is answered.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import enum
 import random
 from typing import Protocol
 
-from broker.client.nsq import defaults
+from broker.client.nsq import limits
 from broker.client.nsq.clock import Clock, Timer
 
 
-class Lane(Protocol):
+class Subscription(Protocol):
     """A subscribed connection as this module sees it."""
 
-    ready: int  # the RDY it was told last
+    ready: int  # the RDY that was sent last
     ready_max: int
     in_flight: int
     proven: bool  # it has delivered: from then on it gets its full share
@@ -40,14 +40,14 @@ class Outcome(enum.Enum):
 
 
 class Flow:
-    """Shares max_in_flight among the lanes."""
+    """Divides max_in_flight among the subscriptions."""
 
     def __init__(
         self,
         max_in_flight: int,
         clock: Clock,
         *,
-        backoff_s_max: float = defaults.BACKOFF_S_MAX,
+        backoff_s_max: float = limits.BACKOFF_S_MAX,
         chance: random.Random | None = None,
     ) -> None:
         if max_in_flight < 0:
@@ -56,28 +56,28 @@ class Flow:
         self.level = 0
         self.waiting = False
         self.closing = False
-        self.lanes: list[Lane] = []
+        self.subscriptions: list[Subscription] = []
         self._clock = clock
         self._backoff_s_max = backoff_s_max
         self._chance = chance or random.Random()  # noqa: S311  spreads load, guards nothing
         self._wait: Timer | None = None
         self._round: Timer | None = None
 
-    # --- lanes ---
+    # --- subscriptions ---
 
     def start(self) -> None:
         """Begin the rounds of redistribution."""
-        self._round = self._clock.call_later(defaults.REDISTRIBUTE_S, self._redistribute)
+        self._round = self._clock.call_later(limits.REDISTRIBUTE_S, self._redistribute)
 
-    def add(self, lane: Lane) -> None:
+    def add(self, subscription: Subscription) -> None:
         """A connection has subscribed."""
-        self.lanes.append(lane)
+        self.subscriptions.append(subscription)
         self.balance()
 
-    def remove(self, lane: Lane) -> None:
-        """A connection is gone, and its messages with it."""
-        if lane in self.lanes:
-            self.lanes.remove(lane)
+    def remove(self, subscription: Subscription) -> None:
+        """A connection was lost, and its messages with it."""
+        if subscription in self.subscriptions:
+            self.subscriptions.remove(subscription)
             self.balance()
 
     def change(self, max_in_flight: int) -> None:
@@ -85,25 +85,25 @@ class Flow:
         self.max_in_flight = max_in_flight
         self.balance()
 
-    def arrived(self, lane: Lane) -> None:
+    def arrived(self, subscription: Subscription) -> None:
         """A message came in."""
-        lane.in_flight += 1
-        lane.heard_s = self._clock.now()
-        if not lane.proven:
-            lane.proven = True
+        subscription.in_flight += 1
+        subscription.heard_s = self._clock.now()
+        if not subscription.proven:
+            subscription.proven = True
             self.balance()
 
-    def left(self, lane: Lane) -> None:
+    def left(self, subscription: Subscription) -> None:
         """A message was answered."""
-        lane.in_flight -= 1
-        if lane.in_flight >= lane.ready:
-            self.balance()  # its claim became smaller: somebody else may have more
+        subscription.in_flight -= 1
+        if subscription.in_flight >= subscription.ready:
+            self.balance()  # its claim became smaller: another connection may have more
 
     # --- RDY ---
 
     def balance(self) -> None:
-        """Give every lane what it should have, taking first and giving after."""
-        if self.closing or self.waiting or not self.lanes or self.max_in_flight == 0:
+        """Give every subscription its share; lower shares first, then raise others."""
+        if self.closing or self.waiting or not self.subscriptions or self.max_in_flight == 0:
             self._silence()
         elif self.level:
             self._test()
@@ -111,70 +111,75 @@ class Flow:
             self._share()
 
     def _silence(self) -> None:
-        for lane in self.lanes:
-            self._grant(lane, 0)
+        for subscription in self.subscriptions:
+            self._grant(subscription, 0)
 
     def _test(self) -> None:
-        if any(lane.ready for lane in self.lanes):
-            chosen = next(lane for lane in self.lanes if lane.ready)
+        if any(subscription.ready for subscription in self.subscriptions):
+            chosen = next(subscription for subscription in self.subscriptions if subscription.ready)
         else:
-            chosen = self._chance.choice(self.lanes)
-        for lane in self.lanes:
-            self._grant(lane, 1 if lane is chosen else 0)
+            chosen = self._chance.choice(self.subscriptions)
+        for subscription in self.subscriptions:
+            self._grant(subscription, 1 if subscription is chosen else 0)
 
     def _share(self) -> None:
-        share = max(1, self.max_in_flight // len(self.lanes))
-        wanted = {id(lane): min(share, lane.ready_max) if lane.proven else 1 for lane in self.lanes}
-        for lane in self.lanes:
-            if lane.ready > wanted[id(lane)]:
-                self._grant(lane, wanted[id(lane)])
-        claimed = sum(max(lane.ready, lane.in_flight) for lane in self.lanes)
+        share = max(1, self.max_in_flight // len(self.subscriptions))
+        wanted = {
+            id(subscription): min(share, subscription.ready_max) if subscription.proven else 1
+            for subscription in self.subscriptions
+        }
+        for subscription in self.subscriptions:
+            if subscription.ready > wanted[id(subscription)]:
+                self._grant(subscription, wanted[id(subscription)])
+        claimed = sum(
+            max(subscription.ready, subscription.in_flight) for subscription in self.subscriptions
+        )
         free = self.max_in_flight - claimed
         if free < 0:  # max_in_flight became smaller, or more connections came than it allows
-            for lane in self._shuffled():
-                if free < 0 and lane.ready:
-                    free += max(lane.ready, lane.in_flight) - lane.in_flight
-                    self._grant(lane, 0)
-        for lane in self._shuffled():
-            claim = max(lane.ready, lane.in_flight)
-            count = min(wanted[id(lane)], claim + max(free, 0))
-            if count > lane.ready:
-                free -= max(count, lane.in_flight) - claim
-                self._grant(lane, count)
+            for subscription in self._shuffled():
+                if free < 0 and subscription.ready:
+                    free += max(subscription.ready, subscription.in_flight) - subscription.in_flight
+                    self._grant(subscription, 0)
+        for subscription in self._shuffled():
+            claim = max(subscription.ready, subscription.in_flight)
+            count = min(wanted[id(subscription)], claim + max(free, 0))
+            if count > subscription.ready:
+                free -= max(count, subscription.in_flight) - claim
+                self._grant(subscription, count)
 
-    def _shuffled(self) -> list[Lane]:
-        if len(self.lanes) <= self.max_in_flight:
-            return self.lanes
-        return self._chance.sample(self.lanes, len(self.lanes))
+    def _shuffled(self) -> list[Subscription]:
+        if len(self.subscriptions) <= self.max_in_flight:
+            return self.subscriptions
+        return self._chance.sample(self.subscriptions, len(self.subscriptions))
 
-    def _grant(self, lane: Lane, count: int) -> None:
-        if lane.ready != count:
-            if lane.ready == 0:
-                lane.granted_s = lane.heard_s = self._clock.now()
-            lane.ready = count
-            lane.say_ready(count)
+    def _grant(self, subscription: Subscription, count: int) -> None:
+        if subscription.ready != count:
+            if subscription.ready == 0:
+                subscription.granted_s = subscription.heard_s = self._clock.now()
+            subscription.ready = count
+            subscription.say_ready(count)
 
     def _redistribute(self) -> None:
-        """Take RDY from lanes that had nothing for a while or had their turn."""
-        self._round = self._clock.call_later(defaults.REDISTRIBUTE_S, self._redistribute)
+        """Take RDY from subscriptions that got no message for a while or had it long enough."""
+        self._round = self._clock.call_later(limits.REDISTRIBUTE_S, self._redistribute)
         places = 1 if self.level else self.max_in_flight
-        if self.closing or self.waiting or len(self.lanes) <= places:
+        if self.closing or self.waiting or len(self.subscriptions) <= places:
             return
         now = self._clock.now()
-        others = [lane for lane in self.lanes if lane.ready == 0]
-        for lane in list(self.lanes):
-            idle = now - lane.heard_s > defaults.RDY_IDLE_S
-            held = now - lane.granted_s > defaults.RDY_HELD_S
-            if lane.ready and others and (idle or held):
+        others = [subscription for subscription in self.subscriptions if subscription.ready == 0]
+        for subscription in list(self.subscriptions):
+            idle = now - subscription.heard_s > limits.RDY_IDLE_S
+            held = now - subscription.granted_s > limits.RDY_HELD_S
+            if subscription.ready and others and (idle or held):
                 heir = others.pop(self._chance.randrange(len(others)))
-                self._grant(lane, 0)
-                if lane.in_flight == 0:
+                self._grant(subscription, 0)
+                if subscription.in_flight == 0:
                     self._grant(heir, 1)
 
-    # --- backing off ---
+    # --- backoff ---
 
     def outcome(self, outcome: Outcome) -> None:
-        """An answer's bearing on the backoff; ignored while waiting."""
+        """Change the backoff after an answer; ignored while waiting."""
         if self.waiting or self.closing or self._backoff_s_max <= 0:
             return
         if outcome is Outcome.FAILURE:

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from broker.client.nsq import defaults
+from broker.client.nsq import limits
 from broker.client.nsq.errors import NsqError
 from broker.client.nsq.options import Address
 
@@ -74,7 +74,7 @@ class Lookup:
 
     async def _ask(self, path: str, query: dict[str, str]) -> tuple[list[Any], list[NsqError]]:
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=defaults.LOOKUP_TIMEOUT_S)
+            timeout = aiohttp.ClientTimeout(total=limits.LOOKUP_TIMEOUT_S)
             self._session = aiohttp.ClientSession(timeout=timeout)
         calls = [self._get(self._session, url + path, query) for url in self.urls]
         results = await asyncio.gather(*calls, return_exceptions=True)
@@ -94,7 +94,7 @@ class Lookup:
         headers = {"Accept": "application/vnd.nsq; version=1.0"}
         async with session.get(url, params=query, headers=headers) as response:
             if response.status == NOT_FOUND:
-                return {}  # nobody has published to the topic yet
+                return {}  # the topic does not exist yet
             if response.status != 200:
                 raise DiscoveryError(f"{url}: status {response.status}")
             try:

@@ -1,4 +1,4 @@
-"""A message as the consumer gets it, and what may be done with it."""
+"""A message as the consumer gets it, and how it is answered."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Protocol
 from broker.client.nsq.options import Address
 
 
-class Desk(Protocol):
-    """Where a message is answered: the connection it came from, as the Reader keeps it."""
+class Origin(Protocol):
+    """The connection that a message came from, where it is answered."""
 
     topic: str
     address: Address
@@ -26,12 +26,12 @@ class Desk(Protocol):
 class Message:
     """One delivery. It is answered once, by `finish` or `requeue`; later calls do nothing."""
 
-    __slots__ = ("answered", "attempts", "body", "desk", "id", "manual", "timestamp_ns")
+    __slots__ = ("answered", "attempts", "body", "id", "manual", "origin", "timestamp_ns")
 
     def __init__(
-        self, desk: Desk, message_id: bytes, timestamp_ns: int, attempts: int, body: bytes
+        self, origin: Origin, message_id: bytes, timestamp_ns: int, attempts: int, body: bytes
     ) -> None:
-        self.desk = desk
+        self.origin = origin
         self.id = message_id
         self.timestamp_ns = timestamp_ns  # when it was published
         self.attempts = attempts  # 1 on the first delivery
@@ -42,27 +42,27 @@ class Message:
     @property
     def topic(self) -> str:
         """The topic it was read from."""
-        return self.desk.topic
+        return self.origin.topic
 
     @property
     def address(self) -> Address:
         """The server it came from."""
-        return self.desk.address
+        return self.origin.address
 
     def finish(self) -> bool:
-        """Done with it. False if it was answered before or its connection is gone."""
-        return self.desk.finish(self)
+        """Finish it. False: it was answered before, or its connection is lost."""
+        return self.origin.finish(self)
 
     def requeue(self, delay_s: float | None = None, *, backoff: bool = True) -> bool:
-        """Have it again after the delay (None: grows with the attempts).
+        """Let the server deliver it again after the delay (None: grows with the attempts).
 
         With `backoff` this counts as a failure and slows the whole reader down.
         """
-        return self.desk.requeue(self, delay_s, backoff)
+        return self.origin.requeue(self, delay_s, backoff)
 
     def touch(self) -> bool:
-        """Start its timeout anew."""
-        return self.desk.touch(self)
+        """Restart its timeout."""
+        return self.origin.touch(self)
 
     def detach(self) -> None:
         """Let the handler return without answering: `finish` or `requeue` comes later."""

@@ -1,4 +1,4 @@
-"""What a connection asks of the server, and `--consumer-opt` words for it."""
+"""Options of a connection to an NSQ server, and their `--consumer-opt` form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from broker import __version__
-from broker.client.nsq import defaults
+from broker.client.nsq import limits
 
 Address = tuple[str, int]
 _NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?", re.ASCII)
@@ -28,7 +28,7 @@ class Options:
     client_id: str = ""
     hostname: str = ""
     user_agent: str = f"twinwire/{__version__}"
-    heartbeat_interval_ms: int = defaults.HEARTBEAT_MS
+    heartbeat_interval_ms: int = limits.HEARTBEAT_MS
     output_buffer_size: int = 0
     output_buffer_timeout_ms: int = 0
     msg_timeout_ms: int = 0
@@ -37,9 +37,9 @@ class Options:
     tls_server_name: str = ""  # checked against the certificate; empty = the host dialled
     snappy: bool = False
     deflate: bool = False
-    deflate_level: int = defaults.DEFLATE_LEVEL
+    deflate_level: int = limits.DEFLATE_LEVEL
     auth_secret: str = ""
-    connect_timeout_s: float = defaults.CONNECT_S
+    connect_timeout_s: float = limits.CONNECT_S
 
     def __post_init__(self) -> None:
         if self.snappy and self.deflate:
@@ -145,7 +145,7 @@ def _context(words: dict[str, str]) -> ssl.SSLContext:
     return context
 
 
-def parse_address(text: str, port: int = defaults.PORT) -> Address:
+def parse_address(text: str, port: int = limits.PORT) -> Address:
     """`HOST`, `HOST:PORT` or `[IPV6]:PORT`; ValueError if it is none of them."""
     host, colon, number = text.rpartition(":")
     if not colon or text.endswith("]"):
@@ -157,7 +157,7 @@ def parse_address(text: str, port: int = defaults.PORT) -> Address:
 
 
 def checked(name: str) -> bytes:
-    """The name of a topic or channel as it is sent; ValueError when nothing can be called that."""
-    if len(name) > defaults.NAME_MAX or not _NAME.fullmatch(name):
+    """The name of a topic or channel as it is sent; ValueError: invalid name."""
+    if len(name) > limits.NAME_MAX or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a topic or channel")
     return name.encode()

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Self
 
-from broker.client.nsq import defaults
+from broker.client.nsq import limits
 from broker.client.nsq.clock import Clock, LoopClock, Timer
 from broker.client.nsq.errors import ClosedError, NsqError
 from broker.client.nsq.flow import Flow
-from broker.client.nsq.lane import Lane
 from broker.client.nsq.lookup import Lookup
 from broker.client.nsq.message import Message
 from broker.client.nsq.options import Address, Options, checked, parse_address
+from broker.client.nsq.subscription import Subscription
 
 Handler = Callable[[Message], bool | Awaitable[bool | None] | None]
 _log = logging.getLogger("broker.client")
@@ -40,13 +40,13 @@ class Reader:
         nsqd: str | Sequence[str] = (),
         lookupd: str | Sequence[str] = (),
         options: Options | None = None,
-        max_in_flight: int = defaults.MAX_IN_FLIGHT,
-        max_attempts: int = defaults.MAX_ATTEMPTS,
-        requeue_s: float = defaults.REQUEUE_S,
-        requeue_s_max: float = defaults.REQUEUE_S_MAX,
-        backoff_s_max: float = defaults.BACKOFF_S_MAX,
-        reconnect_s: float = defaults.RECONNECT_S,
-        lookup_s: float = defaults.LOOKUP_S,
+        max_in_flight: int = limits.MAX_IN_FLIGHT,
+        max_attempts: int = limits.MAX_ATTEMPTS,
+        requeue_s: float = limits.REQUEUE_S,
+        requeue_s_max: float = limits.REQUEUE_S_MAX,
+        backoff_s_max: float = limits.BACKOFF_S_MAX,
+        reconnect_s: float = limits.RECONNECT_S,
+        lookup_s: float = limits.LOOKUP_S,
         on_giving_up: Callable[[Message], object] | None = None,
         on_error: Callable[[NsqError], object] | None = None,
         clock: Clock | None = None,
@@ -74,7 +74,9 @@ class Reader:
         self._lookup_s = lookup_s
         self._on_giving_up = on_giving_up
         self._on_error = on_error
-        self._lanes: dict[Address, Lane | None] = {}  # None while it is being connected
+        self._subscriptions: dict[
+            Address, Subscription | None
+        ] = {}  # None while it is being connected
         self._failures: dict[Address, int] = {}
         self._timers: dict[Address | None, Timer] = {}  # None: the next poll
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,12 +97,16 @@ class Reader:
     @property
     def addresses(self) -> list[Address]:
         """Servers it is subscribed at now."""
-        return [lane.address for lane in self.flow.lanes if isinstance(lane, Lane)]
+        return [
+            subscription.address
+            for subscription in self.flow.subscriptions
+            if isinstance(subscription, Subscription)
+        ]
 
     @property
     def in_flight(self) -> int:
         """Messages that came and are not answered."""
-        return sum(lane.in_flight for lane in self.flow.lanes)
+        return sum(subscription.in_flight for subscription in self.flow.subscriptions)
 
     # --- connections ---
 
@@ -129,12 +135,12 @@ class Reader:
 
     def _dial(self, address: Address) -> None:
         self._timers.pop(address, None)
-        if address not in self._lanes and not self._closed:
-            self._lanes[address] = None
+        if address not in self._subscriptions and not self._closed:
+            self._subscriptions[address] = None
             self._spawn(self._connect(address))
 
     async def _connect(self, address: Address) -> None:
-        lane = Lane(
+        subscription = Subscription(
             address,
             self.topic,
             self._options,
@@ -147,39 +153,39 @@ class Reader:
             requeue_s=self._requeue_s,
         )
         try:
-            await lane.subscribe(self.channel)
+            await subscription.subscribe(self.channel)
         except NsqError as error:
             self._complain(error)
             self._again(address)
             return
-        if self._closed or not lane.connection.alive:
-            lane.connection.close()
+        if self._closed or not subscription.connection.alive:
+            subscription.connection.close()
             self._again(address)
             return
-        self._lanes[address] = lane
+        self._subscriptions[address] = subscription
         self._failures.pop(address, None)
-        self.flow.add(lane)
+        self.flow.add(subscription)
         self._connected.set()
 
-    def _lost(self, lane: Lane, error: NsqError) -> None:
-        if self._lanes.get(lane.address) is not lane:
-            return  # it never subscribed; _connect sees to it
-        self.flow.remove(lane)
-        for message in [m for m in self._queue if m.desk is lane]:
-            self._queue.remove(message)  # the server gives them to somebody else
+    def _lost(self, subscription: Subscription, error: NsqError) -> None:
+        if self._subscriptions.get(subscription.address) is not subscription:
+            return  # it never subscribed; _connect handles that
+        self.flow.remove(subscription)
+        for message in [m for m in self._queue if m.origin is subscription]:
+            self._queue.remove(message)  # the server delivers them to another consumer
         self._changed.set()
         if not self._closed:
             self._complain(error)
-        self._again(lane.address)
+        self._again(subscription.address)
 
     def _again(self, address: Address) -> None:
         """Try later: doubling each time, or with the next poll."""
-        self._lanes.pop(address, None)
+        self._subscriptions.pop(address, None)
         if self._closed or self._lookup is not None:
             return
         failures = self._failures.get(address, 0)
         self._failures[address] = failures + 1
-        delay_s = min(self._reconnect_s * 2.0 ** min(failures, 30), defaults.RECONNECT_S_MAX)
+        delay_s = min(self._reconnect_s * 2.0 ** min(failures, 30), limits.RECONNECT_S_MAX)
         self._timers[address] = self._clock.call_later(delay_s, lambda: self._dial(address))
 
     async def _poll(self) -> None:
@@ -190,7 +196,7 @@ class Reader:
         for address in found:
             self._dial(address)
         if not self._closed:
-            delay_s = self._lookup_s * (1 + defaults.LOOKUP_JITTER * self._chance.random())
+            delay_s = self._lookup_s * (1 + limits.LOOKUP_JITTER * self._chance.random())
             self._timers[None] = self._clock.call_later(delay_s, lambda: self._spawn(self._poll()))
 
     # --- messages ---
@@ -288,13 +294,13 @@ class Reader:
             await self._changed.wait()
 
     def change_max_in_flight(self, count: int) -> None:
-        """Another bound for the messages in hand; 0 pauses."""
+        """Change max_in_flight; 0 pauses."""
         self.flow.change(count)
 
     # --- the end ---
 
-    async def close(self, timeout_s: float = defaults.CLOSE_S) -> None:
-        """Take nothing new, let handlers end, and close.
+    async def close(self, timeout_s: float = limits.CLOSE_S) -> None:
+        """Accept no new messages, let handlers end, and close.
 
         Messages that no handler has begun go back at once; those not answered in time come
         again after their timeout.
@@ -310,18 +316,22 @@ class Reader:
         self._changed.set()
         while self._queue:
             self._queue.popleft().requeue(0, backoff=False)
-        lanes = [lane for lane in self._lanes.values() if lane is not None]
+        subscriptions = [
+            subscription
+            for subscription in self._subscriptions.values()
+            if subscription is not None
+        ]
         try:
             async with asyncio.timeout(timeout_s):
-                answers = [lane.connection.ask(b"CLS\n") for lane in lanes]
+                answers = [subscription.connection.ask(b"CLS\n") for subscription in subscriptions]
                 await asyncio.gather(*answers, return_exceptions=True)
                 while self.in_flight:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             self._complain(ClosedError(f"{self.in_flight} messages were not answered in time"))
-        for lane in lanes:
-            lane.connection.close()
+        for subscription in subscriptions:
+            subscription.connection.close()
         for task in self._handling:
             task.cancel()
         if self._lookup is not None:

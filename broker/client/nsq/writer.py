@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from broker.client.nsq import defaults
+from broker.client.nsq import limits
 from broker.client.nsq.clock import Clock, LoopClock
 from broker.client.nsq.connection import Connection
 from broker.client.nsq.errors import ClosedError, ConnectError, NsqError, PendingFullError
@@ -14,7 +14,7 @@ from broker.client.nsq.options import Address, Options, checked, parse_address
 
 
 class _Node:
-    """One server and how it fares."""
+    """One server and its state."""
 
     def __init__(self, address: Address, options: Options, clock: Clock) -> None:
         self.address = address
@@ -22,7 +22,7 @@ class _Node:
         self.connection: Connection | None = None
         self._options = options
         self._clock = clock
-        self._retry_s = defaults.WRITER_RETRY_S
+        self._retry_s = limits.WRITER_RETRY_S
         self._dialling = asyncio.Lock()
 
     @property
@@ -34,7 +34,7 @@ class _Node:
         self.connection = None
 
     async def open(self) -> Connection:
-        """The connection, made anew if there is none."""
+        """The connection; opened if there is none."""
         async with self._dialling:
             if self.connection is None:
                 fresh = Connection(self.address, self._options, self._clock, on_lost=self._lost)
@@ -42,9 +42,9 @@ class _Node:
                     await fresh.open()
                 except ConnectError:
                     self.retry_at_s = self._clock.now() + self._retry_s
-                    self._retry_s = min(2 * self._retry_s, defaults.WRITER_RETRY_S_MAX)
+                    self._retry_s = min(2 * self._retry_s, limits.WRITER_RETRY_S_MAX)
                     raise
-                self._retry_s = defaults.WRITER_RETRY_S
+                self._retry_s = limits.WRITER_RETRY_S
                 self.connection = fresh
             return self.connection
 
@@ -62,12 +62,12 @@ class Writer:
         options: Options | None = None,
         *,
         failover: bool = True,
-        pending_max: int = defaults.PENDING_MAX,
+        pending_max: int = limits.PENDING_MAX,
         clock: Clock | None = None,
     ) -> None:
         given = [addresses] if isinstance(addresses, str) else list(addresses)
         if not given:
-            raise ValueError("no address of an nsqd")
+            raise ValueError("give the address of an nsqd")
         clock = clock or LoopClock()
         self._nodes = [_Node(parse_address(a), options or Options(), clock) for a in given]
         self._turn = 0
@@ -146,15 +146,15 @@ class Writer:
             connection = node.connection
             if connection is not None:
                 try:
-                    async with asyncio.timeout(defaults.CLOSE_S):
+                    async with asyncio.timeout(limits.CLOSE_S):
                         await connection.settled()
                 except TimeoutError:
-                    pass  # whoever waits is told that the connection closed
+                    pass  # publishers that wait get the error of the closed connection
                 connection.close()
 
 
 def encode_pub(topic: str, body: bytes) -> bytes:
-    """PUB; ValueError when nothing can have that name."""
+    """PUB; ValueError: invalid name."""
     return b"PUB %b\n%b%b" % (checked(topic), len(body).to_bytes(4, "big"), body)
 
 

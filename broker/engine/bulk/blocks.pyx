@@ -25,9 +25,10 @@ from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 from broker.engine.bulk.dedupe cimport Window, id_t
 from broker.engine.log.log cimport Log
 from broker.runtime.mapping cimport faults_of, map_file, mapping_t, unmap_file
-from broker.engine.log.segment cimport (
+from broker.engine.log.record cimport (
     FILE_HEADER_BYTES,
     HEADERS_LEN_MAX,
+    STORED_STAGED,
     below,
     in_place,
     record_get,
@@ -365,8 +366,8 @@ cdef class Reel:
     @property
     def failed(self):
         """errno of the first append that failed; 0 = none has until now."""
-        if self.log.failures is not None and self.records:
-            for first, last, error in self.log.failures:
+        if self.log.sync.failures is not None and self.records:
+            for first, last, error in self.log.sync.failures:
                 if first <= self.last_ticket and self.first_ticket <= last:
                     return error
         return 0

@@ -2,7 +2,7 @@
 
 from typing import final
 
-from broker.engine.bulk.view import View
+from broker.engine.bulk.ranges import View
 from broker.engine.log.log import Log
 
 _Plan = tuple[list[View], int, int, int]

@@ -14,10 +14,11 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp
 
 from broker.engine.log.log cimport Log
-from broker.engine.log.segment cimport Segment, stored_t
+from broker.engine.log.segment cimport Segment
+from broker.engine.log.record cimport stored_t
 from broker.routing.trie cimport key_of
 from broker.runtime.types cimport tw_siphash
-from broker.engine.bulk.view cimport View, hint_of, view_of
+from broker.engine.bulk.ranges cimport View, hint_of, view_of
 
 cdef enum:
     CAP_MIN = 1024

@@ -1,12 +1,10 @@
-"""A range of records as one frame for readers far away: see ranges.pyx and docs/bulk-api.md."""
+"""A range of records as one frame for remote readers (docs/reference/bulk-api.md)."""
 
 from typing import final
 
 from broker.engine.log.log import Log
 
 FRAME_MAGIC: bytes
-
-def readable_from(log: Log) -> int: ...
 
 @final
 class Range:
@@ -29,3 +27,19 @@ class Range:
     def view(self) -> memoryview: ...
 
 def moment_in_memory(log: Log, time_ns: int) -> int: ...
+
+@final
+class Approach:
+    def __init__(self, log: Log, seq: int) -> None: ...
+    def read(self) -> bool: ...
+
+@final
+class TimeSearch:
+    def __init__(self, log: Log) -> None: ...
+    def find(self, time_ns: int) -> int: ...
+
+@final
+class View:
+    size: int
+    first_seq: int
+    next_seq: int

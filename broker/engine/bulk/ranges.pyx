@@ -20,21 +20,22 @@ from libc.string cimport memcpy, memset
 from posix.fcntl cimport O_RDONLY
 
 from broker.engine.log.log cimport Log
-from broker.runtime.mapping cimport map_again, map_file, unmap_file
-from broker.engine.cursor.position cimport tell_damage
-from broker.engine.log.segment cimport (
+from broker.runtime.mapping cimport map_again, map_file, read_at, unmap_file
+from broker.engine.log.record cimport (
+    FILE_HEADER_BYTES,
     RECORD_HEADER_BYTES,
-    Segment,
     below,
     in_place,
     record_get,
     resync,
+    salt_of,
     stored_t,
     sum_records,
 )
-from broker.engine.log.sync import durable_next
+from broker.engine.log.segment cimport Segment
 from broker.runtime.vfs cimport vfs_close, vfs_open
-from broker.engine.bulk.view cimport hint_of, is_another
+
+from broker.engine.log.record import check_header
 
 cdef extern from "core.h" nogil:
     uint32_t tw_load_u32(const void *p)
@@ -60,24 +61,17 @@ FRAME_MAGIC = b'TWRANGE1'
 tw_crc_init()
 
 
-def readable_from(Log log):
-    """Seq of the oldest record that a reader of files may ask for: one that is held still counts
-    although its log would not give it to anybody any more."""
-    if not log.segments:
-        return log.next_seq
-    return max((<Segment>log.segments[0]).first_seq, min(log.floor, log.held_from))
-
-
 cdef class Range:
     def __init__(self, Log log, uint64_t start, uint64_t end, size_t bytes_max):
         """Records of [start, end), of one segment, of `bytes_max` together unless the first alone
-        is larger. start must lie between readable_from and durable_next. MemoryError."""
+        is larger. start must lie between retention.readable_from and
+        sync.durable_next. MemoryError."""
         cdef Segment segment = log.segment_of(start)
         self.log = log.name
         self.log_id = log.log_id
         self.salt = log.salt
         self.first = start
-        self.bound = min(max(start, end), <uint64_t>durable_next(log))
+        self.bound = min(max(start, end), <uint64_t>log.sync.durable_next)
         self.found.next_seq = start
         self.bytes_max = bytes_max
         if segment is None or start >= self.bound:
@@ -263,7 +257,7 @@ cdef class Range:
             return 0
         for i in range(0, self.found.hurts_size, 2):
             if self.segment.quarantine(self.found.hurts[i], self.found.hurts[i + 1]):
-                tell_damage(log, self.segment, self.found.hurts[i], self.found.hurts[i + 1])
+                log.report_damage(self.segment, self.found.hurts[i], self.found.hurts[i + 1])
                 news += self.found.hurts[i + 1] - self.found.hurts[i]
         for i in range(0, self.found.places_size, 2):
             self.segment.note(self.found.places[i], <size_t>self.found.places[i + 1])
@@ -433,3 +427,174 @@ def moment_in_memory(Log log, int64_t time_ns):
             return s.rec.seq
         at += step
     return found.next_seq
+
+
+# --- views
+
+# A view is taken on the loop's thread and read on any one. Records of files are verified; what does
+# not read, or is not of this place, is passed over. The file may be dropped meanwhile: then it is
+# gone.
+
+
+cdef View view_of(Segment segment):
+    cdef View view = View()
+    view.path = segment.path
+    view.size = segment.size
+    view.first = view.next = segment.start()
+    view.salt = segment.salt
+    view.first_seq = segment.first_seq
+    view.next_seq = segment.next_seq
+    if segment.path is None and segment.size:
+        view.base = <char *>malloc(segment.size)
+        if view.base == NULL:
+            raise MemoryError
+        memcpy(view.base, segment.map(), segment.size)
+    return view
+
+
+cdef size_t hint_of(Segment segment, uint64_t seq) noexcept:
+    """An offset at or before the record of that seq, from the sparse index."""
+    cdef size_t low = 0, high = segment.index_size, middle
+    while low < high:
+        middle = (low + high) // 2
+        if segment.index_seq[middle] <= seq:
+            low = middle + 1
+        else:
+            high = middle
+    return segment.index_offset[low - 1] if low else segment.start()
+
+
+cdef bint is_another(int fd, size_t size, uint32_t salt) except -1:
+    """Whether a file is not the one that was meant: it is shorter, or says that it belongs to
+    another log, which was made in the place of the one that is gone."""
+    cdef char head[FILE_HEADER_BYTES]
+    if <size_t>os.fstat(fd).st_size < size:
+        return True
+    if read_at(fd, head, FILE_HEADER_BYTES, 0) != <ssize_t>FILE_HEADER_BYTES:
+        return False        # it does not read: a walk over it will see what does
+    header = check_header(head[:FILE_HEADER_BYTES], 'segment')
+    return header is not None and salt_of(<const char *><bytes>header[0]) != salt
+
+
+cdef class View:
+    def __dealloc__(self):
+        if self.base == NULL:
+            return
+        if self.path is None:
+            free(self.base)
+        else:
+            unmap_file(&self.file)
+
+    cdef object open(self):
+        """Map the file; FileNotFoundError when it has been dropped."""
+        cdef int fd = -1, error
+        if self.base != NULL or self.size == 0 or self.path is None:
+            return
+        error = vfs_open(self.path, O_RDONLY, &fd)
+        if error:
+            raise OSError(error, os.strerror(error), os.fsdecode(self.path))
+        if is_another(fd, self.size, self.salt):
+            vfs_close(fd)
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), os.fsdecode(self.path))
+        error = map_file(fd, self.size, &self.file)
+        vfs_close(fd)
+        if error:
+            raise OSError(error, os.strerror(error), os.fsdecode(self.path))
+        self.base = self.file.base
+
+    cdef bint find(self, uint64_t seq, int64_t time_ns, stored_t *s) noexcept:
+        cdef bint check = self.path is not None
+        with nogil:
+            self.next = find_record(self.base, self.size, self.next, self.salt, self.first_seq,
+                                    self.next_seq, check, seq, time_ns, s)
+        return self.next < self.size
+
+
+cdef size_t find_record(const char *base, size_t size, size_t start, uint32_t salt,
+                        uint64_t first_seq, uint64_t next_seq, bint check, uint64_t seq,
+                        int64_t time_ns, stored_t *s) noexcept nogil:
+    cdef size_t at = start, step
+    if base == NULL:
+        return size
+    while at < size:
+        step = record_get(base + at, size - at, salt, check, s)
+        if step == 0:
+            at = resync(base, size, at + 8, salt, first_seq, below(first_seq))
+            if at == 0:
+                break
+            continue
+        if first_seq <= s.rec.seq < next_seq and s.rec.seq >= seq and (
+                s.rec.timestamp_ns >= time_ns):
+            return at
+        at += step
+    return size
+
+
+cdef class TimeSearch:
+    """Finds the first record stored at or after a moment. Begun on the loop, ended anywhere."""
+
+    cdef list views     # of all segments, oldest first
+    cdef uint64_t end   # after the last record
+
+    def __init__(self, Log log):
+        cdef Segment segment
+        self.end = log.visible
+        self.views = [view_of(segment) for segment in log.segments if segment.size]
+
+    def find(self, int64_t time_ns):
+        """The seq; the one after the last record when all are older. OSError."""
+        cdef View view
+        cdef stored_t s
+        cdef Py_ssize_t low = 0, high = len(self.views), middle
+        while low < high:       # the first segment that begins at or after the moment
+            middle = (low + high) // 2
+            if begins_before(self.views[middle], time_ns):
+                low = middle + 1
+            else:
+                high = middle
+        for view in self.views[max(low - 1, 0):]:
+            if usable(view):
+                view.next = view.first
+                if view.find(0, time_ns, &s):
+                    return s.rec.seq
+        return self.end
+
+
+cdef class Approach:
+    """Has the disk bring in what stands before a place, so that the loop does not wait for it.
+
+    Begun on the loop, ended anywhere.
+    """
+
+    cdef View view      # None = there is nothing to bring in
+    cdef uint64_t seq
+
+    def __init__(self, Log log, uint64_t seq):
+        cdef Segment segment = log.segment_of(seq)
+        self.seq = seq
+        if segment is not None and segment.path is not None and segment.size:
+            self.view = view_of(segment)
+            self.view.next = hint_of(segment, seq)
+
+    def read(self):
+        """Read up to the place; True when its record is there. OSError."""
+        cdef stored_t s
+        return self.view is not None and usable(self.view) and (
+            self.view.find(self.seq, 0, &s) and s.rec.seq == self.seq)
+
+
+cdef bint begins_before(View view, int64_t time_ns) except -1:
+    cdef stored_t s
+    if not usable(view):
+        return True
+    view.next = view.first
+    return view.find(0, 0, &s) and s.rec.timestamp_ns < time_ns
+
+
+cdef bint usable(View view) except -1:
+    """Open it; a file that has been dropped meanwhile held nothing that can be reached."""
+    try:
+        view.open()
+    except FileNotFoundError:
+        return False
+    return True

@@ -2,15 +2,15 @@
 """A cursor: one reader's place in a log. See cursor.pyx for the states of a record."""
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from broker.engine.cursor.acks cimport AckSet
 from broker.engine.cursor.inflight cimport Inflight, entry_t
-from broker.runtime.workers cimport JobOwner, job_t
-from broker.engine.cursor.journal cimport Journal
 from broker.engine.cursor.latency cimport AckLatency
+from broker.engine.cursor.position cimport Position
+from broker.engine.log.interfaces cimport LogReader
 from broker.engine.log.log cimport Log
-from broker.runtime.interfaces cimport Sink
-from broker.engine.log.segment cimport Segment, stored_t
+from broker.engine.log.record cimport stored_t
+from broker.engine.log.segment cimport Segment
 from broker.engine.state cimport Shared
+from broker.runtime.interfaces cimport Session, Sink
 
 # Codes of finish, requeue and touch.
 cdef enum:
@@ -25,9 +25,28 @@ cdef enum:
 cdef enum:
     CHOICE_RING = 0         # one after the other
     CHOICE_NEAREST = 1      # those nearest to the server
-    CHOICE_LEAST = 2        # who holds the fewest
+    CHOICE_LEAST = 2        # the one that holds the fewest
 
-# One taker of a cursor's records. It lives inside its sink, which must `leave` before it dies.
+# When what is to be given again is given.
+cdef enum:
+    REDELIVER_LATER = 0     # after the fresh records that wait, to a consumer that has credit
+    REDELIVER_FIRST = 1     # before all that is fresh, at once and whatever the credit
+
+# What became of a delivery. The first ones are the REASON_* of inflight.pxd.
+cdef enum:
+    EVENT_TIMEOUT = 1       # the consumer said nothing in time
+    EVENT_REQUEUE = 2       # it gave the record back
+    EVENT_CLOSE = 3         # it went away
+    EVENT_FIN = 4           # the record is acked
+    EVENT_DEAD = 5          # it has arrived among the dead letters
+
+# How a cursor delivers; a protocol sets it when it opens the cursor.
+cdef struct CursorPolicy:
+    uint16_t deliver_max    # deliveries until a record goes to the dead letters; 0 = any number
+    uint8_t choice          # CHOICE_*
+    uint8_t redelivery      # REDELIVER_*
+
+# One consumer of a cursor's records. It lives inside its sink, which must `leave` before it dies.
 cdef struct consumer_t:
     void *sink              # the Sink whose deliver(consumer, record) takes records; borrowed
     consumer_t *next        # ring of those that can take one more; NULL = not in the ring
@@ -43,46 +62,33 @@ cdef struct consumer_t:
     uint8_t sample          # 0 = all; else (sample + 1) % pass, the others count as acked
     uint8_t nearness        # up to NEAREST: waiting consumers nearer to the server come first
     uint8_t blocked         # its output is full: no deliveries until `ready`
-    uint8_t unwell          # nothing is given to it again; see Cursor.unacked_first
+    uint8_t unwell          # nothing is given to it again, with REDELIVER_FIRST
     int64_t sent_ns         # when it was last given something
     uint32_t sent_then      # how many at that very moment
     uint64_t delivered, acked, requeued     # counters, kept by the cursor
 
 
-cdef class Cursor(JobOwner):
+cdef class Cursor(LogReader):
     cdef readonly Shared shared
     cdef readonly Log log
-    cdef readonly str name
-    cdef readonly bint ephemeral
     cdef readonly bint paused
     cdef readonly bint deleted
-    cdef readonly uint64_t next_seq     # the next record never looked at
-    cdef readonly AckSet acks
+    cdef CursorPolicy policy
+    cdef Position position              # where next_seq stands
     cdef readonly Inflight inflight
-    cdef readonly Journal journal       # None for an ephemeral one
     cdef uint64_t journalled_next       # what the last OP_NEXT said
     cdef int64_t journal_retry_ns       # not before: after a failed write
     cdef uint64_t ahead                 # records at or above next_seq already dealt with
-    cdef Segment segment                # where next_seq stands; None = not located
-    cdef size_t offset
-    cdef uint64_t faults                # unreadable pages of the process, and of `segment`, that
-    cdef uint64_t segment_faults        # have been seen; see mapping.pyx
-    cdef size_t loaded                  # of `segment`: bytes up to it can be read at once
-    cdef Segment loading                # a cold read is under way there; None = no
     cdef consumer_t *ring               # whose turn it is; NULL = nobody can take one
     cdef consumer_t *all                # every consumer
     cdef readonly uint32_t consumers
     cdef uint64_t random
     cdef uint64_t counted_from          # message_count = the log's frontier - this
     cdef readonly uint64_t requeue_count, timeout_count
-    cdef uint8_t choice                 # CHOICE_*
-    # What is to be given again goes before all that is fresh, at once and whatever the credit.
-    cdef bint unacked_first
     cdef uint64_t given_by_nearness[NEAREST + 1]
-    cdef readonly AckLatency latency    # None: nobody wants to know
-    cdef uint16_t deliver_max           # deliveries until a record goes to `dead`; 0 = any number
-    cdef readonly object dead           # its DeadLetters, None = none
-    cdef uint64_t deferred_told         # of its records, counted in shared.deferred
+    cdef readonly AckLatency latency    # None: it is not measured
+    cdef readonly DeadLetterQueue dead  # None = none
+    cdef uint64_t deferred_counted      # of its records, in shared.deferred
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept
     # give_back: its records return at once
@@ -95,28 +101,53 @@ cdef class Cursor(JobOwner):
     # A record is acked, whoever holds it, also while it waits to be given again.
     cdef bint settle(self, uint64_t seq) noexcept
 
+    cdef void set_order(self, int redelivery, int choice) noexcept
+    cdef void set_dead_letters(self, DeadLetterQueue queue, uint16_t deliver_max) noexcept
+    # Everything below seq counts as acked, nothing from it on; what is in flight is given up.
+    cdef void stand_at(self, uint64_t seq) noexcept
+    # Take over what a journal says; the seq after the highest one it knows of. OverflowError.
+    cdef object restore(self, list ops)
+
     cdef uint64_t delayed(self) noexcept
-    cdef void defer(self, const stored_t *s, size_t offset) noexcept
+    cdef void defer(self, const stored_t *s) noexcept
     cdef void enter_ring(self, consumer_t *c) noexcept
     cdef void leave_ring(self, consumer_t *c) noexcept
+    cdef consumer_t *chosen(self) noexcept
+    cdef consumer_t *nearest(self) noexcept
+    cdef consumer_t *least(self) noexcept
+    cdef size_t give_unacked(self) noexcept
+    cdef consumer_t *consumer_of_unacked(self) noexcept
     cdef entry_t *held_by(self, consumer_t *c, uint64_t seq, int *code) noexcept
     cdef void unlink(self, entry_t *e) noexcept
-    cdef void wake(self) noexcept
     cdef void pump(self) noexcept
     cdef bint fresh(self, stored_t *s) noexcept
-    cdef bint faulted(self) noexcept
+    cdef bint is_due(self, stored_t *s, bint *later) noexcept
     cdef void copied(self, Segment segment, size_t offset) noexcept
     cdef bint give_fresh(self, consumer_t *c, stored_t *s) noexcept
     cdef bint give_again(self, consumer_t *c) noexcept
     cdef void sent(self, consumer_t *c, entry_t *e, int64_t stored_ns) noexcept
     cdef void passed(self, size_t size) noexcept
-    cdef void skip_to(self, uint64_t seq) noexcept
-    cdef void missing(self, uint64_t seq) noexcept
     cdef void done_with(self, uint64_t seq) noexcept
     cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept
+    cdef void bury(self, entry_t *e, int reason) noexcept
+    cdef bint is_for(self, const stored_t *s) noexcept      # a record for one cursor
     cdef void rearm(self) noexcept
-    cdef void flush_journal(self) noexcept
     cdef void put_off(self, entry_t *e, int64_t wait_ns) noexcept
     cdef void set_paused(self, bint paused) noexcept
-    cdef void skip_range(self, uint64_t first, uint64_t behind) noexcept
     cdef void count_deferred(self) noexcept
+    cdef int64_t since_stored(self, const entry_t *e) noexcept
+    cdef void report_event(self, entry_t *e, int event) noexcept
+    cdef void report_acked(self, entry_t *e) noexcept
+    cdef object snapshot(self)
+    cdef object pass_dropped(self)
+    cdef object remember(self, uint64_t seq, uint16_t attempts, int64_t due_wall_ns)
+
+
+# Gets what becomes of each delivery, as shared.events.
+cdef class DeliveryEvents(Session):
+    cdef void note(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept
+
+
+# Takes records that were delivered often enough. The entry is in no list.
+cdef class DeadLetterQueue(Session):
+    cdef void take(self, entry_t *e) noexcept

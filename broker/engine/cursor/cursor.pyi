@@ -1,37 +1,48 @@
 """A cursor: one reader's place in a log."""
 
-from typing import final
+from collections.abc import Iterable
+from typing import Any, final
 
-from broker.engine.cursor.acks import AckSet
-from broker.engine.cursor.deadletter import DeadLetters
 from broker.engine.cursor.inflight import Inflight
 from broker.engine.cursor.journal import Journal
 from broker.engine.cursor.latency import AckLatency
+from broker.engine.log.interfaces import LogReader
 from broker.engine.log.log import Log
 from broker.engine.state import Shared
-from broker.runtime.workers import JobOwner
+from broker.runtime.interfaces import Session
+
+class DeliveryEvents(Session): ...
+class DeadLetterQueue(Session): ...
 
 @final
-class Cursor(JobOwner):
+class Cursor(LogReader):
     shared: Shared
     log: Log
-    name: str
-    ephemeral: bool
     paused: bool
     deleted: bool
-    next_seq: int
-    acks: AckSet
     inflight: Inflight
-    journal: Journal | None
     consumers: int
     requeue_count: int
     timeout_count: int
     latency: AckLatency | None
-    dead: DeadLetters | None
-    def __init__(self, log: Log, name: str, start: int, journal: Journal | None = None) -> None: ...
+    dead: Any
+    def __init__(
+        self,
+        log: Log,
+        name: str,
+        start: int,
+        journal: Journal | None = None,
+        ephemeral: bool = False,
+    ) -> None: ...
     def pause(self) -> None: ...
     def unpause(self) -> None: ...
+    async def synced(self) -> None: ...
     def empty(self) -> None: ...
+    def rewind(self, seq: int) -> int: ...
+    async def saved(self) -> int: ...
+    def pass_over(self, first: int, after: int) -> None: ...
+    def stand(self, next_seq: int, unacked: Iterable[int]) -> None: ...
+    def set_attempts(self, seq: int, attempts: int) -> bool: ...
     def close(self, delete: bool = False) -> None: ...
     @property
     def depth(self) -> int: ...

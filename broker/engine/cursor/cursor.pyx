@@ -16,36 +16,45 @@
 A record given again waits behind the fresh ones that were there when it came back, but never
 behind more than AGAIN_DISTANCE of them.
 """
+import asyncio
 import os
 
-from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from broker.engine.cursor.acks cimport AckSet
-from broker.engine.cursor.choice cimport chosen, give_unacked
-from broker.engine.cursor.deadletter cimport (
-    REASON_CLOSE, REASON_REQUEUE, REASON_RETURNED, REASON_TIMEOUT, addressed_to, bury)
-from broker.engine.log.delays cimport Delays
-from broker.engine.cursor.events cimport EVENT_FIN, acked, told
-from broker.runtime.heap cimport heap_peek, heap_push, heap_remove, heap_update
 from broker.engine.cursor.inflight cimport (
-    ENTRY_AGAIN, ENTRY_DEFERRED, ENTRY_LEAVING, ENTRY_SENT, Inflight, entry_t)
-from broker.runtime.workers cimport job_t
-from broker.engine.cursor.journal cimport OP_ENTRY, OP_PAUSE
+    ENTRY_AGAIN,
+    ENTRY_DEFERRED,
+    ENTRY_LEAVING,
+    ENTRY_SENT,
+    REASON_CLOSE,
+    REASON_REQUEUE,
+    REASON_RETURNED,
+    REASON_TIMEOUT,
+    SLAB_ENTRIES,
+    Inflight,
+    entry_t,
+)
+from broker.engine.cursor.journal cimport (
+    OP_ACK, OP_ENTRY, OP_FLOOR, OP_NEXT, OP_PAUSE, Journal)
 from broker.engine.cursor.latency cimport AckLatency
+from broker.engine.cursor.position cimport READ_AGAIN, READ_NOTHING, Position
+from broker.engine.log.delays cimport Delays
+from broker.engine.log.interfaces cimport SYNC_NONE, LogReader
 from broker.engine.log.log cimport Log
-from broker.runtime.mapping cimport fault_counter, faults_of, tw_faults_now, tw_touch
-from broker.engine.cursor.position cimport load, loaded, locate, move_to, quarantine, read_entry
-from broker.engine.cursor.rewind cimport stand_at
-from broker.runtime.interfaces cimport Sink
-from broker.engine.log.segment cimport (
-    STORED_ADDRESSED, below, in_place, record_get, resync, stored_t)
-from broker.engine.cursor.state cimport write_down
+from broker.engine.log.record cimport STORED_ADDRESSED, record_get, stored_t
+from broker.engine.log.segment cimport Segment
+from broker.runtime.heap cimport heap_peek, heap_push, heap_remove, heap_update
+from broker.runtime.interfaces cimport Session, Sink
+from broker.runtime.mapping cimport fault_counter, tw_faults_now
 from broker.runtime.turn cimport PHASE_PUMP
 from broker.runtime.types cimport heap_item_t
-from broker.engine.log.retention cimport trim
+
+from broker.engine.log.files import SEQ_MAX
 
 cdef enum:
     AGAIN_DISTANCE = 2500
+    AGAIN_BYTES = 256       # what one record given again counts for, whatever its size
     ATTEMPTS_MAX = 0xFFFF
 
 cdef const uint64_t *all_faults = fault_counter()
@@ -63,16 +72,29 @@ cdef extern from *:
     void tw_die()
 
 
-cdef class Cursor(JobOwner):
-    def __init__(self, Log log, str name, uint64_t start, journal=None):
-        """Begins at seq `start`; `journal` is None for one that nobody remembers."""
+cdef class DeliveryEvents(Session):
+    cdef void note(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept:
+        pass
+
+
+cdef class DeadLetterQueue(Session):
+    cdef void take(self, entry_t *e) noexcept:
+        pass
+
+
+cdef class Cursor(LogReader):
+    def __init__(self, Log log, str name, uint64_t start, Journal journal=None,
+                 bint ephemeral=False):
+        """Begins at seq `start`. `journal`: None when it is not to be remembered. `ephemeral`: it
+        ends with its last consumer; one without a journal may still outlive them."""
         self.log = log
         self.shared = log.shared
         self.name = name
-        self.ephemeral = journal is None
+        self.ephemeral = ephemeral
         self.journal = journal
         self.acks = AckSet(start, self.shared.window_max)
         self.inflight = Inflight()
+        self.position = Position(log, self)
         self.next_seq = self.counted_from = self.journalled_next = start
         if self.shared.ack_latency_ns:
             self.latency = AckLatency(self.shared.ack_latency_ns, self.shared.turn.now_ns)
@@ -87,7 +109,7 @@ cdef class Cursor(JobOwner):
         c.credit = c.in_flight = c.first = c.last = c.blocked = c.unwell = 0
         c.sent_ns = c.sent_then = 0
         if c.nearness:
-            self.choice = CHOICE_NEAREST
+            self.policy.choice = CHOICE_NEAREST
         c.all_next = self.all
         if self.all != NULL:
             self.all.all_prev = c
@@ -179,7 +201,7 @@ cdef class Cursor(JobOwner):
         if e == NULL:
             return code
         if self.latency is not None or self.shared.events is not None:
-            acked(self, e)
+            self.report_acked(e)
         self.unlink(e)
         self.inflight.free_entry(e)
         c.acked += 1
@@ -194,11 +216,11 @@ cdef class Cursor(JobOwner):
         self.unlink(e)
         c.requeued += 1
         self.requeue_count += 1
-        if delay_ns <= 0 or (self.deliver_max and e.attempts >= self.deliver_max):
+        if delay_ns <= 0 or (self.policy.deliver_max and e.attempts >= self.policy.deliver_max):
             self.again(e, True, REASON_REQUEUE)
             return ACK_OK
         if self.shared.events is not None:
-            told(self, e, REASON_REQUEUE)
+            self.report_event(e, REASON_REQUEUE)
         self.put_off(e, delay_ns)
         if self.journal is not None:
             self.journal.op(
@@ -230,7 +252,7 @@ cdef class Cursor(JobOwner):
         if e == NULL or e.state == ENTRY_LEAVING:
             return False
         if self.shared.events is not None:
-            told(self, e, EVENT_FIN)
+            self.report_event(e, EVENT_FIN)
         if e.state == ENTRY_SENT:
             if e.timer.owner != NULL:
                 (<consumer_t *>e.timer.owner).acked += 1
@@ -268,17 +290,17 @@ cdef class Cursor(JobOwner):
         self.acks.add(seq)
         if self.journal is not None:
             self.journal.ack(seq)
-        if self.acks.floor >= self.log.trim_at:
-            trim(self.log)
+        if self.acks.floor >= self.log.retention.trim_at:
+            self.log.retention.trim()
         if not self.queued:
             self.shared.turn.add(PHASE_PUMP, self)
 
     cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept:
         """Queue an entry to be given again: behind the fresh records, or before them."""
         if reason and self.shared.events is not None:
-            told(self, e, reason)
-        if self.deliver_max and e.attempts >= self.deliver_max:
-            bury(self, e, reason)
+            self.report_event(e, reason)
+        if self.policy.deliver_max and e.attempts >= self.policy.deliver_max:
+            self.bury(e, reason)
             return
         e.mark = <int64_t>(self.next_seq if not at_tail else
                            min(self.log.frontier, self.next_seq + AGAIN_DISTANCE))
@@ -287,7 +309,7 @@ cdef class Cursor(JobOwner):
             self.journal.op(OP_ENTRY, e.seq, e.attempts, 0, 3)
         self.wake()
 
-    cdef void defer(self, const stored_t *s, size_t offset) noexcept:
+    cdef void defer(self, const stored_t *s) noexcept:
         """The record that is read next must wait: hold it apart, and pass over it."""
         cdef entry_t *e = self.inflight.make(s.rec.seq)
         self.put_off(e, s.not_before_ns - self.shared.turn.wall_ns)
@@ -299,6 +321,10 @@ cdef class Cursor(JobOwner):
 
     cdef void wake(self) noexcept:
         if not self.queued:
+            self.shared.turn.add(PHASE_PUMP, self)
+
+    cdef void records_added(self) noexcept:
+        if self.ring != NULL and not self.queued:
             self.shared.turn.add(PHASE_PUMP, self)
 
     cdef void run(self) noexcept:
@@ -315,23 +341,24 @@ cdef class Cursor(JobOwner):
         cdef stored_t s
         cdef consumer_t *c
         cdef bint is_fresh
-        if self.unacked_first and inflight.again_first:
-            given = give_unacked(self)
+        cdef bint again_first = self.policy.redelivery == REDELIVER_FIRST
+        if again_first and inflight.again_first:
+            given = self.give_unacked()
         while self.ring != NULL:
             if given > self.shared.pump_bytes_max:
                 self.wake()     # let the others have their turn
                 break
-            c = self.ring if self.choice == <int>CHOICE_RING else chosen(self)
+            c = self.ring if self.policy.choice == CHOICE_RING else self.chosen()
             is_fresh = False
-            if inflight.again_first == 0 or self.unacked_first or (
+            if inflight.again_first == 0 or again_first or (
                     inflight.at(inflight.again_first).mark > <int64_t>self.next_seq):
                 is_fresh = self.fresh(&s)
             if is_fresh:
                 given += s.size
                 if not self.give_fresh(c, &s):
                     continue
-            elif inflight.again_first and not self.unacked_first:
-                given += 256
+            elif inflight.again_first and not again_first:
+                given += AGAIN_BYTES
                 if not self.give_again(c):
                     continue
             else:
@@ -343,86 +370,50 @@ cdef class Cursor(JobOwner):
         self.rearm()
 
     cdef bint fresh(self, stored_t *s) noexcept:
-        """Find the next record nobody has looked at that may be given now."""
-        cdef size_t size, hopped
-        cdef const char *base
+        """Find the next record that was not looked at before and may be given now."""
+        cdef int found
+        cdef bint later = False
         while self.next_seq < self.log.frontier:
             if self.inflight.size >= self.shared.entries_max or not self.acks.fits(self.next_seq):
                 return False
-            if self.segment is None or self.offset >= self.segment.size:
-                if not locate(self):
-                    return False
-                continue
-            if self.offset >= self.segment.ready and (
-                    self.offset >= self.loaded or self.loaded == 0):
-                load(self, self.offset)
+            found = self.position.read(self.next_seq, s)
+            if found == READ_NOTHING:
                 return False
-            if self.segment.ready == 0 and self.loading is None and (
-                    self.loaded < self.segment.size
-                    and self.loaded - self.offset < self.shared.load_bytes // 4):
-                load(self, self.loaded)      # ahead of need
-            if self.segment.quarantined is not None:
-                hopped = self.segment.hop(self.offset)
-                if hopped != self.offset:
-                    self.offset = hopped
-                    continue
-            base = self.segment.base
-            size = record_get(
-                base + self.offset, self.segment.size - self.offset, self.segment.salt, False, s)
-            tw_touch(base + self.offset, size)
-            if tw_faults_now(all_faults) != self.faults and self.faulted():
-                continue
-            if size == 0 or not in_place(s.rec.seq, self.segment.first_seq, self.offset):
-                if self.segment.read_again(self.offset, self.offset):
-                    self.segment.ready = self.loaded = 0
-                    continue
-                hopped = resync(base, self.segment.size, self.offset + 8, self.segment.salt,
-                                self.segment.first_seq, below(self.next_seq))
-                quarantine(self.log, self.segment, self.offset, hopped or self.segment.size)
-                continue
-            if s.rec.seq < self.next_seq:
-                self.offset += size
-                continue
-            if s.rec.seq >= self.segment.next_seq:
-                hide_rest(self, s.rec.seq)
+            if found == READ_AGAIN:
                 continue
             if s.rec.seq > self.next_seq:
                 self.missing(min(s.rec.seq, self.log.frontier))
                 continue        # with what was passed over the segment may be gone
             if s.not_before_ns or self.ahead or s.flags & STORED_ADDRESSED:
-                if self.acks.has(s.rec.seq) or self.inflight.find(s.rec.seq) != NULL:
-                    self.ahead -= 1
-                    self.passed(size)
-                    continue
-                if s.flags & STORED_ADDRESSED and not addressed_to(self, s):
-                    self.passed(size)
-                    self.done_with(s.rec.seq)
-                    continue
-                if s.not_before_ns > self.shared.turn.wall_ns:     # 0 never is
-                    if self.inflight.deferred >= self.shared.deferred_share():
-                        # the others would have to do with less: on when its time has come
-                        if self.timer.pos == 0 or self.timer.due_ns > (
-                                self.shared.turn.now_ns + self.shared.retry_ns):
-                            self.shared.turn.arm(
-                                self, self.shared.turn.now_ns + self.shared.retry_ns)
+                if not self.is_due(s, &later):
+                    if later:
                         return False
-                    self.defer(s, self.offset)
-                    self.passed(size)
                     continue
             return True
         return False
 
-    cdef bint faulted(self) noexcept:
-        """Pages could not be read since this was last asked; True when some are of the segment."""
-        cdef uint64_t seen = self.segment_faults
-        self.faults = tw_faults_now(all_faults)
-        if self.segment.path is None:
+    cdef bint is_due(self, stored_t *s, bint *later) noexcept:
+        """Whether the next record is to be given now; if not, it is passed over. `later`: neither,
+        there is no room to hold it back."""
+        if self.acks.has(s.rec.seq) or self.inflight.find(s.rec.seq) != NULL:
+            self.ahead -= 1
+            self.passed(s.size)
             return False
-        self.segment_faults = faults_of(&self.segment.file)
-        if self.segment_faults == seen:
+        if s.flags & STORED_ADDRESSED and not self.is_for(s):
+            self.passed(s.size)
+            self.done_with(s.rec.seq)
             return False
-        self.segment.distrust()
-        self.loaded = 0
+        if s.not_before_ns > self.shared.turn.wall_ns:     # 0 never is
+            if self.inflight.deferred >= self.shared.deferred_share():
+                # the others would have to do with less: on when its time has come
+                if self.timer.pos == 0 or self.timer.due_ns > (
+                        self.shared.turn.now_ns + self.shared.retry_ns):
+                    self.shared.turn.arm(self, self.shared.turn.now_ns + self.shared.retry_ns)
+                later[0] = True
+                return False
+            self.defer(s)
+            self.passed(s.size)
+            return False
         return True
 
     cdef void copied(self, Segment segment, size_t offset) noexcept:
@@ -456,11 +447,11 @@ cdef class Cursor(JobOwner):
             c.blocked = 1
             self.leave_ring(c)
             return False
-        if tw_faults_now(all_faults) != self.faults:
-            self.copied(self.segment, self.offset)
+        if tw_faults_now(all_faults) != self.position.faults:
+            self.copied(self.position.segment, self.position.offset)
         e = self.inflight.make(s.rec.seq)
-        e.segment = self.segment.id
-        e.offset = <uint32_t>(self.offset >> 3)
+        e.segment = self.position.segment.id
+        e.offset = <uint32_t>(self.position.offset >> 3)
         e.attempts = 1
         self.passed(s.size)
         self.sent(c, e, s.rec.timestamp_ns)
@@ -472,13 +463,13 @@ cdef class Cursor(JobOwner):
         cdef stored_t s
         cdef int found
         cdef uint64_t faults
-        if e.seq < self.log.floor:      # gone for its age or the like: as if it were acked
+        if e.seq < self.log.retention.floor:      # gone by a limit: as if it were acked
             self.inflight.pop_again()
             self.inflight.free_entry(e)
             self.done_with(e.seq)
             return False
         faults = tw_faults_now(all_faults)
-        found = read_entry(self, e, &s)
+        found = self.position.read_entry(e, &s)
         if found <= 0:
             self.inflight.pop_again()
             if found < 0:
@@ -512,7 +503,8 @@ cdef class Cursor(JobOwner):
         e.mark = self.shared.turn.now_ns
         e.timer.owner = c
         e.timer.due_ns = e.mark + c.ack_wait_ns
-        if self.unacked_first:      # what was given together comes back in that order
+        if self.policy.redelivery == REDELIVER_FIRST:
+            # what was given together comes back in that order
             c.sent_then = c.sent_then + 1 if c.sent_ns == e.mark else 0
             c.sent_ns = e.mark
             e.timer.due_ns += c.sent_then
@@ -530,7 +522,7 @@ cdef class Cursor(JobOwner):
         self.inflight.sent += 1
 
     cdef void passed(self, size_t size) noexcept:
-        self.offset += size
+        self.position.advance(size)
         self.next_seq += 1
 
     cdef void skip_to(self, uint64_t seq) noexcept:
@@ -546,14 +538,129 @@ cdef class Cursor(JobOwner):
         """The next record to be read is `seq`: pass over those before it, and say so."""
         cdef Segment segment = self.log.segment_of(self.next_seq)
         if segment is not None and not segment.active and segment.size <= segment.start():
-            pass        # their publishers were told that they are not stored
-        elif self.segment is None or self.segment.quarantined is None:      # else it has been said
+            pass        # their publishers had the answer that they are not stored
+        elif self.position.segment is None or self.position.segment.quarantined is None:
+            # else it has been reported
             self.shared.report('error', 'records are missing and are passed over',
                                log=self.log.name, first=self.next_seq, count=seq - self.next_seq)
         self.skip_to(seq)
 
-    cdef void finished(self, job_t *job) noexcept:
-        loaded(self, job)
+    # --- which consumer
+
+    cdef void set_order(self, int redelivery, int choice) noexcept:
+        """REDELIVER_FIRST: what comes back is not subject to credit. It was counted when it was
+        given for the first time, and a consumer that joins a group or resumes gets all that was
+        left to it."""
+        self.policy.redelivery = <uint8_t>redelivery
+        self.policy.choice = <uint8_t>choice
+
+    cdef consumer_t *chosen(self) noexcept:
+        return self.least() if self.policy.choice == CHOICE_LEAST else self.nearest()
+
+    cdef consumer_t *nearest(self) noexcept:
+        """The first of the nearest."""
+        cdef consumer_t *best = self.ring
+        cdef consumer_t *c = best.next
+        while c != self.ring and best.nearness < NEAREST:
+            if c.nearness > best.nearness:
+                best = c
+            c = c.next
+        return best
+
+    cdef consumer_t *least(self) noexcept:
+        """The first of those with the fewest records in flight; an unwell one only if all are."""
+        cdef consumer_t *best = self.ring
+        cdef consumer_t *c = best.next
+        while c != self.ring:
+            if best.unwell > c.unwell or (
+                    best.unwell == c.unwell and c.in_flight < best.in_flight):
+                best = c
+            c = c.next
+        return best
+
+    cdef size_t give_unacked(self) noexcept:
+        """Give what waits in the `again` queue to consumers that can take it, whatever their
+        credit; roughly how many bytes that were."""
+        cdef consumer_t *c
+        cdef size_t given = 0
+        while self.inflight.again_first and given <= self.shared.pump_bytes_max:
+            c = self.consumer_of_unacked()
+            if c == NULL:
+                break
+            given += AGAIN_BYTES
+            if self.give_again(c) and c.in_flight >= c.credit:
+                self.leave_ring(c)
+        if given > self.shared.pump_bytes_max:
+            self.wake()
+        return given
+
+    cdef consumer_t *consumer_of_unacked(self) noexcept:
+        """The one with credit and the fewest in flight; if none has credit, one of the others."""
+        cdef consumer_t *c = self.all
+        cdef consumer_t *best = NULL
+        cdef int rank, best_rank = 3
+        while c != NULL:
+            if not c.blocked:
+                rank = 2 if c.unwell else 1 if c.in_flight >= c.credit else 0
+                if rank < best_rank or (rank == best_rank and c.in_flight < best.in_flight):
+                    best = c
+                    best_rank = rank
+            c = c.all_next
+        if best_rank == 2 and self.policy.choice != CHOICE_LEAST:
+            return NULL         # alone and unwell: it gets them when it is back
+        return best
+
+    # --- what becomes of deliveries
+
+    cdef int64_t since_stored(self, const entry_t *e) noexcept:
+        """For how long the record of an entry that is in flight has been in its log."""
+        return max(<int64_t>0, self.shared.turn.now_ns - e.mark + <int64_t>e.age_ns)
+
+    cdef void report_event(self, entry_t *e, int event) noexcept:
+        """With shared.events set, before the entry changes its state."""
+        cdef stored_t s
+        cdef int64_t latency_ns = -1
+        if e.state == ENTRY_SENT:
+            latency_ns = self.since_stored(e)
+        elif self.position.read_entry(e, &s) > 0:   # its mark is used for something else by now
+            latency_ns = max(<int64_t>0, self.shared.turn.wall_ns - s.rec.timestamp_ns)
+        (<DeliveryEvents>self.shared.events).note(self, e, event, latency_ns)
+
+    cdef void report_acked(self, entry_t *e) noexcept:
+        """A delivery was acked; with shared.events or `latency` set."""
+        cdef int64_t latency_ns = self.since_stored(e)
+        if self.latency is not None:
+            self.latency.note(latency_ns, self.shared.turn.now_ns)
+        if self.shared.events is not None:
+            (<DeliveryEvents>self.shared.events).note(self, e, EVENT_FIN, latency_ns)
+
+    # --- dead letters
+
+    cdef void set_dead_letters(self, DeadLetterQueue queue, uint16_t deliver_max) noexcept:
+        """Records go there after so many deliveries; those that had them already go at once. None
+        and 0: deliver without a limit."""
+        cdef Inflight inflight = self.inflight
+        cdef entry_t *e
+        cdef uint32_t _i
+        self.dead = queue
+        self.policy.deliver_max = deliver_max
+        if queue is None:
+            return
+        for _i in range(inflight.again):
+            e = inflight.pop_again()
+            if e.attempts >= deliver_max:
+                self.bury(e, REASON_RETURNED)
+            else:
+                inflight.push_again(e)
+
+    cdef void bury(self, entry_t *e, int reason) noexcept:
+        """Let an entry that is in no list leave the cursor, which has a limit of deliveries."""
+        if reason:      # else it is a second try, and the first one's reason stands
+            e.reason = <unsigned char>reason
+        self.dead.take(e)
+
+    cdef bint is_for(self, const stored_t *s) noexcept:
+        return s.rec.reply[:s.rec.reply_len] == self.name.encode()
 
     # --- time
 
@@ -568,7 +675,7 @@ cdef class Cursor(JobOwner):
             if e.state == ENTRY_SENT:
                 self.timeout_count += 1
                 self.unlink(e)
-                self.again(e, not self.unacked_first, REASON_TIMEOUT)
+                self.again(e, self.policy.redelivery == REDELIVER_LATER, REASON_TIMEOUT)
             else:
                 heap_remove(&self.inflight.due, item)
                 self.inflight.deferred -= 1
@@ -578,9 +685,9 @@ cdef class Cursor(JobOwner):
             self.wake()     # a segment that could not be read may be readable now
 
     cdef void count_deferred(self) noexcept:
-        """Let the others know how many are held back here."""
-        self.shared.deferred += <uint64_t>self.inflight.deferred - self.deferred_told
-        self.deferred_told = self.inflight.deferred
+        """Let the other cursors know how many are held back here."""
+        self.shared.deferred += <uint64_t>self.inflight.deferred - self.deferred_counted
+        self.deferred_counted = self.inflight.deferred
 
     cdef void rearm(self) noexcept:
         """Have `expired` called when the earliest deadline comes."""
@@ -592,9 +699,133 @@ cdef class Cursor(JobOwner):
     # --- memory
 
     cdef void flush_journal(self) noexcept:
-        if self.journal is not None:
-            self.log.touch()
-            write_down(self)
+        """Write what the journal has got, or the whole state again when that is due."""
+        cdef Journal journal = self.journal
+        if journal is None:
+            return
+        self.log.touch()
+        if self.next_seq != self.journalled_next:
+            self.journalled_next = self.next_seq
+            journal.op(OP_NEXT, self.next_seq, 0, 0, 1)
+        if journal.wants_compaction() and self.shared.turn.now_ns >= self.journal_retry_ns:
+            try:
+                self.snapshot()
+            except OSError as problem:
+                self.journal_retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
+                self.shared.report('error', 'cursor cannot be saved', log=self.log.name,
+                                     cursor=self.name, reason=str(problem))
+        else:
+            journal.flush()
+        if journal.last_error and self.journal_retry_ns <= self.shared.turn.now_ns:
+            self.journal_retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
+
+    cdef object snapshot(self):
+        """Write the whole state as a new journal; OSError when no file can be made."""
+        cdef Journal journal = self.journal
+        cdef Inflight inflight = self.inflight
+        cdef uint32_t i, k
+        cdef entry_t *e
+        cdef int64_t to_wall = self.shared.turn.wall_ns - self.shared.turn.now_ns
+        journal.rewrite()
+        journal.op(OP_FLOOR, self.acks.floor, 0, 0, 1)
+        journal.op(OP_NEXT, self.next_seq, 0, 0, 1)
+        journal.op(OP_PAUSE, self.paused, 0, 0, 1)
+        for first, count in self.acks.runs():
+            journal.op(OP_ACK, first, count, 0, 2)
+        for i in range(inflight.slabs_size):
+            for k in range(<uint32_t>SLAB_ENTRIES):
+                e = &inflight.slabs[i][k]
+                if e.state == ENTRY_DEFERRED:
+                    journal.op(OP_ENTRY, e.seq, e.attempts, <uint64_t>(e.timer.due_ns + to_wall), 3)
+                elif e.state:
+                    journal.op(OP_ENTRY, e.seq, e.attempts, 0, 3)
+        self.journalled_next = self.next_seq
+        journal.end_rewrite()
+
+    cdef object restore(self, list ops):
+        """Take over what a journal says; what was in flight when it ended is given again.
+
+        Returns the seq after the highest one it knows of; OverflowError when that cannot be.
+        """
+        cdef dict entries = {}
+        cdef uint64_t seq, at, first, count, stop
+        cdef uint64_t next_seq = self.next_seq
+        cdef uint64_t window = self.shared.window_max
+        for kind, a, b, c in ops:
+            if a >= SEQ_MAX or (kind == <int>OP_ACK and b > window):
+                raise OverflowError('no such seq')
+            if kind == <int>OP_FLOOR:
+                self.acks.reset(a)
+                next_seq = a
+                entries.clear()
+            elif kind == <int>OP_NEXT:
+                next_seq = max(next_seq, <uint64_t>a)
+            elif kind == <int>OP_ACK:
+                stop = a + b
+                for seq in range(<uint64_t>a, stop):
+                    self.acks.add(seq)
+                    if entries:
+                        entries.pop(seq, None)
+            elif kind == <int>OP_ENTRY:
+                entries[a] = (b, c)
+            else:
+                self.paused = bool(a)
+        next_seq = max(next_seq, self.acks.floor)
+        # whole words of the bitmap
+        if max(next_seq, <uint64_t>max(entries, default=0)) > self.acks.floor + window + 128:
+            raise OverflowError('no such seq')
+        if self.log.first_seq > self.acks.floor:
+            self.pass_dropped()
+            next_seq = max(next_seq, self.acks.floor)
+        at = self.acks.floor
+        for first, count in [*self.acks.runs(), (next_seq, 0)]:
+            # looked at, but neither acked nor mentioned: it was in flight for the first time
+            stop = min(first, next_seq)
+            for seq in range(at, stop):
+                entries.setdefault(seq, (1, 0))
+            if first + count > next_seq:
+                self.ahead += first + count - max(first, next_seq)
+            at = first + count
+        self.next_seq = self.counted_from = self.journalled_next = next_seq
+        for seq in sorted(entries):
+            if not self.acks.has(seq):
+                attempts, due_wall_ns = entries[seq]
+                self.remember(seq, attempts, due_wall_ns)
+        self.rearm()
+        return max(next_seq, self.acks.top, max(entries, default=0) + 1)
+
+    cdef object pass_dropped(self):
+        """Count what the log does not hold any more as acked.
+
+        A segment is dropped as soon as its last record is acked, before its journal says so: when
+        the process ends in between, the journal speaks of records that are gone.
+        """
+        cdef uint64_t first = self.acks.floor, kept = self.log.first_seq, seq, count = 0
+        if kept - first > self.shared.window_max:
+            raise OverflowError('no such seq')
+        for seq in range(first, kept):
+            if self.acks.add(seq):
+                self.journal.ack(seq)
+                count += 1
+        if self.log.protocol is not None:
+            return      # its limits do not wait for acks
+        self.shared.report(
+            'warning', 'records that are no longer there count as finished', log=self.log.name,
+            cursor=self.name, first=first, behind=kept, count=count)
+
+    cdef object remember(self, uint64_t seq, uint16_t attempts, int64_t due_wall_ns):
+        """An entry that was deferred (due_wall_ns > 0) or is to be given again."""
+        cdef entry_t *e = self.inflight.make(seq)
+        e.attempts = attempts
+        if seq >= self.next_seq:
+            self.ahead += 1
+        if due_wall_ns == 0:
+            self.inflight.push_again(e)
+            return
+        e.state = ENTRY_DEFERRED
+        e.timer.due_ns = due_wall_ns - self.shared.turn.wall_ns + self.shared.turn.now_ns
+        heap_push(&self.inflight.due, &e.timer)
+        self.inflight.deferred += 1
 
     # --- what operators do
 
@@ -613,20 +844,86 @@ cdef class Cursor(JobOwner):
                 self.journal.op(OP_PAUSE, paused, 0, 0, 1)
             self.wake()
 
+    async def synced(self):
+        """Wait until the journal is on the disk with everything it was given so far; OSError when
+        it cannot be brought there now. A log that is never synced is not waited for."""
+        cdef Journal journal = self.journal
+        cdef uint64_t written, begun = 0
+        cdef bint asked = False
+        cdef int error
+        if journal is None or self.log.sync.policy == SYNC_NONE:
+            return
+        self.flush_journal()
+        written = journal.mark
+        while not journal.closed:
+            error = journal.last_error
+            if journal.done >= written and journal.syncs_ended >= begun:
+                if asked:
+                    error = error or journal.name_error
+                    if not error and journal.named and not journal.replacing:
+                        break
+                journal.sync()
+                begun = journal.syncs_begun
+                asked = True
+            if error:
+                raise OSError(error, os.strerror(error), journal.path)
+            await asyncio.sleep(self.shared.settle_poll)
+
     def empty(self):
         """Count every record there is as acked: waiting, deferred and in flight."""
-        stand_at(self, self.log.frontier)
+        self.stand_at(self.log.frontier)
 
-    cdef void skip_range(self, uint64_t first, uint64_t behind) noexcept:
-        """Records first..behind-1, which nobody has been given yet, are not to be given."""
+    cdef void stand_at(self, uint64_t seq) noexcept:
+        cdef consumer_t *c = self.all
+        self.inflight.clear()
+        self.count_deferred()
+        self.acks.reset(seq)
+        self.next_seq = self.journalled_next = seq
+        self.ahead = 0
+        self.position.move_to(None, 0)
+        if self.journal is not None:
+            self.journal.op(OP_FLOOR, seq, 0, 0, 1)
+        while c != NULL:
+            c.first = c.last = c.in_flight = 0
+            if c.credit:
+                self.enter_ring(c)
+            c = c.all_next
+        self.log.retention.trim()
+        self.wake()
+
+    def rewind(self, uint64_t seq):
+        """Go on at `seq`, or as near to it as the log still reaches, back or forward; returns the
+        place, from the oldest record kept to the frontier.
+
+        From there on every record is given as if for the first time: acks, attempts and delays by
+        requeue are forgotten, a record's own not-before time still holds. A consumer that had
+        records in flight gets the answer that they are not when it acknowledges them. The place is
+        on its way to the journal then: see `saved`.
+        """
+        cdef uint64_t place = min(max(seq, self.log.retention.first_seq()), self.log.frontier)
+        self.stand_at(place)
+        self.flush_journal()
+        return place
+
+    async def saved(self):
+        """Wait until all that the journal has got is in its file; the errno if that failed."""
+        cdef Journal journal = self.journal
+        if journal is None:
+            return 0
+        mark = journal.mark
+        while journal.done < mark and not journal.last_error and not self.deleted:
+            await asyncio.sleep(self.shared.settle_poll)
+        return journal.last_error
+
+    cdef void skip_range(self, uint64_t first, uint64_t after) noexcept:
         cdef uint64_t seq
-        for seq in range(max(first, self.next_seq), behind):
+        for seq in range(max(first, self.next_seq), after):
             if self.inflight.find(seq) == NULL and not self.acks.has(seq):
                 self.done_with(seq)
                 self.ahead += 1
 
     def close(self, bint delete=False):
-        """Stop, and with `delete` forget everything; whoever does that ends its consumers."""
+        """Stop, and with `delete` forget everything; the caller ends its consumers."""
         cdef consumer_t *c = self.all
         self.deleted = True
         self.shared.turn.disarm(self)
@@ -634,14 +931,92 @@ cdef class Cursor(JobOwner):
             self.leave_ring(c)
             c.first = c.last = c.in_flight = 0
             c = c.all_next
-        move_to(self, None, 0)
+        self.position.close()
         if self.journal is not None and not delete:
             self.flush_journal()
-        self.shared.deferred -= self.deferred_told
-        self.deferred_told = 0
+        self.shared.deferred -= self.deferred_counted
+        self.deferred_counted = 0
         self.inflight.clear()       # its entries point to consumers that go their own ways now
         if self.journal is not None:
             self.journal.discard() if delete else self.journal.close()
+
+    cdef void let_go(self) noexcept:
+        self.journal = None
+        self.close()
+
+    cdef void recovered(self) noexcept:
+        self.counted_from = self.log.frontier
+        self.wake()
+
+    cdef void addressed(self, const stored_t *s) noexcept:
+        # a cursor whose window is full finds out when it reads
+        if not self.is_for(s) and self.acks.fits(s.rec.seq):
+            self.skip_range(s.rec.seq, s.rec.seq + 1)
+
+    cdef void leave_segment(self, Segment segment) noexcept:
+        if self.position.segment is segment:
+            self.position.move_to(None, 0)
+
+    cdef void rest(self) noexcept:
+        if self.position.loading is None and self.next_seq >= self.log.frontier:
+            self.position.move_to(None, 0)
+
+    cdef bint is_limited(self) noexcept:
+        return self.policy.redelivery == REDELIVER_FIRST
+
+    # --- records that another broker kept
+
+    # Only while nothing else uses the engine and the cursor has no consumers.
+
+    def pass_over(self, uint64_t first, uint64_t after):
+        """Records first..after-1 are not for this cursor. OverflowError when that is too far."""
+        if after > first and not self.acks.fits(after - 1):
+            raise OverflowError('too many records that are not for this cursor')
+        self.skip_range(first, after)
+        self.wake()
+
+    def stand(self, uint64_t next_seq, unacked):
+        """A new cursor was given all below next_seq and has acked that but for the `unacked`.
+
+        OverflowError when those are too many or too far apart; then nothing has changed.
+        """
+        cdef uint64_t seq, at
+        cdef entry_t *e
+        cdef list waiting = sorted(unacked)
+        if waiting and (len(waiting) > self.shared.entries_max
+                        or next_seq - <uint64_t>waiting[0] + 64 > self.shared.window_max):
+            raise OverflowError('too many records between the first unacked one and the last')
+        at = waiting[0] if waiting else next_seq
+        self.stand_at(at)
+        for seq in waiting:
+            while at < seq:
+                self.done_with(at)
+                at += 1
+            e = self.inflight.make(seq)
+            e.attempts = 1
+            self.inflight.push_again(e)
+            if self.journal is not None:
+                self.journal.op(OP_ENTRY, seq, 1, 0, 3)
+            at = seq + 1
+        while at < next_seq:
+            self.done_with(at)
+            at += 1
+        self.next_seq = next_seq
+        self.wake()
+
+    def set_attempts(self, uint64_t seq, uint16_t attempts):
+        """A record was given so often by the other broker; False: no room to note it."""
+        cdef entry_t *e
+        if self.inflight.size >= self.shared.entries_max or not self.acks.fits(seq):
+            return False
+        e = self.inflight.make(seq)
+        e.attempts = attempts
+        self.ahead += 1
+        self.inflight.push_again(e)
+        if self.journal is not None:
+            self.journal.op(OP_ENTRY, seq, attempts, 0, 3)
+        self.wake()
+        return True
 
     cdef uint64_t delayed(self) noexcept:
         """Records that nobody has looked at and whose time has not come."""
@@ -685,15 +1060,3 @@ cdef class Cursor(JobOwner):
     def message_count(self):
         """Records this cursor was given since the process started."""
         return max(<int64_t>0, <int64_t>(self.log.frontier - self.counted_from))
-
-
-cdef void hide_rest(Cursor cursor, uint64_t seq) noexcept:
-    """The record `seq` stands in a segment that must end before it: what follows is not given."""
-    cdef Segment segment = cursor.segment
-    if seq == segment.next_seq and not segment.active:
-        # the next segment begins there: what follows here was refused, see mishap.withdraw
-        segment.forget_from(cursor.offset)
-        segment.size = segment.planned = cursor.offset
-    else:
-        # whole, but not of this place: the file is not what its name says
-        quarantine(cursor.log, segment, cursor.offset, segment.size)

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import final
 
-from broker.engine.cursor.cursor import Cursor
+from broker.engine.cursor.cursor import Cursor, DeadLetterQueue
 from broker.engine.log.log import Log
-from broker.runtime.interfaces import Session
 
 REASONS: tuple[str, ...]
 ADDRESSED: int
@@ -13,7 +12,7 @@ ADDRESSED: int
 _Facts = tuple[int, int, str, int, bytes, bytes]
 
 @final
-class DeadLetters(Session):
+class DeadLetters(DeadLetterQueue):
     cursor: Cursor
     deliver_max: int
     target: str

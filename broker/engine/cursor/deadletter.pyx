@@ -15,12 +15,10 @@ import errno
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from broker.engine.cursor.cursor cimport Cursor
-from broker.engine.cursor.events cimport EVENT_DEAD, told
-from broker.engine.cursor.inflight cimport ENTRY_LEAVING, Inflight, entry_t
+from broker.engine.cursor.cursor cimport EVENT_DEAD, Cursor, DeadLetterQueue
+from broker.engine.cursor.inflight cimport ENTRY_LEAVING, entry_t
 from broker.engine.log.log cimport Log
-from broker.engine.cursor.position cimport read_entry
-from broker.engine.log.segment cimport STORED_ADDRESSED, STORED_LIVE, stored_t
+from broker.engine.log.record cimport STORED_ADDRESSED, STORED_LIVE, stored_t
 from broker.runtime.types cimport record_t
 
 REASONS = ('returned', 'timeout', 'requeue', 'close')
@@ -32,25 +30,7 @@ cdef enum:
     RETRIES_MAX = 1024              # per period
 
 
-cdef void bury(Cursor cursor, entry_t *e, int reason) noexcept:
-    if reason:      # else it is a second try, and the first one's reason stands
-        e.reason = <unsigned char>reason
-    (<DeadLetters>cursor.dead).take(e)
-
-
-cdef bint addressed_to(Cursor cursor, const stored_t *s) noexcept:
-    return s.rec.reply[:s.rec.reply_len] == cursor.name.encode()
-
-
-cdef void skip_others(Log log, const stored_t *s) noexcept:
-    cdef Cursor cursor
-    for cursor in log.cursors.values():
-        # one whose window is full finds out when it reads
-        if not addressed_to(cursor, s) and cursor.acks.fits(s.rec.seq):
-            cursor.skip_range(s.rec.seq, s.rec.seq + 1)
-
-
-cdef class DeadLetters(Session):
+cdef class DeadLetters(DeadLetterQueue):
     def __init__(self, Cursor cursor, uint16_t deliver_max, str target, open_log, heads):
         """Records of `cursor` go to the log `target` when delivery number `deliver_max` failed.
 
@@ -66,24 +46,13 @@ cdef class DeadLetters(Session):
 
     def begin(self):
         """Be the cursor's dead letters; what was delivered often enough already leaves at once."""
-        cdef Inflight inflight = self.cursor.inflight
-        cdef entry_t *e
-        cdef uint32_t _i
-        self.cursor.dead = self
-        self.cursor.deliver_max = self.deliver_max
         self.cursor.shared.turn.tick()
-        for _i in range(inflight.again):
-            e = inflight.pop_again()
-            if e.attempts >= self.deliver_max:
-                bury(self.cursor, e, REASON_RETURNED)
-            else:
-                inflight.push_again(e)
+        self.cursor.set_dead_letters(self, self.deliver_max)
 
     def end(self):
         """Deliver without a limit again; what is on its way still arrives."""
         if self.cursor.dead is self:
-            self.cursor.dead = None
-            self.cursor.deliver_max = 0
+            self.cursor.set_dead_letters(None, 0)
 
     @property
     def leaving(self):
@@ -93,7 +62,7 @@ cdef class DeadLetters(Session):
     cdef void take(self, entry_t *e) noexcept:
         cdef Cursor cursor = self.cursor
         cdef stored_t s
-        cdef int found = read_entry(cursor, e, &s)
+        cdef int found = cursor.position.read_entry(e, &s)
         if found == 0:
             # its bytes are quarantined, so they stay in the file
             cursor.shared.report('error', 'a record does not read and is passed over',
@@ -182,6 +151,6 @@ cdef class DeadLetters(Session):
             self.later(e, 'it was not written')
             return
         if cursor.shared.events is not None:
-            told(cursor, e, EVENT_DEAD)
+            cursor.report_event(e, EVENT_DEAD)
         cursor.inflight.free_entry(e)
         cursor.done_with(seq)

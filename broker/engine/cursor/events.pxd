@@ -2,31 +2,21 @@
 """What became of each delivery, in a log of its own: see events.pyx."""
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
-from broker.engine.cursor.cursor cimport Cursor
-from broker.engine.cursor.inflight cimport entry_t
+from broker.engine.cursor.cursor cimport Cursor, DeliveryEvents
 from broker.engine.log.log cimport Log
-from broker.runtime.interfaces cimport Session
 from broker.engine.state cimport Shared
-
-# The first ones are the REASON_* of deadletter.pxd.
-cdef enum:
-    EVENT_TIMEOUT = 1       # the consumer said nothing in time
-    EVENT_REQUEUE = 2       # it gave the record back
-    EVENT_CLOSE = 3         # it went away
-    EVENT_FIN = 4           # the record is acked
-    EVENT_DEAD = 5          # it has arrived among the dead letters
 
 cdef struct row_t:
     uint64_t seq
     int64_t latency_ns      # since the record was stored; -1 = not known
     int64_t time_ns         # wall clock
-    uint16_t place          # which of the cursors named behind the rows
+    uint16_t place          # which of the cursors named after the rows
     uint16_t attempt        # deliveries so far
     uint16_t event          # EVENT_*
     uint16_t reason         # EVENT_DEAD: REASON_* of its last delivery; else 0
 
 
-cdef class EventLog(Session):
+cdef class EventLog(DeliveryEvents):
     cdef Shared shared
     cdef object open_log            # open_log(name) -> Log; OSError
     cdef readonly str topic         # name of the log
@@ -39,20 +29,13 @@ cdef class EventLog(Session):
     cdef dict places                # Cursor -> its place in the record being gathered
     cdef Cursor last                # whose event was last, and its place
     cdef uint16_t last_place
-    cdef list pending               # (log, ticket, events, lost as told in it), not yet settled
+    cdef list pending               # (log, ticket, events, lost as stated in it), not yet settled
     cdef readonly uint64_t written  # events in the log, since this was made
     cdef readonly uint64_t lost     # events that are not, because it could not take them
-    cdef uint64_t untold            # lost, and no record says so yet
+    cdef uint64_t unreported            # lost, and no record says so yet
     cdef bint failing               # the log could not be opened last time; has been reported
 
-    cdef void note(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept
     cdef int place_of(self, Cursor cursor) noexcept
     cdef void flush(self) noexcept
     cdef uint64_t append(self, size_t size) noexcept
     cdef void lose(self, uint64_t count) noexcept
-
-
-# To be called with shared.events set, before the entry changes its state.
-cdef void told(Cursor cursor, entry_t *e, int event) noexcept
-# A delivery was acked; to be called when somebody wants to know, shared.events or cursor.latency.
-cdef void acked(Cursor cursor, entry_t *e) noexcept

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import final
 
+from broker.engine.cursor.cursor import DeliveryEvents
 from broker.engine.log.log import Log
 from broker.engine.state import Shared
-from broker.runtime.interfaces import Session
 
 @final
-class EventLog(Session):
+class EventLog(DeliveryEvents):
     topic: str
     written: int
     lost: int

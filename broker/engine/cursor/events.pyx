@@ -9,18 +9,16 @@
     +--------+--------+--------+----------------+--------+--------+---------- - - +------- - -
      8 bytes  u32      u32      u64              u32 bytes         32 bytes each: row_t
 
-Nobody waits for this log. When it cannot take a record its events are lost, and the next record
+Nothing waits for this log. When it cannot take a record its events are lost, and the next record
 says how many. What happens to its own records is no event.
 """
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from broker.engine.cursor.cursor cimport Cursor
-from broker.engine.cursor.inflight cimport ENTRY_SENT, entry_t
+from broker.engine.cursor.cursor cimport EVENT_DEAD, Cursor, DeliveryEvents
+from broker.engine.cursor.inflight cimport entry_t
 from broker.engine.log.log cimport Log
-from broker.engine.cursor.position cimport read_entry
-from broker.engine.log.segment cimport stored_t
 from broker.engine.state cimport Shared
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport record_t
@@ -35,30 +33,7 @@ if sizeof(row_t) != ROW_BYTES:
     raise ImportError('row_t is not what the format says')
 
 
-cdef void told(Cursor cursor, entry_t *e, int event) noexcept:
-    cdef stored_t s
-    cdef int64_t latency_ns = -1
-    if e.state == ENTRY_SENT:
-        latency_ns = since_stored(cursor, e)
-    elif read_entry(cursor, e, &s) > 0:     # its mark is used for something else by now
-        latency_ns = max(<int64_t>0, cursor.shared.turn.wall_ns - s.rec.timestamp_ns)
-    (<EventLog>cursor.shared.events).note(cursor, e, event, latency_ns)
-
-
-cdef void acked(Cursor cursor, entry_t *e) noexcept:
-    cdef int64_t latency_ns = since_stored(cursor, e)
-    if cursor.latency is not None:
-        cursor.latency.note(latency_ns, cursor.shared.turn.now_ns)
-    if cursor.shared.events is not None:
-        (<EventLog>cursor.shared.events).note(cursor, e, EVENT_FIN, latency_ns)
-
-
-cdef int64_t since_stored(Cursor cursor, const entry_t *e) noexcept:
-    """For how long the record of an entry that is in flight has been in its log."""
-    return max(<int64_t>0, cursor.shared.turn.now_ns - e.mark + <int64_t>e.age_ns)
-
-
-cdef class EventLog(Session):
+cdef class EventLog(DeliveryEvents):
     def __init__(self, Shared shared, open_log, str topic, size_t buffer_bytes, int64_t linger_ns):
         """Events go to the log `topic`, which open_log(topic) finds or makes (OSError).
 
@@ -83,18 +58,18 @@ cdef class EventLog(Session):
         free(self.names)
 
     def begin(self):
-        """Hear of every delivery from now on; while their log cannot be opened events are lost.
+        """Gather every delivery from now on; while their log cannot be opened events are lost.
 
         To be called while nothing is in flight.
         """
         try:
             self.use(self.open_log(self.topic))
         except OSError as problem:
-            self.tell(problem)
+            self.report_failure(problem)
         self.shared.events = self
 
     def end(self):
-        """Hear of no more; what is gathered is appended."""
+        """Gather no more; what is gathered is appended."""
         if self.shared.events is self:
             self.shared.events = None
         self.shared.turn.disarm(self)
@@ -166,7 +141,7 @@ cdef class EventLog(Session):
         """Append what is gathered."""
         cdef uint32_t count = self.count
         cdef uint32_t *numbers = <uint32_t *>self.data
-        cdef uint64_t told_lost = self.untold
+        cdef uint64_t stated_lost = self.unreported
         cdef size_t size = HEAD_BYTES + <size_t>count * ROW_BYTES
         cdef uint64_t ticket
         if count == 0:
@@ -175,7 +150,7 @@ cdef class EventLog(Session):
         memcpy(self.data, b'TWEVENT1', 8)
         numbers[2] = count
         numbers[3] = <uint32_t>len(self.places)
-        memcpy(self.data + 16, &told_lost, sizeof(told_lost))
+        memcpy(self.data + 16, &stated_lost, sizeof(stated_lost))
         numbers[6] = self.names_len
         memcpy(self.data + size, self.names, self.names_len)
         size += self.names_len
@@ -186,10 +161,10 @@ cdef class EventLog(Session):
         if ticket == 0:
             self.lose(count)
             return
-        self.untold = 0
+        self.unreported = 0
         if not self.pending or self.pending[len(self.pending) - 1][0] is not self.log:
             self.log.wait(self)
-        self.pending.append((self.log, ticket, count, told_lost))
+        self.pending.append((self.log, ticket, count, stated_lost))
 
     cdef uint64_t append(self, size_t size) noexcept:
         """Append the record that stands in the buffer; 0 when that is not possible."""
@@ -200,7 +175,7 @@ cdef class EventLog(Session):
             if log is not self.log:
                 self.use(log)
         except Exception as problem:
-            self.tell(problem)
+            self.report_failure(problem)
             return 0
         self.failing = False
         if log.behind():
@@ -210,21 +185,21 @@ cdef class EventLog(Session):
         rec.total_len = <uint32_t>size
         return log.append(&rec, 0, 0)
 
-    def tell(self, problem):
-        """Say once that the log cannot be opened."""
+    def report_failure(self, problem):
+        """Report once that the log cannot be opened."""
         if not self.failing:
             self.shared.report('error', 'delivery events are lost: their log cannot be opened',
                                log=self.topic, reason=str(problem))
         self.failing = True
 
     def use(self, Log log):
-        """Write to this log; live subscribers neither hear of it nor write to it."""
+        """Write to this log; live subscribers neither get nor write its records."""
         log.connect(False, False)
         self.log = log
 
     cdef void lose(self, uint64_t count) noexcept:
         self.lost += count
-        self.untold += count
+        self.unreported += count
 
     cdef void settled(self) noexcept:
         cdef list pending = self.pending
@@ -232,15 +207,15 @@ cdef class EventLog(Session):
         cdef int outcome
         logs = set()
         self.pending = []
-        for log, ticket, count, told_lost in pending:
+        for log, ticket, count, stated_lost in pending:
             outcome = log.outcome(ticket)
             if outcome == 0:
-                self.pending.append((log, ticket, count, told_lost))
+                self.pending.append((log, ticket, count, stated_lost))
                 logs.add(log)
             elif outcome > 0:
                 self.written += count
             else:
                 self.lose(count)
-                self.untold += told_lost
+                self.unreported += stated_lost
         for log in logs:
             log.wait(self)

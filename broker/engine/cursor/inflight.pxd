@@ -16,6 +16,13 @@ cdef enum:
     ENTRY_AGAIN = 3         # to be given again, in the `again` queue; no timer
     ENTRY_LEAVING = 4       # on its way to another log; in no list, no timer
 
+# Why a record is to be given again; entry_t.reason, and the text in REASONS of deadletter.
+cdef enum:
+    REASON_RETURNED = 0     # it waited for that when the limit was set, or at the start
+    REASON_TIMEOUT = 1      # its consumer said nothing in time
+    REASON_REQUEUE = 2      # its consumer gave it back
+    REASON_CLOSE = 3        # its consumer went away
+
 cdef struct entry_t:
     heap_item_t timer       # owner: the consumer_t while SENT; tag: the entry's own index
     uint64_t seq
@@ -26,7 +33,7 @@ cdef struct entry_t:
     uint32_t next
     uint16_t attempts       # deliveries so far
     uint8_t state           # ENTRY_*
-    uint8_t reason          # of its leaving, see deadletter.pxd
+    uint8_t reason          # of its leaving: REASON_*
     float age_ns            # SENT: how old the record was then; kept if its cursor has `latency`
 
 

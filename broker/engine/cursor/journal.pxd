@@ -24,18 +24,20 @@ cdef class Journal(JobOwner):
     cdef int old_fd                     # being replaced, -1 = none
     cdef char *data                     # the block of this turn, owned
     cdef size_t len, cap
-    cdef bint replacing                 # a whole new file is under way
+    cdef readonly bint replacing        # a whole new file is under way
     cdef int under_way                  # jobs of the writer
     cdef readonly size_t file_bytes     # written and submitted
     cdef readonly size_t snapshot_bytes     # of which the snapshot
     cdef uint64_t run_first             # acks not yet in the block: a run of seqs
     cdef uint64_t run_count
     cdef readonly bint unsynced
-    cdef int syncs                      # under way
+    cdef readonly uint64_t syncs_begun
+    cdef readonly uint64_t syncs_ended  # however they ended
     cdef bint adopted                   # the file is there and good up to file_bytes
-    cdef bint named                     # its name is on the disk
+    cdef readonly bint named            # its name is on the disk
+    cdef readonly int name_error        # of the last sync of its folder, 0 = none
     cdef uint64_t files                 # how many have had that name
-    cdef bint closed
+    cdef readonly bint closed
     cdef readonly int last_error
     cdef readonly uint64_t handed       # writes begun
     cdef readonly uint64_t done         # writes ended
@@ -59,6 +61,8 @@ cdef class Journal(JobOwner):
     # Close the file until there is something to write; `anyway`: it is never synced.
     cdef void rest(self, bint anyway) noexcept
     cdef void sync(self) noexcept
+    cdef void name_synced(self) noexcept        # of the first file
+    cdef void name_not_synced(self, int error) noexcept
     cdef bint is_synced(self) noexcept      # all that was written is on the disk, and its name too
     cdef void renamed(self) noexcept
     cdef object rewrite(self)           # begin a new file; the caller then writes its snapshot

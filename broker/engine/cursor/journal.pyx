@@ -33,7 +33,7 @@ from broker.runtime.vfs cimport (
     vfs_write,
 )
 
-from broker.engine.log.segment import FormatError
+from broker.engine.log.record import FormatError
 
 cdef extern from "core.h" nogil:
     uint16_t tw_load_u16(const void *p)
@@ -278,11 +278,13 @@ cdef class Journal(JobOwner):
 
     cdef void finished(self, job_t *job) noexcept:
         if job.kind == <int>JOB_SYNC_PATH:
+            self.syncs_ended += 1
+            self.name_error = job.error
             if not job.error and job.seq == self.files:
                 self.named = True
             return
         if job.kind == <int>JOB_SYNC:
-            self.syncs -= 1
+            self.syncs_ended += 1
             if job.error:
                 self.last_error = job.error
             return
@@ -337,7 +339,7 @@ cdef class Journal(JobOwner):
             self.unsynced = False
             job = self.shared.syncer.job(JOB_SYNC, self)
             job.fd = self.fd
-            self.syncs += 1
+            self.syncs_begun += 1
             self.shared.syncer.submit(job)
         if not self.named and not self.replacing:
             # else a power cut may bring an older file back, with acks that came since missing
@@ -345,11 +347,21 @@ cdef class Journal(JobOwner):
             job.path = copy_path(os.fsencode(os.path.dirname(self.path)))
             job.tag = MAY_BE_GONE
             job.seq = self.files
+            self.syncs_begun += 1
             self.shared.syncer.submit(job)
 
+    cdef void name_synced(self) noexcept:
+        if self.files == 1:
+            self.named = True
+
+    cdef void name_not_synced(self, int error) noexcept:
+        if self.last_error == 0:
+            self.last_error = error     # it is written again
+
     cdef bint is_synced(self) noexcept:
-        return self.closed or self.fd < 0 or (self.named and not self.unsynced and not self.syncs
-                               and not self.last_error and not self.replacing)
+        return self.closed or self.fd < 0 or (
+            self.named and not self.unsynced and self.syncs_begun == self.syncs_ended
+            and not self.last_error and not self.replacing)
 
     cdef void renamed(self) noexcept:
         """Another file has the journal's name."""

@@ -1,13 +1,20 @@
-"""A consumer for Python code: records arrive in a list and are finished by seq."""
+"""Records for code of this process: a consumer that takes them, and pages that look at them."""
 
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Container
+from typing import Any, final
 
 from broker.engine.cursor.cursor import Cursor
+from broker.engine.log.log import Log
 from broker.runtime.interfaces import Sink
 
+WAITING: str
+DEFERRED: str
+IN_FLIGHT: str
+
+_Record = tuple[int, int, bytes, bytes, bytes, bytes, bool]
+
 @final
-class Taker(Sink):
+class LocalConsumer(Sink):
     cursor: Cursor
     records: list[tuple[int, int, int, bytes]]
     heads: list[tuple[bytes, bytes, bytes]] | None
@@ -22,10 +29,24 @@ class Taker(Sink):
     def requeue(self, seq: int, delay: float = 0) -> int: ...
     def touch(self, seq: int) -> int: ...
     def settle(self, seq: int) -> bool: ...
-    def unacked_first(self, least: bool = False) -> None: ...
+    def redeliver_first(self, least: bool = False) -> None: ...
     def set_unwell(self, unwell: bool) -> None: ...
     def leave(self, give_back: bool = True) -> None: ...
     def set_ack_wait(self, ack_wait: float, ack_wait_max: float = 900.0) -> None: ...
     def set_sample(self, percent: int) -> None: ...
     @property
     def in_flight(self) -> int: ...
+
+@final
+class Peek:
+    found: list[list[Any]]
+    next_seq: int | None
+    reader: str
+    def __init__(
+        self, log: Log, found: list[list[Any]], next_seq: int | None, reader: str = ""
+    ) -> None: ...
+    def read(self, bytes_max: int) -> dict[int, _Record]: ...
+
+def peek_cursor(cursor: Cursor, states: Container[str], from_seq: int, limit: int) -> Peek: ...
+def peek_log(log: Log, from_seq: int, limit: int) -> Peek: ...
+def seq_of(row: list[Any]) -> int: ...

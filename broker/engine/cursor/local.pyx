@@ -1,19 +1,40 @@
 # cython: language_level=3
-"""A consumer for Python code: records arrive in a list and are finished by seq."""
+"""Records for code of this process: a consumer that takes them, and pages that look at them.
+
+A Peek is made on the loop: it notes which records are meant and what is known of them. Their bytes
+are read by `read` on any thread; no consumer loses a record by that.
+"""
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memmove, memset
 
-from broker.engine.cursor.cursor cimport CHOICE_LEAST, Cursor
+from broker.engine.bulk.ranges cimport View, hint_of, view_of
+from broker.engine.cursor.cursor cimport CHOICE_LEAST, REDELIVER_FIRST, Cursor, consumer_t
+from broker.engine.cursor.inflight cimport (
+    ENTRY_AGAIN, ENTRY_DEFERRED, ENTRY_SENT, SLAB_ENTRIES, Inflight, entry_t)
+from broker.engine.log.delays cimport Delays
+from broker.engine.log.log cimport Log
+from broker.engine.log.record cimport STORED_ADDRESSED, stored_t
+from broker.engine.log.segment cimport Segment
 from broker.runtime.types cimport record_t
+
+WAITING = 'waiting'
+DEFERRED = 'deferred'
+IN_FLIGHT = 'in_flight'
+
+cdef enum:
+    SCAN_MAX = 1 << 20      # seqs looked at in one go, so that the loop is not held up
 
 
 @cython.no_gc_clear
-cdef class Taker(Sink):
+cdef class LocalConsumer(Sink):
     def __dealloc__(self):
         cdef Cursor cursor = self.cursor
         # What goes as one heap of garbage has been taken apart in any order by now.
         if self.consumer.sink != NULL and cursor.inflight is not None and (
-                cursor.log is not None and cursor.log.cursors is not None
+                cursor.position is not None
+                and cursor.log is not None and cursor.log.cursors is not None
                 and cursor.shared is not None and cursor.shared.turn is not None
                 and cursor.shared.turn.tasks is not None):
             cursor.leave(&self.consumer, True)
@@ -60,18 +81,18 @@ cdef class Taker(Sink):
         return self.cursor.requeue(&self.consumer, seq, <int64_t>(delay * 1e9))
 
     def touch(self, uint64_t seq):
-        """Begin its time in flight anew."""
+        """Begin its time in flight again."""
         return self.cursor.touch(&self.consumer, seq)
 
     def settle(self, uint64_t seq):
-        """Finish a record, whoever holds it; False when the cursor does not know it."""
+        """Finish a record, whichever consumer holds it; False when the cursor does not know it."""
         return self.cursor.settle(seq)
 
-    def unacked_first(self, bint least=False):
-        """Let the cursor do as Cursor.unacked_first says; `least`: who holds the fewest takes."""
-        self.cursor.unacked_first = True
-        if least:
-            self.cursor.choice = CHOICE_LEAST
+    def redeliver_first(self, bint least=False):
+        """Let the cursor give what comes back first, see REDELIVER_FIRST; `least`: the consumer
+        that holds the fewest records gets the next one."""
+        self.cursor.set_order(
+            REDELIVER_FIRST, CHOICE_LEAST if least else self.cursor.policy.choice)
 
     def set_unwell(self, bint unwell):
         """Whether it is not to be given anything again."""
@@ -96,3 +117,169 @@ cdef class Taker(Sink):
     def in_flight(self):
         """Records it holds."""
         return self.consumer.in_flight
+
+
+cdef class Peek:
+    cdef readonly list found        # [seq, state, attempts, due wall ns, since wall ns, sink]
+    cdef readonly object next_seq   # where the next page begins; None = nothing follows
+    cdef list views                 # [View, [(seq, hint), ...]]
+    cdef readonly str reader        # the cursor it is of; empty = of a whole log
+    cdef bytes subject
+
+    def __init__(self, Log log, list found, next_seq, str reader=''):
+        """See peek_cursor and peek_log."""
+        cdef Segment segment, last = None
+        self.found = found
+        self.next_seq = next_seq
+        self.subject = log.subject
+        self.reader = reader
+        self.views = []
+        for row in found:
+            segment = log.segment_of(row[0])
+            if segment is None:
+                break
+            if segment is not last:
+                last = segment
+                wanted = []
+                self.views.append((view_of(segment), wanted))
+            wanted.append((row[0], hint_of(segment, row[0])))
+
+    def read(self, size_t bytes_max):
+        """{seq: (timestamp ns, not-before ns, subject, reply, headers, body, addressed)}.
+
+        Ends when more than `bytes_max` have been read, and then sets next_seq; what does not
+        read is left out. OSError.
+        """
+        cdef View view
+        cdef stored_t s
+        cdef size_t total = 0
+        cdef dict records = {}
+        for view, wanted in self.views:
+            try:
+                view.open()
+            except FileNotFoundError:
+                continue        # dropped meanwhile
+            for seq, hint in wanted:
+                if total > bytes_max:
+                    self.next_seq = seq
+                    self.found = [row for row in self.found if row[0] < seq]
+                    return records
+                view.next = max(view.next, <size_t>hint)
+                if not view.find(seq, 0, &s):
+                    break
+                if s.rec.seq == seq:
+                    records[seq] = self.take(&s)
+                    total += s.size
+        return records
+
+    cdef tuple take(self, stored_t *s):
+        return (
+            s.rec.timestamp_ns, s.not_before_ns,
+            s.rec.subject[:s.rec.subject_len] if s.rec.subject_len else self.subject,
+            s.rec.reply[:s.rec.reply_len],
+            s.rec.data[:s.rec.headers_len], s.rec.data[s.rec.headers_len:s.rec.total_len],
+            s.flags & STORED_ADDRESSED != 0)
+
+
+def peek_cursor(Cursor cursor, states, uint64_t from_seq, uint32_t limit):
+    """The first `limit` records from from_seq on that are in one of these states, by seq."""
+    cdef uint64_t seq, end
+    cdef int64_t due_ns
+    cdef list found = []
+    cdef object next_seq = None
+    if WAITING in states:
+        found, seq, end = fresh(cursor, DEFERRED in states, from_seq, limit)
+        if seq < end:
+            next_seq = seq
+    elif DEFERRED in states and cursor.log.delays is not None:
+        found = [
+            [seq, DEFERRED, 0, due_ns, 0, None]
+            for seq, due_ns in cursor.log.delays.listed(
+                max(from_seq, cursor.next_seq), cursor.log.frontier, cursor.shared.turn.wall_ns,
+                limit + 1)]
+    found += entries(cursor, states, from_seq, limit)
+    found.sort(key=seq_of)
+    if next_seq is not None:
+        found = [row for row in found if row[0] < next_seq]
+    if len(found) > limit:
+        next_seq = found[limit][0]
+        del found[limit:]
+    return Peek(cursor.log, found, next_seq, cursor.name)
+
+
+def peek_log(Log log, uint64_t from_seq, uint32_t limit):
+    """The first `limit` records from from_seq on that are kept, read or not."""
+    cdef uint64_t first = min(max(from_seq, <uint64_t>log.first_seq), log.visible)
+    cdef uint64_t after = min(log.visible, first + limit)
+    found = [[seq, None, 0, 0, 0, None] for seq in range(first, after)]
+    return Peek(log, found, after if after < log.visible else None)
+
+
+def seq_of(row):
+    """What rows are sorted by."""
+    return row[0]
+
+
+cdef tuple fresh(Cursor cursor, bint deferred, uint64_t from_seq, uint32_t limit):
+    """Records that were not given to a consumer: (rows, where the search ended, their end)."""
+    cdef uint64_t end = cursor.log.frontier
+    cdef uint64_t seq = max(min(from_seq, end), cursor.next_seq)
+    cdef uint64_t stop = min(end, seq + SCAN_MAX)
+    cdef list found = []
+    cdef Delays delays = cursor.log.delays
+    cdef int64_t due_ns
+    while seq < stop and <uint32_t>len(found) < limit:
+        if not cursor.ahead or not (
+                cursor.acks.has(seq) or cursor.inflight.find(seq) != NULL):
+            due_ns = 0 if delays is None else delays.due(seq, cursor.shared.turn.wall_ns)
+            if not due_ns:
+                found.append([seq, WAITING, 0, 0, 0, None])
+            elif deferred:
+                found.append([seq, DEFERRED, 0, due_ns, 0, None])
+        seq += 1
+    return found, seq, end
+
+
+cdef list entries(Cursor cursor, states, uint64_t from_seq, uint32_t limit):
+    """Records that have been given, or wait for their time: limit + 1 of the lowest."""
+    cdef Inflight inflight = cursor.inflight
+    cdef bint wanted[256]       # by state; those of other states stay unset
+    cdef uint32_t i, k, at, high, size = 0
+    cdef entry_t *e
+    cdef entry_t **lowest = <entry_t **>malloc((<size_t>limit + 2) * sizeof(entry_t *))
+    if lowest == NULL:
+        raise MemoryError
+    memset(wanted, 0, sizeof(wanted))
+    wanted[<int>ENTRY_SENT] = IN_FLIGHT in states
+    wanted[<int>ENTRY_DEFERRED] = DEFERRED in states
+    wanted[<int>ENTRY_AGAIN] = WAITING in states
+    for i in range(inflight.slabs_size):
+        for k in range(<uint32_t>SLAB_ENTRIES):
+            e = &inflight.slabs[i][k]
+            if not wanted[e.state] or e.seq < from_seq or (
+                    size > limit and e.seq > lowest[size - 1].seq):
+                continue
+            at, high = 0, size
+            while at < high:
+                if lowest[(at + high) // 2].seq < e.seq:
+                    at = (at + high) // 2 + 1
+                else:
+                    high = (at + high) // 2
+            memmove(lowest + at + 1, lowest + at, (size - at) * sizeof(entry_t *))
+            lowest[at] = e
+            size = min(size + 1, limit + 1)
+    found = [row_of(cursor, lowest[i]) for i in range(size)]
+    free(lowest)
+    return found
+
+
+cdef list row_of(Cursor cursor, entry_t *e):
+    cdef int64_t to_wall = cursor.shared.turn.wall_ns - cursor.shared.turn.now_ns
+    cdef consumer_t *c = <consumer_t *>e.timer.owner
+    if e.state == ENTRY_AGAIN:
+        return [e.seq, WAITING, e.attempts, 0, 0, None]
+    due_ns = e.timer.due_ns + to_wall
+    if e.state == ENTRY_DEFERRED:
+        return [e.seq, DEFERRED, e.attempts, due_ns, 0, None]
+    sink = <object>c.sink if c != NULL and c.sink != NULL else None
+    return [e.seq, IN_FLIGHT, e.attempts, due_ns, e.mark + to_wall, sink]

@@ -1,1 +1,8 @@
-"""Where a cursor stands in the segments of its log; nothing here is for Python."""
+"""Where a cursor stands in the segments of its log."""
+
+from typing import final
+
+from broker.runtime.workers import JobOwner
+
+@final
+class Position(JobOwner): ...

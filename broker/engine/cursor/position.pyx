@@ -6,168 +6,226 @@ and verifies a stretch of them before the loop reads it.
 """
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
-from broker.engine.cursor.cursor cimport Cursor
 from broker.engine.cursor.inflight cimport entry_t
-from broker.runtime.workers cimport JOB_LOAD, job_t
-from broker.engine.log.log cimport Log
-from broker.engine.log.segment cimport Segment, below, record_get, resync, stored_t
-
-from broker.engine.health import RECORDS
+from broker.engine.log.interfaces cimport LogReader, LogState
+from broker.engine.log.record cimport (
+    below, in_place, load_job, record_get, resync, stored_t)
+from broker.engine.log.segment cimport Segment
+from broker.runtime.mapping cimport fault_counter, faults_of, tw_faults_now, tw_touch
+from broker.runtime.workers cimport JOB_CALL, JobOwner, job_t
 
 cdef enum:
     GIVE_UP_BYTES_MAX = 1 << 20     # looked through for the next record; readers go on from there
 
-
-cdef int read_entry(Cursor cursor, entry_t *e, stored_t *s) noexcept:
-    """Read the record of an entry from its segment, looking up where it is if need be.
-
-    1 = it is there, 0 = it is lost, -1 = its file cannot be opened now.
-    """
-    cdef Segment segment = None
-    cdef size_t offset = <size_t>e.offset << 3
-    try:
-        if e.segment:
-            segment = cursor.log.segment_by_id(e.segment)
-        if segment is None:
-            segment = cursor.log.segment_of(e.seq)
-            if segment is None:
-                return 0
-            offset = find_in(cursor.log, segment, e.seq)
-            e.segment = segment.id
-            e.offset = <uint32_t>(offset >> 3)
-        if offset >= segment.size:
-            return 0
-        if not record_get(segment.map() + offset, segment.size - offset, segment.salt,
-                          segment.path is not None, s) and not (
-                segment.read_again(offset, offset) and record_get(
-                    segment.base + offset, segment.size - offset, segment.salt, True, s)):
-            give_up(cursor.log, segment, offset, e.seq)
-            return 0
-    except OSError as problem:
-        cannot_read(cursor, problem)
-        return -1
-    if s.rec.subject_len == 0:
-        s.rec.subject = <const char *>cursor.log.subject
-        s.rec.subject_len = <uint16_t>len(cursor.log.subject)
-    return s.rec.seq == e.seq
+cdef const uint64_t *all_faults = fault_counter()
 
 
-cdef bint locate(Cursor cursor) noexcept:
-    """Stand at the record next_seq, or the first one behind it; False when there is none."""
-    cdef Segment segment = cursor.log.segment_of(cursor.next_seq)
-    cdef size_t offset
-    if segment is None:
-        return False
-    try:
-        segment.map()
-        if segment is cursor.segment or cursor.next_seq <= segment.first_seq:
-            offset = segment.hop(segment.start())
-            if segment is cursor.segment:
-                offset = segment.hop(cursor.offset)
-            if offset >= segment.size:
-                # nothing left here although the segment should hold next_seq: it is damaged
-                cursor.missing(min(segment.next_seq, cursor.log.frontier))
-                return cursor.next_seq < cursor.log.frontier
+cdef class Position(JobOwner):
+    def __init__(self, LogState log, LogReader reader):
+        """In `log`, not located yet."""
+        self.log = log
+        self.reader = reader
+
+    cdef int read(self, uint64_t seq, stored_t *s) noexcept:
+        cdef size_t size, hopped
+        cdef const char *base
+        while True:
+            if self.segment is None or self.offset >= self.segment.size:
+                if not self.find(seq):
+                    return READ_NOTHING
+                if self.reader.next_seq != seq:
+                    return READ_AGAIN
+                continue
+            if self.offset >= self.segment.ready and (
+                    self.offset >= self.loaded or self.loaded == 0):
+                self.load(self.offset, seq)
+                return READ_NOTHING
+            if self.segment.ready == 0 and self.loading is None and (
+                    self.loaded < self.segment.size
+                    and self.loaded - self.offset < self.log.shared.load_bytes // 4):
+                self.load(self.loaded, seq)      # ahead of need
+            if self.segment.quarantined is not None:
+                hopped = self.segment.hop(self.offset)
+                if hopped != self.offset:
+                    self.offset = hopped
+                    continue
+            base = self.segment.base
+            size = record_get(
+                base + self.offset, self.segment.size - self.offset, self.segment.salt, False, s)
+            tw_touch(base + self.offset, size)
+            if tw_faults_now(all_faults) != self.faults and self.faulted():
+                continue
+            if size == 0 or not in_place(s.rec.seq, self.segment.first_seq, self.offset):
+                if self.segment.read_again(self.offset, self.offset):
+                    self.segment.ready = self.loaded = 0
+                    continue
+                hopped = resync(base, self.segment.size, self.offset + 8, self.segment.salt,
+                                self.segment.first_seq, below(seq))
+                self.log.quarantine(self.segment, self.offset, hopped or self.segment.size)
+                continue
+            if s.rec.seq < seq:
+                self.offset += size
+                continue
+            if s.rec.seq >= self.segment.next_seq:
+                self.hide_rest(s.rec.seq)
+                continue
+            return READ_RECORD
+
+    cdef bint faulted(self) noexcept:
+        """Pages could not be read since this was last asked; True when some are of the segment."""
+        cdef uint64_t seen = self.segment_faults
+        self.faults = tw_faults_now(all_faults)
+        if self.segment.path is None:
+            return False
+        self.segment_faults = faults_of(&self.segment.file)
+        if self.segment_faults == seen:
+            return False
+        self.segment.distrust()
+        self.loaded = 0
+        return True
+
+    cdef void hide_rest(self, uint64_t seq) noexcept:
+        """The record `seq` stands in a segment that must end before it: the rest is not given."""
+        cdef Segment segment = self.segment
+        if seq == segment.next_seq and not segment.active:
+            # the next segment begins there: what follows here was refused, see Log.withdraw
+            segment.forget_from(self.offset)
+            segment.size = segment.planned = self.offset
         else:
-            offset = find_in(cursor.log, segment, cursor.next_seq)
-    except OSError as problem:
-        cannot_read(cursor, problem)
-        return False
-    move_to(cursor, segment, offset)
-    return True
+            # whole, but not of this place: the file is not what its name says
+            self.log.quarantine(segment, self.offset, segment.size)
 
+    cdef int read_entry(self, entry_t *e, stored_t *s) noexcept:
+        """Read the record of an entry from its segment, looking up where it is if need be."""
+        cdef LogState log = self.log
+        cdef Segment segment = None
+        cdef size_t offset = <size_t>e.offset << 3
+        try:
+            if e.segment:
+                segment = log.segment_by_id(e.segment)
+            if segment is None:
+                segment = log.segment_of(e.seq)
+                if segment is None:
+                    return 0
+                offset = log.find_in(segment, e.seq)
+                e.segment = segment.id
+                e.offset = <uint32_t>(offset >> 3)
+            if offset >= segment.size:
+                return 0
+            if not record_get(segment.map() + offset, segment.size - offset, segment.salt,
+                              segment.path is not None, s) and not (
+                    segment.read_again(offset, offset) and record_get(
+                        segment.base + offset, segment.size - offset, segment.salt, True, s)):
+                self.give_up(segment, offset, e.seq)
+                return 0
+        except OSError as problem:
+            self.cannot_read(problem)
+            return -1
+        if s.rec.subject_len == 0:
+            s.rec.subject = <const char *>log.subject
+            s.rec.subject_len = <uint16_t>len(log.subject)
+        return s.rec.seq == e.seq
 
-cdef size_t find_in(Log log, Segment segment, uint64_t seq) except? 0:
-    """As segment.locate; damage found on the way is told."""
-    cdef object known = segment.quarantined and list(segment.quarantined) or []
-    cdef size_t offset = segment.locate(seq)
-    for found in segment.quarantined or ():
-        if found not in known:
-            tell_damage(log, segment, found[0], found[1])
-    return offset
+    cdef bint find(self, uint64_t seq) noexcept:
+        """Stand at the record `seq`, or the first one after it; False when there is none now. The
+        reader gets another place when its segment has lost the record."""
+        cdef LogState log = self.log
+        cdef Segment segment = log.segment_of(seq)
+        cdef size_t offset
+        if segment is None:
+            return False
+        try:
+            segment.map()
+            if segment is self.segment or seq <= segment.first_seq:
+                offset = segment.hop(segment.start())
+                if segment is self.segment:
+                    offset = segment.hop(self.offset)
+                if offset >= segment.size:
+                    # nothing left here although the segment should hold it: it is damaged
+                    self.reader.missing(min(segment.next_seq, log.frontier))
+                    return True
+            else:
+                offset = log.find_in(segment, seq)
+        except OSError as problem:
+            self.cannot_read(problem)
+            return False
+        self.move_to(segment, offset)
+        return True
 
-
-cdef void cannot_read(Cursor cursor, problem) noexcept:
-    """A segment cannot be opened or mapped now: say so and try again later."""
-    cdef int64_t retry_ns = cursor.shared.turn.now_ns + cursor.shared.retry_ns
-    cursor.shared.report('error', 'segment cannot be read', log=cursor.log.name,
-                         reason=str(problem))
-    if cursor.timer.pos == 0 or retry_ns < cursor.timer.due_ns:
-        cursor.shared.turn.arm(cursor, retry_ns)
-
-
-cdef void move_to(Cursor cursor, Segment segment, size_t offset) noexcept:
-    cdef Segment before = cursor.segment
-    if segment is not before:
-        if before is not None:
-            before.users -= 1
-            if before.users == 0 and not before.active and before.path is not None:
-                before.unmap()
-        if segment is not None:
-            segment.users += 1
-        cursor.loaded = 0
-        cursor.segment = segment
-        cursor.faults = cursor.segment_faults = 0
-    cursor.offset = offset
-
-
-cdef void load(Cursor cursor, size_t start) noexcept:
-    """Have a stretch of a cold segment read and verified; `run` goes on when it is there."""
-    cdef job_t *job
-    cdef Segment segment = cursor.segment
-    if cursor.loading is not None:
-        return
-    job = cursor.shared.loader.job(JOB_LOAD, cursor)
-    job.data = segment.base
-    job.len = segment.size
-    job.offset = <int64_t>start
-    job.tag = min(segment.size, start + cursor.shared.load_bytes)
-    job.salt = segment.salt
-    job.first_seq = segment.first_seq
-    job.seq = below(cursor.next_seq)
-    cursor.loading = segment
-    segment.users += 1
-    cursor.shared.loader.submit(job)
-
-
-cdef void loaded(Cursor cursor, job_t *job) noexcept:
-    cdef Segment segment = cursor.loading
-    cdef size_t end = job.done
-    cursor.loading = None
-    segment.users -= 1
-    if job.done < job.tag and job.done < segment.size:
-        end = job.resync if job.resync else segment.size
-        if segment.read_again(job.done, end):
-            cursor.wake()       # memory may have been at fault: the disk is asked once more
+    cdef void cannot_read(self, object problem) noexcept:
+        """A segment cannot be opened or mapped now: report that and try again later."""
+        cdef LogState log = self.log
+        cdef int64_t retry_ns = log.shared.turn.now_ns + log.shared.retry_ns
+        log.shared.report('error', 'segment cannot be read', log=log.name, reason=str(problem))
+        if self.reader is None:
             return
-        quarantine(cursor.log, segment, job.done, end)
-    if segment is cursor.segment:
-        # it may have been put elsewhere meanwhile: then this says nothing of where it is
-        if <size_t>job.offset <= max(cursor.offset, cursor.loaded):
-            cursor.loaded = end
-        cursor.offset = segment.hop(cursor.offset)
-    elif segment.users == 0 and not segment.active and segment.path is not None:
-        segment.unmap()
-    cursor.wake()
+        if self.reader.timer.pos == 0 or retry_ns < self.reader.timer.due_ns:
+            log.shared.turn.arm(self.reader, retry_ns)
 
+    cdef void move_to(self, Segment segment, size_t offset) noexcept:
+        cdef Segment before = self.segment
+        if segment is not before:
+            if before is not None:
+                before.users -= 1
+                if before.users == 0 and not before.active and before.path is not None:
+                    before.unmap()
+            if segment is not None:
+                segment.users += 1
+            self.loaded = 0
+            self.segment = segment
+            self.faults = self.segment_faults = 0
+        self.offset = offset
 
-cdef void give_up(Log log, Segment segment, size_t start, uint64_t seq) noexcept:
-    """The record of that seq, which was read here before, does not read any more."""
-    cdef size_t end = min(segment.size, start + GIVE_UP_BYTES_MAX)
-    quarantine(log, segment, start, resync(
-        segment.base, end, start + 8, segment.salt, segment.first_seq, seq) or end)
+    cdef void load(self, size_t start, uint64_t seq) noexcept:
+        """Have a stretch of a cold segment read and verified; the reader is woken after it."""
+        cdef job_t *job
+        cdef Segment segment = self.segment
+        if self.loading is not None:
+            return
+        job = self.log.shared.loader.job(JOB_CALL, self)
+        job.call = load_job
+        job.data = segment.base
+        job.len = segment.size
+        job.offset = <int64_t>start
+        job.tag = min(segment.size, start + self.log.shared.load_bytes)
+        job.salt = segment.salt
+        job.first_seq = segment.first_seq
+        job.seq = below(seq)
+        self.loading = segment
+        segment.users += 1
+        self.log.shared.loader.submit(job)
 
+    cdef void finished(self, job_t *job) noexcept:
+        cdef Segment segment = self.loading
+        cdef size_t end = job.done
+        self.loading = None
+        segment.users -= 1
+        if job.done < job.tag and job.done < segment.size:
+            end = job.again if job.again else segment.size
+            if segment.read_again(job.done, end):
+                self.wake_reader()      # memory may have been at fault: the disk is asked once more
+                return
+            self.log.quarantine(segment, job.done, end)
+        if segment is self.segment:
+            # the reader may stand elsewhere by now: then this says nothing of where it is
+            if <size_t>job.offset <= max(self.offset, self.loaded):
+                self.loaded = end
+            self.offset = segment.hop(self.offset)
+        elif segment.users == 0 and not segment.active and segment.path is not None:
+            segment.unmap()
+        self.wake_reader()
 
-cdef void quarantine(Log log, Segment segment, size_t start, size_t end) noexcept:
-    """Pass over a range of bytes from now on, and say so."""
-    if segment.quarantine(start, end):
-        tell_damage(log, segment, start, end)
+    cdef void wake_reader(self) noexcept:
+        if self.reader is not None:
+            self.reader.wake()
 
+    cdef void close(self) noexcept:
+        """The reader goes; without it the two do not hold each other in memory."""
+        self.move_to(None, 0)
+        self.reader = None
 
-cdef void tell_damage(Log log, Segment segment, size_t start, size_t end) noexcept:
-    """A range of bytes turned out not to read."""
-    log.shared.health.add(RECORDS, log.name, 'some do not read and are passed over')
-    log.shared.quarantined_ranges += 1
-    log.shared.quarantined_bytes += end - start
-    log.shared.report('error', 'records do not read and are passed over', log=log.name,
-                      segment=segment.first_seq, offset=start, bytes=end - start)
+    cdef void give_up(self, Segment segment, size_t start, uint64_t seq) noexcept:
+        """The record of that seq, which was read here before, does not read any more."""
+        cdef size_t end = min(segment.size, start + GIVE_UP_BYTES_MAX)
+        self.log.quarantine(segment, start, resync(
+            segment.base, end, start + 8, segment.salt, segment.first_seq, seq) or end)

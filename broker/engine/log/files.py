@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 import orjson
 
 from broker.base.durable import NEW_SUFFIX, sync_path
-from broker.engine.log.segment import crc32c
+from broker.engine.log.record import crc32c
 
 META_VERSION = 1
 META = "meta.json"
@@ -92,7 +92,7 @@ def meta_of(log: Any, floor: int) -> dict[str, Any]:
         "paused": log.paused,
         "frontier": None if follows else log.frontier,
         **({"settings": log.settings} if log.settings else {}),
-        **({"face": log.face} if log.face else {}),
+        **({"face": log.protocol} if log.protocol else {}),
         **({"floor": floor} if floor > 1 else {}),
         **({"unclaimed": True} if log.unclaimed else {}),
     }
@@ -167,14 +167,14 @@ def load_meta(folder: str) -> dict[str, Any] | None:
 
 def _complete(meta: dict[str, Any]) -> bool:
     frontier, log_id = meta.get("frontier"), meta.get("log_id")
-    face, floor = meta.get("face"), meta.get("floor", 0)
+    protocol, floor = meta.get("face"), meta.get("floor", 0)
     return (
         isinstance(meta.get("name"), str)
         and isinstance(log_id, str)
         and _LOG_ID.fullmatch(log_id) is not None
         and isinstance(meta.get("created_ns"), int)
         and isinstance(meta.get("paused"), bool)
-        and (face is None or isinstance(face, str))
+        and (protocol is None or isinstance(protocol, str))
         and isinstance(meta.get("unclaimed", False), bool)
         and isinstance(floor, int)
         and 0 <= floor < SEQ_MAX

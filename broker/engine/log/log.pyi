@@ -3,49 +3,27 @@
 from collections.abc import Callable
 from typing import Any, final
 
-from broker.engine.cursor.cursor import Cursor
-from broker.engine.log.limiter import Limiter
-from broker.engine.log.segment import Segment
+from broker.engine.log.interfaces import LogState
+from broker.engine.log.retention import Retention
+from broker.engine.log.sync import Sync
 from broker.engine.state import Shared
-from broker.runtime.workers import JobOwner
 
 @final
-class Log(JobOwner):
-    shared: Shared
-    name: str
-    folder: str | None
+class Log(LogState):
+    sync: Sync
+    retention: Retention
     ephemeral: bool
     paused: bool
     held: bool
-    deleted: bool
-    log_id: bytes
     created_ns: int
-    sync_period_ns: int
-    segments: list[Segment]
-    next_seq: int
-    visible: int
-    frontier: int
-    cursors: dict[str, Cursor]
-    waiting_bytes: int
-    unsynced: bool
-    unclaimed: bool
+    cursors: dict[str, Any]
     durable_only: bool
-    failed_syncs: int
-    syncs: int
-    last_error: int
     stalled: list[Any]
     message_count: int
     message_bytes: int
     dropped_live: int
-    keep_ns: int
-    keep_bytes: int
     settings: dict[str, Any]
-    retention: tuple[int, int, int] | None
-    face: str | None
-    limiter: Limiter | None
-    held_from: int
     to_live: bool
-    on_unused: Callable[[str], object] | None
     def __init__(
         self,
         shared: Shared,
@@ -54,22 +32,31 @@ class Log(JobOwner):
         log_id: bytes,
         policy: str | float,
         ephemeral: bool = False,
+        protocol: str | None = None,
     ) -> None: ...
     def set_policy(self, policy: str | float) -> None: ...
     def memory_bytes(self) -> int: ...
     def skip_to(self, seq: int) -> None: ...
-    def open_cursor(self, name: str, ephemeral: bool = False, start: int = 0) -> Cursor: ...
+    def open_cursor(self, name: str, ephemeral: bool = False, start: int = 0) -> Any: ...
     def delete_cursor(self, name: str) -> None: ...
     def stall(self, link: Any) -> None: ...
-    async def publish(self, bodies: list[bytes], not_before_ns: int = 0) -> None: ...
+    def call_when_unused(self, call: Callable[[str], object] | None) -> None: ...
     def pause(self) -> None: ...
     def unpause(self) -> None: ...
+    def pause_delivery(self) -> None: ...
+    def resume_delivery(self) -> None: ...
     def empty(self) -> None: ...
     def save(self, durable: bool = False) -> None: ...
     def deliver_durable(self) -> None: ...
     def restamp(self) -> None: ...
+    def set_protocol(self, protocol: str | None) -> None: ...
+    def replace_settings(self, settings: dict[str, Any]) -> None: ...
+    def settings_changed(self) -> None: ...
     def claim(self) -> None: ...
+    def keep_house(self) -> None: ...
     def close(self, delete: bool = False) -> None: ...
+    @property
+    def last_error(self) -> int: ...
     @property
     def refusal(self) -> str: ...
     def connect(self, to_live: bool, from_live: bool) -> None: ...

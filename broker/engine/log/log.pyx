@@ -11,61 +11,106 @@ the group commit. A failed write fails everything not yet in the file and gives 
 import errno
 import os
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
+from posix.fcntl cimport O_RDWR
 
-from broker.engine.log.batch cimport Batch
-from broker.engine.log.binding cimport Binding, bind
-from broker.engine.catalog cimport awaken
-from broker.engine.cursor.cursor cimport Cursor
 from broker.engine.log.delays cimport Delays
-from broker.runtime.workers cimport (
-    JOB_WRITE,
-    WRITE_RECORDS,
-    job_t,
-)
-from broker.engine.cursor.journal cimport Journal
-from broker.engine.log.limiter cimport Limiter
-from broker.engine.log.mishap cimport begin_behind, note_failure, refuse, withdraw, write_failed
-from broker.runtime.interfaces cimport Session
-from broker.engine.log.segment cimport (
+from broker.engine.log.interfaces cimport SYNC_ALWAYS, SYNC_NONE, LogReader, LogState
+from broker.engine.log.record cimport (
     FILE_HEADER_BYTES,
     HEADERS_LEN_MAX,
     STORED_ADDRESSED,
     STORED_LIVE,
-    Segment,
+    STORED_STAGED,
+    record_get,
     record_put,
     record_size,
     salt_of,
+    stored_t,
+    sum_job,
     sum_records,
 )
+from broker.engine.log.retention cimport Retention
+from broker.engine.log.segment cimport Preallocation, Segment
+from broker.engine.log.sync cimport Sync
 from broker.engine.state cimport Shared
-from broker.engine.log.sharing cimport share
-from broker.engine.log.spare cimport begin_file, cut_tail, drop_spare
-from broker.engine.bulk.blocks cimport STORED_STAGED
-from broker.engine.log.sync cimport is_doubtful, sync
-from broker.runtime.turn cimport PHASE_PUMP, PHASE_STORE
-from broker.runtime.types cimport record_t
-from broker.engine.log.retention cimport relieved, seal, trim
-from broker.runtime.vfs cimport vfs_unlink, vfs_write
+from broker.routing.trie cimport (
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, match_t, subject_shape)
+from broker.runtime.interfaces cimport Session, Sink
+from broker.runtime.mapping cimport faults_of
+from broker.runtime.turn cimport PHASE_STORE
+from broker.runtime.types cimport REC_NOT_STORED, record_t
+from broker.runtime.vfs cimport vfs_close, vfs_open, vfs_rename, vfs_unlink, vfs_write
+from broker.runtime.workers cimport JOB_UNLINK, JOB_WRITE, copy_path, job_t
 
-from broker.engine.log.files import CURSOR_SUFFIX, CURSORS, escape, has_meta, meta_of, save_meta
 from broker.engine.health import RECORDS
-from broker.engine.log.publish import publish
-from broker.engine.log.segment import file_header
+from broker.engine.log.files import DROPPED, has_meta, meta_of, save_meta
+from broker.engine.log.record import file_header
+
+cdef extern from * nogil:
+    """
+    #include <sys/types.h>
+    #ifdef __linux__
+    #include <linux/falloc.h>
+    int fallocate(int fd, int mode, off_t offset, off_t len);  /* hidden by some headers */
+    #endif
+    static void tw_punch(int fd, int64_t size)
+    {
+    #ifdef __linux__
+        (void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)size);
+    #else
+        (void)fd;
+        (void)size;
+    #endif
+    }
+    """
+    void tw_punch(int fd, int64_t size)
 
 cdef enum:
+    BATCH_BYTES_MIN = 4096
     BATCH_BYTES_KEPT = 1 << 24      # a larger buffer is not kept for the next batch
+    WORD_MAX = 4096     # of a subject that live clients can be expected to take
 
 
-cdef class Log(JobOwner):
-    def __init__(self, Shared shared, str name, folder, bytes log_id, policy, bint ephemeral=False):
-        """`policy`: 'always', 'none' or a period in seconds. Who opens it adds the segments."""
+cdef class Batch:
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef int room(self, size_t n) except -1:
+        cdef size_t cap
+        cdef char *grown
+        if self.len + n > self.cap:
+            cap = max(<size_t>BATCH_BYTES_MIN, 2 * (self.len + n))
+            grown = <char *>realloc(self.data, cap)
+            if grown == NULL:
+                raise MemoryError
+            self.data = grown
+            self.cap = cap
+        return 0
+
+    cdef void begin(self, Segment segment, uint64_t first_seq) noexcept:
+        """Empty it; its records follow what is planned for the segment."""
+        self.segment = segment
+        self.len = 0
+        self.offset = segment.planned
+        self.first_seq = self.next_seq = first_seq
+        self.payload = self.cost = 0
+        self.unrouted = self.delayed = self.foreign = 0
+
+
+cdef class Log(LogState):
+    def __init__(self, Shared shared, str name, folder, bytes log_id, policy, bint ephemeral=False,
+                 str protocol=None):
+        """`policy`: 'always', 'none' or a period in seconds. The caller adds its segments."""
         self.shared = shared
         self.name = name
         self.subject = name.rpartition('/')[2].encode()
         self.folder = folder
         self.ephemeral = ephemeral
+        self.protocol = protocol
         self.log_id = log_id
         self.salt = salt_of(log_id)
         self.created_ns = shared.turn.wall_ns
@@ -73,25 +118,18 @@ cdef class Log(JobOwner):
         self.cursors = {}
         self.settings = {}
         self.full_batches = []
-        self.waiters = []
         self.stalled = []
-        self.next_seq = self.visible = self.frontier = self.durable = self.metadata = 1
-        self.answered = 1
-        self.trim_at = self.held_from = <uint64_t>-1
+        self.next_seq = self.visible = self.frontier = 1
+        self.sync = Sync(self)
+        self.retention = Retention(self, self.sync)
+        if folder is not None:
+            self.preallocation = Preallocation(shared, folder, self.segments)
         self.set_policy(policy)
         self.connect(shared.to_live, shared.from_live)
 
     def set_policy(self, policy):
         """Change when appends are synced: 'always', 'none' or a period in seconds."""
-        if self.sync_policy != SYNC_ALWAYS:
-            self.answered = self.visible
-        if policy == 'always':
-            self.sync_policy = SYNC_ALWAYS
-        elif policy == 'none':
-            self.sync_policy = SYNC_NONE
-        else:
-            self.sync_policy = SYNC_PERIOD
-            self.sync_period_ns = int(policy * 1e9)
+        self.sync.set_policy(policy)
 
     # --- appending
 
@@ -105,7 +143,7 @@ cdef class Log(JobOwner):
                 memcmp(r.subject, <const char *>self.subject, r.subject_len) == 0):
             r.subject_len = 0
         size = record_size(r.subject_len, r.reply_len, r.total_len)
-        if batch is None or self.refused_until_ns or (
+        if batch is None or self.sync.refused_until_ns or (
                 batch.segment.planned + size > batch.segment.cap):
             if not self.reserve(size):
                 return 0
@@ -114,7 +152,7 @@ cdef class Log(JobOwner):
             batch.room(size)
             batch.segment.note(self.next_seq, batch.segment.planned)
         except MemoryError as problem:
-            refuse(self, problem)
+            self.sync.refuse(problem)
             return 0
         r.seq = self.next_seq
         r.timestamp_ns = self.shared.turn.wall_ns
@@ -129,8 +167,8 @@ cdef class Log(JobOwner):
         batch.next_seq = self.next_seq
         batch.last_ticket = self.ticket
         batch.payload += r.total_len
-        if self.limiter is not None:
-            batch.cost += (<Limiter>self.limiter).cost(&r, <size_t>len(self.subject))
+        if self.retention.limiter is not None:
+            batch.cost += self.retention.limiter.cost(&r, <size_t>len(self.subject))
         if not flags & STORED_LIVE:
             batch.unrouted += 1
         if not_before_ns or flags & STORED_ADDRESSED:
@@ -145,10 +183,8 @@ cdef class Log(JobOwner):
         """See that records of `size` bytes together go into one batch; False when they cannot."""
         if self.deleted:
             return False
-        if self.refused_until_ns:
-            if self.shared.turn.now_ns < self.refused_until_ns:
-                return False
-            self.refused_until_ns = 0
+        if self.sync.is_refusing():
+            return False
         if self.batch is not None and (
                 self.batch.segment.planned + size <= self.batch.segment.cap):
             return True
@@ -156,9 +192,9 @@ cdef class Log(JobOwner):
             try:
                 return self.open_batch(size) is not None
             except (OSError, MemoryError) as problem:
-                if attempt == 0 and relieved(self.shared, problem):
+                if attempt == 0 and files_closed(self.shared, problem):
                     continue
-                refuse(self, problem)
+                self.sync.refuse(problem)
                 break
         return False
 
@@ -166,13 +202,13 @@ cdef class Log(JobOwner):
         """A batch whose segment has room for `size` more bytes; None when the log is full."""
         cdef Batch batch
         cdef Segment segment
-        if self.active is not None and self.active.doubtful and not begin_behind(self):
+        if self.active is not None and self.active.doubtful and not self.begin_segment_after():
             raise OSError(errno.EIO, os.strerror(errno.EIO), self.name)
         segment = self.active
         # One that drops its oldest records is bounded by that; the others refuse what is new.
-        if self.folder is None and self.limiter is None and (
+        if self.folder is None and self.retention.limiter is None and (
                 self.memory_bytes() + size > self.shared.memory_bytes_max):
-            self.last_error = errno.ENOBUFS
+            self.sync.memory_full()
             return None
         if segment is None or segment.planned + size > segment.cap:
             if segment is not None and segment.planned == segment.start() and (
@@ -181,9 +217,9 @@ cdef class Log(JobOwner):
             else:
                 segment = self.new_segment(self.next_seq, size)
         if segment.fd < 0 and segment.path is not None:
-            awaken(segment)
+            segment.open_again()
         if segment.bare:
-            write_header(self, segment)
+            self.write_header(segment)
         if self.batch is not None:
             self.full_batches.append(self.batch)
         batch = self.spare
@@ -212,7 +248,7 @@ cdef class Log(JobOwner):
             segment.cap = max(self.shared.segment_bytes, FILE_HEADER_BYTES + record_bytes)
             segment.size = segment.planned = segment.ready = FILE_HEADER_BYTES
             head = self.header(first_seq)
-            error = begin_file(self, segment, head, FILE_HEADER_BYTES)
+            error = self.preallocation.open_file(segment, head, FILE_HEADER_BYTES)
             if error and segment.bare and record_bytes:
                 vfs_unlink(segment.path)
             elif segment.bare:
@@ -224,11 +260,11 @@ cdef class Log(JobOwner):
         if before is not None:
             before.active = False
             before.next_seq = first_seq
-            cut_tail(before)
+            before.cut_tail()
             if len(self.segments) > 3 and self.folder is not None:
                 # by now the disk may have to be asked for it: cursors load it in the background
                 (<Segment>self.segments[len(self.segments) - 4]).ready = 0
-            self.trim_at = min(self.trim_at, (<Segment>self.segments[0]).next_seq)
+            self.retention.segment_added()
         return segment
 
     def memory_bytes(self):
@@ -240,9 +276,14 @@ cdef class Log(JobOwner):
         """Why the last append was refused, in words."""
         if self.deleted:
             return 'exiting'
-        if self.last_error == errno.ENOBUFS:
+        if self.sync.last_error == errno.ENOBUFS:
             return 'memory limit of the topic reached'
-        return os.strerror(self.last_error) if self.last_error else 'record too large'
+        return os.strerror(self.sync.last_error) if self.sync.last_error else 'record too large'
+
+    @property
+    def last_error(self):
+        """errno of the last write or sync that failed; 0 = the log takes appends."""
+        return self.sync.last_error
 
     cdef void run(self) noexcept:
         self.submit()
@@ -276,7 +317,7 @@ cdef class Log(JobOwner):
         job.data = batch.data
         job.len = batch.len
         job.offset = <int64_t>batch.offset
-        job.tag = WRITE_RECORDS
+        job.call = sum_job
         job.salt = self.salt
         self.shared.writer.submit(job)
 
@@ -285,13 +326,12 @@ cdef class Log(JobOwner):
         try:
             base = <char *>batch.segment.map()
         except MemoryError:
-            write_failed(self, errno.ENOMEM)
+            self.write_failed(errno.ENOMEM)
             return
         memcpy(base + batch.offset, batch.data, batch.len)
-        self.last_error = 0
+        self.sync.error_over()
         self.written(batch)
-        self.synced_ticket = self.written_ticket
-        self.settle()
+        self.sync.written_to_memory()
         self.submit()
 
     # --- completion
@@ -310,28 +350,22 @@ cdef class Log(JobOwner):
         """The batch has been written, or that failed."""
         if batch.segment.doubtful:      # a sync of its file failed meanwhile
             self.shared.uncut = False
-            write_failed(self, self.last_error or errno.EIO)
-            withdraw(self)
+            self.write_failed(self.sync.last_error or errno.EIO)
+            self.withdraw()
             return
         if error:
-            write_failed(self, error)
+            self.write_failed(error)
             return
         self.shared.bytes_written += batch.len
-        if self.last_error and not is_doubtful(self):
-            self.last_error = 0
+        if self.sync.last_error and not self.sync.is_doubtful():
+            self.sync.error_over()
         self.written(batch)
-        self.unsynced = True
-        if self.sync_policy == SYNC_ALWAYS:
-            sync(self)
-        else:
-            self.settle()
-            if self.sync_policy == SYNC_PERIOD and self.timer.pos == 0:
-                self.shared.turn.arm(self, self.shared.turn.now_ns + self.sync_period_ns)
+        self.sync.written_to_disk()
         self.submit()
         self.unstall()
 
     cdef void written(self, Batch batch) noexcept:
-        """The batch is where it belongs: let everybody see it."""
+        """The batch is where it belongs: let all readers see it."""
         cdef Segment segment = batch.segment
         cdef uint64_t count = batch.next_seq - batch.first_seq
         segment.size = batch.offset + batch.len
@@ -342,59 +376,29 @@ cdef class Log(JobOwner):
         self.touch()
         segment.changed_ns = self.shared.turn.wall_ns
         self.waiting_bytes -= batch.len
-        self.written_ticket = batch.last_ticket
+        self.sync.wrote(batch.last_ticket)
         self.visible = batch.next_seq
         self.message_count += count
         self.message_bytes += batch.payload
         self.advance()
         if batch.delayed or (batch.unrouted and self.to_live):
-            share(self, batch)
-        if self.limiter is not None:
-            (<Limiter>self.limiter).added(batch)
+            self.deliver_live(batch)
+        if self.retention.limiter is not None:
+            self.retention.limiter.added(batch.next_seq, batch.segment.id, batch.cost)
         self.wake_cursors()
         batch.segment = None
         if self.spare is None and batch.cap <= BATCH_BYTES_KEPT:
             self.spare = batch
 
-    cdef void delay(self, uint64_t seq, int64_t due_wall_ns) noexcept:
-        """A record is not to be given before that time: remember it, once for all cursors."""
-        if self.delays is None:
-            self.delays = Delays(self.shared.deferred_max)
-        (<Delays>self.delays).add(seq, due_wall_ns, self.shared.turn.wall_ns)
-
-    cdef int outcome_among_failures(self, uint64_t ticket) noexcept:
-        for first, last, _ in self.failures:
-            if first <= ticket <= last:
-                return -1
-        return 1
-
     cdef void expired(self, int64_t now_ns) noexcept:
-        """The period of syncing is over."""
-        if self.syncs and self.unsynced:
-            self.shared.turn.arm(self, now_ns + self.sync_period_ns)
-        sync(self)
-
-    cdef void settle(self) noexcept:
-        """Move settled_ticket and tell who waits for it."""
-        cdef uint64_t to = self.synced_ticket if self.sync_policy == SYNC_ALWAYS else (
-            self.written_ticket)
-        cdef list waiters
-        cdef Session session
-        if to <= self.settled_ticket:
-            return
-        self.settled_ticket = to
-        waiters = self.waiters
-        if waiters:
-            self.waiters = []
-            for session in waiters:
-                session.settled()
+        self.sync.period_over(now_ns)
 
     cdef void advance(self) noexcept:
         """Let the cursors have what there is for them."""
         if not self.cursors or self.paused or self.held:
             return
-        if self.durable_only and self.sync_policy == SYNC_ALWAYS and self.folder is not None:
-            self.frontier = max(self.frontier, self.durable)
+        if self.durable_only and self.sync.waits_for_disk():
+            self.frontier = max(self.frontier, self.sync.durable)
         else:
             self.frontier = self.visible
 
@@ -402,9 +406,8 @@ cdef class Log(JobOwner):
         """From now on cursors get only what is on the disk, with the policy 'always': for readers
         that keep the seqs of what they were given."""
         self.durable_only = True
-        if self.sync_policy == SYNC_ALWAYS and self.folder is not None and (
-                self.cursors and not self.paused and not self.held):
-            self.frontier = max(<uint64_t>self.first_seq, min(self.frontier, self.durable))
+        if self.sync.waits_for_disk() and self.cursors and not self.paused and not self.held:
+            self.frontier = max(self.retention.first_seq(), min(self.frontier, self.sync.durable))
 
     cdef void touch(self) noexcept:
         """Something changed: the housekeeping has to look."""
@@ -414,8 +417,8 @@ cdef class Log(JobOwner):
             self.shared.touched.add(self)
 
     cdef void wait(self, Session session) noexcept:
-        """Call session.settled() once when settled_ticket moves next."""
-        self.waiters.append(session)
+        """Call session.settled() once when more appends are answered for."""
+        self.sync.wait(session)
 
     def stall(self, link):
         """Pause a connection until the disk has caught up."""
@@ -430,63 +433,391 @@ cdef class Log(JobOwner):
             for link in links:
                 link.resume()
 
-    # --- reading
-
-    cdef Segment segment_of(self, uint64_t seq):
-        """The segment that holds seq, or the first one behind it; None past the end."""
-        cdef list segments = self.segments
-        cdef Py_ssize_t low = 0, high = len(segments), middle
-        while low < high:
-            middle = (low + high) // 2
-            if (<Segment>segments[middle]).next_seq <= seq:
-                low = middle + 1
-            else:
-                high = middle
-        return segments[low] if low < len(segments) else None
-
-    cdef Segment segment_by_id(self, uint32_t id):
-        cdef Segment segment
-        for segment in self.segments:
-            if segment.id == id:
-                return segment
-        return None
-
     cdef void wake_cursors(self) noexcept:
-        cdef Cursor cursor
+        cdef LogReader cursor
         for cursor in self.cursors.values():
-            if cursor.ring != NULL and not cursor.queued:
-                self.shared.turn.add(PHASE_PUMP, cursor)
+            cursor.records_added()
+
+    cdef void records_synced(self) noexcept:
+        if self.durable_only and self.sync.durable > self.frontier:
+            self.advance()
+            self.wake_cursors()
+        if self.retention.limiter is not None and self.sync.waits_for_disk():
+            self.retention.limiter.catch_up()
+
+    cdef void pass_over(self, uint64_t seq) noexcept:
+        cdef LogReader cursor
+        self.frontier = max(self.frontier, seq)
+        for cursor in self.cursors.values():
+            cursor.skip_to(seq)
+
+    cdef bint is_read(self) noexcept:
+        return bool(self.cursors) or self.retention.held_from != <uint64_t>-1
+
+    cdef bint is_writing(self) noexcept:
+        return self.writing is not None
+
+    # --- live subscribers
+
+    cdef void deliver_live(self, Batch batch) noexcept:
+        """New records: live subscribers get them, and cursors those facts that must not wait until
+        they read: which records have a time to wait for, or are for one cursor only."""
+        cdef const match_t *m = NULL
+        cdef uint64_t changes = 0
+        cdef size_t at = 0
+        cdef stored_t s
+        cdef const char *own = <const char *>self.subject
+        cdef bint live = batch.unrouted and self.to_live and is_word(own, <size_t>len(self.subject))
+        while at < batch.len:
+            at += record_get(batch.data + at, batch.len - at, self.salt, False, &s)
+            if s.not_before_ns > self.shared.turn.wall_ns:
+                self.delay(s.rec.seq, s.not_before_ns)
+            if s.flags & STORED_ADDRESSED and s.rec.seq < self.frontier:
+                self.skip_others(&s)
+            if not live or s.flags & STORED_LIVE:
+                continue
+            if s.rec.subject_len == 0:
+                s.rec.subject = own
+                s.rec.subject_len = <uint16_t>len(self.subject)
+            elif not is_word(s.rec.subject, s.rec.subject_len):
+                continue
+            if not is_word(s.rec.reply, s.rec.reply_len):
+                s.rec.reply_len = 0
+            if m == NULL or self.shared.router.changes != changes or s.rec.subject != own:
+                m = self.shared.router.match(s.rec.subject, s.rec.subject_len)
+                changes = self.shared.router.changes
+                if m.size == (1 if self.binding is not None else 0) and (
+                        not batch.delayed and not batch.foreign):
+                    return      # no subscriber but this log itself
+            s.rec.flags |= REC_NOT_STORED
+            self.shared.router.route(m, &s.rec, <void *>self.binding)
+
+    cdef void skip_others(self, const stored_t *s) noexcept:
+        """A record for one cursor was stored: the other cursors are done with it."""
+        cdef LogReader cursor
+        for cursor in self.cursors.values():
+            cursor.addressed(s)
+
+    cdef void delay(self, uint64_t seq, int64_t due_wall_ns) noexcept:
+        """A record is not to be given before that time: remember it, once for all cursors."""
+        if self.delays is None:
+            self.delays = Delays(self.shared.deferred_max)
+        (<Delays>self.delays).add(seq, due_wall_ns, self.shared.turn.wall_ns)
+
+    # --- segments
+
+    cdef int write_header(self, Segment segment) except -1:
+        """Write the header that there was no room for when the file was made. OSError."""
+        cdef bytes head = self.header(segment.first_seq)
+        cdef int error = vfs_write(segment.fd, head, FILE_HEADER_BYTES, 0)
+        if error:
+            raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
+        segment.bare = False
+        return 0
+
+    cdef object begin_segment(self):
+        self.new_segment(self.next_seq, 0)
+
+    cdef void write_failed(self, int error) noexcept:
+        """A write failed: what is not in the file will not get there."""
+        cdef Segment segment
+        cdef uint64_t first = self.visible
+        for segment in self.segments:
+            if segment.planned > segment.size:
+                segment.forget_from(max(segment.size, segment.start()))
+        while len(self.segments) > 1 and self.active.first_seq > first:
+            self.drop_segment(self.segments.pop())
+            self.active = self.segments[len(self.segments) - 1]
+        self.active.active = True
+        self.active.next_seq = min(self.active.next_seq, first)
+        self.full_batches.clear()
+        self.batch = None
+        self.waiting_bytes = 0
+        self.next_seq = first
+        self.sync.write_failed(error)
+        if self.shared.uncut and self.folder is not None:
+            self.active.doubtful = True
+            self.begin_segment_after()
+        self.sync.write_failure_handled()
+        self.unstall()
+
+    cdef bint begin_segment_after(self) noexcept:
+        """What the file of the active segment holds after its records must never be read: begin
+        the next segment there. False: no file can be made now; until then appends are refused."""
+        cdef Segment last = self.active
+        cdef uint64_t after = last.next_seq
+        try:
+            if after == last.first_seq:
+                self.put_away()     # it has no records, and the next one is to have its name
+            self.new_segment(after, 0)
+            if self.next_seq > after:
+                self.new_segment(self.next_seq, 0)  # the one between says that there is nothing
+        except OSError as problem:
+            self.sync.refuse(problem)
+            return False
+        return True
+
+    cdef bint take_back(self) noexcept:
+        if self.writing is None:
+            self.withdraw()
+            return True
+        self.writing.segment.doubtful = True    # what is on its way fails too: see completed
+        return False
+
+    cdef void withdraw(self) noexcept:
+        """Let there be none of the records that a failed sync has refused, also after a kill.
+
+        A segment that begins with the first of them hides what earlier files hold from there on.
+        """
+        cdef uint64_t keep = self.sync.refused_from()
+        cdef Segment segment
+        cdef size_t end
+        if self.ticket > self.sync.written_ticket:
+            self.shared.uncut = False
+            self.write_failed(self.sync.last_error)
+        if keep >= self.visible:
+            if self.active is not None and self.active.planned > self.active.start() and (
+                    not self.begin_segment_after()):
+                self.active.cap = self.active.planned   # the next record begins a new file
+            return
+        try:
+            while self.segments:
+                segment = self.segments[len(self.segments) - 1]
+                if segment.first_seq < keep:
+                    break
+                self.put_away()
+            if self.segments:
+                segment = self.segments[len(self.segments) - 1]
+                self.active = segment
+                segment.active = True
+                if segment.next_seq > keep:
+                    end = segment.locate(keep)
+                    segment.zeroed = False      # a reader may stand after its new end
+                    segment.forget_from(end)
+                    segment.size = min(segment.size, end)
+                    segment.next_seq = keep
+                segment.doubtful = keep > self.sync.durable
+            self.new_segment(keep, 0)
+            self.new_segment(self.next_seq, 0)
+        except OSError as problem:
+            self.sync.refuse(problem)
+            if self.active is not None:
+                self.active.doubtful = True     # begin_segment_after goes on with it
+        if self.retention.limiter is not None:
+            self.retention.limiter.begin_again()
+
+    cdef object put_away(self):
+        """Remove the last segment: its name is free. OSError."""
+        cdef Segment segment = self.segments[len(self.segments) - 1]
+        cdef LogReader cursor
+        cdef job_t *job
+        cdef bytes dropped = segment.path + b'.' + os.urandom(8).hex().encode() + DROPPED
+        cdef int error = errno.EBUSY if segment.mending is not None else (
+            vfs_rename(segment.path, dropped))
+        if error:
+            raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
+        self.segments.pop()
+        self.active = self.segments[len(self.segments) - 1] if self.segments else None
+        for cursor in self.cursors.values():
+            cursor.leave_segment(segment)
+        segment.seal(self.shared)
+        segment.active = False
+        if segment.users == 0:
+            segment.unmap()
+        job = self.shared.syncer.job(JOB_UNLINK, None)
+        job.path = copy_path(dropped)
+        self.shared.syncer.submit(job)
+
+    cdef bint drop_first(self) noexcept:
+        """Drop the oldest segment unless it is still being written or loaded."""
+        cdef Segment segment = self.segments[0]
+        cdef LogReader cursor
+        if segment.active or segment.size != segment.planned:
+            return False
+        for cursor in self.cursors.values():
+            cursor.leave_segment(segment)
+        if segment.users or segment.mending is not None:
+            return False        # a cold read is under way there
+        self.segments.pop(0)
+        self.drop_segment(segment)
+        return True
+
+    cdef void drop_segment(self, Segment segment) noexcept:
+        cdef job_t *job
+        cdef int error
+        # a page that could not be read may have been one that no reader had looked at yet
+        cdef bint damaged = bool(segment.quarantined) or faults_of(&segment.file) != 0
+        segment.unmap()
+        if segment.path is None:
+            return
+        segment.seal(self.shared)
+        # Under a name of its own: by the time the worker comes to it, a new log may have a file of
+        # the old name. What does not read is not deleted.
+        dropped = segment.path + (
+            b'.quarantined' if damaged else b'.' + self.log_id.hex().encode() + DROPPED)
+        error = vfs_rename(segment.path, dropped)
+        if error:
+            self.shared.report('error', 'segment cannot be dropped', log=self.name,
+                               segment=segment.first_seq, reason=os.strerror(error))
+        if error or damaged:
+            if not error and segment.quarantined and (
+                    segment.quarantined[0][0] >= segment.size) and not faults_of(&segment.file):
+                give_space_back(dropped, segment.size)
+            return
+        job = self.shared.syncer.job(JOB_UNLINK, None)
+        job.path = copy_path(dropped)
+        self.shared.syncer.submit(job)
+
+    # --- once a second
+
+    def keep_house(self):
+        """Once a second: sync journals, give back files and mappings that are not needed."""
+        cdef LogReader cursor
+        cdef Segment segment
+        cdef Sync sync = self.sync
+        cdef Retention retention = self.retention
+        for cursor in self.cursors.values():
+            if cursor.journal is None:
+                continue
+            if cursor.journal.last_error:
+                self.touch()
+                cursor.wake()       # it may be possible now to write it again
+            elif sync.policy != SYNC_NONE:
+                cursor.journal.sync()
+        if self.active is not None and self.active.doubtful and self.writing is None:
+            self.begin_segment_after()
+        sync.mend()
+        if sync.last_error:
+            sync.ask_disk()
+        if sync.unsynced and not sync.under_way and sync.policy != SYNC_NONE and (
+                self.timer.pos == 0 and self.shared.found_left > 0):
+            # found at the start, after a process that may have ended before it was synced
+            self.shared.found_left -= 1
+            sync.start()
+        if self.preallocation is not None:
+            self.preallocation.consider(
+                self.message_bytes,
+                sync.policy == SYNC_ALWAYS and not self.deleted and not sync.last_error)
+        sync.seal_written()
+        retention.trim()
+        if retention.limits is not None:
+            retention.enforce()
+        for segment in self.segments:
+            if segment.users == 0 and not segment.active and segment.path is not None:
+                segment.unmap()
+        if (self.idle_mark == self.next_seq and self.active is not None and self.cursors
+                and self.active.size > self.shared.reclaim_bytes and self.waiting_bytes == 0
+                and self.protocol is None):
+            retention.reclaim()
+        if self.idle_mark == self.next_seq and self.is_idle():
+            self.noticed = False
+            self.rest()
+            self.shared.touched.discard(self)   # until something happens to it again
+        self.idle_mark = self.next_seq
+
+    cdef bint is_idle(self) noexcept:
+        """Whether nothing is left to do, also for the journals of its cursors."""
+        cdef LogReader cursor
+        cdef Retention retention = self.retention
+        if retention.limits is not None or self.waiting_bytes or self.sync.last_error or (
+                retention.keep_ns and len(self.segments) > 1):
+            return False
+        if self.sync.policy == SYNC_NONE:
+            return True
+        if self.sync.unsynced:
+            return False
+        for cursor in self.cursors.values():
+            if cursor.journal is not None and not cursor.journal.is_synced():
+                return False
+        return True
+
+    cdef void rest(self) noexcept:
+        """Hold no buffer, no mapping and no open file while nothing goes on, so that there may be
+        very many such logs; what is needed is opened again."""
+        cdef LogReader cursor
+        cdef Segment segment = self.active
+        self.spare = None
+        if self.preallocation is not None:
+            self.preallocation.drop()
+        for cursor in self.cursors.values():
+            cursor.rest()
+            if cursor.journal is not None:
+                cursor.journal.rest(self.sync.policy == SYNC_NONE)
+        if self.close_files() and segment.users == 0:
+            segment.unmap()
+
+    cdef bint close_files(self) noexcept:
+        """Close the active segment's file unless something is under way there."""
+        cdef Segment segment = self.active
+        if segment is None or segment.path is None or self.sync.under_way or (
+                segment.dirty and self.sync.policy != SYNC_NONE) or (
+                self.writing is not None or self.batch is not None or self.waiting_bytes):
+            return False
+        segment.cut_tail()
+        vfs_close(segment.fd)       # no job can be about it
+        vfs_close(segment.second_fd)
+        segment.fd = segment.second_fd = -1
+        return True
 
     # --- recovery
 
     def header(self, first_seq):
         """The file header of a segment of this log."""
-        return file_header(self.log_id, first_seq, self.shared.turn.wall_ns, self.face,
+        return file_header(self.log_id, first_seq, self.shared.turn.wall_ns, self.protocol,
                            bool(self.settings))
 
     def restamp(self):
-        """The face or the settings have changed: say so in the header of the active segment too,
+        """The protocol or the settings have changed: the header of the active segment says so too,
         from which metadata that are lost are made again. OSError."""
         cdef bytes head
         cdef int error
         if self.folder is None or self.active is None:
             return
         if self.active.fd < 0:
-            awaken(self.active)
+            self.active.open_again()
         head = self.header(self.active.first_seq)
         error = vfs_write(self.active.fd, head, FILE_HEADER_BYTES, 0)
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self.active.path))
         self.active.dirty = True
-        self.begin_sync()
+        self.sync.request()
 
-    def begin_sync(self):
-        """Something that is no record is to reach the disk, when the policy says so."""
-        self.unsynced = True
-        if self.sync_policy == SYNC_ALWAYS:
-            sync(self)
-        elif self.sync_policy == SYNC_PERIOD and self.timer.pos == 0:
-            self.shared.turn.arm(self, self.shared.turn.now_ns + self.sync_period_ns)
+    def set_protocol(self, str protocol):
+        """Make it the log of a protocol, or of none. OSError: nothing has changed."""
+        before = self.protocol
+        self.protocol = protocol
+        try:
+            self.save(True)
+        except OSError:
+            self.protocol = before
+            raise
+        self.restamp()
+
+    def replace_settings(self, dict settings):
+        """Store other settings of its own; OSError: nothing has changed. They still are to be put
+        into force."""
+        before = self.settings
+        self.settings = settings
+        try:
+            self.save(True)
+        except OSError:
+            self.settings = before
+            raise
+
+    def settings_changed(self):
+        """Other settings are in force."""
+        try:
+            self.restamp()
+        except OSError as problem:
+            self.shared.report('warning', 'a segment header cannot be rewritten for the settings',
+                               log=self.name, reason=str(problem))
+        self.touch()
+        self.sync.settle()      # sessions that waited for a sync that is not asked for any more
+        if self.sync.unsynced:
+            self.sync.arm()
+        self.retention.trim()
+        if self.retention.limits is not None:
+            self.retention.enforce()
 
     def claim(self):
         """An operator says that what the log is now is right: it may be trimmed and limited again.
@@ -500,33 +831,100 @@ cdef class Log(JobOwner):
             self.unclaimed = True
             raise
         self.touch()
-        if self.limiter is not None:
-            (<Limiter>self.limiter).enforce()
-        trim(self)
+        if self.retention.limiter is not None:
+            self.retention.limiter.enforce()
+        self.retention.trim()
+
+    cdef object save_metadata(self):
+        self.save()
+
+    cdef void restore(self, dict meta):
+        """Be what the metadata say."""
+        self.settings = meta.get('settings', {})
+        self.created_ns = meta['created_ns']
+        self.protocol = meta.get('face')
+        self.paused = meta['paused']
+        self.unclaimed = meta.get('unclaimed', False)
+
+    cdef Segment add_segment(self, path, uint64_t first_seq):
+        """The next file that was found; the caller says what is in it."""
+        cdef Segment segment = Segment()
+        segment.path = os.fsencode(path)
+        segment.first_seq = segment.next_seq = first_seq
+        segment.salt = self.salt
+        self.segment_ids += 1
+        segment.id = self.segment_ids
+        segment.known_to_folder = True
+        self.segments.append(segment)
+        return segment
+
+    cdef void stand_at_end(self) noexcept:
+        """All files are there: the next record comes after the last one's."""
+        cdef Segment segment = self.segments[len(self.segments) - 1]
+        segment.active = True
+        self.active = segment
+        self.next_seq = self.visible = segment.next_seq
+        if len(self.segments) > 1:
+            self.retention.segment_added()
+
+    cdef void add_cursor(self, LogReader cursor):
+        """One that was found."""
+        self.cursors[cursor.name] = cursor
+
+    cdef void recovered(self, dict meta):
+        """All of the log is there: go on where it was."""
+        cdef LogReader cursor
+        if self.cursors and not self.paused:
+            self.frontier = self.visible
+        elif meta['frontier'] is not None:
+            self.frontier = min(
+                max(<uint64_t>meta['frontier'], self.retention.first_seq()), self.visible)
+        else:
+            self.frontier = self.retention.first_seq()
+        self.sync.recovered()
+        for cursor in self.cursors.values():
+            cursor.recovered()
+        self.retention.restore(meta.get('floor', 0))
+        # nothing is trimmed here: the housekeeping does, once it is known what readers of files
+        # retain
+
+    cdef void let_go(self) noexcept:
+        """The log cannot be opened: leave its files as they are, and nothing of it in memory."""
+        cdef LogReader cursor
+        cdef Segment segment
+        self.deleted = True
+        if self.binding is not None:
+            self.binding.cut()
+            self.binding = None
+        self.shared.turn.disarm(self)
+        self.shared.touched.discard(self)
+        for cursor in self.cursors.values():
+            cursor.let_go()
+        self.cursors.clear()
+        for segment in self.segments:
+            vfs_close(segment.fd)
+            segment.fd = -1
+        self.segments.clear()
+        self.active = None
 
     def skip_to(self, uint64_t seq):
         """Let the next record be `seq`: those before it are lost."""
         self.next_seq = self.visible = seq
         self.new_segment(seq, 0)
 
-    def start_cursors(self):
-        """After recovery: write each cursor's state anew and let it count from here."""
-        cdef Cursor cursor
-        for cursor in self.cursors.values():
-            cursor.counted_from = self.frontier
-            cursor.wake()
-
     # --- what operators do
 
     def open_cursor(self, str name, bint ephemeral=False, uint64_t start=0):
-        """The cursor of that name; a new one begins at `start`, else with the log's own backlog."""
-        cdef Cursor cursor = self.cursors.get(name)
+        """The cursor of that name; a new one begins at `start`, else with the log's own backlog.
+
+        The engine makes it: a log knows cursors as its readers only.
+        """
+        cdef LogReader cursor = self.cursors.get(name)
         if cursor is not None:
             return cursor
         if self.deleted:
             raise OSError(errno.ENOENT, 'log is deleted', self.name)
-        cursor = Cursor(self, name, start or self.backlog_seq, self.journal_for(name, ephemeral))
-        cursor.ephemeral = ephemeral    # without a journal it may still outlive its consumers
+        cursor = self.shared.make_cursor(self, name, start or self.backlog_seq, ephemeral)
         self.cursors[name] = cursor
         self.advance()
         cursor.flush_journal()
@@ -536,78 +934,85 @@ cdef class Log(JobOwner):
                 del self.cursors[name]
                 cursor.close(True)
                 raise OSError(error, os.strerror(error), cursor.journal.path)
-            # what is published from here on is not answered before a power cut cannot take it
-            if self.journals is None:
-                self.journals = []
-            self.journals.append(cursor.journal)
-            self.begin_sync()
+            self.sync.journal_made(cursor.journal)
         if self.shared.new_cursor is not None:
             self.shared.new_cursor(cursor)
         self.shared.changed(self.name, name, True)
         return cursor
 
-    def journal_for(self, str name, bint ephemeral):
-        """A journal for a cursor that is to be remembered, else None."""
-        if ephemeral or self.folder is None:
-            return None
-        folder = os.path.join(self.folder, CURSORS)
-        os.makedirs(folder, exist_ok=True)
-        return Journal(self.shared, os.path.join(folder, escape(name) + CURSOR_SUFFIX))
-
     def delete_cursor(self, str name):
         """Forget a cursor; the last one of an in-memory log takes the log with it."""
-        cdef Cursor cursor = self.cursors.pop(name, None)
+        cdef LogReader cursor = self.cursors.pop(name, None)
         if cursor is None:
             return
         cursor.close(True)
         self.shared.changed(self.name, name, False)
-        trim(self)
+        self.retention.trim()
         if not self.cursors:
-            # The backlog belongs to the log again from here on. In one that is some protocol's own
-            # every cursor says itself where it begins.
-            if cursor.journal is not None and self.face is None:
+            # The backlog belongs to the log again from here on. In a log of one protocol every
+            # cursor is made with its own start.
+            if cursor.journal is not None and self.protocol is None:
                 try:
                     self.save()
                 except OSError as problem:
-                    refuse(self, problem)
+                    self.sync.refuse(problem)
             if self.ephemeral and self.on_unused is not None:
                 self.on_unused(self.name)
 
+    def call_when_unused(self, call):
+        """Call this with its name once, in memory, its last cursor is gone; None: nothing."""
+        self.on_unused = call
+
     def pause(self):
-        """Cursors get no further records until unpause."""
+        """Give cursors no further records until unpause."""
         self.paused = True
         self.save(True)
 
     def unpause(self):
-        """Give what has gathered to the cursors."""
+        """Give cursors what has gathered."""
         self.paused = False
         self.advance()
         self.save(True)
         self.wake_cursors()
 
+    def pause_delivery(self):
+        """As pause, but not remembered: what is appended is stored and acknowledged, and stays with
+        the log, so that each cursor made in that time begins in front of it."""
+        self.held = True
+
+    def resume_delivery(self):
+        """Give cursors what has gathered since pause_delivery."""
+        if not self.held:
+            return
+        self.held = False
+        if self.deleted or self.paused or not self.cursors:
+            return
+        self.advance()
+        self.touch()
+        self.wake_cursors()
+
     def empty(self):
         """Drop the log's own backlog: what no cursor has been given."""
-        cdef Cursor cursor
+        cdef LogReader cursor
         for cursor in self.cursors.values():
             cursor.skip_range(self.frontier, self.visible)
         self.frontier = self.visible
         self.save()
-        trim(self)
+        self.retention.trim()
 
     def save(self, bint durable=False, bint again=True):
         """Write the metadata; `durable` when an operator changed something, which is rare. Not
-        `again`: unless they are there."""
+        `again`: unless the file says so already."""
         if self.folder is None or self.deleted:
             return
-        meta = meta_of(self, self.floor)
+        meta = meta_of(self, self.retention.floor)
         if again or not has_meta(self.folder, meta):
-            save_meta(self.folder, meta, durable=durable and self.sync_policy != SYNC_NONE)
-            self.known_to_root = False
-            self.metadata += 1
+            save_meta(self.folder, meta, durable=durable and self.sync.policy != SYNC_NONE)
+            self.sync.metadata_written()
 
     def close(self, bint delete=False):
         """Stop. With `delete` the cursors go, and the engine removes the folder."""
-        cdef Cursor cursor
+        cdef LogReader cursor
         if not delete:
             try:
                 self.save(again=False)
@@ -615,12 +1020,13 @@ cdef class Log(JobOwner):
                 self.shared.report('error', 'metadata cannot be saved', log=self.name,
                                    reason=str(problem))
         self.deleted = True
-        drop_spare(self)
+        if self.preallocation is not None:
+            self.preallocation.drop()
         if self.active is not None:
-            cut_tail(self.active)
+            self.active.cut_tail()
         self.shared.turn.disarm(self)
         if self.binding is not None:
-            (<Binding>self.binding).cut()
+            self.binding.cut()
             self.binding = None
         for cursor in list(self.cursors.values()):
             cursor.close(delete)
@@ -633,22 +1039,15 @@ cdef class Log(JobOwner):
     cdef void abandon(self) noexcept:
         """The log is deleted: fail what was on its way, close its files."""
         cdef Segment segment
-        self.batch = None
+        self.batch = self.spare = None
         self.full_batches.clear()
-        if self.settled_ticket < self.ticket:
-            note_failure(self, self.settled_ticket + 1, self.ticket, errno.ENOENT)
-            self.written_ticket = self.synced_ticket = self.ticket
-            self.settle()
+        self.sync.give_up(errno.ENOENT)
         self.waiting_bytes = 0
         self.unstall()
         for segment in self.segments:
-            seal(self, segment)
+            segment.seal(self.shared)
         self.segments.clear()
         self.active = None
-
-    async def publish(self, list bodies, int64_t not_before_ns=0):
-        """Append bodies as one run; returns when they are settled. OSError if not stored."""
-        await publish(self, bodies, not_before_ns)
 
     def connect(self, bint to_live, bint from_live):
         """Whether live subscribers hear of what is stored, and what they publish is stored."""
@@ -658,7 +1057,7 @@ cdef class Log(JobOwner):
         if from_live and self.binding is None:
             self.binding = bind(self)
         elif not from_live and self.binding is not None:
-            (<Binding>self.binding).cut()
+            self.binding.cut()
             self.binding = None
 
     @property
@@ -668,14 +1067,14 @@ cdef class Log(JobOwner):
 
     @property
     def backlog_seq(self):
-        """Where a cursor begins that nobody says a place for."""
-        cdef Cursor cursor
-        if self.face is None:
+        """Where a cursor begins that is made without a place."""
+        cdef LogReader cursor
+        if self.protocol is None:
             return self.frontier
         for cursor in self.cursors.values():
-            if not cursor.unacked_first:
+            if not cursor.is_limited():
                 return self.frontier
-        return self.first_seq
+        return self.retention.first_seq()
 
     @property
     def depth(self):
@@ -690,21 +1089,80 @@ cdef class Log(JobOwner):
     @property
     def first_seq(self):
         """Seq of the oldest record kept."""
-        if not self.segments:
-            return self.next_seq
-        return max(self.floor, (<Segment>self.segments[0]).first_seq)
+        return self.retention.first_seq()
 
     @property
     def disk_bytes(self):
         """Bytes in segments."""
-        return sum(s.size for s in self.segments)
+        return self.retention.bytes()
 
 
-cdef int write_header(Log log, Segment segment) except -1:
-    """Write the header that there was no room for when the file was made. OSError."""
-    cdef bytes head = file_header(log.log_id, segment.first_seq, log.shared.turn.wall_ns)
-    cdef int error = vfs_write(segment.fd, head, FILE_HEADER_BYTES, 0)
-    if error:
-        raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
-    segment.bare = False
-    return 0
+cdef bint files_closed(Shared shared, object problem) noexcept:
+    """Whether it is worth trying again: it failed for too many open files, and logs at which
+    nothing goes on have given theirs back."""
+    cdef Log log
+    cdef bint found = False
+    if getattr(problem, 'errno', 0) not in (errno.EMFILE, errno.ENFILE):
+        return False
+    for log in shared.touched:
+        # mappings stay: a cursor may be reading there at this moment
+        if log.active is not None and log.active.fd >= 0 and log.close_files():
+            found = True
+    return found
+
+
+cdef void give_space_back(bytes path, size_t size) noexcept:
+    """Of a segment that is kept only for the torn tail after its records the disk gets back what
+    the records took. That needs no space, as a copy of the tail does."""
+    cdef int fd = -1
+    if not vfs_open(path, O_RDWR, &fd):
+        tw_punch(fd, <int64_t>size)
+        vfs_close(fd)
+
+
+cdef bint is_word(const char *p, size_t n) noexcept nogil:
+    """Whether live subscribers can have it: for them white space would end it, and what comes
+    after a line end would be taken for the next message. Records have names of any kind."""
+    cdef size_t i
+    if n > <size_t>WORD_MAX:
+        return False
+    for i in range(n):
+        if <unsigned char>p[i] <= c' ':
+            return False
+    return True
+
+
+cdef class Binding(Sink):
+    """A log's place in the router: what live publishers send to its subjects is appended."""
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef Log log = self.log
+        if rec.flags & REC_NOT_STORED:
+            return 0
+        if log.append(rec, 0, STORED_LIVE) == 0:
+            log.dropped_live += 1
+            return 0
+        if log.behind():
+            log.shared.turn.pressed = log
+        return 1
+
+    cdef void cut(self) noexcept:
+        if self.sub != NULL:
+            self.log.shared.router.remove(self.sub)
+            self.sub = NULL
+
+
+cdef Binding bind(Log log):
+    """None when the name is no subject, or the log has no router."""
+    cdef bytes name = log.subject
+    cdef int shape = subject_shape(<const char *>name, <size_t>len(name))
+    cdef Binding binding
+    if shape & (SUBJECT_EMPTY_TOKEN | SUBJECT_WILDCARD | SUBJECT_TAIL_INSIDE):
+        return None
+    if log.shared.router is None:
+        return None
+    binding = Binding()
+    binding.log = log
+    binding.sub = log.shared.router.add(
+        binding, <const char *>name, <size_t>len(name), NULL, 0, b'', 0)
+    return binding

@@ -9,7 +9,7 @@ from libc.string cimport memset
 
 from broker.engine.log.log cimport Log
 from broker.runtime.interfaces cimport Session
-from broker.engine.log.segment cimport record_size
+from broker.engine.log.record cimport STORED_ADDRESSED, STORED_LIVE, record_size
 from broker.runtime.types cimport record_t
 
 
@@ -46,8 +46,8 @@ async def publish(Log log, list bodies, int64_t not_before_ns=0):
         if ticket == 0:
             raise OSError(log.last_error or errno.EINVAL, log.refusal, log.name)
     await settled(log, ticket)
-    if ticket and log.failures is not None:
-        for failed_first, failed_last, error in log.failures:
+    if ticket and log.sync.failures is not None:
+        for failed_first, failed_last, error in log.sync.failures:
             if failed_first <= ticket and first <= failed_last:
                 raise OSError(error, os.strerror(error), log.name)
 
@@ -82,3 +82,29 @@ def append(Log log, bytes body, *, bytes headers=b'', bytes reply=b'', bytes sub
 def outcome(Log log, uint64_t ticket):
     """1 = stored as the policy wants it, 0 = not yet, -1 = failed."""
     return log.outcome(ticket)
+
+
+def append_at(Log log, bytes body, int64_t timestamp_ns, bytes reader=b'', bytes reply=b''):
+    """Append a record that was published at another time; its seq. OSError when it is refused.
+
+    With a `reader` it is for the cursor of that name alone, now and after any rewind.
+    """
+    if len(reply) > 0xFFFF:
+        raise OSError(errno.EINVAL, 'reply subject too long', log.name)
+    cdef record_t rec
+    cdef uint64_t seq = log.next_seq
+    cdef int64_t now_ns = log.shared.turn.wall_ns
+    cdef uint64_t ticket
+    memset(&rec, 0, sizeof(rec))
+    rec.data = <const char *>body
+    rec.total_len = <uint32_t>len(body)
+    log.shared.turn.wall_ns = timestamp_ns
+    if reader:
+        reply = reader
+    rec.reply = <const char *>reply
+    rec.reply_len = <uint16_t>len(reply)
+    ticket = log.append(&rec, 0, STORED_ADDRESSED | STORED_LIVE if reader else 0)
+    log.shared.turn.wall_ns = now_ns
+    if ticket == 0:
+        raise OSError(log.last_error or errno.EINVAL, log.refusal, log.name)
+    return seq

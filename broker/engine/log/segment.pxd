@@ -1,68 +1,16 @@
 # cython: language_level=3
-"""One file of a log: its header, its records, its mapping. See docs/log-format.md.
+"""One file of a log: where its records are, its mapping, what of it does not read."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-    record, little-endian, starting at a multiple of 8:
-     0 length u32        bytes of the record from here, padding not counted
-     4 crc u32           CRC-32C of bytes 8..length-1, begun with the log's salt
-     8 seq u64
-    16 timestamp_ns i64
-    24 not_before_ns i64 0 = at once
-    32 subject_len u16   0 = the log's own name
-    34 reply_len u16
-    36 headers_len u24, flags u8
-    40 subject, reply, headers, body, then zeros up to a multiple of 8
-"""
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-
+from broker.engine.state cimport Shared
 from broker.runtime.mapping cimport mapping_t
-from broker.runtime.types cimport record_t
+from broker.runtime.workers cimport JobOwner
 
 cdef enum:
-    FORMAT_VERSION = 1
-    FILE_HEADER_BYTES = 64
-    LOG_ID_BYTES = 16
-    RECORD_HEADER_BYTES = 40
-    HEADERS_LEN_MAX = 0xFFFFFF
-    STORED_LIVE = 1         # record flag: live subscribers had it before it was stored
-    STORED_ADDRESSED = 2    # record flag: only for the cursor whose name stands in `reply`
+    SMALL_BYTES = 1 << 16       # a file up to this size is read as a whole, not mapped: quicker
 
-# A record as it stands in a segment; pointers into the mapping.
-cdef struct stored_t:
-    record_t rec            # attempts 0, subject empty when it is the log's own name
-    int64_t not_before_ns   # wall clock, 0 = at once
-    uint32_t size           # bytes it takes in the file, padding included
-    uint8_t flags           # STORED_*
-
-cdef inline size_t record_size(
-        size_t subject_len, size_t reply_len, size_t data_len) noexcept nogil:
-    return (RECORD_HEADER_BYTES + subject_len + reply_len + data_len + 7) & ~<size_t>7
-
-# Writes one record at p (room for record_size bytes); seq and timestamp come from rec. Its sum is
-# left to sum_records, so that whoever writes the batch can take the time for it.
-cdef void record_put(char *p, const record_t *rec, int64_t not_before_ns,
-                     uint8_t flags) noexcept nogil
-# Sets the checksum of each record in p[0..n-1].
-cdef void sum_records(char *p, size_t n, uint32_t salt) noexcept nogil
-# Reads the record at p; 0 when it is not whole within `available` or (if check) its sum is wrong.
-cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint check,
-                       stored_t *out) noexcept nogil
-# Could the record `at` this offset have that seq? They follow each other without gaps, and none is
-# shorter than its header. This holds wherever the file was cut.
-cdef inline bint in_place(uint64_t seq, uint64_t first_seq, size_t at) noexcept nogil:
-    return seq - first_seq <= at // RECORD_HEADER_BYTES
-
-# The seq before this one; before 0, which a file may be named after, there is none.
-cdef inline uint64_t below(uint64_t seq) noexcept nogil:
-    return seq - 1 if seq else 0
-
-# Offset of the next good record at or behind `start` with a seq above `above`; 0 = none.
-cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
-                   uint64_t first_seq, uint64_t above) noexcept nogil
-# For the worker: verify records of base[start..size) until `end` is passed.
-cdef void load_window(const char *base, size_t size, int64_t start, size_t end, uint32_t salt,
-                      uint64_t first_seq, uint64_t above, size_t *done,
-                      size_t *good_again) noexcept nogil
-cdef uint32_t salt_of(const char *log_id) noexcept nogil
+# The content of a small file, valid until the next call; NULL when it cannot be had.
+cdef char *read_small(int fd, size_t size) noexcept
 
 
 cdef class Segment:
@@ -85,7 +33,7 @@ cdef class Segment:
     cdef readonly bint active           # still written to
     cdef bint delayed                   # the scan found records that have a time to wait for
     cdef bint dirty                     # written to since its last sync began
-    cdef readonly bint doubtful         # a write or sync of it failed: see mishap.pyx
+    cdef readonly bint doubtful         # a write or sync of it failed: see sync.pyx
     cdef object mending                 # a Copy of it is under way; None = no
     cdef bint zeroed                    # zeros stand in the file behind its records
     cdef bint bare                      # its header is not in the file: the disk was full
@@ -109,6 +57,39 @@ cdef class Segment:
     cdef bint quarantine(self, size_t start, size_t end)
     # Have the disk be asked for these bytes, once more than memory was; False: it was already.
     cdef bint read_again(self, size_t start, size_t end) noexcept
-    # A page of it could not be read: verify everything anew, and append no more to it.
+    # A page of it could not be read: verify everything again, and append no more to it.
     cdef void distrust(self) noexcept
     cdef object scan(self)
+    cdef int open_again(self) except -1     # its file, for the next append after a rest. OSError
+    cdef int cut_tail(self) noexcept        # it gets no more records; 0 or an errno
+    # Close the descriptors after every sync that was asked for.
+    cdef void seal(self, Shared shared) noexcept
+
+
+# The files that a log makes before it needs them, one at a time.
+cdef class Preallocation:
+    cdef Shared shared
+    cdef object folder          # of the log
+    cdef list segments          # of the log
+    cdef uint64_t seen_bytes    # stored when it was last seen how busy the log is
+    cdef SpareFile file         # for the next segment; None = none
+
+    # Once a second: is the log busy enough? `stored`: bytes until now.
+    cdef void consider(self, uint64_t stored, bint allowed) noexcept
+    # Makes the file of a new segment, or takes the one that is ready; 0 or an errno.
+    cdef int open_file(self, Segment segment, const char *head, size_t head_len) noexcept
+    cdef void drop(self) noexcept
+    cdef void begin(self) noexcept
+
+
+cdef class SpareFile(JobOwner):
+    cdef Preallocation owner
+    cdef bytes path
+    cdef int fd
+    cdef size_t size        # bytes it is to have
+    cdef size_t done        # of which are zeros on the disk
+    cdef bint ready
+    cdef bint dropped       # not wanted any more
+
+    cdef void write_more(self) noexcept
+    cdef void remove(self) noexcept

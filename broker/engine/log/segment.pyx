@@ -1,202 +1,53 @@
 # cython: language_level=3
-"""Segments: the record codec, scanning, and the mapping that readers read from."""
+"""Segments: scanning, the sparse index, and the mapping that readers read from; files made early.
+
+A sync of a file that grows waits for the file system's journal too, because new blocks and a new
+length have to be written down. Where zeros stand already only the records themselves are written,
+in about half the time. So a busy log has the file of its next segment filled with zeros while it
+uses the last one. What is left of the zeros is cut when the segment is full or the log rests;
+after a kill, when the log is opened.
+"""
 import os
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
-from posix.fcntl cimport O_RDONLY
+from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC
 
-from broker.runtime.mapping cimport faults_of, map_again, map_file, unmap_file
-from broker.engine.bulk.blocks cimport STORED_STAGED
-from broker.runtime.types cimport record_t
-from broker.runtime.vfs cimport vfs_close, vfs_open
+from broker.engine.log.record cimport (
+    FILE_HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    below,
+    in_place,
+    load_window,
+    record_get,
+    resync,
+    salt_of,
+    stored_t,
+)
+from broker.engine.state cimport Shared
+from broker.runtime.mapping cimport faults_of, map_again, map_file, read_at, unmap_file
+from broker.runtime.vfs cimport (
+    vfs_close, vfs_open, vfs_rename, vfs_truncate, vfs_unlink, vfs_write)
+from broker.runtime.workers cimport JOB_CLOSE, JOB_SYNC, JOB_WRITE, JobOwner, job_t
 
-cdef extern from "core.h" nogil:
-    uint16_t tw_load_u16(const void *p)
-    uint32_t tw_load_u32(const void *p)
-    uint64_t tw_load_u64(const void *p)
-    int64_t tw_load_i64(const void *p)
-    void tw_store_u16(void *p, uint16_t v)
-    void tw_store_u32(void *p, uint32_t v)
-    void tw_store_u64(void *p, uint64_t v)
-    void tw_store_i64(void *p, int64_t v)
-
-cdef extern from "crc32c.h" nogil:
-    void tw_crc_init()
-    uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)
+from broker.engine.log.files import SPARE
 
 cdef enum:
     INDEX_STEP_BYTES = 32768
     AGAIN_BYTES_MIN = 1 << 16       # read again at a time,
     AGAIN_BYTES_MAX = 1 << 22
     READ_TWICE_MAX = 64             # places of a segment that are read again at all
-    FACTS_BYTES = 16        # at the end of a file header: FACTS_*, then the face
-    FACTS_KNOWN = 1
-    FACTS_OWN = 2
+    CHUNK_BYTES = 1 << 22   # written and synced at a time, so that others get at the disk between
 
-MAGIC = b'TWINLOG\0'
-
-tw_crc_init()
+cdef char *zeros = NULL     # CHUNK_BYTES of them, made when the first spare file is
+cdef char small[SMALL_BYTES]
 
 
-class FormatError(Exception):
-    """A log file is of a version this build does not know."""
-
-
-cdef uint32_t salt_of(const char *log_id) noexcept nogil:
-    return tw_crc32c(0, log_id, LOG_ID_BYTES)
-
-
-def crc32c(data, uint32_t crc=0):
-    """CRC-32C of a bytes-like object, continued from crc."""
-    cdef const unsigned char[:] view = data
-    if view.shape[0] == 0:
-        return crc
-    return tw_crc32c(crc, &view[0], <size_t>view.shape[0])
-
-
-def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns, face=None, bint own=False):
-    """The 64 bytes a segment file begins with.
-
-    `face`: the protocol whose own the log is; `own`: it has settings of its own.
-    """
-    cdef bytearray head = bytearray(FILE_HEADER_BYTES)
-    cdef char *p = head
-    head[0:8] = MAGIC
-    tw_store_u16(p + 8, FORMAT_VERSION)
-    tw_store_u16(p + 10, FILE_HEADER_BYTES)
-    head[16:16 + LOG_ID_BYTES] = log_id
-    tw_store_u64(p + 32, first_seq)
-    tw_store_i64(p + 40, created_ns)
-    name = (face or '').encode()
-    if len(name) < FACTS_BYTES:
-        p[48] = <char>(FACTS_KNOWN | (FACTS_OWN if own else 0))
-        head[49:49 + len(name)] = name
-    tw_store_u32(p + 12, tw_crc32c(0, p + 16, FILE_HEADER_BYTES - 16))
-    return bytes(head)
-
-
-def check_header(bytes head, path):
-    """The (log_id, first_seq) of a file header, None when damaged; FormatError: unknown version."""
-    cdef const char *p = head
-    if len(head) < FILE_HEADER_BYTES or head[:8] != MAGIC:
-        return None
-    version = tw_load_u16(p + 8)
-    if tw_load_u32(p + 12) != tw_crc32c(0, p + 16, FILE_HEADER_BYTES - 16):
-        return None
-    if version != FORMAT_VERSION:
-        raise FormatError(
-            f'{os.fsdecode(path)}: log format version {version}; this build reads {FORMAT_VERSION}')
-    return head[16:16 + LOG_ID_BYTES], tw_load_u64(p + 32)
-
-
-def header_facts(bytes head):
-    """(face, whether the log has settings of its own) of a good file header; None: it is of a
-    build that did not write them."""
-    cdef int known = head[48]
-    if not known & FACTS_KNOWN:
-        return None
-    return head[49:48 + FACTS_BYTES].rstrip(b'\0').decode() or None, bool(known & FACTS_OWN)
-
-
-cdef void record_put(char *p, const record_t *rec, int64_t not_before_ns,
-                     uint8_t flags) noexcept nogil:
-    cdef size_t length = (
-        RECORD_HEADER_BYTES + <size_t>rec.subject_len + rec.reply_len + rec.total_len)
-    cdef char *at = p + RECORD_HEADER_BYTES
-    if length & 7:
-        tw_store_u64(p + (length & ~<size_t>7), 0)      # the padding; overwritten up to it below
-    tw_store_u32(p, <uint32_t>length)
-    tw_store_u64(p + 8, rec.seq)
-    tw_store_i64(p + 16, rec.timestamp_ns)
-    tw_store_i64(p + 24, not_before_ns)
-    tw_store_u16(p + 32, rec.subject_len)
-    tw_store_u16(p + 34, rec.reply_len)
-    tw_store_u32(p + 36, rec.headers_len | <uint32_t>flags << 24)
-    if rec.subject_len:
-        memcpy(at, rec.subject, rec.subject_len)
-        at += rec.subject_len
-    if rec.reply_len:
-        memcpy(at, rec.reply, rec.reply_len)
-        at += rec.reply_len
-    memcpy(at, rec.data, rec.total_len)
-
-
-cdef void sum_records(char *p, size_t n, uint32_t salt) noexcept nogil:
-    cdef char *end = p + n
-    cdef size_t length
-    while p < end:
-        length = tw_load_u32(p)
-        tw_store_u32(p + 4, tw_crc32c(salt, p + 8, length - 8))
-        p += (length + 7) & ~<size_t>7
-
-
-cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint check,
-                       stored_t *out) noexcept nogil:
-    cdef size_t length, fixed
-    cdef uint32_t packed
-    if available < RECORD_HEADER_BYTES:
-        return 0
-    length = tw_load_u32(p)
-    if length < RECORD_HEADER_BYTES or length > available:
-        return 0
-    if check and tw_load_u32(p + 4) != tw_crc32c(salt, p + 8, length - 8):
-        return 0
-    packed = tw_load_u32(p + 36)
-    out.rec.subject_len = tw_load_u16(p + 32)
-    out.rec.reply_len = tw_load_u16(p + 34)
-    out.rec.headers_len = packed & HEADERS_LEN_MAX
-    fixed = RECORD_HEADER_BYTES + <size_t>out.rec.subject_len + out.rec.reply_len
-    if fixed + out.rec.headers_len > length:
-        return 0
-    out.rec.seq = tw_load_u64(p + 8)
-    out.rec.timestamp_ns = tw_load_i64(p + 16)
-    out.rec.subject = p + RECORD_HEADER_BYTES
-    out.rec.reply = out.rec.subject + out.rec.subject_len
-    out.rec.data = p + fixed
-    out.rec.total_len = <uint32_t>(length - fixed)
-    out.rec.size_text = NULL
-    out.rec.size_text_len = 0
-    out.rec.attempts = 0
-    out.rec.flags = 0
-    out.not_before_ns = tw_load_i64(p + 24)
-    out.flags = <uint8_t>(packed >> 24)
-    if out.flags & STORED_STAGED:
-        out.rec.reply_len = 0       # what stands there is nobody's subject
-    out.size = <uint32_t>((length + 7) & ~<size_t>7)
-    return out.size
-
-
-cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
-                   uint64_t first_seq, uint64_t above) noexcept nogil:
-    cdef stored_t s
-    cdef size_t at = (start + 7) & ~<size_t>7
-    while at + RECORD_HEADER_BYTES <= size:
-        # the cheap tests first: a sum is only taken where a record could stand
-        if (tw_load_u64(base + at + 8) > above
-                and in_place(tw_load_u64(base + at + 8), first_seq, at)
-                and record_get(base + at, size - at, salt, True, &s)):
-            return at
-        at += 8
-    return 0
-
-
-cdef void load_window(const char *base, size_t size, int64_t start, size_t end, uint32_t salt,
-                      uint64_t first_seq, uint64_t above, size_t *done,
-                      size_t *good_again) noexcept nogil:
-    cdef stored_t s
-    cdef size_t at = <size_t>start, step
-    cdef uint64_t last = above
-    good_again[0] = 0
-    while at < end and at < size:
-        step = record_get(base + at, size - at, salt, True, &s)
-        if step == 0 or not in_place(s.rec.seq, first_seq, at):
-            good_again[0] = resync(base, size, at + 8, salt, first_seq, last)
-            break
-        last = max(last, s.rec.seq)
-        at += step
-    done[0] = min(at, size)
+cdef char *read_small(int fd, size_t size) noexcept:
+    if size > <size_t>SMALL_BYTES or read_at(fd, small, size, 0) != <ssize_t>size:
+        return NULL
+    return small
 
 
 cdef class Segment:
@@ -400,6 +251,143 @@ cdef class Segment:
         self.planned = (at + 7) & ~<size_t>7
         self.ready = at
         return size - at, bad
+
+    cdef int open_again(self) except -1:
+        cdef size_t done = 0, again = 0
+        cdef char *data
+        cdef int error = vfs_open(self.path, O_RDWR, &self.fd)
+        if error:
+            raise OSError(error, os.strerror(error), os.fsdecode(self.path))
+        if self.ready:
+            return 0
+        # It is as the catalog says. If all of it reads, a reader of what is appended need not wait
+        # for a verification; if not, it stays so, and readers will see.
+        data = read_small(self.fd, self.size)
+        if data != NULL:
+            load_window(data, self.size, <int64_t>self.start(), self.size, self.salt,
+                        self.first_seq, below(self.first_seq), &done, &again)
+            if done >= self.size:
+                self.ready = self.size
+        return 0
+
+    cdef int cut_tail(self) noexcept:
+        if not self.zeroed or self.fd < 0:
+            return 0
+        self.zeroed = False
+        return vfs_truncate(self.fd, <int64_t>self.planned)
+
+    cdef void seal(self, Shared shared) noexcept:
+        cdef job_t *job
+        if self.second_fd >= 0:
+            job = shared.second_syncer.job(JOB_CLOSE, None)
+            job.fd = self.second_fd
+            self.second_fd = -1
+            shared.second_syncer.submit(job)
+        if self.fd < 0:
+            return
+        job = shared.syncer.job(JOB_CLOSE, None)
+        job.fd = self.fd
+        self.fd = -1
+        shared.syncer.submit(job)
+
+
+cdef class Preallocation:
+    def __init__(self, Shared shared, folder, list segments):
+        """For the log in `folder`; the last of its `segments` is the one in use."""
+        self.shared = shared
+        self.folder = folder
+        self.segments = segments
+
+    cdef void begin(self) noexcept:
+        global zeros
+        cdef SpareFile file = SpareFile()
+        if zeros == NULL:
+            zeros = <char *>calloc(CHUNK_BYTES, 1)
+            if zeros == NULL:
+                return
+        file.owner = self
+        file.path = os.fsencode(os.path.join(self.folder, SPARE))
+        file.size = self.shared.segment_bytes
+        if not vfs_open(file.path, O_RDWR | O_CREAT | O_TRUNC, &file.fd):
+            self.file = file
+            file.write_more()
+
+    cdef void consider(self, uint64_t stored, bint allowed) noexcept:
+        cdef uint64_t written = stored - self.seen_bytes
+        self.seen_bytes = stored
+        if (allowed and self.file is None and self.shared.spare_rate
+                and written >= self.shared.spare_rate):
+            self.begin()
+
+    cdef void drop(self) noexcept:
+        cdef SpareFile file = self.file     # which would go with its last reference meanwhile
+        if file is None:
+            return
+        file.dropped = True
+        if file.ready:
+            file.remove()       # else it goes when its job is done
+
+    cdef int open_file(self, Segment segment, const char *head, size_t head_len) noexcept:
+        cdef SpareFile file = self.file
+        cdef int error = 0
+        if file is not None and file.ready and not file.dropped and (
+                segment.cap <= file.size and not os.path.exists(segment.path)
+                and not vfs_rename(file.path, segment.path)):
+            segment.fd = file.fd
+            segment.zeroed = True
+            file.fd = -1
+            self.file = None
+            self.begin()
+        else:
+            error = vfs_open(segment.path, O_RDWR | O_CREAT | O_EXCL, &segment.fd)
+        if not error:
+            error = vfs_write(segment.fd, head, head_len, 0)
+            segment.bare = error != 0
+        return error
+
+
+cdef class SpareFile(JobOwner):
+    def __cinit__(self):
+        self.fd = -1
+
+    def __dealloc__(self):
+        vfs_close(self.fd)
+
+    cdef void write_more(self) noexcept:
+        cdef job_t *job = self.owner.shared.loader.job(JOB_WRITE, self)
+        job.fd = self.fd
+        job.data = zeros
+        job.len = min(<size_t>CHUNK_BYTES, self.size - self.done)
+        job.offset = <int64_t>self.done
+        self.owner.shared.loader.submit(job)
+
+    cdef void finished(self, job_t *job) noexcept:
+        cdef job_t *then
+        cdef list segments = self.owner.segments
+        cdef Segment active
+        if job.error or self.dropped:
+            self.remove()
+        elif job.kind == <int>JOB_WRITE:
+            self.done += job.len
+            then = self.owner.shared.loader.job(JOB_SYNC, self)
+            then.fd = self.fd
+            self.owner.shared.loader.submit(then)
+        elif self.done < self.size:
+            self.write_more()
+        else:
+            self.ready = True
+            active = segments[len(segments) - 1] if segments else None
+            if active is not None and not active.zeroed and active.planned > active.start():
+                active.cap = active.planned     # the next record goes into the new file
+
+    cdef void remove(self) noexcept:
+        """Nothing is under way: remove the file."""
+        if self.owner.file is self:
+            self.owner.file = None
+        if self.fd >= 0:
+            vfs_close(self.fd)
+            self.fd = -1
+            vfs_unlink(self.path)
 
 
 # --- for tests

@@ -29,7 +29,9 @@ def check_origin(origin: str) -> None:
 class HttpConfig:
     """[http]: what holds for every HTTP listener."""
 
+    # a name, *.DOMAIN for all below it, or * for any
     allowed_hosts: tuple[str, ...] = kinds.setting(kinds.texts(check_host), ())
+    # of pages on other sites that may ask
     allowed_origins: tuple[str, ...] = kinds.setting(kinds.texts(check_origin), ())
     header_timeout_ns: int = kinds.setting(
         kinds.duration(MS, DURATION_MAX), limits.HTTP_HEADER_TIMEOUT

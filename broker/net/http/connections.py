@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from aiohttp.streams import StreamReader
 
-    from broker.net.http.guard import HttpSettings
+    from broker.net.http.config import HttpConfig
 
 HEADER, REQUEST, IDLE = range(3)
 
 
-def connections_max(settings: HttpSettings) -> int:
+def connections_max(settings: HttpConfig) -> int:
     """Of one listener."""
     if settings.max_connections:
         return settings.max_connections
@@ -52,9 +52,7 @@ def connections_max(settings: HttpSettings) -> int:
 class HttpConnections:
     """Needs a running loop as soon as there is a connection."""
 
-    def __init__(
-        self, settings: HttpSettings, now_ns: Callable[[], int] = time.monotonic_ns
-    ) -> None:
+    def __init__(self, settings: HttpConfig, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.settings = settings
         self.now_ns = now_ns
         self.most = connections_max(settings)
@@ -157,7 +155,7 @@ class HttpConnection(asyncio.Protocol):
         self._context = context
         self._shaking = context is not None
         self._handshake: asyncio.Task[None] | None = None
-        self._early = b""  # what came behind the handshake before we were told of its end
+        self._early = b""  # what came after the handshake before its end was reported
         self._transport: asyncio.Transport | None = None
         self._body: StreamReader | None = None  # of the request under way
         self._received = 0  # of that body
@@ -165,7 +163,7 @@ class HttpConnection(asyncio.Protocol):
         self._stuck_ns = 0  # the peer has taken nothing of it since; 0: the transport is not full
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         if not self.connections.joined(self):
             self._inner = None
             self._transport.abort()
@@ -192,7 +190,7 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         safe: asyncio.Transport | None = None
         try:
-            with contextlib.suppress(OSError):  # of the peer: it is told, as far as it listens
+            with contextlib.suppress(OSError):  # of the peer: it gets the rest if it reads
                 safe = await _from_there(shaking, first)
         finally:
             self._handshake = None
@@ -259,7 +257,7 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # --- told by those who serve
+    # --- called by the handlers
 
     def begin(self, body: StreamReader) -> None:
         """A whole header has come; `body` may still be on its way."""

@@ -1,7 +1,7 @@
 """Which HTTP requests a listener answers: those that no page of another site can have sent.
 
 A browser on the same machine or network reaches our listeners as well as we do, and sends what any
-page asks it to. Three headers that pages cannot set tell where a request comes from:
+page asks it to. Three headers that pages cannot set say where a request comes from:
 
     Host             the name in the address that was asked. Of a page whose name is pointed at our
                      address (DNS rebinding) it is that page's: 421
@@ -17,16 +17,13 @@ everywhere once names are configured.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
 from aiohttp import web
 
-from broker.net import limits
 from broker.net.http import errors
 
 if TYPE_CHECKING:
@@ -34,30 +31,11 @@ if TYPE_CHECKING:
 
     from multidict import CIMultiDictProxy
 
+    from broker.net.http.config import HttpConfig
+
 _PORT: Final = re.compile(r":[0-9]*\Z")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 ANY_HOST: Final = "*"
-
-
-@dataclass(frozen=True, slots=True)
-class HttpSettings:
-    """What all HTTP listeners of a server have in common."""
-
-    allowed_hosts: tuple[str, ...] = ()  # a name, *.DOMAIN for all below it, or * for any
-    allowed_origins: tuple[str, ...] = ()  # of pages on other sites that may ask
-    header_timeout_ns: int = limits.HTTP_HEADER_TIMEOUT
-    idle_timeout_ns: int = limits.HTTP_IDLE_TIMEOUT
-    max_connections: int = 0  # of each listener; 0: a share of the files that may be open
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a listener with this address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_address(name: str) -> bool:
@@ -71,7 +49,7 @@ class HttpGuard:
 
     def __init__(
         self,
-        settings: HttpSettings,
+        settings: HttpConfig,
         names: Iterable[str] = (),
         *,
         loopback: bool = False,
@@ -120,7 +98,7 @@ class HttpGuard:
 
 
 def _is_link(headers: CIMultiDictProxy[str]) -> bool:
-    """Whether somebody follows a link: the page that it stands on cannot read what comes."""
+    """Whether a browser follows a link: the page that it stands on cannot read what comes."""
     return (
         headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
     )

@@ -1,4 +1,4 @@
-"""HTTP doors: an aiohttp application behind one listening socket, with or without TLS."""
+"""HTTP listeners: an aiohttp application behind one listening socket, with or without TLS."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from aiohttp import web
 
+from broker.base.settings import is_loopback
 from broker.base.units import SECOND
 from broker.net import limits, umask
+from broker.net.http.config import HttpConfig
 from broker.net.http.connections import HttpConnection, HttpConnections
-from broker.net.http.guard import HttpGuard, HttpSettings, is_loopback
-from broker.net.listener import is_answered, remove_socket
-from broker.net.listening import opening
-from broker.net.sockets import bound
+from broker.net.http.guard import HttpGuard
+from broker.net.listener import bound, is_answered, opening, remove_socket
 
 if TYPE_CHECKING:
     import socket
@@ -40,7 +40,7 @@ class Pages:
         self,
         app: web.Application,
         context: ssl.SSLContext | None = None,
-        settings: HttpSettings | None = None,
+        settings: HttpConfig | None = None,
         *,
         names: Iterable[str] = (),
         public: bool = False,
@@ -57,7 +57,7 @@ class Pages:
             max_field_size=limits.HTTP_LINE_MAX,
         )
         app.middlewares.insert(0, self._guarded)
-        self.settings = settings or HttpSettings()
+        self.settings = settings or HttpConfig()
         self.connections = HttpConnections(self.settings)
         self.context = context
         self.address = ("", 0)  # the port is the real one once it is open
@@ -132,7 +132,7 @@ class Pages:
         self.context = context
 
     async def stop_listening(self) -> None:
-        """Accept nobody any more; who is here stays."""
+        """Accept no more connections; open ones stay."""
         while self._servers:
             self._servers.pop().close()
 

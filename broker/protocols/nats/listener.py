@@ -1,59 +1,327 @@
-"""The door for NATS clients."""
+"""The listeners for NATS clients: plain connections, and WebSocket connections.
+
+A WebSocket connection begins with an HTTP request. If that is valid, the connection is handed over
+to a session with a WebSocket filter below it, and from there on it is a client, or a leaf node,
+like any other. Source: nats-server websocket.go wsUpgrade.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import ipaddress
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-from broker.net.listener import Door
+from broker.net import errors as net_errors
+from broker.net import limits as net_limits
+from broker.net.handover import HandoverSession
+from broker.net.listener import Listener
+from broker.net.upgrade import NotUpgraded, PendingUpgrades, Request
+from broker.net.websocket import (
+    CLOSE_GOING_AWAY,
+    CLOSE_INTERNAL,
+    CLOSE_NORMAL,
+    CLOSE_POLICY,
+    CLOSE_PROTOCOL,
+    CLOSE_TOO_BIG,
+    WebSocket,
+    accept_key,
+)
+from broker.protocols.nats import errors, limits
 from broker.protocols.nats.client.session import NatsSession
+from broker.protocols.nats.tls import peer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from broker.net.listener import Runtime
-    from broker.protocols.nats.client.frontend import NatsFace
-
+    from broker.protocols.nats import settings as conf
+    from broker.protocols.nats.auth.authenticator import TlsPeer
+    from broker.protocols.nats.client.frontend import NatsFrontend
+    from broker.protocols.nats.leafnodes.session import LeafSession
+    from broker.protocols.nats.tls import TlsPolicy
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 - what INFO says, as the original does
+log = logging.getLogger("broker.nats")
+CLIENT: Final = "WEBSOCKET"
+LEAF: Final = "LEAFNODE_WS"
+PMCE: Final = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
+NO_MASKING: Final = "Nats-No-Masking"
+LEAF_PATH: Final = "/leafnode"
+_MQTT_PATH: Final = "/mqtt"
+_PORTS: Final = {"https": 443}
+_CODES: Final = {
+    errors.NATS_CLOSED_CLIENT: CLOSE_NORMAL,
+    errors.NATS_CLOSED_PARSE: CLOSE_PROTOCOL,
+    errors.NATS_CLOSED_PROTOCOL: CLOSE_PROTOCOL,
+    errors.NATS_CLOSED_PROTOCOL_LEVEL: CLOSE_PROTOCOL,
+    errors.NATS_CLOSED_PAYLOAD: CLOSE_TOO_BIG,
+    errors.NATS_CLOSED_SHUTDOWN: CLOSE_GOING_AWAY,
+    errors.NATS_CLOSED_STALE: CLOSE_GOING_AWAY,
+} | dict.fromkeys(
+    (
+        errors.NATS_CLOSED_AUTHENTICATION,
+        errors.NATS_CLOSED_AUTH_TIMEOUT,
+        errors.NATS_CLOSED_EXPIRED,
+        errors.NATS_CLOSED_REVOKED,
+        errors.NATS_CLOSED_PENDING,
+        errors.NATS_CLOSED_DEADLINE,
+        errors.NATS_CLOSED_CONNECTIONS,
+        errors.NATS_CLOSED_ACCOUNT_CONNECTIONS,
+        errors.NATS_CLOSED_CONTROL_LINE,
+        errors.NATS_CLOSED_MISSING_ACCOUNT,
+    ),
+    CLOSE_POLICY,
+)
 
 
-class NatsDoor(Door):
+class NatsListener(Listener):
     """Accepts NATS clients."""
 
     def __init__(
-        self, face: NatsFace, runtime: Runtime, listen: tuple[str, int], out_limit: int
+        self, frontend: NatsFrontend, runtime: Runtime, listen: tuple[str, int], out_limit: int
     ) -> None:
         super().__init__(runtime, listen, out_limit)
-        self.face = face
+        self.frontend = frontend
 
     def new_session(self) -> NatsSession:
-        return NatsSession(self.face)
+        return NatsSession(self.frontend)
 
     @property
     def sessions(self) -> Collection[NatsSession]:
-        """Open ones of all doors with this face, in no order."""
-        return self.face.sessions
+        """Open sessions of all listeners with this frontend, in no order."""
+        return self.frontend.sessions
 
     @property
     def in_msgs(self) -> int:
-        return self.face.traffic()[0]
+        return self.frontend.traffic()[0]
 
     @property
     def in_bytes(self) -> int:
-        return self.face.traffic()[1]
+        return self.frontend.traffic()[1]
 
     @property
     def out_msgs(self) -> int:
-        return self.face.traffic()[2]
+        return self.frontend.traffic()[2]
 
     @property
     def out_bytes(self) -> int:
-        return self.face.traffic()[3]
+        return self.frontend.traffic()[3]
 
     @property
     def slow_consumers(self) -> int:
-        return self.face.slow_consumers
+        return self.frontend.slow_consumers
 
     @property
     def stale(self) -> int:
-        return self.face.stale
+        return self.frontend.stale
+
+
+@dataclass(slots=True)
+class Visitor:
+    """What the WebSocket listener knows of one connection: `session.extra`."""
+
+    info: dict[str, Any]
+    cookie_jwt: str = field(default="", repr=False)
+    login_timeout_ns: int = 0  # 0: as long as others have
+    forwarded: str = ""  # where it comes from, as a proxy says: only for logs
+    tls_peer: TlsPeer | None = None
+
+
+class WebsocketListener(Listener):
+    """Accepts WebSocket clients for the sessions of one frontend."""
+
+    def __init__(
+        self,
+        frontend: NatsFrontend,
+        runtime: Runtime,
+        settings: conf.Websocket,
+        out_limit: int,
+        tls: TlsPolicy | None,
+    ) -> None:
+        """`tls`: None is plain, which has to be asked for by `no_tls`."""
+        super().__init__(runtime, settings.listen, out_limit)
+        self.frontend = frontend
+        self.settings = settings
+        self.info: dict[str, Any] = {}
+        # Makes the session of a server that comes by WebSocket; None: they are not served.
+        self.new_leaf: Callable[[TlsPeer | None], LeafSession] | None = None
+        self.tls = tls  # for new connections
+        self._patience_ns = settings.handshake_timeout_ns or net_limits.WEBSOCKET_HANDSHAKE
+        secure = None if tls is None else self._secure
+        self._upgrades = PendingUpgrades(self._upgrade, self._patience_ns, secure)
+        self._upgrades.refused = log_refusal
+        self._upgrades.insecure = log_insecure
+        self._allowed = {place(one) for one in settings.allowed_origins}
+
+    def new_session(self) -> HandoverSession:
+        return HandoverSession(self._upgrades)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the listener has logins of its own."""
+        own = self.settings.authorization
+        return bool(self.settings.no_auth_user or (own is not None and (own.user or own.token)))
+
+    async def close(self) -> None:
+        await super().close()
+        self._upgrades.end()
+
+    # --- one request
+
+    def _secure(self, handover: HandoverSession) -> None:
+        """Begin TLS, unless the rate limit is reached."""
+        assert self.tls is not None
+        rate = self.tls.rate
+        if rate is not None and not rate.allow():
+            handover.link.abort()
+            return
+        handover.link.secure(self.tls.context, self._patience_ns)
+
+    def _upgrade(self, request: Request, handover: HandoverSession) -> None:
+        key = self._check(request)
+        session = self._session(request, handover)
+        compress = self.settings.compression and offers_compression(request)
+        unmasked = request.first(NO_MASKING.lower()).lower() == "true"
+        frames = WebSocket(
+            compression=compress, masked=not unmasked, frame_max=frame_max(request, compress)
+        )
+        frames.status = lambda: close_status(session)
+        self._upgrades.done(handover)
+        handover.say(answer(key, compress=compress, unmasked=unmasked))
+        handover.link.hand_over(session, frames)
+
+    def _check(self, request: Request) -> str:
+        """The key of a proper request; NotUpgraded."""
+        if request.method != "GET":
+            raise NotUpgraded(405, net_errors.WEBSOCKET_METHOD)
+        if not request.first("host"):
+            raise NotUpgraded(400, net_errors.WEBSOCKET_HOST)
+        if not request.says("upgrade", "websocket"):
+            raise NotUpgraded(400, net_errors.WEBSOCKET_UPGRADE)
+        if not request.says("connection", "upgrade"):
+            raise NotUpgraded(400, net_errors.WEBSOCKET_CONNECTION)
+        key = request.first("sec-websocket-key")
+        if not key:
+            raise NotUpgraded(400, net_errors.WEBSOCKET_KEY)
+        if not request.says("sec-websocket-version", "13"):
+            raise NotUpgraded(400, net_errors.WEBSOCKET_VERSION)
+        self._check_origin(request)
+        return key
+
+    def _check_origin(self, request: Request) -> None:
+        settings = self.settings
+        origin = request.first("origin") or request.first("sec-websocket-origin")
+        if not origin or not (settings.same_origin or self._allowed):
+            return
+        came_from = place(origin)
+        scheme = "http" if self.tls is None else "https"
+        here = place(f"{scheme}://{request.first('host')}")
+        if settings.same_origin and (not came_from[1] or came_from[1:] != here[1:]):
+            raise NotUpgraded(403, net_errors.WEBSOCKET_ORIGIN.format("not same origin"))
+        if self._allowed and came_from not in self._allowed:
+            raise NotUpgraded(403, net_errors.WEBSOCKET_ORIGIN.format("not in the allowed list"))
+
+    def _session(self, request: Request, handover: HandoverSession) -> NatsSession | LeafSession:
+        settings = self.settings
+        if request.path.endswith(_MQTT_PATH):
+            raise NotUpgraded(404, net_errors.WEBSOCKET_MQTT)
+        peer = tls_peer(handover)
+        if self.tls is not None and not self.tls.admits(peer.der if peer is not None else None):
+            raise NotUpgraded(403, net_errors.WEBSOCKET_PINNED)
+        if request.path.endswith(LEAF_PATH):
+            if self.new_leaf is None:
+                raise NotUpgraded(404, net_errors.WEBSOCKET_LEAF)
+            return self.new_leaf(peer)
+        own = settings.authorization
+        forwarded = request.first("x-forwarded-for").partition(",")[0].strip()
+        visitor = Visitor(
+            self.info,
+            request.cookie(settings.jwt_cookie) if settings.jwt_cookie else "",
+            own.timeout_ns if own is not None else 0,
+            forwarded if is_address(forwarded) else "",
+            peer,
+        )
+        return NatsSession(self.frontend, CLIENT, visitor)
+
+
+def log_refusal(peer: Any, reason: str) -> None:
+    """Log why a request was refused."""
+    who = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "-"
+    log.error(net_errors.WEBSOCKET_REFUSED, who, reason)
+
+
+def log_insecure(peer: Any, cause: str) -> None:
+    """Log that TLS with a peer failed."""
+    who = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "-"
+    log.error("%s - websocket: TLS handshake error: %s", who, cause)
+
+
+def tls_peer(handover: HandoverSession) -> TlsPeer | None:
+    """What TLS knows of the other side; None: plain."""
+    link = handover.link
+    if link.security is None:
+        return None
+    peer = peer_of(link.security, link.certificate)
+    peer.chain = link.chain
+    return peer
+
+
+def offers_compression(request: Request) -> bool:
+    """Whether the peer can do permessage-deflate."""
+    return any(
+        part.partition(";")[0].strip(" \t").lower() == PMCE.partition(";")[0]
+        for value in request.headers.get("sec-websocket-extensions", [])
+        for part in value.split(",")
+    )
+
+
+def frame_max(request: Request, compress: bool) -> int:
+    """The largest frame for this peer, in bytes; 0: any."""
+    agent = request.first("user-agent")
+    if not agent.startswith("Mozilla/"):
+        return 0
+    if compress and "Version/" in agent and "Safari/" in agent:
+        return 0  # Safari cannot join compressed frames
+    return limits.WEBSOCKET_BROWSER_FRAME
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an IP address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def place(origin: str) -> tuple[str, str, int]:
+    """Scheme, host and port of an origin; the port may be left out."""
+    try:
+        parts = urlsplit(origin)
+        port = parts.port or _PORTS.get(parts.scheme, 80)
+    except ValueError:
+        return "", "", 0
+    return parts.scheme, (parts.hostname or "").lower(), port
+
+
+def answer(key: str, *, compress: bool, unmasked: bool) -> bytes:
+    """The server's half of the handshake."""
+    lines = [
+        "HTTP/1.1 101 Switching Protocols",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        f"Sec-WebSocket-Accept: {accept_key(key)}",
+    ]
+    if compress:
+        lines.append(f"Sec-WebSocket-Extensions: {PMCE}")
+    if unmasked:
+        lines.append(f"{NO_MASKING}: true")
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def close_status(session: Any) -> tuple[int, str]:
+    """Code and reason of the CLOSE frame for a session that has ended."""
+    why = session.closed_because or errors.NATS_CLOSED_CLIENT
+    return _CODES.get(why, CLOSE_INTERNAL), why

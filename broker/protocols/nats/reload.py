@@ -2,7 +2,7 @@
 
     plan(old, new) -> Plan(actions, lines)        ReloadRefused when something cannot change
 
-The plan is pure thought: whoever runs the server carries out the actions, logs the lines, and
+The plan changes nothing: the caller carries out the actions, logs the lines, and
 keeps the old settings when the plan is refused. Which settings can change, and the words for both
 cases, are nats-server's (reload.go diffOptions), in the order of its options.
 """
@@ -14,7 +14,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.base.gotext import bool_text, duration_text, float_text, quoted
+from broker.base.gotext import bool_text, duration_text, float_text, go_quote
 from broker.base.units import SECOND
 from broker.protocols.nats import errors as nats_errors
 from broker.protocols.nats import limits
@@ -31,15 +31,15 @@ class Action(enum.Enum):
 
     LOGGING = "logging"  # levels, form and place of the log
     TRACE = "trace"  # sessions begin or end to show their traffic
-    TLS = "tls"  # the client door's context; certificates are read again
+    TLS = "tls"  # the client listener's context; certificates are read again
     PINNED = "pinned"  # close whose certificate is no longer among those pinned
     WEBSOCKET_TLS = "websocket tls"
-    LEAF_TLS = "leaf tls"  # of the door and of remotes
+    LEAF_TLS = "leaf tls"  # of the listener and of remotes
     INFO = "info"  # what INFO says: address, cluster name, TLS
     LIMITS = "limits"  # sizes, pings, deadlines: of open connections too
     ACCOUNTS = "accounts"  # accounts, their limits, imports, exports
     MAPPINGS = "mappings"  # of the global account
-    AUTHORIZATION = "authorization"  # logins anew, then close or cut whoever lost rights
+    AUTHORIZATION = "authorization"  # check logins again, close or limit connections
     CONNECTIONS = "connections"  # close some when there are too many
     PID_FILE = "pid file"
     PORTS_FILE = "ports file"
@@ -91,7 +91,7 @@ def advertise_problem(where: str) -> str:
     digits = port.removeprefix("-")
     if digits.isascii() and digits.isdigit():
         return ""
-    return f"strconv.Atoi: parsing {quoted(port)}: invalid syntax"
+    return f"strconv.Atoi: parsing {go_quote(port)}: invalid syntax"
 
 
 # --- settings one by one
@@ -122,7 +122,7 @@ def _fixed(name: str, option: str) -> Callable[[_Draft], None]:
 
 
 def _monitor_login(draft: _Draft) -> None:
-    """It cannot change, and its values are nobody's business."""
+    """It cannot change, and its values are secret."""
     if draft.changed("monitor_user") or draft.changed("monitor_password"):
         raise ReloadRefused(nats_errors.RELOAD_BLOCK.format("monitor_user", "its value"))
 
@@ -151,7 +151,7 @@ def _free(name: str, shown: str, *actions: Action) -> Callable[[_Draft], None]:
 
 
 def _listen(draft: _Draft) -> None:
-    (old_host, old_port), (new_host, new_port) = draft.old.listen, draft.new.listen
+    (old_host, old_port), (new_host, new_port) = draft.old.address, draft.new.address
     if old_host != new_host:
         raise _refuse("Host", old_host, new_host)
     if old_port != new_port and new_port > 0:  # else any: the one it has
@@ -168,13 +168,13 @@ def _advertise(draft: _Draft) -> None:
 
 
 def _users(draft: _Draft) -> None:
-    """Who may log in, and what accounts there are."""
+    """The logins and the accounts."""
     old, new = draft.old.authorization, draft.new.authorization
-    everybody = [who for who in (*old.users, *new.users) if who.nkey]
+    nkey_users = [who for who in (*old.users, *new.users) if who.nkey]
     if old.users != new.users or old.default_permissions != new.default_permissions:
-        if everybody:
+        if nkey_users:
             draft.add("Reloaded: authorization nkey users", Action.AUTHORIZATION)
-        if len(everybody) < len(old.users) + len(new.users):
+        if len(nkey_users) < len(old.users) + len(new.users):
             draft.add("Reloaded: authorization users", Action.AUTHORIZATION)
     if draft.changed("accounts") or draft.changed("resolver"):
         draft.add("Reloaded: accounts", Action.ACCOUNTS, Action.AUTHORIZATION)

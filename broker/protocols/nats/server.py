@@ -1,4 +1,4 @@
-"""A NATS server: its accounts, its doors, its life."""
+"""A NATS server: its listeners, its life, its system account. Its parts share a NatsContext."""
 
 from __future__ import annotations
 
@@ -7,38 +7,50 @@ import logging
 import random
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base.units import SECOND
-from broker.protocols.nats import authenticators, errors, limits
+from broker.protocols.nats import errors, limits
 from broker.protocols.nats import settings as conf
-from broker.protocols.nats.accounts.account import Account, Desk
-from broker.protocols.nats.accounts.exports import Exchange
-from broker.protocols.nats.auth.callout_auth import OperatorCallout
+from broker.protocols.nats.auth import callout
+from broker.protocols.nats.auth.callout_auth import LocalCallout, OperatorCallout
+from broker.protocols.nats.auth.jwt import resolvers
+from broker.protocols.nats.auth.jwt.accounts import AccountTokens
 from broker.protocols.nats.auth.jwt.link import OperatorLink
-from broker.protocols.nats.auth.nkeys import SERVER, CurvePair, KeyPair
+from broker.protocols.nats.auth.jwt.operator import OperatorAuth
+from broker.protocols.nats.auth.local import LocalAuth
 from broker.protocols.nats.auth.passwords import Passwords
-from broker.protocols.nats.client.frontend import NatsFace
-from broker.protocols.nats.client.handshake import Gate, bucket
 from broker.protocols.nats.client.log import ClientLog
+from broker.protocols.nats.client.recheck import Recheck
+from broker.protocols.nats.context import NatsContext, server_info
 from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
-from broker.protocols.nats.listener import ANY_HOST, NatsDoor
+from broker.protocols.nats.listener import ANY_HOST, NatsListener, WebsocketListener
 from broker.protocols.nats.monitoring.closed import ClosedConnections
-from broker.protocols.nats.monitoring.door import MonitorDoor
+from broker.protocols.nats.monitoring.http import MonitorListener
 from broker.protocols.nats.monitoring.pages import MonitorPages
-from broker.protocols.nats.recheck import Recheck
-from broker.protocols.nats.system_server import open_system, renew_system, tell_system
-from broker.protocols.nats.tls import TlsPolicy, server_context
-from broker.protocols.nats.websocket import WebsocketDoor
-from broker.protocols.nats.wire.options import advertised, server_info
+from broker.protocols.nats.system.envelope import Envelope, Station, Who
+from broker.protocols.nats.system.errors import (
+    KICK_UNKNOWN,
+    LAME_DUCK_UNABLE,
+    LAME_DUCK_UNKNOWN,
+    RELOAD_NO_FILE,
+)
+from broker.protocols.nats.system.requests import Actions
+from broker.protocols.nats.system.system import System
+from broker.protocols.nats.tls import TlsPolicy, client_context, server_context
+from broker.protocols.nats.wire.options import advertised
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable, Collection
 
-    from broker.net.listener import Door, Runtime
+    from broker.net.listener import Listener, Runtime
+    from broker.protocols.nats.accounts.account import Account
+    from broker.protocols.nats.accounts.asking import Bus
+    from broker.protocols.nats.auth.authenticator import Authenticator, Login
     from broker.protocols.nats.client.session import NatsSession
-    from broker.protocols.nats.system.system import System
+    from broker.protocols.nats.leafnodes.session import LeafSession
+    from broker.protocols.nats.settings import Settings
     from broker.routing.router import Router
 
 log = logging.getLogger("broker.nats")
@@ -54,179 +66,128 @@ def login_timeout_ns(settings: conf.Settings) -> int:
 
 
 def https_context(settings: conf.Settings) -> ssl.SSLContext | None:
-    """Of the monitoring pages: no certificate is asked for there."""
+    """The context of the monitoring pages: they ask clients for no certificate."""
     if settings.https is None or settings.tls is None:
         return None
     return server_context(replace(settings.tls, verify=False, verify_and_map=False))
 
 
 def websocket_tls(settings: conf.Settings, former: TlsPolicy | None = None) -> TlsPolicy | None:
-    """Of the WebSocket door; None: it is plain, or not there."""
+    """The policy of the WebSocket listener; None: it is plain, or there is none."""
     if settings.websocket is None or settings.websocket.tls is None:
         return None
     return TlsPolicy(settings.websocket.tls, former=former)
 
 
 class NatsServer:
-    """Everything that speaks NATS in this process."""
+    """All listeners and connections of the NATS protocol in this process."""
 
     def __init__(
         self, settings: conf.Settings, runtime: Runtime, router: Router | None = None
     ) -> None:
         """`router`: the subject space of the global account, if others use it too."""
-        self.settings = settings
+        self.context = context = NatsContext(settings, runtime)
         self.runtime = runtime
-        self.system: System | None = None  # from start to stop, where there is an account for it
-        # Reads the configuration file anew and lets it hold; what is wrong with it, if anything.
+        self.server_id, self.server_name = context.server_id, context.server_name
+        self.key, self.xkey = context.key, context.xkey
+        self.frontend, self.handshake = context.frontend, context.handshake
+        self.accounts = context.accounts
+        # Reads the configuration file again and applies it; returns what is wrong with it, or "".
         self.reread: Callable[[], Awaitable[str]] | None = None
-        self.key = KeyPair(SERVER)
-        self.xkey = CurvePair()
-        self.server_id = self.key.public
-        self.server_name = settings.server_name or self.server_id
         self.start_ns = self.reload_ns = time.time_ns()
         self.ports: dict[str, tuple[str, int]] = {}
         self.starting = self.lame = False
         self.closed = ClosedConnections(settings.max_closed_clients)
-        self.desk = Desk()
-        self.face = NatsFace(runtime.turn, settings)
-        self.gate = Gate(self.face)
-        self.gate.on_leave.append(self.closed.add)
-        ClientLog(self.gate, lambda: self.settings)
-        self.leafs = LeafNodes(self)
-        self.leafs.on_leave.append(self.closed.add)
+        self.handshake.on_leave.append(self.closed.add)
+        ClientLog(self.handshake, lambda: self.settings)
+        self.leafs = LeafNodes(context)
+        self.leafs.handshake.on_leave.append(self.closed.add)
         self.pages = MonitorPages(self)
-        tell_system(self)
-        self.monitor = MonitorDoor(self.pages)
+        self._report_to_system()
+        self.monitor = MonitorListener(self.pages)
         self.passwords = Passwords()
-        self.door: NatsDoor | None = None
-        self.websocket: WebsocketDoor | None = None
+        self.listener: NatsListener | None = None
+        self.websocket: WebsocketListener | None = None
         self.operator: OperatorLink | None = None
-        self.exchange = Exchange(
-            runtime.turn, self.desk, server_name=self.server_name, cluster=settings.cluster
-        )
-        self.make_account(conf.GLOBAL_ACCOUNT, router)
+        context.on_account.append(self.leafs.adopt)
+        context.make_account(conf.GLOBAL_ACCOUNT, router)
         self.configure(settings)
-        if isinstance(self.gate.authenticator, OperatorCallout):
-            self.operator = OperatorLink(self, self.gate.authenticator)
-            self.gate.find_account = self.operator.find
+        if isinstance(self.handshake.authenticator, OperatorCallout):
+            self.operator = OperatorLink(context, self.handshake.authenticator, self.leafs.recheck)
 
-    # --- accounts
+    # --- what others ask for
 
     @property
-    def accounts(self) -> dict[str, Account]:
-        """All that are there, by name."""
-        return self.gate.accounts
+    def settings(self) -> conf.Settings:
+        """The current ones."""
+        return self.context.settings
+
+    @property
+    def system(self) -> System | None:
+        """The service of the system account, from start to stop; None where there is none."""
+        return self.context.system
 
     @property
     def system_account(self) -> Account | None:
-        """Where the server speaks about itself; None when that is switched off."""
-        return self.accounts.get(self.system_name)
+        """The account of the server's own events and requests; None when that is switched off."""
+        return self.context.system_account
 
     @property
-    def system_name(self) -> str:
-        """Of the system account; empty when there is none."""
-        if self.settings.no_system_account:
-            return ""
-        if self.operator is not None and self.operator.system_account:
-            return self.operator.system_account
-        return self.settings.system_account or conf.SYSTEM_ACCOUNT
+    def sessions(self) -> Collection[NatsSession]:
+        """Clients' connections, in no order."""
+        return self.frontend.sessions
 
     @property
     def login_timeout_ns(self) -> int:
-        """How long a client has to log in, and a service that is asked about it to answer."""
-        return self.gate.login_timeout_ns
+        """How long a client has to log in, and an authorization service to answer."""
+        return self.handshake.login_timeout_ns
 
     def bus(self, account: str) -> Account | None:
-        """Where the server itself may ask somebody."""
-        return self.gate.account(account)
-
-    def make_account(self, name: str, router: Router | None = None) -> Account:
-        """One that is not there yet."""
-        account = Account(name, self.runtime.turn, self.desk, router)
-        self.accounts[name] = account
-        self.exchange.join(account)
-        self.leafs.adopt(account)
-        return account
+        """The account of this name, for requests of the server's own; None when there is none."""
+        return self.handshake.account(account)
 
     def configure(self, settings: conf.Settings) -> None:
-        """What holds for those who come from here on; who is here is not touched.
+        """Apply settings to connections that come from here on; open ones are not touched.
 
         TlsError when certificates cannot be used: then nothing has changed.
         """
-        tls = TlsPolicy.of(settings, self.gate.tls)
-        self.settings = settings
-        self.gate.tls = tls
-        self.face.configure(settings)
+        tls = TlsPolicy.of(settings, self.handshake.tls)
+        self.context.settings = settings
+        self.handshake.tls = tls
+        self.frontend.configure(settings)
         self.closed.resize(settings.max_closed_clients)
-        self.exchange.rename(settings.cluster)
-        self._configure_accounts(settings)
-        self.gate.authenticator = authenticators.build(
-            settings, self.passwords, self, self.gate.authenticator
+        self.context.exchange.rename(settings.cluster)
+        self.context.configure_accounts()
+        self.handshake.authenticator = make_authenticator(
+            settings, self.passwords, self, self.handshake.authenticator
         )
-        self.gate.login_timeout_ns = login_timeout_ns(settings)
-        self.face.must_connect = self.gate.authenticator.must_connect
+        self.handshake.login_timeout_ns = login_timeout_ns(settings)
+        self.frontend.must_connect = self.handshake.authenticator.must_connect
         self.leafs.configure()
-
-    def _configure_accounts(self, settings: conf.Settings) -> None:
-        """Make the accounts that are configured, set their limits; nobody is cut here."""
-        configured = {account.name: account for account in settings.accounts}
-        self.exchange.system_account = self.system_name
-        for name in (*configured, settings.system_account or conf.SYSTEM_ACCOUNT):
-            if name not in self.accounts and (name in configured or self.system_name):
-                self.make_account(name)
-        self.exchange.configure(
-            self._limit_account(account, configured.get(name))
-            for name, account in self.accounts.items()
-        )
-        if self.system is not None:
-            for account in self.accounts.values():
-                self.system.adopt(account)
-
-    def configure_account(self, account: Account, config: conf.Account | None) -> None:
-        """Set its limits and what it shares; nobody is cut here."""
-        self.exchange.system_account = self.system_name
-        self.exchange.update(self._limit_account(account, config))
-        self.leafs.adopt(account)
-        if self.system is not None:
-            self.system.adopt(account)
-
-    def _limit_account(self, account: Account, config: conf.Account | None) -> conf.Account:
-        """Set its limits; what it shares."""
-        if config is None and self.operator is not None:
-            config = self.operator.config(account.name)
-        account.config = config
-        most = config.limits if config is not None else conf.AccountLimits()
-        account.connections_max = most.max_connections
-        account.subscriptions_max = most.max_subscriptions
-        account.payload_max = most.max_payload
-        account.leafs_max = most.max_leafnodes
-        account.bucket = bucket(config.rate if config is not None else None)
-        shared = config or conf.Account(account.name)
-        if account.name == conf.GLOBAL_ACCOUNT:
-            shared = replace(shared, mappings=(*self.settings.mappings, *shared.mappings))
-        return shared
 
     # --- life
 
     async def start(self) -> None:
-        """Open every door; OSError when an address is taken, ValueError without a system account
-        that is named."""
+        """Open every listener; OSError when an address is taken, ValueError when the system account
+        that the settings name does not exist."""
         self.starting = True  # /healthz says so
         await self.open_pages()
-        await self.open_doors()
+        await self.open_listeners()
         self.starting = False
 
-    async def open_doors(self) -> None:
-        """Those of clients."""
+    async def open_listeners(self) -> None:
+        """Open the listeners of clients, WebSocket clients and leaf nodes."""
         settings = self.settings
         if self.operator is not None:
             await self.operator.start()
-        self.door = NatsDoor(self.face, self.runtime, settings.listen, settings.max_pending)
-        await self.door.open()
-        self.ports["nats"] = self.door.address
+        self.listener = NatsListener(
+            self.frontend, self.runtime, settings.address, settings.max_pending
+        )
+        await self.listener.open()
+        self.ports["nats"] = self.listener.address
         if settings.websocket is not None:
-            self.websocket = WebsocketDoor(
-                self.face,
+            self.websocket = WebsocketListener(
+                self.frontend,
                 self.runtime,
                 settings.websocket,
                 settings.max_pending,
@@ -234,23 +195,23 @@ class NatsServer:
             )
             await self.websocket.open()
             self.ports["websocket"] = self.websocket.address
-        self.tell_info()
-        self.system = open_system(self)
+        self.update_info()
+        self.context.system = self._open_system()
         await self.leafs.start()
-        if self.leafs.door is not None:
-            self.ports["leafnodes"] = self.leafs.door.address
+        if self.leafs.listener is not None:
+            self.ports["leafnodes"] = self.leafs.listener.address
             if self.websocket is not None:
-                self.websocket.new_leaf = self.leafs.door.new_session
+                self.websocket.new_leaf = self.leafs.listener.new_websocket_session
 
     async def open_pages(self) -> None:
-        """The monitoring door alone."""
+        """Open the monitoring listener alone."""
         await self.monitor.open(self.settings, https_context(self.settings))
         self.ports |= self.monitor.ports
 
-    def tell_info(self) -> None:
-        """Work out INFO anew."""
-        assert self.door is not None
-        host, port = self.door.address
+    def update_info(self) -> None:
+        """Put together what INFO says now."""
+        assert self.listener is not None
+        host, port = self.listener.address
         info = server_info(
             self.server_id,
             self.server_name,
@@ -258,28 +219,28 @@ class NatsServer:
             headers=not self.settings.no_header_support,
             max_payload=self.settings.max_payload,
         )
-        if self.gate.authenticator.required:
+        if self.handshake.authenticator.required:
             info["auth_required"] = True
-        if self.gate.tls is not None:
-            info |= self.gate.tls.info()
+        if self.handshake.tls is not None:
+            info |= self.handshake.tls.info()
         if self.settings.cluster:
             info["cluster"] = self.settings.cluster
         info["xkey"] = self.xkey.public
         if self.lame:
             info["ldm"] = True
-        self.gate.set_info(info)
+        self.handshake.set_info(info)
         if self.websocket is not None:
             host, port = self.websocket.address
             self.websocket.info = {"host": host or ANY_HOST, "port": port}
             if self.settings.websocket is not None and self.settings.websocket.tls is not None:
                 self.websocket.info |= {"tls_required": True, "tls_available": True}
-            # Even where a no_auth_user lets in those who say nothing.
-            if self.gate.authenticator.asks("WEBSOCKET"):
+            # Even where a no_auth_user lets in clients without a login.
+            if self.handshake.authenticator.asks("WEBSOCKET"):
                 self.websocket.info["auth_required"] = True
 
     async def reload(self, settings: conf.Settings) -> None:
-        """Let these settings hold, and cut whoever has no rights left. What cannot change while
-        the server runs (addresses, its name) is the caller's to refuse: see reload.plan.
+        """Apply these settings, and close connections whose login no longer holds. The caller
+        rejects what cannot change while the server runs (addresses, its name): see reload.plan.
 
         TlsError when certificates cannot be used: then nothing has changed.
         """
@@ -287,15 +248,15 @@ class NatsServer:
         websocket = websocket_tls(settings, self.websocket.tls if self.websocket else None)
         self.configure(settings)
         self.reload_ns = time.time_ns()
-        self.tell_info()
+        self.update_info()
         if self.operator is not None:
             await self.operator.reload()
         if pages is not None:
             await self.monitor.use(pages)
         if websocket is not None and self.websocket is not None:
             self.websocket.tls = websocket
-        renew_system(self)
-        await Recheck(self.gate).run()
+        self._renew_system()
+        await Recheck(self.handshake).run()
         await self.leafs.recheck()
         if self.operator is not None:
             return
@@ -303,55 +264,53 @@ class NatsServer:
         for name, account in list(self.accounts.items()):
             kept = configured | {conf.GLOBAL_ACCOUNT}
             if name not in kept and account is not self.system_account and not account.sessions:
-                del self.accounts[name]
-                self.exchange.leave(name)
-                if self.system is not None:
-                    self.system.forget(account)
+                self.context.forget_account(account)
 
     async def close(self) -> None:
-        """Accept nobody any more; who is here stays."""
-        for door in self.doors:
-            await door.close()
+        """Accept no more connections; open ones stay."""
+        for listener in self.listeners:
+            await listener.close()
         await self.leafs.close()
 
     async def stop(self) -> None:
-        """Let every connection write what waits for it, end them all."""
+        """End every connection, after it has written what waits for it."""
         if self.system is not None:
             self.system.shutdown()
-            self.system = None
-        for session in list(self.face.sessions):
+            self.context.system = None
+        for session in list(self.frontend.sessions):
             session.closing_down()
         await self.leafs.stop()
-        for door in self.doors:
-            await door.drain()
-        for task in list(self.gate.tasks):
+        for listener in self.listeners:
+            await listener.drain()
+        for task in list(self.handshake.tasks):
             task.cancel()
-        await asyncio.gather(*self.gate.tasks, return_exceptions=True)
+        await asyncio.gather(*self.handshake.tasks, return_exceptions=True)
         if self.operator is not None:
             await self.operator.stop()
         self.passwords.close()
         await self.monitor.close()
-        self.exchange.close()
+        self.context.exchange.close()
 
     async def lame_duck(self) -> None:
-        """Tell clients to go elsewhere, then close them one by one; returns when all are gone."""
+        """Send clients the INFO that makes them reconnect to other servers, then close them one by
+        one; returns when all are gone."""
         if self.lame:
             return
         self.lame = True
         if self.system is not None:
             self.system.lame_duck()
         await self.close()
-        self.tell_info()
-        for session in list(self.face.sessions):
+        self.update_info()
+        for session in list(self.frontend.sessions):
             options = session.options
             if options is not None and options.protocol >= 1 and session.ponged:
-                session.send(self.gate.info_line(session))
-        if not self.face.sessions:
+                session.send(self.handshake.info_line(session))
+        if not self.frontend.sessions:
             return
         settings = self.settings
         await asyncio.sleep(settings.lame_duck_grace_period_ns / SECOND)
         log.info("Closing existing clients")
-        left = list(self.face.sessions)
+        left = list(self.frontend.sessions)
         random.shuffle(left)
         window = settings.lame_duck_duration_ns - settings.lame_duck_grace_period_ns
         pause = min(window / SECOND / max(1, len(left)), 1.0)
@@ -361,13 +320,133 @@ class NatsServer:
             session.end(None, errors.NATS_CLOSED_SHUTDOWN)
 
     @property
-    def doors(self) -> list[Door]:
-        """Those that are open, or were."""
-        return [door for door in (self.door, self.websocket) if door is not None]
+    def listeners(self) -> list[Listener]:
+        """The listeners of clients that are open, or were."""
+        return [listener for listener in (self.listener, self.websocket) if listener is not None]
 
-    # --- what others ask for
+    # --- the system account
+
+    def _who(self) -> Who:
+        """The server as its events name it."""
+        return Who(
+            self.server_name,
+            self.handshake.info["host"],
+            self.server_id,
+            limits.NATS_VERSION,
+            cluster=self.settings.cluster,
+            tags=self.settings.server_tags,
+        )
+
+    def _open_system(self) -> System | None:
+        """Start the service, once the clients' listener is open; None without a system account."""
+        account = self.system_account
+        if account is None:
+            return None
+        actions = _SystemActions(self)
+        system = System(
+            Station(self, account, Envelope(self._who()), self.pages),
+            Actions(actions.reload, actions.kick, actions.lame_duck),
+        )
+        system.start()
+        return system
+
+    def _report_to_system(self) -> None:
+        """Report to the system account, while there is one, which sessions come and go."""
+
+        def joined(session: NatsSession | LeafSession) -> None:
+            if self.system is not None:
+                self.system.connected(session)
+
+        def left(session: NatsSession | LeafSession) -> None:
+            if self.system is not None:
+                why = session.closed_because or errors.NATS_CLOSED_CLIENT
+                self.system.disconnected(session, why)
+
+        def refused(session: NatsSession | LeafSession, _login: Login, _detail: str) -> None:
+            if self.system is not None:
+                self.system.refused(session)
+
+        self.handshake.on_connect.append(joined)
+        self.handshake.on_leave.append(left)
+        self.handshake.on_refuse.append(refused)
+        self.leafs.handshake.on_join.append(joined)
+        self.leafs.handshake.on_leave.append(left)
+        self.leafs.handshake.on_refuse.append(refused)
+
+    def _renew_system(self) -> None:
+        """After a reload: the same service, perhaps with another name, or another service."""
+        system = self.system
+        if system is not None and system.account is self.system_account:
+            system.rename(self._who())
+            return
+        if system is not None:
+            system.stop()
+        self.context.system = self._open_system()
+
+
+class Host(callout.Host, Protocol):
+    """What the authenticators ask of the server."""
 
     @property
-    def sessions(self) -> Collection[NatsSession]:
-        """Clients' connections, in no order."""
-        return self.face.sessions
+    def system_account(self) -> Bus | None: ...
+
+
+def make_authenticator(
+    settings: Settings, passwords: Passwords, host: Host, previous: Authenticator | None = None
+) -> Authenticator:
+    """The authenticator that the settings ask for.
+
+    ValueError when operators' tokens are invalid, OSError when the folder of accounts cannot be
+    used, TlsError. In operator mode `previous` goes on: what it knows of accounts stays.
+    """
+    trust = settings.resolver
+    if trust is not None and (trust.operators or trust.trusted_keys):
+        if isinstance(previous, OperatorCallout):
+            previous.operator.pin(trust.pinned_accounts)
+            return previous
+        context = client_context(trust.tls) if trust.tls is not None else None
+        resolver = resolvers.make(trust, lambda: host.system_account, context)
+        accounts = AccountTokens(trust, resolver)
+        operator = OperatorAuth(accounts, trust.pinned_accounts, settings.system_account)
+        return OperatorCallout(host, operator)
+    local = LocalAuth(settings, passwords)
+    if settings.authorization.callout is not None:
+        return LocalCallout(host, local, settings.authorization.callout)
+    return local
+
+
+class _SystemActions:
+    """What requests to the system account make the server do."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self.server = server
+
+    async def reload(self) -> str:
+        """Apply the configuration file as it is now."""
+        if self.server.reread is None:
+            return RELOAD_NO_FILE
+        return await self.server.reread()
+
+    def _client(self, client_id: int) -> NatsSession | None:
+        return next((s for s in self.server.sessions if s.client_id == client_id), None)
+
+    def kick(self, client_id: int) -> str:
+        """Close a client, or a server that joined as a leaf."""
+        client = self._client(client_id)
+        leafs = (leaf for account in self.server.accounts.values() for leaf in account.leafs)
+        peer = client or next((leaf for leaf in leafs if leaf.client_id == client_id), None)
+        if peer is None:
+            return KICK_UNKNOWN
+        peer.kick()
+        return ""
+
+    def lame_duck(self, client_id: int) -> str:
+        """Send a client the INFO that makes it reconnect to another server."""
+        client = self._client(client_id)
+        if client is None:
+            return LAME_DUCK_UNKNOWN
+        options = client.options
+        if options is None or options.protocol < 1 or not client.ponged:
+            return LAME_DUCK_UNABLE
+        client.send(self.server.handshake.info_line(client, ldm=True))
+        return ""

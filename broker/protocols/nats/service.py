@@ -1,4 +1,7 @@
-"""What the NATS part of a server is told: by [nats], or by a file in nats-server's language."""
+"""NATS as a service of the broker: its settings, its server, and the monitoring listener.
+
+The settings are those of [nats], or of a file in nats-server's language.
+"""
 
 from __future__ import annotations
 
@@ -6,62 +9,53 @@ import asyncio
 import logging
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prometheus_client.core import GaugeMetricFamily
+
+from broker.base.metrics import Block, Place
+from broker.base.service import ListenerStats, Service
 from broker.protocols.nats import reload
 from broker.protocols.nats.conf.reader import read_file
 from broker.protocols.nats.conf.text import ConfErrors
-from broker.protocols.nats.settings import Settings
+from broker.protocols.nats.monitoring.metrics import nats_metrics
+from broker.protocols.nats.server import NatsServer
+from broker.protocols.nats.settings import MonitorConfig, Settings
 
 if TYPE_CHECKING:
-    from broker.config.load import Config
-    from broker.protocols.nats.server import NatsServer
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from prometheus_client.metrics_core import Metric
+
+    from broker.protocols.host import Host, Sections
+    from broker.protocols.nats.listener import NatsListener
 
 log = logging.getLogger("broker.server_nats")
 
 
-def nats_settings(config: Config) -> Settings:
+def nats_settings(config: Sections) -> Settings:
     """The settings of the NATS server; ConfErrors when its file is wrong.
 
     A file says everything but where to listen: that is [nats] listen and [monitor] listen. A login
     in [monitor] takes the place of the file's.
     """
-    settings = _settings(config)
-    if not config.monitor.user:
-        return settings
-    user, password = config.monitor.user, config.monitor.password
-    return replace(settings, monitor_user=user, monitor_password=password)
-
-
-def _settings(config: Config) -> Settings:
-    """Without a login of ours."""
-    nats = config.nats
-    listen = nats.listen or ("", 0)
-    if nats.config_file:
-        settings, warnings = read_file(Path(nats.config_file), os.environ)
+    settings, monitor = config.section(Settings), config.section(MonitorConfig)
+    if settings.config_file:
+        found, warnings = read_file(Path(settings.config_file), os.environ)
         for warning in warnings:
             log.warning("%s", warning)
-        name = config.server.name or settings.server_name
-        return replace(settings, listen=listen, http=config.monitor.listen, server_name=name)
-    return Settings(
-        listen=listen,
-        http=config.monitor.listen,
-        server_name=config.server.name,
-        max_control_line=nats.max_control_line,
-        max_payload=nats.max_payload,
-        max_pending=nats.max_pending,
-        max_connections=nats.max_connections,
-        max_subscriptions=nats.max_subscriptions,
-        max_sub_tokens=nats.max_sub_tokens,
-        ping_interval_ns=nats.ping_interval_ns,
-        ping_max=nats.ping_max,
-        write_deadline_ns=nats.write_deadline_ns,
-    )
+        settings = replace(found, listen=settings.listen, config_file=settings.config_file)
+    name = config.name or settings.server_name
+    settings = replace(settings, http=monitor.listen, server_name=name)
+    if not monitor.user:
+        return settings
+    return replace(settings, monitor_user=monitor.user, monitor_password=monitor.password)
 
 
-async def reload_nats(server: NatsServer, config: Config) -> None:
-    """Read the file again and let it hold; a bad one changes nothing and is told."""
+async def reload_nats(server: NatsServer, config: Sections) -> None:
+    """Read the file again and apply it; an invalid one changes nothing and is logged."""
     try:
         settings = await asyncio.to_thread(nats_settings, config)
         plan = reload.plan(server.settings, settings)
@@ -72,3 +66,113 @@ async def reload_nats(server: NatsServer, config: Config) -> None:
         return
     for line in plan.lines:
         log.info("%s", line)
+
+
+class NatsService(Service):
+    """The NATS server of [nats]. It exists without a listener too: other services live in it."""
+
+    name = "nats"
+
+    def __init__(self, host: Host, server: NatsServer | None = None) -> None:
+        """`server`: one that its owner starts before the logs are opened; it is only stopped
+        here, with all its connections."""
+        self.host = host
+        self.server: NatsServer | None = None
+        self._is_ours = server is None
+        self._listener: NatsListener | None = None
+        if server is not None:
+            self._use(server)
+
+    def _use(self, server: NatsServer) -> None:
+        self.server = server
+        server.pages.broken = self.host.health
+        server.monitor.http = self.host.http
+
+    async def start(self) -> None:
+        """Make the server, with its accounts. ConfErrors when its file is wrong."""
+        if self._is_ours:
+            host = self.host
+            self._use(NatsServer(nats_settings(host), host.runtime, host.router))
+
+    async def listen(self) -> None:
+        """Open the listeners of clients, WebSocket clients and leaf nodes."""
+        if not self._is_ours or self.host.section(Settings).listen is None:
+            return
+        assert self.server is not None
+        await self.server.open_listeners()
+        self._listener = self.server.listener
+
+    async def drain(self) -> None:
+        """Accept no new clients."""
+        if self._listener is not None:
+            await self._listener.close()
+
+    async def disconnect(self) -> None:
+        """End each connection, after it has written what waits for it."""
+        if self._listener is not None:
+            await self._listener.drain()
+
+    async def stop(self) -> None:
+        """End everything, the monitoring pages too."""
+        if self.server is not None:
+            await self.server.stop()
+            self.server = self._listener = None
+
+    async def reload(self) -> None:
+        """Read the file again, if [nats] names one."""
+        if self.server is not None and self.host.section(Settings).config_file:
+            await reload_nats(self.server, self.host)
+
+    @property
+    def ports(self) -> dict[str, tuple[str, int]]:
+        """nats, and websocket and leafnodes as far as they are open; not those of monitoring."""
+        if self._listener is None or self.server is None:
+            return {}
+        pages = self.server.monitor.ports
+        return {name: bound for name, bound in self.server.ports.items() if name not in pages}
+
+    def stats(self) -> Sequence[ListenerStats]:
+        """Those of clients, without WebSocket clients and leaf nodes."""
+        return [] if self._listener is None else [ListenerStats.of(self.name, self._listener)]
+
+    def metrics(self) -> Iterable[Block]:
+        """The subscriptions, and what nats-server's exporter shows."""
+        yield subscription_block(self.host.router.size)
+        if self.server is not None:
+            yield nats_metrics(self.server.pages)
+
+
+def subscription_block(held: int) -> Block:
+    """The series of the subscriptions that are held."""
+    return Block(Place.SUBSCRIPTIONS, partial(_subscriptions, held))
+
+
+def _subscriptions(held: int) -> Iterator[Metric]:
+    yield GaugeMetricFamily("twinwire_subscriptions", "NATS subscriptions held now.", held)
+
+
+class MonitorService(Service):
+    """The monitoring listener, with the pages of all services. It opens after all others: a
+    client that is answered by /healthz finds every listener open."""
+
+    name = "monitor"
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    async def listen(self) -> None:
+        """Open the pages of the NATS server."""
+        server = self._server
+        assert server is not None
+        server.monitor.more = self.host.pages()
+        await server.open_pages()
+
+    @property
+    def _server(self) -> NatsServer | None:
+        nats = self.host.service(NatsService)
+        return nats.server if nats is not None else None
+
+    @property
+    def ports(self) -> dict[str, tuple[str, int]]:
+        """monitor, and monitor_https if both are open."""
+        return self._server.monitor.ports if self._server is not None else {}

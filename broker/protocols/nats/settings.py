@@ -1,4 +1,5 @@
-"""What a NATS server can be told, as plain frozen data; who reads it from where is not known here.
+"""The settings of a NATS server, as plain frozen data: the sections [nats] and [monitor], and the
+blocks of nats-server's configuration files.
 
 Durations are nanoseconds, sizes are bytes, 0 stands for "no limit" unless a field says otherwise.
 Secrets do not show in repr().
@@ -7,10 +8,17 @@ Secrets do not show in repr().
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from broker.base import settings as kinds
+from broker.base.units import CONNECTIONS_MAX
+from broker.engine.config import EngineNeeds
 from broker.protocols.nats import limits
-from broker.protocols.nats.leafnodes import limits as leaf_limits
+from broker.protocols.nats.leafnodes.limits import NATS_LEAF_RECONNECT
+from broker.protocols.nats.monitoring.limits import MONITOR_PORT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 GLOBAL_ACCOUNT: Final = "$G"
 SYSTEM_ACCOUNT: Final = "$SYS"
@@ -62,7 +70,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who may log in: by name and password, or by an nkey."""
+    """A user who may log in: by name and password, or by an nkey."""
 
     name: str = ""
     password: str = field(default="", repr=False)  # plain or bcrypt
@@ -100,7 +108,7 @@ class Export:
 
     subject: str
     service: bool
-    accounts: tuple[str, ...] | None = None  # None: anybody; none: only who has a token
+    accounts: tuple[str, ...] | None = None  # None: any account; (): those with a token
     response_type: str = "singleton"  # or stream, chunked; of services
     threshold_ns: int = limits.NATS_RESPONSE_THRESHOLD
     token_position: int = 0  # of the importing account's name in the subject, from 1
@@ -158,7 +166,7 @@ class Callout:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """Who may log in outside of accounts; all of it empty: anybody."""
+    """Who may log in outside of accounts; all of it empty: every client."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -192,7 +200,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Websocket:
-    """The door for browsers."""
+    """The listener for browsers."""
 
     listen: Address
     tls: Tls | None = None  # None: no_tls
@@ -234,7 +242,7 @@ class Leafnodes:
     tls: Tls | None = None
     advertise: str = ""
     no_advertise: bool = False
-    reconnect_ns: int = leaf_limits.NATS_LEAF_RECONNECT
+    reconnect_ns: int = NATS_LEAF_RECONNECT
     min_version: str = ""
     remotes: tuple[Remote, ...] = ()
 
@@ -255,21 +263,24 @@ class Resolver:
     ttl_ns: int = 0  # cache: a token is forgotten after so long; 0 = never
     timeout_ns: int = limits.NATS_RESOLVER_TIMEOUT
     trusted_keys: tuple[str, ...] = ()  # operator keys, when no operator's token is given
-    pinned_accounts: frozenset[str] = frozenset()  # if any: nobody else may log in
+    pinned_accounts: frozenset[str] = frozenset()  # if any: only these may log in
     tls: Tls | None = None  # of url
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it."""
+    """All of it. Fields with a kind are keys of [nats]; the others are only in nats-server's files
+    and flags, or come from [server] and [monitor]."""
 
-    listen: Address = ("0.0.0.0", limits.NATS_PORT)  # noqa: S104 - as the original
+    listen: Address | None = kinds.listen_setting(limits.NATS_PORT, flag="--nats", clients=True)
+    # In nats-server's language: all but `listen` is read from there; empty: the keys here.
+    config_file: str = kinds.setting(kinds.text(), "")
     server_name: str = ""
     client_advertise: str = ""
     http: Address | None = None
     https: Address | None = None
     http_base_path: str = ""
-    monitor_user: str = ""  # "": the monitoring door asks nobody
+    monitor_user: str = ""  # "": the monitoring listener asks for no login
     monitor_password: str = field(default="", repr=False)
     debug: bool = False
     trace: bool = False
@@ -284,17 +295,22 @@ class Settings:
     pid_file: str = ""
     ports_file_dir: str = ""
     max_traced_msg_len: int = 0
-    max_control_line: int = limits.NATS_MAX_CONTROL_LINE
-    max_payload: int = limits.NATS_MAX_PAYLOAD
-    max_pending: int = limits.NATS_MAX_PENDING
-    max_connections: int = limits.NATS_MAX_CONNECTIONS  # negative: no limit
-    max_subscriptions: int = limits.NATS_MAX_SUBSCRIPTIONS
-    max_sub_tokens: int = limits.NATS_MAX_SUB_TOKENS
+    max_control_line: int = kinds.size_setting(
+        limits.NATS_MAX_CONTROL_LINE,
+        limits.NATS_MAX_CONTROL_LINE_MIN,
+        limits.NATS_MAX_CONTROL_LINE_MAX,
+    )
+    max_payload: int = kinds.message_size_setting(limits.NATS_MAX_PAYLOAD)
+    max_pending: int = kinds.size_setting(limits.NATS_MAX_PENDING, 1, limits.NATS_MAX_PENDING_MAX)
+    # negative, in nats-server's files: no limit
+    max_connections: int = kinds.count_setting(limits.NATS_MAX_CONNECTIONS, 1, CONNECTIONS_MAX)
+    max_subscriptions: int = kinds.count_setting(limits.NATS_MAX_SUBSCRIPTIONS, 0)
+    max_sub_tokens: int = kinds.count_setting(limits.NATS_MAX_SUB_TOKENS, 0)
     connect_error_reports: int = limits.NATS_CONNECT_ERROR_REPORTS
     reconnect_error_reports: int = limits.NATS_RECONNECT_ERROR_REPORTS
-    ping_interval_ns: int = limits.NATS_PING_INTERVAL
-    ping_max: int = limits.NATS_PING_MAX
-    write_deadline_ns: int = limits.NATS_WRITE_DEADLINE
+    ping_interval_ns: int = kinds.duration_setting(limits.NATS_PING_INTERVAL)
+    ping_max: int = kinds.count_setting(limits.NATS_PING_MAX, 1, limits.NATS_PING_MAX_MAX)
+    write_deadline_ns: int = kinds.duration_setting(limits.NATS_WRITE_DEADLINE)
     lame_duck_duration_ns: int = limits.NATS_LAME_DUCK_DURATION
     lame_duck_grace_period_ns: int = limits.NATS_LAME_DUCK_GRACE
     no_auth_user: str = ""
@@ -321,3 +337,42 @@ class Settings:
         """The cluster's name: one with a name that joins others is a cluster of its own."""
         joins = self.leafnodes is not None and self.leafnodes.remotes
         return self.cluster_name or (self.server_name if joins else "")
+
+    @property
+    def address(self) -> Address:
+        """Of the listener for clients; ("", 0) where there is none."""
+        return self.listen or ("", 0)
+
+    def engine_needs(self) -> EngineNeeds:
+        """Responses to requests are for one client each."""
+        return EngineNeeds(private_subjects=(b"_INBOX.",))
+
+    def conflicts(self, config: object) -> Iterator[kinds.Conflict]:
+        """A message must fit where it waits. What fits nowhere is never stored."""
+        pairs = [
+            ("nats.max_payload", "nats.max_pending"),
+            ("nats.max_payload", "storage.append_buffer_max"),
+        ]
+        return kinds.too_large(config, pairs)
+
+
+# What nats-server has without a file and flags: it listens on every interface.
+ORIGINAL: Final = Settings(listen=("0.0.0.0", limits.NATS_PORT))  # noqa: S104 - as documented
+
+
+@dataclass(frozen=True)
+class MonitorConfig:
+    """[monitor]: the HTTP listener with /healthz, /varz, /metrics."""
+
+    listen: Address | None = kinds.listen_setting(MONITOR_PORT, flag="--monitor")
+    # empty: no login is asked for, or that of nats.config_file
+    user: str = kinds.setting(kinds.text(), "")
+    password: str = kinds.setting(kinds.text(), "", shown=False)
+
+    def conflicts(self, _config: object) -> Iterator[kinds.Conflict]:
+        """A name without a password is no login."""
+        if bool(self.user) != bool(self.password):
+            reason = (
+                "a user and a password go together: give both monitor.user and monitor.password"
+            )
+            yield kinds.conflict("monitor.user", "monitor.password", reason)

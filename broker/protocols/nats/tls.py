@@ -1,11 +1,21 @@
-"""What one door of a server, or one of its links, does about TLS.
+"""TLS of one listener of a server, or of one of its links: the policy, and the handshake.
 
-A policy is made anew when the configuration is read again: connections that are there keep the
-context of theirs, and files that cannot be used raise TlsError before anything is changed.
-Ciphers and curves have Go's names. Sources: nats-server opts.go GenTLSConfig, ciphersuites.go,
-auth.go matchesPinnedCert, rate_counter.go.
+A policy is replaced when the configuration is read again: open connections keep the context of
+theirs, and files that cannot be used raise TlsError before anything is changed. Ciphers and curves
+have Go's names. Not checked: whether a certificate was revoked. The original asks OCSP, and only if
+configured. Sources: nats-server opts.go GenTLSConfig, ciphersuites.go, auth.go matchesPinnedCert,
+rate_counter.go.
 
-Not looked at: whether a certificate was revoked. The original asks only OCSP, and only if told to.
+What a connection does before its bytes are operations:
+
+    INFO, handshake                        tls
+    INFO, first byte, maybe handshake      allow_non_tls: 0x16 begins TLS, anything else is plain
+    handshake, INFO                        handshake_first
+    wait; handshake, INFO                  handshake_first with a delay, the client began in time
+    wait, INFO, as without it              ... it did not
+
+Bytes that came in plain never count as received through TLS: as soon as a handshake is what comes
+next, all input goes to it. Source: nats-server server.go createClientEx.
 """
 
 from __future__ import annotations
@@ -13,14 +23,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 import ssl
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from cryptography import x509
 
+from broker.base.errors import WireError
 from broker.base.units import SECOND
+from broker.net import errors as net_errors
 from broker.net.openssl import (
     TlsError,
     keep_no_sessions,
@@ -29,7 +42,7 @@ from broker.net.openssl import (
     set_groups,
     set_suites,
 )
-from broker.protocols.nats import limits
+from broker.protocols.nats import errors, limits
 from broker.protocols.nats.auth.authenticator import TlsPeer
 
 if TYPE_CHECKING:
@@ -79,6 +92,10 @@ CURVES: Final = {
 _ECDH_NAMES: Final = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1"}
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _OP_PRIORITIZE_CHACHA: Final = 1 << 21  # for clients that have no hardware for AES
+# What OpenSSL says of plain text, and of alerts of the other side.
+_NO_TLS: Final = {"tls: https proxy request", "tls: http request", "tls: wrong version number"}
+_ALERT: Final = re.compile(r"tls: (?:sslv3|tlsv1|tlsv13) alert (.*)")
+HANDSHAKE: Final = 0x16  # what TLS begins with
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
@@ -150,7 +167,7 @@ def client_context(tls: Tls) -> ssl.SSLContext:
 
 
 def _trust(context: ssl.SSLContext, tls: Tls, purpose: ssl.Purpose) -> None:
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # whoever stands in the file is trusted
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # each certificate in the file is trusted
     if tls.ca_file:
         load_authorities(context, tls.ca_file)
     else:
@@ -229,7 +246,7 @@ class RateLimit:
 
     def __init__(self, per_second: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.per_second = per_second
-        self.blocked = 0  # since it was last told
+        self.blocked = 0  # since the last report
         self._clock = clock
         self._step_ns = limits.NATS_TLS_RATE_WINDOW // per_second
         self._full_ns = clock()  # when the bucket will be full again
@@ -253,7 +270,7 @@ class RateLimit:
 
 
 class TlsPolicy:
-    """Of a door that accepts: the context of new connections, and when they use it."""
+    """Of a listener that accepts: the context of new connections, and when they use it."""
 
     def __init__(
         self, tls: Tls, *, allow_non_tls: bool = False, former: TlsPolicy | None = None
@@ -275,13 +292,13 @@ class TlsPolicy:
 
     @classmethod
     def of(cls, settings: Settings, former: TlsPolicy | None = None) -> TlsPolicy | None:
-        """Of the door for clients; None: it knows no TLS."""
+        """Of the listener for clients; None: it knows no TLS."""
         if settings.tls is None:
             return None
         return cls(settings.tls, allow_non_tls=settings.allow_non_tls, former=former)
 
     def info(self) -> dict[str, bool]:
-        """What INFO says of TLS. Behind a handshake that came first TLS is required anyhow."""
+        """What INFO says of TLS. After a handshake that came first TLS is required anyhow."""
         fields = {
             "tls_required": not self.optional,
             "tls_verify": self.verify,
@@ -300,3 +317,134 @@ def peer_of(security: tuple[str, str, str] | None, der: bytes | None) -> TlsPeer
     if "CHACHA20" in cipher and cipher not in SUITES:
         cipher = cipher.removesuffix("_SHA256")
     return TlsPeer(der, version.removeprefix("TLS"), cipher)
+
+
+class Link(Protocol):
+    """The part of net.conn.Conn that is used here."""
+
+    @property
+    def peer(self) -> object: ...
+    @property
+    def security(self) -> tuple[str, str, str] | None: ...
+    @property
+    def certificate(self) -> bytes | None: ...
+    @property
+    def chain(self) -> tuple[bytes, ...]: ...
+    def peek(self, timeout_ns: int) -> None: ...
+    def secure(self, context: ssl.SSLContext, timeout_ns: int) -> None: ...
+
+
+class Guarded(Protocol):
+    """A session that begins after a handshake."""
+
+    @property
+    def link(self) -> Link: ...
+    @property
+    def client_id(self) -> int: ...
+    def end(self, error: WireError | None, why: str) -> None: ...
+
+
+SessionT = TypeVar("SessionT", bound=Guarded)
+
+
+class TlsHandshake(Generic[SessionT]):
+    """The handshake of one connection, until its session begins.
+
+    The session passes on its calls of `begun` and `secured`.
+    """
+
+    __slots__ = ("after_info", "begin", "greet", "handshaking", "policy", "session")
+
+    def __init__(
+        self,
+        policy: TlsPolicy,
+        session: SessionT,
+        greet: Callable[[SessionT, bool], None],
+        begin: Callable[[SessionT, TlsPeer | None], None],
+    ) -> None:
+        """`greet` puts INFO into the output; True: it comes after a handshake that came first.
+
+        Operations may come after `begin`, which gets None on a plain connection.
+        """
+        self.policy = policy
+        self.session = session
+        self.greet = greet
+        self.begin = begin
+        self.after_info = False
+        self.handshaking = False
+
+    def opened(self) -> None:
+        """The connection was made."""
+        if not self.policy.first:
+            self._greet()
+        elif self.policy.first_wait_ns:
+            self.session.link.peek(self.policy.first_wait_ns)
+        else:
+            self._secure()
+
+    def begun(self, first: int) -> None:
+        """The first byte of input, or -1: none came in time."""
+        if not self.after_info:
+            if first < 0:
+                self._greet()
+            else:
+                self._secure()
+        elif first == HANDSHAKE:
+            self._secure()
+        else:
+            self.begin(self.session, None)
+
+    def _greet(self) -> None:
+        self.after_info = True
+        self.greet(self.session, False)
+        if self.policy.optional:
+            self.session.link.peek(self.policy.timeout_ns)
+        else:
+            self._secure()
+
+    def _secure(self) -> None:
+        rate = self.policy.rate
+        if rate is not None and not rate.allow():
+            self.session.end(errors.NATS_TLS_THROTTLED, errors.NATS_CLOSED_CONNECTIONS)
+            return
+        self.handshaking = True
+        self.session.link.secure(self.policy.context, self.policy.timeout_ns)
+
+    def secured(self, cause: str | None) -> None:
+        """The handshake is over; `cause`: why it failed."""
+        self.handshaking = False
+        link = self.session.link
+        peer = None if cause is not None else peer_of(link.security, link.certificate)
+        if peer is not None and self.policy.admits(peer.der):
+            peer.chain = link.chain
+            if not self.after_info:
+                self.greet(self.session, True)
+            self.begin(self.session, peer)
+            return
+        self._failed(cause or "certificate not pinned")
+        self.session.end(None, errors.NATS_CLOSED_TLS)
+
+    def lost(self) -> str:
+        """The connection is gone; returns the reason for monitoring."""
+        if not self.handshaking:
+            return errors.NATS_CLOSED_CLIENT
+        self._failed("EOF")
+        return errors.NATS_CLOSED_TLS
+
+    def _failed(self, cause: str) -> None:
+        peer = self.session.link.peer
+        where = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        if cause == net_errors.TLS_TIMED_OUT:
+            LOG.error("%s - cid:%d - TLS handshake timeout", where, self.session.client_id)
+        else:
+            cause = plainly(cause)
+            LOG.error("%s - cid:%d - TLS handshake error: %s", where, self.session.client_id, cause)
+
+
+def plainly(cause: str) -> str:
+    """OpenSSL's reason in words that help: it takes a CONNECT of NATS for one of HTTP."""
+    if cause in _NO_TLS:
+        return "tls: first record does not look like a TLS handshake"
+    if match := _ALERT.fullmatch(cause):
+        return f"remote error: tls: {match[1]}"
+    return cause

@@ -4,7 +4,7 @@
     127.0.0.1:47548 - cid:5 - <<- MSG_PAYLOAD: ["hello"]
     127.0.0.1:47548 - cid:5 - ->> [MSG foo 1 5]
 
-A face has a Tracer, or None: then nothing of this costs anything. What proves who a client is
+A frontend has a Tracer, or None: then nothing of this costs anything. What proves who a client is
 (passwords, tokens, signatures) never gets into a line.
 """
 
@@ -48,7 +48,7 @@ def who(session: NatsSession | LeafSession) -> str:
 
 
 def redacted(options: bytes) -> str:
-    """The JSON of a CONNECT without its secrets; what is no JSON object is not shown at all."""
+    """The JSON of a CONNECT without its secrets; anything but a JSON object is not shown at all."""
     try:
         found = json.loads(options)
     except (ValueError, RecursionError):
@@ -190,7 +190,7 @@ class Violations:
 
 
 def user(session: NatsSession) -> str:
-    """Who a client says it is."""
+    """The name that a client gives itself."""
     options, identity = session.options, session.identity
     if options is None:
         return 'User "N/A"'

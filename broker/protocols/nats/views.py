@@ -1,24 +1,28 @@
-"""What the monitoring pages need of the rest of the server; all of it is read on the loop's thread.
+"""What the monitoring pages and the system account read of the rest of the server.
 
-NatsServer, Account and NatsSession are what stands behind these; a LeafSession has what a client
-has and, besides, what Link says.
+NatsServer, Account and NatsSession are what these protocols describe; a LeafSession has what a
+client has and what Link adds. Everything is read on the loop's thread.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.protocols.nats.accounts.asking import Bus, Heard
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from broker.protocols.nats.auth.authenticator import Identity, TlsPeer
-    from broker.protocols.nats.monitoring.closed import ClosedConnections
     from broker.protocols.nats.settings import Settings
     from broker.protocols.nats.wire.options import ClientOptions
     from broker.routing.router import Router
 
 # (subject, queue, sid, delivered, max)
 Subscription = tuple[bytes, bytes, bytes, int, int]
+
+# --- connections ---------------------------------------------------------------------------------
 
 
 class Counted(Protocol):
@@ -34,8 +38,8 @@ class Counted(Protocol):
     def out_bytes(self) -> int: ...
 
 
-class Connection(Counted, Protocol):
-    """A client, or a server that is joined to us as a leaf."""
+class SessionView(Counted, Protocol):
+    """A client, or a server that joined as a leaf: what advisories say of it."""
 
     @property
     def client_id(self) -> int: ...
@@ -44,27 +48,32 @@ class Connection(Counted, Protocol):
     @property
     def host(self) -> str: ...
     @property
-    def port(self) -> int: ...
-    @property
-    def account(self) -> AccountView | None: ...
+    def account(self) -> LocalAccount | None: ...
     @property
     def identity(self) -> Identity | None: ...
     @property
-    def options(self) -> ClientOptions | None: ...
-    @property
-    def tls_peer(self) -> TlsPeer | None: ...
+    def options(self) -> ClientOptions | None: ...  # None: no CONNECT yet
     @property
     def start_ns(self) -> int: ...  # wall clock
     @property
-    def active_ns(self) -> int: ...  # monotonic
-    @property
     def rtt_ns(self) -> int: ...  # 0 = not known
+    @property
+    def closed_because(self) -> str | None: ...
+
+
+class Connection(SessionView, Protocol):
+    """A client, or a server that joined as a leaf: what the monitoring pages show of it."""
+
+    @property
+    def port(self) -> int: ...
+    @property
+    def tls_peer(self) -> TlsPeer | None: ...
+    @property
+    def active_ns(self) -> int: ...  # monotonic
     @property
     def subscriptions(self) -> int: ...
     @property
     def pending_bytes(self) -> int: ...
-    @property
-    def closed_because(self) -> str | None: ...
     def list_subs(self, most: int = ...) -> list[Subscription]: ...
 
 
@@ -77,8 +86,54 @@ class Link(Connection, Protocol):
     def is_spoke(self) -> bool: ...  # we joined it
 
 
-class AccountView(Protocol):
-    """A subject space."""
+@dataclass(slots=True)
+class ClosedConnection:
+    """A closed connection: the fields of an open one that pages show."""
+
+    client_id: int
+    kind: str
+    host: str
+    port: int
+    start_ns: int  # wall clock, as are the next two
+    last_ns: int
+    stop_ns: int
+    reason: str
+    rtt_ns: int
+    pending_bytes: int
+    in_msgs: int
+    out_msgs: int
+    in_bytes: int
+    out_bytes: int
+    subscriptions: int
+    name: str
+    lang: str
+    version: str
+    tls_version: str
+    tls_cipher: str
+    tls_first: bool
+    user: str
+    account: str  # "": it was never let into one
+    jwt: str = field(repr=False)
+    issuer_key: str
+    name_tag: str
+    tags: tuple[str, ...]
+    subs: list[Subscription] = field(repr=False)
+
+
+class ClosedView(Protocol):
+    """The last closed connections, oldest first."""
+
+    @property
+    def total(self) -> int: ...  # since start
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[ClosedConnection]: ...
+
+
+# --- accounts ------------------------------------------------------------------------------------
+
+
+class SubjectSpace(Protocol):
+    """An account: its subjects, and who is in it."""
 
     @property
     def name(self) -> str: ...
@@ -90,12 +145,44 @@ class AccountView(Protocol):
     def leafs(self) -> Collection[Any]: ...
     @property
     def config(self) -> Any: ...  # settings.Account, or None
+
+
+class AccountView(SubjectSpace, Protocol):
+    """An account with its counters, for the monitoring pages."""
+
     @property
     def slow_consumers(self) -> int: ...
     def traffic(self) -> tuple[int, int, int, int]: ...
 
 
-class FaceView(Protocol):
+class LocalAccount(SubjectSpace, Bus, Protocol):
+    """An account in which the server itself publishes and subscribes."""
+
+    def interest(self, subject: bytes) -> int: ...  # how many subscriptions would get it
+
+
+class Message(Heard, Protocol):
+    """A message as a subscription of the server gets it; its data comes without the headers."""
+
+    @property
+    def reply(self) -> bytes: ...
+    @property
+    def headers(self) -> bytes: ...
+    @property
+    def session(self) -> SessionView | None: ...  # the publisher
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+class AccountsView(Protocol):
+    """The accounts there are; names in operator mode are public keys."""
+
+    @property
+    def accounts(self) -> Mapping[str, LocalAccount]: ...
+
+
+class FrontendView(Protocol):
     """What all clients' connections have in common."""
 
     @property
@@ -105,8 +192,8 @@ class FaceView(Protocol):
     def traffic(self) -> tuple[int, int, int, int]: ...
 
 
-class GateView(Protocol):
-    """What is said to whoever connects."""
+class HandshakeView(Protocol):
+    """What INFO says."""
 
     @property
     def info(self) -> Mapping[str, Any]: ...
@@ -128,7 +215,7 @@ class ServerView(Protocol):
     @property
     def starting(self) -> bool: ...
     @property
-    def lame(self) -> bool: ...  # nobody is let in any more
+    def lame(self) -> bool: ...  # no connection is accepted any more
     @property
     def ports(self) -> Mapping[str, tuple[str, int]]: ...  # nats, monitor, leafnodes ...
     @property
@@ -140,11 +227,11 @@ class ServerView(Protocol):
     @property
     def sessions(self) -> Collection[Connection]: ...
     @property
-    def closed(self) -> ClosedConnections: ...
+    def closed(self) -> ClosedView: ...
     @property
-    def face(self) -> FaceView: ...
+    def frontend(self) -> FrontendView: ...
     @property
-    def gate(self) -> GateView: ...
+    def handshake(self) -> HandshakeView: ...
 
 
 def links(server: ServerView) -> Iterator[Link]:

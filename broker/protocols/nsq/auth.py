@@ -1,6 +1,6 @@
-"""AUTH: an HTTP server says what a client may do, and for how long.
+"""AUTH: an HTTP server answers what a client may do, and for how long.
 
-The first server is chosen at random, the next ones are asked when it fails. What it says is read
+The first server is chosen at random, the next ones are asked when it fails. The answer is read
 as Go's encoding/json reads it: keys in any case, null leaves a field alone, a wrong type is
 refused.
 """
@@ -14,7 +14,7 @@ import random
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
 import aiohttp
@@ -22,10 +22,13 @@ import orjson
 from yarl import URL
 
 from broker.base.logs import fields
+from broker.base.regex import Pattern, PatternError
 from broker.base.units import DURATION_MAX, SECOND
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.identify import folded, parse_json
-from broker.protocols.nsq.pattern import Pattern, PatternError
+
+if TYPE_CHECKING:
+    from broker.protocols.nsq.config import NsqConfig
 
 log = logging.getLogger("broker.nsq")
 
@@ -36,32 +39,17 @@ _HEADERS: Final = {"Accept": "application/vnd.nsq; version=1.0"}
 _ESCAPED: Final = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 _FORBIDDEN: Final = 403
 _INT_MAX: Final = 2**63 - 1
-# What an auth server, or the way to it, may do to us.
+# Errors of an auth server or of the way to it.
 _FAULTS: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError)
 
 
-class AuthSettings(Protocol):
-    """The part of config.NsqConfig that is used here."""
-
-    @property
-    def auth_http_addresses(self) -> tuple[str, ...]: ...
-    @property
-    def auth_http_request_method(self) -> str: ...
-    @property
-    def tls_root_ca_file(self) -> str: ...
-    @property
-    def http_client_connect_timeout_ns(self) -> int: ...
-    @property
-    def http_client_request_timeout_ns(self) -> int: ...
-
-
 class AuthError(ValueError):
-    """What an auth server said is no answer."""
+    """Invalid answer of an auth server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What an auth server is told of a client, its secret apart."""
+    """What an auth server gets about a client, without its secret."""
 
     remote_ip: str
     tls: bool = False
@@ -70,18 +58,18 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """One row of what is allowed: these permissions, on these channels of these topics."""
+    """One row of a grant: these permissions, on these channels of these topics."""
 
     topic: Pattern
     channels: tuple[Pattern, ...]
     permissions: frozenset[str]
 
     def allows(self, permission: str, topic: str, channel: str) -> bool:
-        """Publishing is asked about with an empty channel, which one pattern has to match."""
+        """Publishing has an empty channel, which one pattern must match as well."""
         return (
             permission in self.permissions
-            and self.topic.found_in(topic)
-            and any(pattern.found_in(channel) for pattern in self.channels)
+            and self.topic.search(topic)
+            and any(pattern.search(channel) for pattern in self.channels)
         )
 
 
@@ -96,7 +84,7 @@ class Grant:
 
     @classmethod
     def read(cls, body: bytes) -> Grant:
-        """Of the body of an answer; AuthError when it is none."""
+        """From the body of an answer; AuthError when it is invalid."""
         found = _fields(parse_json(body))
         rows = tuple(map(_authorization, _typed(found, "authorizations", list, [])))
         if sum(_size(row) for row in rows) > limits.NSQ_AUTH_STEPS_MAX:
@@ -112,12 +100,12 @@ class Grant:
         )
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Whether to subscribe, or with an empty channel to publish."""
+        """Whether the client may subscribe, or with an empty channel publish."""
         permission = SUBSCRIBE if channel else PUBLISH
         return any(row.allows(permission, topic, channel) for row in self.authorizations)
 
     def response(self) -> bytes:
-        """What AUTH is answered with."""
+        """The response to AUTH."""
         text = orjson.dumps(
             {
                 "identity": self.identity,
@@ -175,7 +163,7 @@ class Authority:
     """Asks the auth servers; made on the loop it is used on, and closed there."""
 
     def __init__(
-        self, settings: AuthSettings, choose: Callable[[int], int] = random.randrange
+        self, settings: NsqConfig, choose: Callable[[int], int] = random.randrange
     ) -> None:
         """`choose(n)`: which of n servers is asked first."""
         self._addresses: Sequence[str] = settings.auth_http_addresses
@@ -218,7 +206,7 @@ class Authority:
             try:
                 return Grant.read(await self._answer(endpoint(address), peer, secret))
             except _FAULTS as problem:
-                # the client is not told: it may be anybody
+                # the client gets no reason: it is not authenticated
                 extra = fields(server=address, reason=_reason(problem))
                 log.warning("auth failed", extra=extra)
         return None
@@ -261,7 +249,7 @@ class Authority:
             return response.status, await _bounded(response)
 
     async def close(self) -> None:
-        """Give up what is asked, end the connections."""
+        """Cancel requests and close the connections."""
         for task in list(self._asking):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -272,7 +260,7 @@ class Authority:
 
 
 def _reason(problem: Exception) -> str:
-    """Why a server gave no answer, without the question, which has the client's secret in it."""
+    """Why a server gave no answer, without the request, which has the client's secret in it."""
     name = type(problem).__name__
     if isinstance(problem, aiohttp.ClientResponseError):
         return f"{name}: status {problem.status}"
@@ -293,12 +281,12 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 
 
 def endpoint(address: str) -> str:
-    """host:port stands for a path of its own, anything else is taken as it is."""
+    """The URL of an auth server: host:port gets the path /auth, a URL is taken as it is."""
     return address if "://" in address else f"http://{address}/auth"
 
 
 def secure_endpoint(url: str, body: bytes) -> str:
-    """Where a server that wants TLS is asked instead; AuthError when it does not say."""
+    """The URL of a server that requires TLS; AuthError when its answer has no port."""
     try:
         found = _fields(parse_json(body))
         port = _typed(found, "https_port", int, 0)

@@ -2,28 +2,34 @@
 """What one connection may do, where auth servers are asked."""
 from libc.stdint cimport int64_t, uint32_t
 
-from broker.protocols.nsq.session cimport NsqSession
-from broker.protocols.nsq.wire cimport op_t
+cdef enum Decision:
+    ALLOWED = 0
+    DENIED = 1
+    NO_GRANT = 2        # AUTH has not come yet
+    EXPIRED = 3         # the auth server has to be asked again
 
 
-cdef class Warrant:
+cdef class AuthState:
     cdef readonly object grant      # auth.Grant, None before AUTH
-    cdef int64_t until_ns           # monotonic: what was granted counts so long
-    cdef bytes secret               # of AUTH; said again whenever an auth server is asked
+    cdef int64_t until_ns           # monotonic: when the grant expires
+    cdef bytes secret               # of AUTH; sent whenever an auth server is asked
     cdef bytes topic                # last one that publishing was allowed to, None = none
     cdef set topics                 # all of those lately
-    cdef bint fresh                 # AUTH waits for what is asked, not a command behind it
-    cdef object asking              # the task that asks, or None
+    cdef bint is_auth               # AUTH waits for the auth server, not a command after it
+    cdef object request             # the task that asks, or None
 
-
-# Whether a command may be done now. If not it was refused and the connection is closing, or it
-# has to wait: `hold` is set, and it comes again.
-cdef bint permitted(NsqSession session, const op_t *op) except *
-# The same for publishing to the topic of an MPUB whose body is still to come.
-cdef bint may_publish(NsqSession session, int kind, const char *name, uint32_t n) except *
-# AUTH: asks, and answers when that has come.
-cdef void authenticate(NsqSession session, bytes secret) except *
-# An auth server granted something, or none did (None).
-cdef void take_grant(NsqSession session, object grant) except *
-# The connection is gone: nothing is waited for.
-cdef void forget(Warrant warrant) noexcept
+    # Whether publishing to this topic was allowed lately.
+    cdef bint may_publish(self, int64_t now_ns, const char *name, uint32_t n) except -1
+    # What the grant says of SUB, or with an empty channel of publishing.
+    cdef Decision decide(self, int64_t now_ns, bytes topic, bytes channel) except *
+    # Publishing to this topic is allowed until the grant expires.
+    cdef void remember(self, bytes topic) except *
+    # Keep what AUTH sends.
+    cdef void begin(self, bytes secret) noexcept
+    # Ask an auth server: `done` is called with a Grant or None.
+    cdef void ask(self, object authority, object peer, object done) except *
+    # What it answered has come: whether AUTH waited for it.
+    cdef bint answered(self) noexcept
+    cdef void accept(self, object grant, int64_t now_ns) except *
+    # The connection is closed: nothing is waited for.
+    cdef void cancel(self) noexcept

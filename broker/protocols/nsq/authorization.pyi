@@ -5,5 +5,5 @@ from typing import final
 from broker.protocols.nsq.auth import Grant
 
 @final
-class Warrant:
+class AuthState:
     grant: Grant | None

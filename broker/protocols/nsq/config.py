@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from broker.base import settings as kinds
 from broker.base.settings import Address
 from broker.base.units import DURATION_MAX, PORT_MAX
+from broker.engine.config import EngineNeeds
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.lookup.config import peers
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 EXPERIMENTS = (limits.NSQ_TOPOLOGY,)
+# The first must not exceed the second.
+_DURATIONS = (
+    ("nsq.msg_timeout", "nsq.max_msg_timeout"),
+    ("nsq.min_output_buffer_timeout", "nsq.output_buffer_timeout"),
+    ("nsq.output_buffer_timeout", "nsq.max_output_buffer_timeout"),
+)
+_SIZES = (
+    ("nsq.max_msg_size", "nsq.max_body_size"),
+    # What does not fit is never appended: its publisher would wait for ever.
+    ("nsq.max_body_size", "storage.append_buffer_max"),
+    ("nsq.max_msg_size", "storage.memory_topic_max"),
+)
 
 
 def _items(text: str) -> object:
@@ -59,7 +76,7 @@ def experiments() -> kinds.Kind[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class NsqWatching:
-    """The part of [nsq] that says what can be seen of it from outside."""
+    """The part of [nsq] about monitoring and topology."""
 
     topology_region: str = kinds.setting(kinds.text(), "")
     topology_zone: str = kinds.setting(kinds.text(), "")
@@ -83,14 +100,16 @@ class NsqWatching:
 
 @dataclass(frozen=True)
 class NsqConfig(NsqWatching):
-    """[nsq]: the doors for NSQ clients."""
+    """[nsq]: the listeners for NSQ clients."""
 
-    listen: Address | None = kinds.listen_setting(limits.NSQ_PORT)
-    http: Address | None = kinds.listen_setting(limits.NSQ_HTTP_PORT)
-    https: Address | None = kinds.setting(kinds.address(), None)
+    listen: Address | None = kinds.listen_setting(limits.NSQ_PORT, flag="--nsq", clients=True)
+    http: Address | None = kinds.listen_setting(
+        limits.NSQ_HTTP_PORT, flag="--nsq-http", clients=True
+    )
+    https: Address | None = kinds.listen_setting(None)
     broadcast_address: str = kinds.setting(kinds.text(), "")  # empty: the host's name
-    broadcast_tcp_port: int = kinds.count_setting(0, 0, PORT_MAX)  # 0: the door's, here and below
-    broadcast_http_port: int = kinds.count_setting(0, 0, PORT_MAX)
+    broadcast_tcp_port: int = kinds.count_setting(0, 0, PORT_MAX)  # 0: that of `listen`
+    broadcast_http_port: int = kinds.count_setting(0, 0, PORT_MAX)  # 0: that of `http`
     nsqlookupd_tcp_addresses: tuple[str, ...] = kinds.setting(peers(), ())
     node_id: int = kinds.count_setting(
         -1, -1, limits.NSQ_NODE_ID_MAX
@@ -137,3 +156,31 @@ class NsqConfig(NsqWatching):
     auth_http_request_method: str = kinds.setting(kinds.choice("get", "post"), "get")
     http_client_connect_timeout_ns: int = kinds.duration_setting(limits.NSQ_AUTH_CONNECT_TIMEOUT)
     http_client_request_timeout_ns: int = kinds.duration_setting(limits.NSQ_AUTH_REQUEST_TIMEOUT)
+
+    @property
+    def guards_topics(self) -> bool:
+        """Whether a client has to show a secret for a topic."""
+        return bool(self.auth_http_addresses)
+
+    def engine_needs(self) -> EngineNeeds:
+        """Latencies for the percentiles, if there are any."""
+        window_ns = self.e2e_processing_latency_window_time_ns
+        return EngineNeeds(window_ns if self.e2e_processing_latency_percentiles else 0)
+
+    def conflicts(self, config: object) -> Iterator[kinds.Conflict]:
+        """Limits that exclude each other; TLS without a certificate."""
+        yield from kinds.too_large(config, _DURATIONS, kinds.duration_text)
+        yield from kinds.too_large(config, _SIZES)
+        if bool(self.tls_cert) != bool(self.tls_key):
+            reason = "a certificate and its key go together: give both nsq.tls_cert and nsq.tls_key"
+            yield kinds.conflict("nsq.tls_cert", "nsq.tls_key", reason)
+        if self.tls_cert:
+            return
+        for key, asked in (
+            ("tls_required", self.tls_required != "false"),
+            ("tls_client_auth_policy", self.tls_client_auth_policy),
+            ("https", self.https is not None),
+        ):
+            if asked:
+                reason = "needs a certificate: give nsq.tls_cert and nsq.tls_key"
+                yield kinds.conflict(f"nsq.{key}", "nsq.tls_cert", reason)

@@ -1,29 +1,37 @@
-"""Which channels have dead letters: from the configuration, or set for one channel.
+"""Dead letters: which channels have them, what is in them, and their way back.
 
-What was set for one channel stands in its topic's folder, wins over the configuration, and goes
-with the channel. The dead letter tells where it comes from in headers as NATS clients know them.
+The policy of a channel comes from the configuration or is set for that channel alone. The latter
+is kept in its topic's folder, overrides the configuration and is deleted with the channel. A dead
+letter says where it comes from in headers of the kind that NATS clients read.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import re
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
+from broker.base.units import SECOND
 from broker.engine import limits as engine_limits
-from broker.engine.cursor.deadletter import DeadLetters
+from broker.engine.cursor.deadletter import ADDRESSED, DeadLetters
+from broker.engine.cursor.local import LocalConsumer
+from broker.engine.log.publish import append, outcome, settled
 from broker.protocols.access import WRITE
-from broker.protocols.nsq.channels import is_channel
+from broker.protocols.nsq import limits
+from broker.protocols.nsq.topics import channel_of, is_channel
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from broker.engine.config import TopicConfig
     from broker.engine.cursor.cursor import Cursor
     from broker.engine.engine import Engine
     from broker.engine.log.log import Log
@@ -44,15 +52,6 @@ class Policy(NamedTuple):
 
     max_attempts: int  # 0 = never
     topic: str = ""  # empty: see default_target
-
-
-class TopicSettings(Protocol):
-    """The part of config.TopicConfig that is used here."""
-
-    @property
-    def max_attempts(self) -> int: ...
-    @property
-    def dead_letter_topic(self) -> str: ...
 
 
 class Origin(NamedTuple):
@@ -76,7 +75,7 @@ def default_target(topic: str) -> str:
 def heads(cursor: Cursor, facts: tuple[int, int, str, int, bytes, bytes]) -> bytes:
     """The headers of a dead letter: those it had, and where it comes from."""
     seq, attempts, reason, timestamp_ns, subject, headers = facts
-    told = {
+    origin = {
         _TOPIC: cursor.log.name,
         _CHANNEL: cursor.name,
         "Twinwire-Attempts": attempts,
@@ -84,7 +83,7 @@ def heads(cursor: Cursor, facts: tuple[int, int, str, int, bytes, bytes]) -> byt
         "Twinwire-Timestamp": timestamp_ns,
         "Twinwire-Sequence": seq,
     }
-    lines = [*_foreign(headers), *(f"{key}: {value}".encode() for key, value in told.items())]
+    lines = [*_foreign(headers), *(f"{key}: {value}".encode() for key, value in origin.items())]
     if subject != cursor.log.name.encode():
         lines.append(b"Twinwire-Subject: " + subject)
     return _BEGIN + _LINE.join(lines) + _END
@@ -97,7 +96,7 @@ def _foreign(headers: bytes) -> list[bytes]:
 
 
 def origin_of(headers: bytes) -> Origin | None:
-    """Where a dead letter comes from; None when it does not say."""
+    """Where a dead letter comes from; None when its headers do not say."""
 
     def value(name: str) -> str | None:
         match = re.search(rb"\r\n" + name.encode() + rb": ([^\r\n]+)\r\n", headers)
@@ -116,11 +115,11 @@ class Policies:
     def __init__(self, engine: Engine, topics: Topics) -> None:
         self.engine = engine
         self.topics = topics
-        self.settings_for: Callable[[str], TopicSettings] | None = None
+        self.settings_for: Callable[[str], TopicConfig] | None = None
         self.own: dict[str, dict[str, Policy]] = {}  # topic -> channel -> what was set for it
 
-    def begin(self, settings_for: Callable[[str], TopicSettings] | None = None) -> None:
-        """Look after every channel there is and will be; `settings_for(topic)`: configuration."""
+    def begin(self, settings_for: Callable[[str], TopicConfig] | None = None) -> None:
+        """Apply policies to all channels, new ones too; `settings_for(topic)`: configuration."""
         self.settings_for = settings_for
         for log in self.engine.logs.values():
             if log.cursors:
@@ -131,7 +130,7 @@ class Policies:
         self.engine.shared.new_cursor = self._made
 
     def _made(self, cursor: Cursor) -> None:
-        """A new channel knows nothing of an earlier one of its name."""
+        """A new channel: the policy of an earlier one of its name does not apply."""
         try:
             self._keep(cursor, None)
         except OSError as problem:
@@ -139,7 +138,7 @@ class Policies:
         self._apply(cursor)
 
     def policy(self, cursor: Cursor) -> Policy:
-        """What holds for a channel."""
+        """The policy in force for a channel."""
         topic = cursor.log.name
         if not is_channel(cursor):
             return Policy(0)
@@ -156,7 +155,7 @@ class Policies:
         return cursor.name in self.own.get(cursor.log.name, {})
 
     def set(self, cursor: Cursor, policy: Policy | None) -> None:
-        """Set it for one channel, None = as configured. OSError when that cannot be remembered."""
+        """Set it for one channel, None = as configured. OSError when that cannot be stored."""
         self._keep(cursor, policy)
         self._apply(cursor)
 
@@ -186,12 +185,12 @@ class Policies:
 
 
 def _load(log: Log) -> dict[str, Policy]:
-    """What was set for the channels of a topic; what does not read is said and passed over."""
+    """What was set for the channels of a topic; a damaged file is reported and ignored."""
     if log.folder is None:
         return {}
     path = f"{log.folder}/{FILE}"
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - it is tried for each log at the start
+        with open(path, "rb") as file:  # noqa: PTH123 - opened for each log at the start
             page = orjson.loads(file.read())
         if page["version"] != _VERSION:
             raise ValueError(f"version {page['version']}")
@@ -221,3 +220,83 @@ def _save(log: Log, channels: dict[str, Policy]) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+
+
+# --- the way back
+
+
+class Returned(NamedTuple):
+    """How many dead letters went back."""
+
+    moved: int
+    kept: int  # not dead letters, or their topic or channel was deleted
+    failed: str  # why the rest was not tried; empty: all were
+
+
+async def give_back(topics: Topics, cursor: Cursor, most: int, *, to_topic: bool) -> Returned:
+    """Move up to `most` of what waits in a channel back to where it came from.
+
+    Each is appended to its topic, for its channel alone unless `to_topic`, and finished when the
+    topic's log has stored it: if the process ends in between, both copies stay.
+    """
+    consumer = LocalConsumer(cursor, 0, *[limits.REQUEUE_ACK_WAIT / SECOND] * 2)
+    consumer.heads = []
+    arrived = asyncio.Event()
+    consumer.arrived = arrived.set
+    moved = kept = 0
+    failed = ""
+    most = min(most, cursor.depth)
+    try:
+        while moved + kept < most and not failed:
+            consumer.set_credit(kept + min(limits.REQUEUE_WINDOW, most - moved - kept))
+            await _some(consumer, arrived)
+            if not consumer.records:
+                break
+            records, consumer.records = consumer.records, []
+            heads, consumer.heads = consumer.heads, []
+            sent: list[tuple[Log, int, int]] = []
+            for (seq, _, _, body), (_, _, headers) in zip(records, heads, strict=True):
+                origin = origin_of(headers)
+                log = None if origin is None else _home(topics, origin, to_topic=to_topic)
+                if log is None or origin is None:
+                    kept += 1
+                    continue
+                ticket = _append(log, origin, body, to_topic=to_topic)
+                if not ticket:
+                    failed = log.refusal
+                    break
+                sent.append((log, seq, ticket))
+            for log, seq, ticket in sent:
+                await settled(log, ticket)
+                if outcome(log, ticket) > 0:
+                    moved += consumer.finish(seq) == 0
+                else:
+                    failed = failed or log.refusal
+    finally:
+        consumer.leave()
+    return Returned(moved, kept, failed)
+
+
+async def _some(consumer: LocalConsumer, arrived: asyncio.Event) -> None:
+    """Wait for records, up to a limit: another consumer may take them."""
+    arrived.clear()
+    if not consumer.records and consumer.cursor.depth:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(arrived.wait(), limits.REQUEUE_SILENCE / SECOND)
+
+
+def _home(topics: Topics, origin: Origin, *, to_topic: bool) -> Log | None:
+    """The log a dead letter goes back to; None when it or the channel is gone. OSError."""
+    log = topics.log(origin.topic)
+    if log is not None and not topics.access.may_topic(log, WRITE):
+        return None
+    if to_topic:
+        return log or topics.open(origin.topic, WRITE)
+    return log if log is not None and channel_of(log, origin.channel) else None
+
+
+def _append(log: Log, origin: Origin, body: bytes, *, to_topic: bool) -> int:
+    if to_topic:
+        return append(log, body, headers=origin.headers)
+    channel = origin.channel.encode()
+    return append(log, body, headers=origin.headers, reply=channel, flags=ADDRESSED)

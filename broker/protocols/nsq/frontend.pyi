@@ -1,16 +1,16 @@
-"""What all connections of one NSQ door share."""
+"""What all connections of one NSQ listener share."""
 
 from typing import final
 
 from broker.engine.engine import Engine
 from broker.protocols.access import Access
 from broker.protocols.nsq.auth import Authority
-from broker.protocols.nsq.session import NsqSession
+from broker.runtime.interfaces import Session
 from broker.runtime.turn import Turn
 
 @final
-class NsqFace:
-    sessions: set[NsqSession]
+class NsqFrontend:
+    sessions: set[Session]
     total_connections: int
     slow_consumers: int
     in_msgs: int

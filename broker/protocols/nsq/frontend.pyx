@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What all connections of one NSQ door share: limits, counters, the way to topics and channels."""
+"""What all connections of one NSQ listener share: limits, counters, topics and channels."""
 import logging
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -9,7 +9,7 @@ from broker.engine.cursor.cursor cimport Cursor
 from broker.engine.engine cimport Engine
 from broker.engine.log.log cimport Log
 from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE
-from broker.engine.log.segment cimport record_size
+from broker.engine.log.record cimport record_size
 from broker.runtime.turn cimport Turn
 from broker.protocols.nsq.wire cimport name_is_ephemeral, op_t, tw_load_be32
 
@@ -21,10 +21,10 @@ from broker.protocols.nsq.wire import is_ephemeral
 LOG = logging.getLogger('broker.nsq')
 
 
-cdef class NsqFace:
+cdef class NsqFrontend:
     def __init__(self, Engine engine, Turn turn, config, certificates=None, authority=None,
                  Access access=None):
-        """`config` has the attributes of config.NsqConfig; `access` None: all bridges are open."""
+        """`config` has the config.NsqConfig; `access` None: all bridges are open."""
         self.access = access or Access()
         self.certificates = certificates
         self.authority = authority
@@ -42,12 +42,12 @@ cdef class NsqFace:
         self.wait_ns = config.msg_timeout_ns
         self.wait_max_ns = config.max_msg_timeout_ns
         self.consumers_max = config.max_channel_consumers
-        self.promises_max = limits.NSQ_PROMISES_MAX
-        self.promises_resume = self.promises_max // <uint32_t>limits.NSQ_PROMISES_RESUME_DIVISOR
+        self.pending_max = limits.NSQ_PENDING_MAX
+        self.pending_resume = self.pending_max // <uint32_t>limits.NSQ_PENDING_RESUME_DIVISOR
         self.give_back = config.requeue_on_close
 
     def count_in(self, uint64_t messages, uint64_t nbytes):
-        """Messages that came to the same topics another way."""
+        """Messages that were published over HTTP."""
         self.in_msgs += messages
         self.in_bytes += nbytes
 
@@ -59,7 +59,7 @@ cdef class NsqFace:
         try:
             return self.engine.open_log(text, ephemeral=name_is_ephemeral(name, n))
         except QuarantinedError:
-            return None     # said at the start; /healthz says so
+            return None     # logged at the start, and shown by /healthz
         except OSError as problem:
             LOG.error('topic %s cannot be made: %s', text, problem)
             return None

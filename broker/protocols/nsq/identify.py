@@ -1,4 +1,4 @@
-"""IDENTIFY: what a client says of itself, what it asks for, and what it is granted.
+"""IDENTIFY: the properties of a client, what it asks for, and what it is granted.
 
 The body is read as Go's encoding/json reads it into a struct: keys match in any case, the last one
 wins, null leaves a field alone, unknown keys are ignored, a value of another type is refused.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -18,41 +18,11 @@ from broker.base.units import MS
 from broker.protocols.nsq import errors, limits
 from broker.protocols.nsq.errors import nsq_text
 
-
-class IdentifySettings(Protocol):
-    """The part of config.NsqConfig that is used here."""
-
-    @property
-    def msg_timeout_ns(self) -> int: ...
-    @property
-    def max_msg_timeout_ns(self) -> int: ...
-    @property
-    def max_heartbeat_interval_ns(self) -> int: ...
-    @property
-    def max_rdy_count(self) -> int: ...
-    @property
-    def max_output_buffer_size(self) -> int: ...
-    @property
-    def max_output_buffer_timeout_ns(self) -> int: ...
-    @property
-    def min_output_buffer_timeout_ns(self) -> int: ...
-    @property
-    def output_buffer_timeout_ns(self) -> int: ...
-    @property
-    def max_deflate_level(self) -> int: ...
-    @property
-    def deflate(self) -> bool: ...
-    @property
-    def snappy(self) -> bool: ...
-    @property
-    def topology_region(self) -> str: ...
-    @property
-    def topology_zone(self) -> str: ...
-    @property
-    def enable_experiment(self) -> tuple[str, ...]: ...
+if TYPE_CHECKING:
+    from broker.protocols.nsq.config import NsqConfig
 
 
-class Refused(Exception):  # noqa: N818 - it is an answer
+class Refused(Exception):  # noqa: N818 - it becomes a response
     """The connection ends with this payload."""
 
     def __init__(self, error: WireError, **parts: str | int) -> None:
@@ -150,7 +120,7 @@ def _chosen(what: str, asked: int, default_ns: int, low_ns: int, high_ns: int) -
     return asked * MS
 
 
-def _buffer_size(asked: int, current: int, config: IdentifySettings) -> int:
+def _buffer_size(asked: int, current: int, config: NsqConfig) -> int:
     if asked == 0:
         return current
     if asked == -1:
@@ -172,7 +142,7 @@ _NOTHING: Final = Offer()
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One client after IDENTIFY, or as it is before."""
+    """The properties of one client, before and after IDENTIFY."""
 
     client_id: str
     hostname: str
@@ -192,12 +162,12 @@ class Identity:
 
     @classmethod
     def before(cls, address: str) -> Identity:
-        """What nsqd says of a client that did not introduce itself."""
+        """What nsqd shows of a client that has not sent IDENTIFY."""
         return cls(client_id=address, hostname=address)
 
     @classmethod
-    def read(cls, body: bytes, config: IdentifySettings, now: Identity) -> Identity:
-        """What a body makes of the client as it is `now`; Refused when it cannot be granted."""
+    def read(cls, body: bytes, config: NsqConfig, now: Identity) -> Identity:
+        """The client after an IDENTIFY with this body, `now` before it; Refused when invalid."""
         asked = read_fields(body)
         heartbeat_ns = _chosen(
             "heartbeat interval",
@@ -238,31 +208,31 @@ class Identity:
             deflate_level=asked.get("deflate_level", 0),
         )
 
-    def flush_ns(self, config: IdentifySettings) -> int:
+    def flush_ns(self, config: NsqConfig) -> int:
         """Output buffer timeout in force, 0 = none."""
         timeout = self.output_buffer_timeout_ns
         return config.output_buffer_timeout_ns if timeout is None else timeout
 
-    def wait_ns(self, config: IdentifySettings) -> int:
+    def wait_ns(self, config: NsqConfig) -> int:
         """Message timeout in force."""
         timeout = self.msg_timeout_ns
         return config.msg_timeout_ns if timeout is None else timeout
 
-    def nearness(self, config: IdentifySettings) -> int:
-        """2 in the server's zone, 1 in its region, else 0; always 0 unless that is asked for."""
+    def nearness(self, config: NsqConfig) -> int:
+        """2 in the server's zone, 1 in its region, else 0; always 0 unless the experiment is on."""
         if limits.NSQ_TOPOLOGY not in config.enable_experiment:
             return 0
         if self.topology_zone and self.topology_zone == config.topology_zone:
             return 2
         return int(bool(self.topology_region) and self.topology_region == config.topology_region)
 
-    def level(self, config: IdentifySettings) -> int:
+    def level(self, config: NsqConfig) -> int:
         """Deflate level in force."""
         asked = self.deflate_level if self.deflate and config.deflate else 0
         return min(asked if asked > 0 else limits.NSQ_DEFLATE_LEVEL, config.max_deflate_level)
 
-    def offer(self, config: IdentifySettings, tls: bool, packing: bool) -> Offer:
-        """What it gets of what it asked for, if there is `tls`, and `packing` has not begun."""
+    def offer(self, config: NsqConfig, tls: bool, packing: bool) -> Offer:
+        """What is granted of the upgrades; `tls`, `packing`: whether each can begin now."""
         if not self.negotiates:
             return Offer()
         snappy = self.snappy and config.snappy
@@ -273,9 +243,9 @@ class Identity:
         return Offer(self.tls_v1 and tls, chosen if packing else "")
 
     def response(
-        self, config: IdentifySettings, offer: Offer = _NOTHING, auth_required: bool = False
+        self, config: NsqConfig, offer: Offer = _NOTHING, auth_required: bool = False
     ) -> bytes:
-        """What IDENTIFY is answered with."""
+        """The response to IDENTIFY."""
         if not self.negotiates:
             return b"OK"
         return orjson.dumps(

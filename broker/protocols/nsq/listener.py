@@ -1,23 +1,21 @@
-"""The door for NSQ clients."""
+"""The TCP listener for NSQ clients."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from broker.base.units import SECOND
 from broker.net import limits as net_limits
-from broker.net.listener import Door
+from broker.net.listener import Listener
 from broker.net.tls import Certificates, TlsFiles
 from broker.protocols.access import Access
 from broker.protocols.nsq import limits
-from broker.protocols.nsq.auth import Authority, AuthSettings
+from broker.protocols.nsq.auth import Authority
 from broker.protocols.nsq.dead_letters import Policies
-from broker.protocols.nsq.frontend import NsqFace
-from broker.protocols.nsq.identify import IdentifySettings
+from broker.protocols.nsq.frontend import NsqFrontend
 from broker.protocols.nsq.session import NsqSession
-from broker.protocols.nsq.statsd import StatsdSettings
 from broker.protocols.nsq.topics import Topics
 
 if TYPE_CHECKING:
@@ -26,53 +24,11 @@ if TYPE_CHECKING:
     from broker.engine.engine import Engine
     from broker.net.listener import Runtime
     from broker.net.tls import ClientCertificate
+    from broker.protocols.nsq.config import NsqConfig
 
 
-class NsqSettings(IdentifySettings, AuthSettings, StatsdSettings, Protocol):
-    """The part of config.NsqConfig that is used here."""
-
-    @property
-    def listen(self) -> tuple[str, int] | None: ...
-    @property
-    def broadcast_address(self) -> str: ...
-    @property
-    def max_req_timeout_ns(self) -> int: ...
-    @property
-    def max_defer_ns(self) -> int: ...
-    @property
-    def max_msg_size(self) -> int: ...
-    @property
-    def max_body_size(self) -> int: ...
-    @property
-    def max_channel_consumers(self) -> int: ...
-    @property
-    def e2e_processing_latency_percentiles(self) -> tuple[float, ...]: ...
-    @property
-    def debug_peers(self) -> str: ...
-    @property
-    def requeue_on_close(self) -> bool: ...
-    @property
-    def nsqlookupd_tcp_addresses(self) -> tuple[str, ...]: ...
-    @property
-    def broadcast_tcp_port(self) -> int: ...
-    @property
-    def broadcast_http_port(self) -> int: ...
-    @property
-    def tls_cert(self) -> str: ...
-    @property
-    def tls_key(self) -> str: ...
-    @property
-    def tls_root_ca_file(self) -> str: ...
-    @property
-    def tls_client_auth_policy(self) -> str: ...
-    @property
-    def tls_required(self) -> str: ...
-    @property
-    def tls_min_version(self) -> str: ...
-
-
-def certificates_of(config: NsqSettings) -> Certificates | None:
-    """What the door shows; TlsError when the files cannot be used."""
+def certificates_of(config: NsqConfig) -> Certificates | None:
+    """The certificates that clients get; TlsError when the files cannot be used."""
     if not config.tls_cert:
         return None
     return Certificates(
@@ -86,15 +42,15 @@ def certificates_of(config: NsqSettings) -> Certificates | None:
     )
 
 
-class NsqDoor(Door):
+class NsqListener(Listener):
     """Accepts NSQ clients for one engine."""
 
     def __init__(
-        self, config: NsqSettings, runtime: Runtime, engine: Engine, access: Access | None = None
+        self, config: NsqConfig, runtime: Runtime, engine: Engine, access: Access | None = None
     ) -> None:
-        """`access` None: all bridges are open."""
+        """`access` None: every switch of [bridge] is on."""
         if config.listen is None:
-            raise ValueError("the NSQ door is switched off")
+            raise ValueError("nsq.listen is off")
         # The largest message must fit twice: one on its way out, one being put.
         out_limit = 2 * config.max_msg_size + limits.NSQ_OUTPUT_SLACK
         super().__init__(runtime, config.listen, out_limit)
@@ -105,15 +61,17 @@ class NsqDoor(Door):
         access = access or Access()
         self.topics = Topics(engine, access)
         self.dead_letters = Policies(engine, self.topics)
-        self.face = NsqFace(engine, runtime.turn, config, self.certificates, self.authority, access)
+        self.frontend = NsqFrontend(
+            engine, runtime.turn, config, self.certificates, self.authority, access
+        )
 
     def new_session(self) -> NsqSession:
-        return NsqSession(self.face)
+        return NsqSession(self.frontend)
 
     async def drain(self, grace_ns: int = net_limits.CLOSE_GRACE) -> None:
         """Stop accepting and reading; end each connection once its publishes are answered."""
         await self.close()
-        for session in list(self.face.sessions):
+        for session in list(self.sessions):
             session.drain()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._emptied.wait(), grace_ns / SECOND)
@@ -124,28 +82,28 @@ class NsqDoor(Door):
     @property
     def sessions(self) -> Collection[NsqSession]:
         """Open ones, in no order."""
-        return self.face.sessions
+        return cast("Collection[NsqSession]", self.frontend.sessions)
 
     def count_published(self, bodies: list[bytes]) -> None:
         """Messages that came in by HTTP."""
-        self.face.count_in(len(bodies), sum(map(len, bodies)))
+        self.frontend.count_in(len(bodies), sum(map(len, bodies)))
 
     @property
     def in_msgs(self) -> int:
-        return self.face.in_msgs
+        return self.frontend.in_msgs
 
     @property
     def in_bytes(self) -> int:
-        return self.face.in_bytes
+        return self.frontend.in_bytes
 
     @property
     def out_msgs(self) -> int:
-        return self.face.out_msgs
+        return self.frontend.out_msgs
 
     @property
     def out_bytes(self) -> int:
-        return self.face.out_bytes
+        return self.frontend.out_bytes
 
     @property
     def slow_consumers(self) -> int:
-        return self.face.slow_consumers
+        return self.frontend.slow_consumers

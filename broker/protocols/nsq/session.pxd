@@ -4,11 +4,11 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.engine.cursor.cursor cimport Cursor, consumer_t
 from broker.engine.log.log cimport Log
-from broker.runtime.outbuf cimport OutBuf
+from broker.runtime.buffers cimport OutBuf
 from broker.runtime.interfaces cimport Session
-from broker.protocols.nsq.frontend cimport NsqFace
-from broker.protocols.nsq.authorization cimport Warrant
-from broker.protocols.nsq.pending cimport Promises
+from broker.protocols.nsq.authorization cimport AuthState
+from broker.protocols.nsq.frontend cimport NsqFrontend
+from broker.protocols.nsq.responses cimport PendingResponses
 from broker.protocols.nsq.wire cimport op_t, scan_t
 
 # nsqd's numbers, which /stats shows.
@@ -20,21 +20,27 @@ cdef enum State:
 # Why a connection is not read.
 cdef enum Hold:
     HOLD_NOTHING = 0
-    HOLD_OUTPUT = 1     # the peer does not take its answers
-    HOLD_PROMISES = 2   # too many publishes wait for the log
+    HOLD_OUTPUT = 1     # the peer does not read its responses
+    HOLD_PENDING = 2    # too many publishes wait for the log
     HOLD_ORDER = 4      # the next command must wait until every publish is answered
-    HOLD_ANSWER = 8     # a command waits for somebody else; `release` when that has come
+    HOLD_ANSWER = 8     # a command waits for an auth server; `release` when that has answered
+
+# Whether a guarded session may do a command now.
+cdef enum Admit:
+    ADMIT_GO_ON = 0
+    ADMIT_WAIT = 1      # the session is held; the command comes again
+    ADMIT_CLOSED = 2    # it was refused
 
 
 cdef class NsqSession(Session):
-    cdef NsqFace face
+    cdef NsqFrontend frontend
     cdef readonly object link           # net.conn.Conn, from opened to closed
     cdef OutBuf out
     cdef scan_t scanner
     cdef consumer_t consumer            # its place in `cursor`
     cdef readonly Cursor cursor         # what it is subscribed to, or None
-    cdef Promises promises              # None before the first publish
-    cdef bint waiting                   # the log of the first promise will call settled()
+    cdef PendingResponses pending       # None before the first publish
+    cdef bint waiting                   # the log of the oldest publish will call settled()
     cdef Log topic                      # where the last publish went; None = nowhere yet
     cdef bytes topic_name               # its name
     cdef uint64_t topic_count           # publishes to it that `published` does not count yet
@@ -42,13 +48,13 @@ cdef class NsqSession(Session):
     cdef State state
     cdef bint greeted                   # the magic has come
     cdef bint identified                # the first IDENTIFY counted for delivery
-    cdef size_t left                    # bytes that a blocked peer had not taken when last looked
-    cdef bint guarded                   # each command is looked at by admission.admit
-    cdef bint upgrading                 # TLS or compression begin: what came behind is dropped
+    cdef size_t left                    # bytes that a blocked peer had not taken at the last check
+    cdef bint guarded                   # each command is looked at by `admit`
+    cdef bint upgrading                 # TLS or compression begin: input after it is dropped
     cdef readonly str packing           # snappy, deflate or empty
-    cdef readonly Warrant warrant       # None where no auth server is asked
+    cdef readonly AuthState authorization   # None where no auth server is asked
     cdef bint draining                  # nothing more is read; goes when all is answered
-    cdef bint stalled                   # its log's disk is behind; the log resumes the link
+    cdef bint stalled                   # its log's disk is too slow; the log resumes the link
     cdef int hold                       # Hold, ored
     cdef int64_t tick_ns                # period of heartbeats, 0 = none
     cdef int64_t next_tick_ns           # monotonic
@@ -74,5 +80,18 @@ cdef class NsqSession(Session):
     cdef int release(self, int why) except -1
     cdef int go_on(self) except -1
     cdef bint full(self) except *
+    cdef void identify(self, bytes body) except *
+    cdef void go_secure(self, str cause) except *
+    cdef void compress(self) except *
+    cdef int admit(self, const op_t *op) except -1
+    cdef bint admit_early(self) except -1
+    cdef bint permitted(self, const op_t *op) except -1
+    cdef bint may_publish(self, const op_t *op) except -1
+    cdef bint authorized(self, int kind, bytes topic, bytes channel) except -1
+    cdef void authenticate(self, bytes secret) except *
+    cdef void ask_auth_server(self) except *
+    cdef void take_grant(self, object grant) except *
+    cdef int set_timer(self) except -1
+    cdef int tick(self, int64_t now_ns) except -1
     cdef bint still_takes(self, int64_t now_ns) except *
     cdef void put_frame(self, bytes payload, uint32_t frame_type) noexcept

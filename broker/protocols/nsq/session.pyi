@@ -4,8 +4,8 @@ from typing import Any, final
 
 from broker.engine.cursor.cursor import Cursor
 from broker.protocols.nsq.auth import Grant
-from broker.protocols.nsq.authorization import Warrant
-from broker.protocols.nsq.frontend import NsqFace
+from broker.protocols.nsq.authorization import AuthState
+from broker.protocols.nsq.frontend import NsqFrontend
 from broker.protocols.nsq.identify import Identity
 from broker.runtime.interfaces import Session
 
@@ -16,8 +16,8 @@ class NsqSession(Session):
     start_ns: int
     link: Any
     packing: str
-    warrant: Warrant | None
-    def __init__(self, face: NsqFace) -> None: ...
+    authorization: AuthState | None
+    def __init__(self, frontend: NsqFrontend) -> None: ...
     def granted(self, grant: Grant | None) -> None: ...
     def drain(self) -> None: ...
     def disconnect(self) -> None: ...

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """NSQ sessions: commands in, responses and messages out.
 
-    PUB -> topic_log (memo) -> Log.append -> ticket -> Promises ... settled -> OK
+    PUB -> topic_log (memo) -> Log.append -> ticket -> PendingResponses ... settled -> OK
     FIN, REQ, TOUCH -> Cursor by seq         Cursor -> deliver -> a frame in the output
 
 Answers keep the order of their commands. A command that answers or closes, and is no publish,
@@ -11,20 +11,19 @@ answer only when they fail.
 import logging
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memset
 
 from broker.engine.cursor.cursor cimport ACK_NOT_OWNER, ACK_OK
 from broker.engine.log.log cimport Log
-from broker.runtime.outbuf cimport OutBuf, out_commit, out_put, out_reserve
+from broker.runtime.buffers cimport OutBuf, out_commit, out_put, out_reserve
 from broker.runtime.interfaces cimport Session
 from broker.runtime.types cimport record_t, tw_assert
-from broker.protocols.nsq.admission cimport (
-    ADMIT_GO_ON, ADMIT_WAIT, admit, admit_early, go_secure, identify)
-from broker.protocols.nsq.frontend cimport NsqFace, make_room
-from broker.protocols.nsq.authorization cimport Warrant, authenticate, forget, take_grant
-from broker.protocols.nsq.pulse cimport set_timer, tick
-from broker.protocols.nsq.pending cimport PROMISES_BROKEN, PROMISES_WAIT, Promises
-from broker.protocols.nsq.refusal cimport command_of, refusal, unread
+from broker.protocols.nsq.authorization cimport (
+    ALLOWED, DENIED, EXPIRED, NO_GRANT, AuthState, Decision)
+from broker.protocols.nsq.frontend cimport NsqFrontend, make_room
+from broker.protocols.nsq.responses cimport (
+    PENDING_BROKEN, PENDING_WAIT, PendingResponses, command_name, error_response,
+    unfinished_error)
 from broker.protocols.nsq.wire cimport (
     FRAME_BYTES, FRAME_ERROR, FRAME_RESPONSE, MESSAGE_HEAD_BYTES, OP_AUTH, OP_CLS, OP_DPUB, OP_FIN,
     OP_IDENTIFY, OP_MPUB, OP_NOP, OP_PUB, OP_RDY, OP_REQ, OP_SUB, OP_TOUCH, OP_UNKNOWN, STAGE_LINE,
@@ -32,6 +31,8 @@ from broker.protocols.nsq.wire cimport (
 
 from broker.protocols.nsq import errors, limits
 from broker.protocols.nsq.errors import nsq_text
+from broker.base.gotext import go_quote
+from broker.protocols.nsq.auth import Peer
 from broker.protocols.nsq.identify import Identity, Refused
 
 LOG = logging.getLogger('broker.nsq')
@@ -44,53 +45,56 @@ cdef enum:
 cdef const char *MAGIC = b'  V2'
 cdef bytes OK = b'OK'
 cdef bytes CLOSE_WAIT = b'CLOSE_WAIT'
+cdef bytes HEARTBEAT = b'_heartbeat_'
+cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
 
 
 cdef class NsqSession(Session):
-    def __init__(self, NsqFace face):
-        self.face = face
-        self.scanner.message_max = face.message_max
-        self.scanner.body_max = face.body_max
-        self.scanner.delay_max_ns = face.defer_max_ns
-        self.scanner.ready_max = face.ready_max
+    def __init__(self, NsqFrontend frontend):
+        self.frontend = frontend
+        self.scanner.message_max = frontend.message_max
+        self.scanner.body_max = frontend.body_max
+        self.scanner.delay_max_ns = frontend.defer_max_ns
+        self.scanner.ready_max = frontend.ready_max
         self.scanner.greeting = True
-        self.consumer.ack_wait_ns = self.touch_wait_ns = face.wait_ns
-        self.consumer.ack_wait_max_ns = face.wait_max_ns
+        self.consumer.ack_wait_ns = self.touch_wait_ns = frontend.wait_ns
+        self.consumer.ack_wait_max_ns = frontend.wait_max_ns
         self.tick_ns = self.silence_ns = limits.NSQ_HEARTBEAT_INTERVAL
         self.packing = ''
-        self.guarded = face.tls_required or face.authority is not None
-        if face.authority is not None:
-            self.warrant = Warrant()
+        self.guarded = frontend.tls_required or frontend.authority is not None
+        if frontend.authority is not None:
+            self.authorization = AuthState()
 
     # --- the life of a connection
 
     cdef void opened(self, object link) except *:
         self.link = link
         self.out = link.out
-        self.start_ns = self.face.turn.wall_ns
-        self.face.total_connections += 1
-        self.face.sessions.add(self)
+        self.start_ns = self.frontend.turn.wall_ns
+        self.frontend.total_connections += 1
+        self.frontend.sessions.add(self)
         peer = link.peer
         self.identity = Identity.before(peer[0] if isinstance(peer, tuple) else str(peer))
-        self.face.turn.arm(self, self.face.turn.now_ns + <int64_t>limits.NSQ_GREETING)
+        self.frontend.turn.arm(self, self.frontend.turn.now_ns + <int64_t>limits.NSQ_GREETING)
 
     cdef void closed(self) noexcept:
-        self.face.turn.disarm(self)
-        self.face.sessions.discard(self)
+        self.frontend.turn.disarm(self)
+        self.frontend.sessions.discard(self)
         self.link = None
-        forget(self.warrant)
+        if self.authorization is not None:
+            self.authorization.cancel()
         if self.cursor is not None:
-            self.cursor.leave(&self.consumer, self.face.give_back)
+            self.cursor.leave(&self.consumer, self.frontend.give_back)
             self.cursor = None
-        if self.promises is not None:
-            self.promises.clear()
+        if self.pending is not None:
+            self.pending.clear()
         self.topic = None
 
     cdef bint ended(self) noexcept:
-        """The client will say no more; what it is owed is still given."""
+        """The client sends no more; it still gets its pending responses."""
         cdef bytes payload
         try:
-            payload = unread(&self.scanner) if self.greeted else None
+            payload = unfinished_error(&self.scanner) if self.greeted else None
             if payload is not None:
                 self.answer(payload, FRAME_ERROR)
             self.drain()
@@ -109,7 +113,7 @@ cdef class NsqSession(Session):
             self.link.pause()
 
     def fatal(self, bytes payload):
-        """Answer with an error and close behind it."""
+        """Answer with an error and close after it."""
         if not self.closing:
             self.put_frame(payload, FRAME_ERROR)
             if self.link is not None:
@@ -129,23 +133,23 @@ cdef class NsqSession(Session):
             pos = self.greet(data, n)
             if not self.greeted:
                 return pos
-        if self.promises is not None:
-            self.promises.open = False
+        if self.pending is not None:
+            self.pending.open = False
         while pos < n and not self.closing:
             if self.draining or self.full():
                 return pos
             used = scan(&self.scanner, data + pos, <size_t>(n - pos), ops, OPS_MAX, &found)
             if found:
-                self.spoke_ns = self.face.turn.now_ns
+                self.spoke_ns = self.frontend.turn.now_ns
                 done = self.walk(ops, found)
                 if self.upgrading:
-                    # what came behind it in plain is not looked at
+                    # plain input after it is dropped
                     self.upgrading = False
                     self.scanner.parts_end = 0
                     self.scanner.stage = STAGE_LINE
                     return n
                 if done < found or self.stalled or self.hold:
-                    # What the scanner knew of the end is of no use: it comes again behind others.
+                    # What the scanner kept of the end is void: those bytes are scanned again.
                     self.scanner.parts_end = 0
                     self.scanner.stage = STAGE_LINE
                     pos += <Py_ssize_t>ops[done - 1].end if done else 0
@@ -153,16 +157,16 @@ cdef class NsqSession(Session):
                 pos += <Py_ssize_t>used
             if self.scanner.kind or not used:
                 if self.scanner.kind == OP_MPUB and not self.closing and (
-                        not self.guarded or admit_early(self)):
+                        not self.guarded or self.admit_early()):
                     self.topic_log(self.scanner.topic, self.scanner.topic_len)
                 self.need = <Py_ssize_t>self.scanner.need
                 break
-        if self.promises is not None:
+        if self.pending is not None:
             self.wait_for_log()
         return pos
 
     cdef Py_ssize_t greet(self, const char *data, Py_ssize_t n):
-        cdef int64_t now_ns = self.face.turn.now_ns
+        cdef int64_t now_ns = self.frontend.turn.now_ns
         if n < MAGIC_BYTES:
             return 0
         if memcmp(data, MAGIC, MAGIC_BYTES) != 0:
@@ -171,18 +175,18 @@ cdef class NsqSession(Session):
         self.greeted = True
         self.spoke_ns = now_ns
         self.next_tick_ns = now_ns + self.tick_ns
-        set_timer(self)
+        self.set_timer()
         return MAGIC_BYTES
 
     cdef int walk(self, op_t *ops, int found) except -1:
-        """Do the commands in turn; returns how many, fewer than `found` when some must wait."""
+        """Do the commands in order; returns how many, fewer than `found` when some must wait."""
         cdef int i
         cdef int code
         cdef op_t *op
         for i in range(found):
             op = ops + i
             if self.guarded:
-                code = admit(self, op)
+                code = self.admit(op)
                 if code != ADMIT_GO_ON:
                     return i if code == ADMIT_WAIT else found
             if op.wrong or op.kind >= OP_CLS:
@@ -205,8 +209,8 @@ cdef class NsqSession(Session):
                     self.stalled = True
                     self.topic.stall(self.link)
                     return i + 1
-                if self.promises.waiting >= self.face.promises_max:
-                    self.hold_for(HOLD_PROMISES)
+                if self.pending.waiting >= self.frontend.pending_max:
+                    self.hold_for(HOLD_PENDING)
                     return i + 1
             elif op.kind == OP_RDY and self.cursor is not None:
                 if self.state == STATE_SUBSCRIBED:
@@ -218,7 +222,7 @@ cdef class NsqSession(Session):
                     self.hold_for(HOLD_ORDER)
                     return i
                 else:
-                    self.fatal(nsq_text(errors.NSQ_STATE, command=command_of(op.kind)))
+                    self.fatal(nsq_text(errors.NSQ_STATE, command=command_name(op.kind)))
                     return found
         return found
 
@@ -230,21 +234,21 @@ cdef class NsqSession(Session):
         cdef int64_t not_before_ns = 0
         cdef uint64_t ticket = 0
         cdef Log log = self.topic_log(op.name, op.name_len)
-        cdef NsqFace face = self.face
+        cdef NsqFrontend frontend = self.frontend
         if log is None:
             return self.refused(None, op)
         fresh_record(&rec)
         rec.data = op.text
         rec.total_len = op.text_len
         if op.kind == OP_DPUB and op.delay:
-            not_before_ns = face.turn.wall_ns + <int64_t>(op.delay * <uint64_t>MS)
+            not_before_ns = frontend.turn.wall_ns + <int64_t>(op.delay * <uint64_t>MS)
         ticket = log.append(&rec, not_before_ns, 0)
         if ticket == 0:
             return self.refused(log, op)
-        face.in_msgs += 1
-        face.in_bytes += op.text_len
+        frontend.in_msgs += 1
+        frontend.in_bytes += op.text_len
         self.topic_count += 1
-        self.promises.publish(log, op.kind, ticket, ticket)
+        self.pending.publish(log, op.kind, ticket, ticket)
         return True
 
     cdef bint publish_parts(self, op_t *op) except *:
@@ -255,7 +259,7 @@ cdef class NsqSession(Session):
         cdef uint64_t first = 0
         cdef const char *p = op.text
         cdef Log log = self.topic_log(op.name, op.name_len)
-        cdef NsqFace face = self.face
+        cdef NsqFrontend frontend = self.frontend
         if log is None or not make_room(log, op):
             return self.refused(log, op)
         fresh_record(&rec)
@@ -268,10 +272,10 @@ cdef class NsqSession(Session):
             if first == 0:
                 first = ticket
             p += 4 + rec.total_len
-        face.in_msgs += op.index
-        face.in_bytes += op.text_len - 4 * <uint64_t>op.index
+        frontend.in_msgs += op.index
+        frontend.in_bytes += op.text_len - 4 * <uint64_t>op.index
         self.topic_count += op.index
-        self.promises.publish(log, OP_MPUB, first, ticket)
+        self.pending.publish(log, OP_MPUB, first, ticket)
         return True
 
     cdef bint refused(self, Log log, op_t *op) except *:
@@ -280,14 +284,14 @@ cdef class NsqSession(Session):
             self.hold_for(HOLD_ORDER)
             return False
         cause = errors.NSQ_EXITING if log is None else log.refusal
-        if log is None and self.face.engine.find(op.name, op.name_len) is not None:
+        if log is None and self.frontend.engine.find(op.name, op.name_len) is not None:
             cause = errors.NSQ_NOT_SHARED
         self.fatal(nsq_text(
-            errors.NSQ_PUBLISH_FAILED, command=command_of(op.kind), cause=cause))
+            errors.NSQ_PUBLISH_FAILED, command=command_name(op.kind), cause=cause))
         return False
 
     cdef Log topic_log(self, const char *name, uint32_t n):
-        """The log of a topic, made if need be; None when that is not possible now."""
+        """The log of a topic, made if it does not exist; None when that is not possible now."""
         if self.topic is not None and not self.topic.deleted and (
                 n == <uint32_t>len(self.topic_name)) and (
                 memcmp(name, <const char *>self.topic_name, n) == 0):
@@ -295,12 +299,12 @@ cdef class NsqSession(Session):
         return self.find_topic(name, n)
 
     cdef Log find_topic(self, const char *name, uint32_t n):
-        cdef Log log = self.face.topic(name, n)
+        cdef Log log = self.frontend.topic(name, n)
         if log is None:
             return None
         self.count_published()
-        if self.promises is None:
-            self.promises = Promises()
+        if self.pending is None:
+            self.pending = PendingResponses()
         self.topic = log
         self.topic_name = name[:n]
         return log
@@ -328,8 +332,8 @@ cdef class NsqSession(Session):
             return 0
         put_message(p, rec)
         out_commit(out, MESSAGE_HEAD_BYTES + body)
-        self.face.out_msgs += 1
-        self.face.out_bytes += body
+        self.frontend.out_msgs += 1
+        self.frontend.out_bytes += body
         return 1
 
     cdef void acknowledge(self, op_t *op) except *:
@@ -338,7 +342,7 @@ cdef class NsqSession(Session):
         cdef int code
         if op.kind == OP_REQ:
             delay_ns = <int64_t>(op.delay * <uint64_t>MS)
-            delay_ns = max(<int64_t>0, min(delay_ns, self.face.delay_max_ns))
+            delay_ns = max(<int64_t>0, min(delay_ns, self.frontend.delay_max_ns))
             code = self.cursor.requeue(&self.consumer, op.number, delay_ns)
         else:
             tw_assert(op.kind == OP_TOUCH)
@@ -354,7 +358,7 @@ cdef class NsqSession(Session):
         """FIN, REQ or TOUCH of a message that this client does not hold."""
         cause = errors.NSQ_NOT_OWNER if code == ACK_NOT_OWNER else errors.NSQ_NOT_IN_FLIGHT
         payload = nsq_text(
-            errors.NSQ_MESSAGE_FAILED, command=command_of(op.kind), cause=cause,
+            errors.NSQ_MESSAGE_FAILED, command=command_name(op.kind), cause=cause,
             id=op.name[:op.name_len].decode('utf-8', 'surrogateescape'))
         self.answer(payload, FRAME_ERROR)
 
@@ -365,23 +369,23 @@ cdef class NsqSession(Session):
         if op.wrong == WRONG_LINE:
             self.link.close()
         elif op.kind == OP_UNKNOWN:
-            self.fatal(refusal(op, &self.scanner))
+            self.fatal(error_response(op, &self.scanner))
         elif op.kind == OP_RDY and self.state == STATE_CLOSING:
             pass
         elif not self.legal(op.kind):
-            self.fatal(nsq_text(errors.NSQ_STATE, command=command_of(op.kind)))
+            self.fatal(nsq_text(errors.NSQ_STATE, command=command_name(op.kind)))
         elif op.kind == OP_SUB and self.silence_ns == 0:
             self.fatal(nsq_text(errors.NSQ_NO_HEARTBEATS))
         elif op.wrong:
             if op.kind == OP_MPUB and op.wrong >= WRONG_SIZE:
                 self.topic_log(op.name, op.name_len)    # nsqd makes it before it reads the body
-            self.fatal(refusal(op, &self.scanner))
+            self.fatal(error_response(op, &self.scanner))
         elif op.kind == OP_SUB:
             self.subscribe(op.name[:op.name_len].decode(), op.text[:op.text_len].decode())
         elif op.kind == OP_IDENTIFY:
-            identify(self, op.text[:op.text_len])
+            self.identify(op.text[:op.text_len])
         elif op.kind == OP_AUTH:
-            authenticate(self, op.text[:op.text_len])
+            self.authenticate(op.text[:op.text_len])
         else:
             tw_assert(op.kind == OP_CLS)
             self.state = STATE_CLOSING
@@ -399,27 +403,188 @@ cdef class NsqSession(Session):
         return True
 
     def subscribe(self, str topic, str channel):
-        """SUB: makes topic and channel if need be."""
+        """SUB: makes topic and channel if they do not exist."""
         try:
-            self.cursor = self.face.channel(topic, channel)
+            self.cursor = self.frontend.channel(topic, channel)
         except Refused as problem:
             self.fatal(problem.payload)
             return
-        self.consumer.nearness = self.identity.nearness(self.face.config)
+        self.consumer.nearness = self.identity.nearness(self.frontend.config)
         self.cursor.join(&self.consumer, self)
         self.state, self.scanner.greeting = STATE_SUBSCRIBED, False
         self.put_frame(OK, FRAME_RESPONSE)
 
+    # --- IDENTIFY and upgrades
+
+    cdef void identify(self, bytes body) except *:
+        """IDENTIFY: the first one counts for what is delivered, a later one for the rest."""
+        cdef int64_t now_ns = self.frontend.turn.now_ns
+        config = self.frontend.config
+        try:
+            identity = Identity.read(body, config, self.identity)
+            offer = identity.offer(
+                config, self.frontend.certificates is not None and self.link.tls is None,
+                self.packing == '')
+        except Refused as problem:
+            self.fatal(problem.payload)
+            return
+        self.identity = identity
+        wait_ns = identity.wait_ns(config)
+        self.silence_ns = identity.heartbeat_interval_ns
+        self.touch_wait_ns = wait_ns
+        if not self.identified:
+            self.identified = True
+            self.tick_ns = identity.heartbeat_interval_ns
+            self.next_tick_ns = now_ns + self.tick_ns
+            self.consumer.ack_wait_ns = wait_ns
+            self.consumer.sample = identity.sample_rate
+        self.set_timer()
+        self.put_frame(
+            identity.response(config, offer, self.frontend.authority is not None), FRAME_RESPONSE)
+        self.packing = offer.packing or self.packing
+        if offer.tls:
+            self.upgrading = True
+            self.link.secure(self.frontend.certificates.context, limits.NSQ_TLS_TIMEOUT)
+        elif offer.packing:
+            self.upgrading = True
+            self.compress()
+
+    cdef void secured(self, str cause) noexcept:
+        try:
+            self.go_secure(cause)
+        except Exception as problem:
+            self.give_up(problem)
+
+    cdef void go_secure(self, str cause) except *:
+        """TLS has begun, or (cause) failed."""
+        if cause is not None:
+            LOG.info('client %s: %s', self.remote_address, cause)
+            self.fatal(nsq_text(errors.NSQ_UPGRADE_FAILED, cause=cause))
+            return
+        self.guarded = self.authorization is not None
+        self.put_frame(OK, FRAME_RESPONSE)
+        if self.packing:
+            self.compress()
+
+    cdef void compress(self) except *:
+        self.link.compress(self.packing, self.identity.level(self.frontend.config))
+        self.put_frame(OK, FRAME_RESPONSE)
+
+    # --- what a guarded connection may do
+
+    cdef int admit(self, const op_t *op) except -1:
+        """Whether a guarded session may do this now."""
+        if op.kind == OP_IDENTIFY or op.wrong == WRONG_LINE:
+            return ADMIT_GO_ON
+        if self.frontend.tls_required and self.link.tls is None:
+            if not self.in_order():
+                self.hold_for(HOLD_ORDER)
+                return ADMIT_WAIT
+            name = op.name[:op.name_len].decode('utf-8', 'surrogateescape') if (
+                op.kind == OP_UNKNOWN) else command_name(op.kind)
+            self.fatal(nsq_text(errors.NSQ_TLS_REQUIRED, command=name))
+            return ADMIT_CLOSED
+        if self.authorization is None or self.permitted(op):
+            return ADMIT_GO_ON
+        return ADMIT_WAIT if self.hold else ADMIT_CLOSED
+
+    cdef bint admit_early(self) except -1:
+        """The same for an MPUB whose body is not complete yet."""
+        cdef op_t op
+        memset(&op, 0, sizeof(op))
+        op.kind = OP_MPUB
+        op.name = self.scanner.topic
+        op.name_len = self.scanner.topic_len
+        return self.admit(&op) == ADMIT_GO_ON
+
+    cdef bint permitted(self, const op_t *op) except -1:
+        """Whether the auth server allows a command. If not, it was refused and the connection is
+        closing, or it has to wait: `hold` is set, and it comes again."""
+        if op.kind == OP_PUB or op.kind == OP_DPUB:
+            return op.wrong or self.may_publish(op)
+        if op.kind == OP_MPUB:
+            # nsqd looks before it reads the body, so what is wrong with that comes second
+            return (op.wrong and op.wrong < WRONG_SIZE) or self.may_publish(op)
+        if op.kind == OP_SUB and not op.wrong and self.state == STATE_INIT and self.silence_ns:
+            return self.authorized(op.kind, op.name[:op.name_len], op.text[:op.text_len])
+        return True
+
+    cdef bint may_publish(self, const op_t *op) except -1:
+        if self.authorization.may_publish(self.frontend.turn.now_ns, op.name, op.name_len):
+            return True
+        if not self.authorized(op.kind, op.name[:op.name_len], b''):
+            return False
+        self.authorization.remember(op.name[:op.name_len])
+        return True
+
+    cdef bint authorized(self, int kind, bytes topic, bytes channel) except -1:
+        """What the grant says; errors and requests wait until every publish before is answered."""
+        cdef Decision decision
+        if not self.in_order():
+            self.hold_for(HOLD_ORDER)
+            return False
+        decision = self.authorization.decide(self.frontend.turn.now_ns, topic, channel)
+        if decision == NO_GRANT:
+            self.fatal(nsq_text(errors.NSQ_AUTH_FIRST, command=command_name(kind)))
+        elif decision == EXPIRED:
+            self.ask_auth_server()
+        elif decision == DENIED:
+            self.fatal(nsq_text(
+                errors.NSQ_UNAUTHORIZED, command=command_name(kind), topic=go_quote(topic),
+                channel=go_quote(channel)))
+        return decision == ALLOWED
+
+    cdef void authenticate(self, bytes secret) except *:
+        """AUTH: asks an auth server, and answers when that has answered."""
+        if self.authorization is None:
+            self.fatal(nsq_text(errors.NSQ_AUTH_DISABLED))
+        elif self.authorization.grant is not None:
+            self.fatal(nsq_text(errors.NSQ_AUTH_SET))
+        else:
+            self.authorization.begin(secret)
+            self.ask_auth_server()
+
+    cdef void ask_auth_server(self) except *:
+        self.hold_for(HOLD_ANSWER)
+        address = self.link.peer
+        peer = Peer(
+            address[0] if isinstance(address, tuple) else '', self.link.tls is not None,
+            self.link.client_name)
+        self.authorization.ask(self.frontend.authority, peer, self.granted)
+
+    def granted(self, grant):
+        """The answer of an auth server: a Grant; None when no server gave one."""
+        try:
+            self.take_grant(grant)
+        except Exception as problem:
+            self.give_up(problem)
+
+    cdef void take_grant(self, object grant) except *:
+        cdef bint is_auth = self.authorization.answered()
+        if self.link is None or self.closing:
+            return
+        self.frontend.turn.tick()
+        if grant is None:
+            self.fatal(nsq_text(errors.NSQ_AUTH_FAILED))
+            return
+        self.authorization.accept(grant, self.frontend.turn.now_ns)
+        if is_auth and not grant.authorizations:
+            self.fatal(nsq_text(errors.NSQ_AUTH_NONE))
+            return
+        if is_auth:
+            self.put_frame(grant.response(), FRAME_RESPONSE)
+        self.release(HOLD_ANSWER)
+
     # --- output
 
     def answer(self, bytes payload, uint32_t frame_type):
-        """Put a frame behind the answers that are still due."""
+        """Put a frame after the pending responses."""
         cdef char head[FRAME_BYTES]
         if self.in_order():
             self.put_frame(payload, frame_type)
         else:
             put_frame_head(head, <uint32_t>len(payload), frame_type)
-            self.promises.frame(head[:FRAME_BYTES] + payload)
+            self.pending.frame(head[:FRAME_BYTES] + payload)
 
     cdef void put_frame(self, bytes payload, uint32_t frame_type) noexcept:
         cdef size_t n = <size_t>len(payload)
@@ -434,7 +599,7 @@ cdef class NsqSession(Session):
     def drop(self):
         """The peer does not read what it asked for: close at once."""
         if self.link is not None:
-            self.face.slow_consumers += 1
+            self.frontend.slow_consumers += 1
             LOG.warning('client %s does not read: closed', self.link.peer)
             self.link.abort()
 
@@ -442,14 +607,14 @@ cdef class NsqSession(Session):
 
     cdef bint in_order(self) noexcept:
         """Every publish so far is answered."""
-        return self.promises is None or self.promises.size == 0
+        return self.pending is None or self.pending.size == 0
 
     cdef bint full(self) except *:
-        """Something of this connection has reached its limit: it is not read for now."""
+        """Whether a limit of this connection is reached: then it is not read for now."""
         if self.out.blocked:
             self.hold |= HOLD_OUTPUT
-        if self.promises is not None and self.promises.waiting >= self.face.promises_max:
-            self.hold |= HOLD_PROMISES
+        if self.pending is not None and self.pending.waiting >= self.frontend.pending_max:
+            self.hold |= HOLD_PENDING
         if self.hold or self.draining:
             self.link.pause()       # again: the log may have resumed it for its own reason
             return True
@@ -461,7 +626,7 @@ cdef class NsqSession(Session):
         return 0
 
     cdef int release(self, int why) except -1:
-        """What a command waited for has come (HOLD_ANSWER): go on behind it."""
+        """What a command waited for has come (HOLD_ANSWER): continue after it."""
         self.hold &= ~why
         if self.link is not None and not self.closing:
             self.go_on()
@@ -471,44 +636,31 @@ cdef class NsqSession(Session):
         """Read again if what was waited for has come."""
         if not self.out.blocked:
             self.hold &= ~HOLD_OUTPUT
-        if self.promises is None or self.promises.waiting <= self.face.promises_resume:
-            self.hold &= ~HOLD_PROMISES
+        if self.pending is None or self.pending.waiting <= self.frontend.pending_resume:
+            self.hold &= ~HOLD_PENDING
         if self.in_order():
             self.hold &= ~HOLD_ORDER
             if self.draining and not self.closing:
                 self.link.close()
         if not self.hold and not self.stalled and not self.draining and not self.closing:
-            self.spoke_ns = self.face.turn.now_ns       # it was we who did not listen
+            self.spoke_ns = self.frontend.turn.now_ns       # the server did not read meanwhile
             self.link.resume()
         return 0
 
     cdef int wait_for_log(self) except -1:
-        """Give the answers that are due; be called again when the next one may be."""
+        """Send the responses that are due; the log calls again when the next one may be."""
         cdef int found
-        if self.waiting or self.promises.size == 0:
+        if self.waiting or self.pending.size == 0:
             return 0
-        found = self.promises.release(self.out)
-        if found == PROMISES_WAIT:
+        found = self.pending.release(self.out)
+        if found == PENDING_WAIT:
             self.waiting = True
-            self.promises.log().wait(self)
-        elif found == PROMISES_BROKEN:
+            self.pending.log().wait(self)
+        elif found == PENDING_BROKEN:
             self.fatal(nsq_text(
-                errors.NSQ_PUBLISH_FAILED, command=command_of(self.promises.broken_kind),
-                cause=self.promises.broken_cause))
+                errors.NSQ_PUBLISH_FAILED, command=command_name(self.pending.broken_kind),
+                cause=self.pending.broken_cause))
         return 0
-
-    def granted(self, grant):
-        """What an auth server says of this client; None when there is no answer."""
-        try:
-            take_grant(self, grant)
-        except Exception as problem:
-            self.give_up(problem)
-
-    cdef void secured(self, str cause) noexcept:
-        try:
-            go_secure(self, cause)
-        except Exception as problem:
-            self.give_up(problem)
 
     cdef void settled(self) noexcept:
         self.waiting = False
@@ -538,12 +690,49 @@ cdef class NsqSession(Session):
             self.give_up(problem)
 
     def give_up(self, problem):
-        """A mistake of ours: it costs this connection, and it is told."""
+        """An internal error: log it and end this connection."""
         LOG.error('connection dropped after an internal error', exc_info=problem)
         if self.link is not None:
             self.link.abort()
 
     # --- time
+
+    cdef int set_timer(self) except -1:
+        """Arm the timer for the next heartbeat or the end of a silence, whichever comes first."""
+        cdef int64_t due_ns = NEVER
+        if self.closing:
+            due_ns = self.frontend.turn.now_ns + (
+                self.silence_ns or limits.NSQ_HEARTBEAT_INTERVAL)
+        else:
+            if self.tick_ns:
+                due_ns = self.next_tick_ns
+            if self.silence_ns:
+                due_ns = min(due_ns, self.spoke_ns + 2 * self.silence_ns)
+        if due_ns == NEVER:
+            self.frontend.turn.disarm(self)
+        else:
+            self.frontend.turn.arm(self, due_ns)
+        return 0
+
+    cdef int tick(self, int64_t now_ns) except -1:
+        """A heartbeat is due, or the client has been silent for too long."""
+        cdef bytes payload
+        if self.stalled and self.link not in self.topic.stalled:
+            self.stalled = False
+        if self.hold or self.stalled:
+            self.spoke_ns = now_ns
+        if self.tick_ns and now_ns >= self.next_tick_ns:
+            self.next_tick_ns += self.tick_ns
+            if self.next_tick_ns <= now_ns:
+                self.next_tick_ns = now_ns + self.tick_ns
+            self.put_frame(HEARTBEAT, FRAME_RESPONSE)
+        if self.silence_ns and now_ns >= self.spoke_ns + 2 * self.silence_ns:
+            payload = unfinished_error(&self.scanner)
+            if payload is None:
+                self.link.close()
+            else:
+                self.fatal(payload)
+        return 0
 
     cdef bint still_takes(self, int64_t now_ns) except *:
         """A peer that is slow, but took something since it was looked at, gets another interval."""
@@ -559,7 +748,7 @@ cdef class NsqSession(Session):
             return
         try:
             if not self.greeted:
-                self.link.abort()       # nothing was said to it: heartbeats begin with the magic
+                self.link.abort()       # nothing was sent to it: heartbeats begin with the magic
                 return
             if (self.out.blocked and self.silence_ns
                     and now_ns - self.out.blocked_ns >= self.silence_ns
@@ -567,15 +756,15 @@ cdef class NsqSession(Session):
                 self.drop()
                 return
             if not self.closing:
-                tick(self, now_ns)
-            set_timer(self)
+                self.tick(now_ns)
+            self.set_timer()
         except Exception as problem:
             self.give_up(problem)
 
     # --- for monitoring
 
     def disconnect(self):
-        """End the connection without a word (its channel was deleted)."""
+        """End the connection without an error (its channel was deleted)."""
         if self.link is not None:
             self.link.close()
 

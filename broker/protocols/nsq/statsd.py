@@ -1,16 +1,16 @@
 """nsqd's numbers for a statsd daemon: one round of UDP datagrams per interval.
 
     nsq.host_4151.topic.orders.message_count:12|c     what came since the last round
-    nsq.host_4151.topic.orders.depth:3|g              what is
+    nsq.host_4151.topic.orders.depth:3|g              the current value
 
-The datagrams of a round are spread over the interval, so that no receiver drowns in them.
+The datagrams of a round are spread over the interval, so that receivers are not overloaded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from broker.base.logs import fields
 from broker.base.units import SECOND
@@ -21,7 +21,8 @@ from broker.protocols.nsq.wire import is_ephemeral
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from broker.protocols.nsq.listener import NsqDoor
+    from broker.protocols.nsq.config import NsqConfig
+    from broker.protocols.nsq.topics import Topics
 
 LOG = logging.getLogger("broker.nsq.statsd")
 
@@ -37,25 +38,6 @@ _CHANNEL_NUMBERS = (  # key of the page, name, kind
     ("timeout_count", "timeout_count", "c"),
     ("client_count", "clients", "g"),
 )
-
-
-class StatsdSettings(Protocol):
-    """The part of config.NsqConfig that is used here."""
-
-    @property
-    def statsd_address(self) -> tuple[str, int] | None: ...
-    @property
-    def e2e_processing_latency_percentiles(self) -> tuple[float, ...]: ...
-    @property
-    def statsd_prefix(self) -> str: ...
-    @property
-    def statsd_interval_ns(self) -> int: ...
-    @property
-    def statsd_mem_stats(self) -> bool: ...
-    @property
-    def statsd_udp_packet_size(self) -> int: ...
-    @property
-    def statsd_exclude_ephemeral(self) -> bool: ...
 
 
 def full_prefix(prefix: str, host: str, port: int) -> str:
@@ -80,7 +62,7 @@ def packets(lines: Iterable[bytes], size: int) -> Iterator[bytes]:
 class Round:
     """Turns pages of /stats into lines; remembers counters from one round to the next."""
 
-    def __init__(self, config: StatsdSettings, prefix: str) -> None:
+    def __init__(self, config: NsqConfig, prefix: str) -> None:
         self.config = config
         self.prefix = prefix
         self._before: dict[str, int] = {}
@@ -127,12 +109,12 @@ class Round:
         if kind == "c":
             self._now[name] = value
             before = self._before.get(name, 0)
-            value -= before if before <= value else 0  # made anew in between: it began at 0
+            value -= before if before <= value else 0  # deleted and made again: it began at 0
         return f"{self.prefix}{name}:{value}|{kind}\n".encode()
 
 
 class _Silent(asyncio.DatagramProtocol):
-    """Nobody answers, and a receiver that is not there is no reason to stop."""
+    """statsd sends no answers; a receiver that is missing is no reason to stop."""
 
     def error_received(self, exc: Exception) -> None:
         LOG.debug("statsd: %s", exc)
@@ -143,19 +125,19 @@ class Statsd:
 
     def __init__(
         self,
-        door: NsqDoor,
-        config: StatsdSettings,
+        topics: Topics,
+        config: NsqConfig,
         prefix: str,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """`sleep(seconds)` is how it waits."""
-        self.door = door
+        """`topics`: what is counted; `sleep(seconds)`: how it waits."""
+        self.topics = topics
         self.config = config
         self.sleep = sleep
         self.round = Round(config, prefix)
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         interval = self.config.statsd_interval_ns / SECOND
         spread = max(0.0, interval - limits.STATSD_QUIET / SECOND)
         while True:
@@ -190,7 +172,7 @@ class Statsd:
 
     def _topics(self) -> list[stats.Page]:
         percentiles = self.config.e2e_processing_latency_percentiles
-        return stats.topic_pages(self.door.topics, None, "", "", percentiles) or []
+        return stats.topic_pages(self.topics, None, "", "", percentiles) or []
 
     def _memory(self) -> dict[str, int] | None:
         return stats.memory() if self.config.statsd_mem_stats else None

@@ -1,4 +1,10 @@
-"""The logs that NSQ clients may use: topics, and channels of NATS Streaming that they share."""
+"""Topics and their channels: what NSQ clients see of the engine's logs and cursors.
+
+Topics are logs, and so are channels of NATS Streaming that NSQ clients may use. The channels of a
+topic are those cursors of its log that NSQ clients can name. Other protocols have cursors of their
+own on the same log: NSQ neither shows, registers nor deletes them, and settings for channels do
+not apply to them.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +13,17 @@ from typing import TYPE_CHECKING
 
 from broker.protocols.access import APART, READ, WRITE
 from broker.protocols.nsq import errors
-from broker.protocols.nsq.wire import is_ephemeral
+from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
+    from broker.engine.cursor.cursor import Cursor
     from broker.engine.engine import Engine
     from broker.engine.log.log import Log
     from broker.protocols.access import Access
 
 
 class Topics:
-    """An engine as far as NSQ clients see it."""
+    """The topics that NSQ clients can see."""
 
     def __init__(self, engine: Engine, access: Access) -> None:
         self.engine = engine
@@ -28,7 +35,7 @@ class Topics:
         return {name: log for name, log in self.engine.logs.items() if self._is_seen(log)}
 
     def _is_seen(self, log: Log) -> bool:
-        return log.face is None or (
+        return log.protocol is None or (
             not log.name.startswith(APART)
             and (self.access.may_topic(log, READ) or self.access.may_topic(log, WRITE))
         )
@@ -39,7 +46,7 @@ class Topics:
         return found if found is not None and self._is_seen(found) else None
 
     def open(self, name: str, right: int) -> Log:
-        """The topic of that name, made if need be, for one who wants to read or to write it.
+        """The topic of that name, made if it does not exist, to be read or written (`right`).
         PermissionError when a channel may not be used so; OSError."""
         log = self.engine.open_log(name, ephemeral=is_ephemeral(name.encode()))
         self.need(log, right)
@@ -49,3 +56,19 @@ class Topics:
         """PermissionError unless NSQ clients may use this log so."""
         if not self.access.may_topic(log, right):
             raise PermissionError(errno.EACCES, errors.NSQ_NOT_SHARED, log.name)
+
+
+def is_channel(cursor: Cursor) -> bool:
+    """Whether a cursor is a channel."""
+    return is_name(cursor.name.encode())
+
+
+def channels_of(log: Log) -> list[Cursor]:
+    """The channels of a topic by name."""
+    return [cursor for _, cursor in sorted(log.cursors.items()) if is_channel(cursor)]
+
+
+def channel_of(log: Log, name: str) -> Cursor | None:
+    """The channel of that name."""
+    cursor = log.cursors.get(name)
+    return cursor if cursor is not None and is_channel(cursor) else None

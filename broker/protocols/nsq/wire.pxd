@@ -21,10 +21,10 @@ cdef enum Kind:
     OP_AUTH
     OP_UNKNOWN
 
-# What is wrong with a command. The session says it, unless the command was illegal anyway.
+# What is wrong with a command. The session answers it, unless the state does not allow the command.
 cdef enum Wrong:
     WRONG_NOTHING
-    WRONG_LINE          # longer than the limit; nothing is said
+    WRONG_LINE          # longer than the limit; closed without an error
     WRONG_STATE         # IDENTIFY or AUTH too late: known before the body is there
     WRONG_PARAMS        # too few; AUTH: any
     WRONG_TOPIC
@@ -65,8 +65,8 @@ cdef enum:
 # One command with its body. Pointers lie in the scanned bytes.
 cdef struct op_t:
     const char *name    # topic (SUB PUB MPUB DPUB), id (FIN REQ TOUCH), unknown: the command
-    const char *text    # body; MPUB: the first size; SUB: channel; WRONG_NUMBER: what is no number
-    size_t end          # offset behind the command in the scanned bytes
+    const char *text    # body; MPUB: the first size; SUB: channel; WRONG_NUMBER: the wrong text
+    size_t end          # offset after the command in the scanned bytes
     uint64_t number     # FIN REQ TOUCH: seq, 0 = no id of ours; RDY: count; wrong sizes, signed
     uint64_t delay      # REQ, DPUB: milliseconds as written, modulo 2**64
     uint32_t name_len
@@ -85,7 +85,7 @@ cdef struct scan_t:
     uint8_t stage           # of the unfinished command
     uint8_t kind            # of the unfinished command, OP_NONE in STAGE_LINE
     uint32_t parts          # messages of an unfinished MPUB seen so far
-    size_t parts_end        # and the offset behind them from its first byte, 0 = none
+    size_t parts_end        # and the offset after them from its first byte, 0 = none
     size_t need             # bytes from the first of the unfinished command, 0 = unknown
     const char *topic       # of an unfinished MPUB; valid until the scanned bytes go
     uint32_t topic_len
@@ -93,7 +93,7 @@ cdef struct scan_t:
     uint32_t memo_name_len  # of the topic in it
     char memo[MEMO_BYTES]   # last good PUB line, LF included
 
-# Fills up to cap ops and returns the bytes they take; stops behind a wrong one and behind one
+# Fills up to cap ops and returns the bytes they take; stops after a wrong one and after one
 # that may change what is legal. What remains is one unfinished command or not looked at.
 cdef size_t scan(scan_t *s, const char *data, size_t n, op_t *ops, int cap,
                  int *found) noexcept nogil

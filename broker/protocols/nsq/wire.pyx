@@ -16,7 +16,7 @@ cdef enum:
     SPACE = 32
     CR = 13
     LF = 10
-    PARAMS_MAX = 4          # further ones are of no interest
+    PARAMS_MAX = 4          # further ones are ignored
     MS = 1000000            # nanoseconds
     OPS_MAX = 128
 
@@ -80,7 +80,7 @@ cdef size_t wait_for(scan_t *s, op_t *op, Stage stage, size_t need) noexcept nog
 
 cdef inline size_t take_body(scan_t *s, op_t *op, const char *p, size_t n, size_t head,
                              int64_t most) noexcept nogil:
-    """The sized body behind `head` bytes of line: where it ends, or 0 while it is not there."""
+    """The sized body after `head` bytes of line: where it ends, or 0 while it is incomplete."""
     cdef int64_t size
     if n < head + 4:
         return wait_for(s, op, STAGE_SIZE, head + 4)
@@ -226,7 +226,7 @@ cdef void read_ready(scan_t *s, op_t *op, int count, param_t *params) noexcept n
 
 
 cdef void read_id(op_t *op, int count, param_t *params) noexcept nogil:
-    """FIN, REQ and TOUCH; an id that is none of ours has seq 0."""
+    """FIN, REQ and TOUCH; an invalid id has seq 0."""
     if count < (3 if op.kind == OP_REQ else 2):
         op.wrong = WRONG_PARAMS
         return
@@ -373,7 +373,7 @@ cdef size_t scan(scan_t *s, const char *data, size_t n, op_t *ops, int cap,
 
 
 cdef class Scanner:
-    """The scanner alone, for tests: what `scan` makes of bytes, as tuples."""
+    """`scan` for Python, so that tests and the fuzzer can call it: commands as tuples."""
 
     cdef scan_t state
 
@@ -421,7 +421,7 @@ def message_id(uint64_t seq):
 
 
 def message_seq(bytes text not None):
-    """The seq of an id, 0 when it is none of ours."""
+    """The seq of an id, 0 when it is invalid."""
     if len(text) != ID_BYTES:
         return 0
     return nsq_get_id(text)
@@ -433,5 +433,5 @@ def is_name(bytes name not None):
 
 
 def is_ephemeral(bytes name not None):
-    """Whether the name says that nothing of it is kept."""
+    """Whether the name ends in #ephemeral."""
     return bool(name_is_ephemeral(name, <size_t>len(name)))

@@ -1,51 +1,64 @@
-"""Channels: logs of the engine that a streaming service calls its own."""
+"""Channels: logs of the engine that belong to a streaming service, and their names on the disk.
+
+Logs of channels have either the names of NSQ topics or names apart from them, as [bridge] says.
+When that has changed since the last start, the logs of all channels are renamed before any log is
+opened. If that is interrupted, the next start continues: a log that has its new name is left alone.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from broker.protocols.access import APART, FACE
+from broker.base.durable import sync_path
+from broker.engine.log.files import CURSOR_SUFFIX, CURSORS, MetaError, escape, load_meta, save_meta
+from broker.protocols.access import APART, STAN
 from broker.protocols.stan import errors
 from broker.protocols.stan.config import covers
 from broker.protocols.stan.publish import Channel, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from broker.engine.engine import Engine
     from broker.engine.log.log import Log
-    from broker.protocols.stan.config import StanSettings
+    from broker.protocols.access import Access
+    from broker.protocols.stan.config import StanConfig
     from broker.protocols.stan.publish import Service
 
 log = logging.getLogger("broker.stan")
+
+CURSOR_PREFIX = "stan:"  # of subscriptions; no NSQ channel can be called so
+MARK: Final = "names"  # file in the service's folder: which names channels have
+_APART, _SHARED = "apart\n", "shared\n"
 
 
 class Channels:
     """Makes, limits and deletes the channels of one service."""
 
-    def __init__(self, settings: StanSettings, service: Service, engine: Engine) -> None:
+    def __init__(self, settings: StanConfig, service: Service, engine: Engine) -> None:
         self.settings = settings
         self.service = service
         self.engine = engine
         self._by_folded: dict[str, str] = {}
-        self.limited: dict[str, Channel] = {}  # those that go when nobody uses them
-        self.on_gone: Callable[[Channel], object] = self.forget  # deleted through another door
+        self.limited: dict[str, Channel] = {}  # those that are deleted when they are not used
+        self.on_gone: Callable[[Channel], object] = self.forget  # deleted by another protocol
 
     def restore(self) -> None:
-        """Those that the engine has found on the disk."""
+        """Adopt the channels that the engine has found on the disk."""
         for entry in self.engine.logs.values():
             subject = entry.name.removeprefix(APART)
-            if entry.face == FACE and entry.name == self.service.access.log_name(subject):
+            if entry.protocol == STAN and entry.name == self.service.access.log_name(subject):
                 self.adopt(entry)
 
     def get(self, name: str) -> Channel | None:
-        """The channel of that name, if there is one."""
+        """The channel of that name; None when it does not exist."""
         return self.service.channels.get(name.encode())
 
     def open(self, name: str) -> Channel:
-        """The channel of that name, made if need be. RefusedError, OSError."""
+        """The channel of that name, made if it does not exist. RefusedError, OSError."""
         channel = self.get(name)
         if channel is not None and channel.log.deleted:
             self.on_gone(channel)
@@ -62,24 +75,24 @@ class Channels:
         self._need_free(name)
         in_memory = self.settings.store == "memory"
         log_name = self.service.access.log_name(name)
-        return self.adopt(self.engine.open_log(log_name, ephemeral=in_memory, face=FACE))
+        return self.adopt(self.engine.open_log(log_name, ephemeral=in_memory, protocol=STAN))
 
     def _need_free(self, name: str) -> None:
-        """RefusedError when the name is that of an NSQ topic which must stay one: its messages
-        are kept until its channels have finished them, those of a channel are not."""
+        """RefusedError when the name is that of an NSQ topic which must stay a topic: messages of a
+        topic are kept until its channels have finished them, those of a channel are not."""
         entry = self.engine.log(self.service.access.log_name(name))
-        if entry is None or entry.face == FACE or not (entry.cursors or entry.next_seq > 1):
+        if entry is None or entry.protocol == STAN or not (entry.cursors or entry.next_seq > 1):
             return
         if not any(covers(pattern, name) for pattern in self.settings.adopt_topics):
             raise RefusedError(errors.STAN_IS_TOPIC.format(name=name))
         log.info("the topic %s becomes a channel", name)
 
     def adopt(self, entry: Log) -> Channel:
-        """Make a channel of a log that is one."""
+        """Serve a log as a channel."""
         channel = Channel(self.service, entry)
-        entry.on_unused = None  # a channel in memory outlives its last subscription
+        entry.call_when_unused(None)  # a channel in memory outlives its last subscription
         if "sync" not in entry.settings:
-            entry.set_policy(self.settings.sync)
+            entry.set_policy(self.settings.sync.policy)
         entry.deliver_durable()  # subscribers keep the seqs of what they were given
         entry.connect(*self.service.access.crossings(entry))
         limits = channel.limits = self.settings.limits_for(channel.name)
@@ -90,31 +103,108 @@ class Channels:
         return channel
 
     def limit(self, channel: Channel) -> None:
-        """Keep to its limits. What other cursors than subscriptions have not acked stays, so this
-        comes again when it is known which these are."""
+        """Apply its limits. Messages that cursors other than subscriptions have not acknowledged
+        are kept, so this is called again once the subscriptions are known."""
         limits = channel.limits
         channel.limit(limits.max_msgs, limits.max_bytes, limits.max_age_ns)
 
     def delete(self, channel: Channel) -> None:
-        """It has been inactive for too long. OSError: nothing has changed."""
+        """Delete a channel that was inactive for too long. OSError: nothing has changed."""
         self.engine.delete_log(channel.log.name)
         self.forget(channel)
 
     def forget(self, channel: Channel) -> None:
-        """Its log is gone."""
+        """Remove a channel whose log was deleted."""
         self.service.forget(channel)
         self._by_folded.pop(channel.name.casefold(), None)
         self.limited.pop(channel.name, None)
-        if channel.log.limiter is not None:
-            channel.log.limiter.close()
+        if channel.log.retention.limiter is not None:
+            channel.log.retention.limiter.close()
 
     def has_other_readers(self, channel: Channel) -> bool:
-        """Whether somebody reads it who is no streaming subscriber."""
+        """Whether it has readers that are not streaming subscriptions."""
         own = {subscription.cursor.name for subscription in channel.subscriptions}
         return any(name not in own for name in channel.log.cursors)
 
 
 def reason_of(problem: OSError) -> str:
-    """Why something cannot be stored, in the words of a client's answer."""
+    """The error that a client gets when something cannot be stored."""
     reason = os.strerror(problem.errno) if problem.errno else str(problem)
     return errors.STAN_STORE.format(reason=reason)
+
+
+# --- names on the disk
+
+
+class NamesError(OSError):
+    """Channels cannot have the names that [bridge] asks for; the text says what to do."""
+
+
+def name_channels(logs: Path, folder: Path, access: Access) -> None:
+    """Give the channels below `logs` their names. OSError; NamesError: nothing has changed."""
+    wanted = _APART if access.is_apart else _SHARED
+    mark = folder / MARK
+    if (mark.read_text() if mark.exists() else _SHARED) == wanted:
+        return
+    found = _channels(logs) if logs.exists() else []
+    for place, meta in found:
+        _check(logs, place, meta, access)
+    for place, meta in found:
+        _rename(logs, place, meta, access)
+    if found:
+        sync_path(logs)
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.write_text(wanted)
+    sync_path(mark)
+    sync_path(folder)
+
+
+def _channels(logs: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Folder and metadata of each; logs that do not read are reported when they are opened."""
+    found = []
+    for place in sorted(logs.iterdir()):
+        try:
+            meta = load_meta(str(place)) if place.is_dir() else None
+        except (MetaError, OSError):
+            continue
+        if meta is not None and meta.get("face") == STAN:
+            found.append((place, meta))
+    return found
+
+
+def _new_name(meta: dict[str, Any], access: Access) -> str:
+    return access.log_name(str(meta["name"]).removeprefix(APART))
+
+
+def _check(logs: Path, place: Path, meta: dict[str, Any], access: Access) -> None:
+    name = _new_name(meta, access)
+    target = logs / escape(name)
+    if target != place and target.exists():
+        raise NamesError(
+            f"a topic and a channel of NATS Streaming are both called {name}: delete one of them,"
+            " or keep both with [bridge] stan_to_nsq = false and nsq_to_stan = false"
+        )
+    cursors = place / CURSORS
+    own = escape(CURSOR_PREFIX)
+    others = [
+        entry.name.removesuffix(CURSOR_SUFFIX)
+        for entry in (cursors.iterdir() if cursors.exists() else ())
+        if entry.name.endswith(CURSOR_SUFFIX) and not entry.name.startswith(own)
+    ]
+    if access.is_apart and others:
+        raise NamesError(
+            f"channels of NATS Streaming are to be separate from NSQ topics, but {meta['name']} has"
+            f" NSQ channels ({', '.join(sorted(others))}) too: start with [bridge]"
+            " stan_to_nsq = true and nsq_to_stan = true, and delete them, or keep that setting"
+        )
+
+
+def _rename(logs: Path, place: Path, meta: dict[str, Any], access: Access) -> None:
+    name = _new_name(meta, access)
+    if meta["name"] != name:
+        kept = {key: value for key, value in meta.items() if key not in ("version", "name")}
+        save_meta(str(place), {"name": name, **kept}, durable=True)
+    target = logs / escape(name)
+    if target != place:
+        place.rename(target)
+        log.info("the log of channel %s was renamed to %s", name.removeprefix(APART), name)

@@ -1,6 +1,6 @@
-"""Clients: who is connected, and whether they are still there.
+"""Clients: connecting, heartbeats, closing.
 
-A client shows that it lives by answering heartbeats. Its pings only ask whether it is still known.
+A client that answers heartbeats is alive. Its own pings only ask whether it is still registered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.protocols.stan.store import ClientRecord
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.protocols.stan.config import StanSettings
+    from broker.protocols.stan.config import StanConfig
     from broker.protocols.stan.publish import Service
     from broker.protocols.stan.store import Store
 
@@ -34,7 +34,7 @@ _NAME_LENGTH = 22  # of a random name, as NATS clients make them
 
 
 def random_name() -> str:
-    """A word that nobody else has."""
+    """A random name, as unique as those that NATS clients make."""
     return "".join(secrets.choice(_BASE62) for _ in range(_NAME_LENGTH))
 
 
@@ -43,12 +43,12 @@ class Clients:
 
     def __init__(
         self,
-        settings: StanSettings,
+        settings: StanConfig,
         service: Service,
         store: Store,
         on_close: Callable[[Client], object],
     ) -> None:
-        """`on_close(client)` puts an end to its subscriptions."""
+        """`on_close(client)` ends its subscriptions."""
         self.settings = settings
         self.service = service
         self.store = store
@@ -59,13 +59,13 @@ class Clients:
 
     @property
     def reply_subject(self) -> bytes:
-        """Where answers to heartbeats come."""
+        """The subject of answers to heartbeats."""
         return f"{self.inbox}.*".encode()
 
     # --- connecting
 
     def connect(self, record: ClientRecord, answer: Callable[[Client | str], object]) -> None:
-        """Let a client in; `answer` is called with it, or with why not, now or a moment later."""
+        """Register a client; `answer` gets it or the error, at once or after probing an old one."""
         if not record.hb_inbox or not is_speakable(record.hb_inbox):
             answer(errors.STAN_INVALID_CONNECT)
             return
@@ -81,17 +81,17 @@ class Clients:
             answer(errors.STAN_CLIENT_REGISTERED)
             return
 
-        def told(alive: bool) -> None:
+        def probed(alive: bool) -> None:
             old.probed = False
             if alive and not old.gone:
                 answer(errors.STAN_CLIENT_REGISTERED)
                 return
             if not old.gone:
                 self.close(old)
-            self.connect(record, answer)  # somebody may have been quicker
+            self.connect(record, answer)  # another client may have the id by now
 
         old.probed = True
-        self._ask(old, limits.STAN_PROBE_TIMEOUT, told)
+        self._ask(old, limits.STAN_PROBE_TIMEOUT, probed)
 
     def _enter(self, record: ClientRecord) -> Client | str:
         try:
@@ -101,8 +101,8 @@ class Clients:
         return self._begin(record, 1.0)
 
     def restore(self, record: ClientRecord) -> None:
-        """It is here again after a restart. Thousands that were asked in the same moment, now and
-        ever after, would hold up everybody else: the first heartbeats are spread."""
+        """Register it again after a restart. The first heartbeats are spread: thousands at the same
+        moment, in every interval from then on, would delay all other work."""
         self._begin(record, random.uniform(0.5, 1.0))  # noqa: S311
 
     def _begin(self, record: ClientRecord, share: float) -> Client:
@@ -116,11 +116,11 @@ class Clients:
             record.owner,
         )
         self.service.register(client)
-        self._beat_later(client, share)
+        self._arm_heartbeat(client, share)
         return client
 
     def close(self, client: Client) -> None:
-        """It is gone, by its own wish or because it does not answer."""
+        """Close a client, because it asked for that or does not answer."""
         if client.timer is not None:
             client.timer.cancel()
             client.timer = None
@@ -143,24 +143,26 @@ class Clients:
     # --- heartbeats
 
     def ping(self, conn_id: bytes) -> str:
-        """The answer to a client that asks whether it is known; empty = it is."""
+        """The answer to a ping: an error, or empty when the client is registered."""
         client = self.service.connections.get(conn_id)
         if client is None:
             return errors.STAN_REPLACED
         if client.failures and client.timer is not None:
             client.timer.cancel()
-            client.timer = asyncio.get_running_loop().call_soon(self._beat, client)
+            client.timer = asyncio.get_running_loop().call_soon(self._heartbeat, client)
         return ""
 
-    def _beat_later(self, client: Client, share: float = 1.0) -> None:
+    def _arm_heartbeat(self, client: Client, share: float = 1.0) -> None:
         delay = share * self.settings.hb_interval_ns / SECOND
-        client.timer = asyncio.get_running_loop().call_later(delay, self._beat, client)
+        client.timer = asyncio.get_running_loop().call_later(delay, self._heartbeat, client)
 
-    def _beat(self, client: Client) -> None:
+    def _heartbeat(self, client: Client) -> None:
         client.timer = None
-        self._ask(client, self.settings.hb_timeout_ns, lambda alive: self._beaten(client, alive))
+        self._ask(
+            client, self.settings.hb_timeout_ns, lambda alive: self._heartbeat_done(client, alive)
+        )
 
-    def _beaten(self, client: Client, alive: bool) -> None:
+    def _heartbeat_done(self, client: Client, alive: bool) -> None:
         if client.gone:
             return
         client.failures = 0 if alive else client.failures + 1
@@ -170,31 +172,31 @@ class Clients:
             return
         client.healthy(alive)
         if client.timer is None:
-            self._beat_later(client)
+            self._arm_heartbeat(client)
 
-    def _ask(self, client: Client, timeout_ns: int, told: Callable[[bool], object]) -> None:
-        """Ask a client whether it lives; `told` is called once."""
+    def _ask(self, client: Client, timeout_ns: int, done: Callable[[bool], object]) -> None:
+        """Send a heartbeat; `done` is called once with whether the client answered in time."""
         self._count += 1
         subject = f"{self.inbox}.{self._count}".encode()
 
         loop = asyncio.get_running_loop()
         timer = loop.call_later(timeout_ns / SECOND, self._answer, subject, False)
-        self._asked[subject] = (timer, told)
+        self._asked[subject] = (timer, done)
         if self.service.publish(client.hb_inbox.encode(), b"", subject) == 0:
             self._answer(subject, False)
 
     def _answer(self, subject: bytes, alive: bool) -> None:
-        timer, told = self._asked.pop(subject, (None, None))
-        if timer is not None and told is not None:
+        timer, done = self._asked.pop(subject, (None, None))
+        if timer is not None and done is not None:
             timer.cancel()
-            told(alive)
+            done(alive)
 
-    def heard(self, subject: bytes) -> None:
-        """An answer has come."""
+    def answered(self, subject: bytes) -> None:
+        """Take an answer to a heartbeat."""
         self._answer(subject, True)
 
     def stop(self) -> None:
-        """Ask nobody any more; they stay known."""
+        """Send no more heartbeats; clients stay registered."""
         for client in self.service.clients.values():
             if client.timer is not None:
                 client.timer.cancel()

@@ -1,89 +1,172 @@
-"""What NATS Streaming is told: names, heartbeats, and the limits of each channel.
+"""[stan]: the section of NATS Streaming, and the limits of each channel.
 
-Overrides are for names with wildcards. Those that match a channel stand in a row from wide to
-narrow, compared token by token: `>` is wider than `*`, `*` than a word. The last of the row holds;
-what it leaves open (None) it takes from the one before it, the first from the limits of all.
+Entries of [[stan.channel]] are for names with wildcards. Those that match a channel stand in a row
+from wide to narrow, compared token by token: `>` is wider than `*`, `*` than a word. The last of
+the row holds; what it leaves open (None) it takes from the one before it, the first from the limits
+of all.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from broker.protocols.nats import limits as nats_limits
+from broker.base import settings as kinds
+from broker.base.units import COUNT_MAX, DURATION_MAX, MS
+from broker.engine.config import EngineNeeds, SyncPolicy, sync_policy
+from broker.engine.names import check_pattern
+from broker.protocols.nats.limits import NATS_MAX_CONTROL_LINE
 from broker.protocols.stan import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+T = TypeVar("T")
+_SUBJECT: Final = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+_RANK: Final = {">": 0, "*": 1}
+_WORD: Final = re.compile(r"[^\x00-\x20]*")
+# Answers and requests between clients and services of NATS Streaming.
+_PRIVATE: Final = b"_STAN."
+
+
+def _count(default: T) -> T:
+    return kinds.setting(kinds.number(0, COUNT_MAX), default)
+
+
+def _size(default: T) -> T:
+    return kinds.setting(kinds.size(0, COUNT_MAX), default)
+
+
+def _age(default: T) -> T:
+    return kinds.setting(kinds.duration(MS, DURATION_MAX, off=True), default)
+
+
+def _pause(default: int) -> int:
+    return kinds.setting(kinds.duration(MS, DURATION_MAX), default)
+
+
+def check_subject(name: str) -> None:
+    """ValueError for what cannot be a part of a subject that a client publishes to."""
+    if not _SUBJECT.fullmatch(name):
+        raise ValueError(f"not part of a subject: {name!r} (no blanks, wildcards, empty tokens)")
+
+
+def check_channels(pattern: str) -> None:
+    """ValueError for what matches no channel."""
+    check_pattern(pattern)
+    if "/" in pattern or any(
+        word not in ("*", ">") and re.search(r"[*>]", word) for word in pattern.split(".")
+    ):
+        raise ValueError(f"not a pattern of channels: {pattern!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelLimits:
     """Of one channel; 0 = no limit."""
 
-    max_msgs: int = limits.STAN_MAX_MSGS
-    max_bytes: int = limits.STAN_MAX_BYTES
-    max_age_ns: int = 0
-    max_subs: int = limits.STAN_MAX_SUBSCRIPTIONS
-    max_inactivity_ns: int = 0
+    max_msgs: int
+    max_bytes: int
+    max_age_ns: int
+    max_subs: int
+    max_inactivity_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelOverride:
-    """What differs for the channels of a pattern; None = as the next wider pattern says."""
+@dataclass(frozen=True)
+class StanChannelConfig:
+    """[[stan.channel]]: what differs for the channels that a pattern matches; None = inherited."""
 
-    max_msgs: int | None = None
-    max_bytes: int | None = None
-    max_age_ns: int | None = None
-    max_subs: int | None = None
-    max_inactivity_ns: int | None = None
+    pattern: str = kinds.setting(kinds.text(check_channels), "")
+    max_subs: int | None = _count(None)
+    max_msgs: int | None = _count(None)
+    max_bytes: int | None = _size(None)
+    max_age_ns: int | None = _age(None)
+    max_inactivity_ns: int | None = _age(None)
 
     def over(self, wider: ChannelLimits) -> ChannelLimits:
-        """The limits that hold where this override does."""
+        """The limits of the channels that this entry is for."""
         values = {}
-        for each in fields(self):
+        for each in fields(wider):
             own = getattr(self, each.name)
             values[each.name] = getattr(wider, each.name) if own is None else own
         return ChannelLimits(**values)
 
 
-@dataclass(frozen=True, slots=True)
-class StanSettings:
-    """Everything the service is told."""
+@dataclass(frozen=True)
+class StanConfig:
+    """[stan]: the service for NATS Streaming clients."""
 
-    cluster_id: str = "test-cluster"
-    discover_prefix: str = "_STAN.discover"
-    account: str = "$G"  # whose clients are served
-    store: Literal["memory", "file"] = "memory"
-    sync: str | float = "always"  # or "none", or a period in seconds
-    replace_durable: bool = False  # a second use of a durable takes it over, instead of an error
-    hb_interval_ns: int = limits.STAN_HEARTBEAT_INTERVAL
-    hb_timeout_ns: int = limits.STAN_HEARTBEAT_TIMEOUT
-    hb_fail_count: int = limits.STAN_HEARTBEAT_FAILURES
-    max_channels: int = limits.STAN_MAX_CHANNELS  # 0 = no limit
-    limits: ChannelLimits = ChannelLimits()
-    channels: tuple[tuple[str, ChannelOverride], ...] = ()  # pattern -> what differs
-    adopt_topics: tuple[str, ...] = ()  # patterns of topics that become channels by being named
+    enabled: bool = kinds.setting(kinds.flag(), False)
+    cluster_id: str = kinds.setting(kinds.text(check_subject), "test-cluster")
+    discover_prefix: str = kinds.setting(kinds.text(check_subject), "_STAN.discover")
+    account: str = kinds.setting(kinds.text(), "$G")  # whose clients are served
+    store: str = kinds.setting(kinds.choice("file", "memory"), "file")
+    sync: SyncPolicy = kinds.setting(sync_policy(), SyncPolicy("always"))
+    hb_interval_ns: int = _pause(limits.STAN_HEARTBEAT_INTERVAL)
+    hb_timeout_ns: int = _pause(limits.STAN_HEARTBEAT_TIMEOUT)
+    hb_fail_count: int = _count(limits.STAN_HEARTBEAT_FAILURES)
+    # a second use of a durable takes it over, instead of an error
+    replace_durable: bool = kinds.setting(kinds.flag(), False)
+    max_channels: int = _count(limits.STAN_MAX_CHANNELS)  # 0 = no limit, here and below
+    max_subs: int = _count(limits.STAN_MAX_SUBSCRIPTIONS)
+    max_msgs: int = _count(limits.STAN_MAX_MSGS)
+    max_bytes: int = _size(limits.STAN_MAX_BYTES)
+    max_age_ns: int = _age(0)
+    max_inactivity_ns: int = _age(0)
+    # patterns of topics that become channels when a client names them
+    adopt_topics: tuple[str, ...] = kinds.setting(kinds.texts(check_channels), ())
+    channel: tuple[StanChannelConfig, ...] = kinds.tables_setting(StanChannelConfig)
+
+    @property
+    def limits(self) -> ChannelLimits:
+        """Of all channels that no entry differs for."""
+        return ChannelLimits(
+            **{each.name: getattr(self, each.name) for each in fields(ChannelLimits)}
+        )
 
     def limits_for(self, channel: str) -> ChannelLimits:
-        """What holds for this channel, whether it exists or not."""
+        """Of this channel, whether it exists or not."""
         row = self._row(channel)
         return self._resolved(row[-1]) if row else self.limits
 
     def patterns(self) -> tuple[tuple[str, ChannelLimits], ...]:
-        """Every pattern with an override, from wide to narrow, and the limits that hold there."""
-        overrides = dict(self.channels)
-        return tuple((name, self._resolved(name)) for name in sorted(overrides, key=_width))
+        """The pattern of each entry, from wide to narrow, and the limits of its channels."""
+        names = sorted(self._entries, key=_width)
+        return tuple((name, self._resolved(name)) for name in names)
+
+    @property
+    def _entries(self) -> dict[str, StanChannelConfig]:
+        return {entry.pattern: entry for entry in self.channel}
 
     def _row(self, name: str) -> list[str]:
-        return sorted((p for p in dict(self.channels) if covers(p, name)), key=_width)
+        return sorted((p for p in self._entries if covers(p, name)), key=_width)
 
     def _resolved(self, pattern: str) -> ChannelLimits:
         row = self._row(pattern)
         place = row.index(pattern)
         wider = self._resolved(row[place - 1]) if place else self.limits
-        return dict(self.channels)[pattern].over(wider)
+        return self._entries[pattern].over(wider)
 
+    def engine_needs(self) -> EngineNeeds:
+        """Its subjects are no topics."""
+        return EngineNeeds(private_subjects=(_PRIVATE, f"{self.discover_prefix}.".encode()))
 
-_RANK = {">": 0, "*": 1}
+    def conflicts(self, _config: object) -> Iterator[kinds.Conflict]:
+        """What is wrong with values that are each right."""
+        for key, reason in self._contradictions():
+            yield kinds.conflict(f"stan.{key}", "stan.enabled", reason)
+
+    def _contradictions(self) -> Iterator[tuple[str, str]]:
+        literal = sum(1 for entry in self.channel if not re.search(r"[*>]", entry.pattern))
+        if 0 < self.max_channels < literal:
+            yield "max_channels", f"is {self.max_channels}, but [[stan.channel]] names {literal}"
+        if not self.account:
+            yield "account", "is empty: $G is the account of clients without one"
+        seen: set[str] = set()
+        for entry in self.channel:
+            if entry.pattern in seen:
+                yield "channel", f"the pattern {entry.pattern!r} is there twice"
+            seen.add(entry.pattern)
 
 
 def _width(pattern: str) -> tuple[tuple[int, str], ...]:
@@ -103,20 +186,15 @@ def covers(pattern: str, name: str) -> bool:
     return all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))
 
 
-_WORD: Final = re.compile(r"[^\x00-\x20]*")
-
-
 def is_speakable(inbox: str) -> bool:
     """Whether messages can be sent there: NATS has no way to write a subject with white space."""
-    return _WORD.fullmatch(inbox) is not None and (
-        len(inbox.encode()) <= nats_limits.NATS_MAX_CONTROL_LINE
-    )
+    return _WORD.fullmatch(inbox) is not None and len(inbox.encode()) <= NATS_MAX_CONTROL_LINE
 
 
 def is_valid_channel(name: str, *, wildcards: bool = False) -> bool:
     """Whether a channel may be called so: tokens that are not empty, no `/`, no wildcards."""
     tokens = name.split(".")
-    if "" in tokens or "/" in name or len(name.encode()) > nats_limits.NATS_MAX_CONTROL_LINE:
+    if "" in tokens or "/" in name or len(name.encode()) > NATS_MAX_CONTROL_LINE:
         return False
     if not wildcards:
         return "*" not in name and ">" not in name

@@ -1,4 +1,4 @@
-"""What clients of NATS Streaming are told: the originals' texts, letter by letter.
+"""Errors that clients of NATS Streaming get: the originals' texts, letter by letter.
 
 Source: the error variables of nats-streaming-server 0.25 (server/server.go, stores/store.go).
 """
@@ -34,11 +34,11 @@ STAN_CASE: Final = (  # the misspelt word is the original's
     " (different cases not allowed)"
 )
 
-# Ours: what the store of the original would say in words of its own.
+# Ours: the stores of the original have texts of their own.
 STAN_STORE: Final = "stan: cannot be stored: {reason}"
 STAN_TEMPORARY_NAME: Final = "stan: invalid subject: #ephemeral topics cannot be channels"
 STAN_IS_TOPIC: Final = "stan: invalid subject: {name} is an NSQ topic (see adopt_topics)"
 STAN_SEARCHES: Final = "stan: too many subscriptions wait for their start by time"
 STAN_ACCOUNT_GONE: Final = (  # in the log
-    "the account {} has been taken away: nobody reaches NATS Streaming until the next start"
+    "the account {} has been taken away: no client reaches NATS Streaming until the next start"
 )

@@ -16,12 +16,12 @@ STAN_MAX_CHANNELS: Final = 100  # here and below 0 = no limit
 STAN_MAX_SUBSCRIPTIONS: Final = 1_000  # of one channel, durables that are offline included
 STAN_MAX_MSGS: Final = 1_000_000  # of one channel; then the oldest are dropped
 STAN_MAX_BYTES: Final = 1_024_000_000
-STAN_PROBE_TIMEOUT: Final = 500 * MS  # for a client whose id somebody else wants
-STAN_REQUESTS_MAX: Final = 65_536  # of all clients in one turn; more are not heard
-STAN_SEARCHES_MAX: Final = 1_000  # starts by time that are looked for at once; more are refused
-STAN_DEAF_POLL: Final = 100 * MS  # between looks whether somebody listens to an inbox again
-STAN_HOUSEKEEPING: Final = SECOND  # at most, between looks at channels that nobody uses
-STAN_HOUSEKEEPING_CHANNELS: Final = 2_000  # looked at in one go
-STAN_STATE_FACTOR: Final = 4  # so many times too long, and the file of clients is written anew
+STAN_PROBE_TIMEOUT: Final = 500 * MS  # for a client whose id another client wants
+STAN_REQUESTS_MAX: Final = 65_536  # of all clients in one turn; more are dropped
+STAN_SEARCHES_MAX: Final = 1_000  # searches for starts by time at once; more are refused
+STAN_DEAF_POLL: Final = 100 * MS  # between checks whether an inbox has a subscriber again
+STAN_HOUSEKEEPING: Final = SECOND  # at most, between checks for inactive channels
+STAN_HOUSEKEEPING_CHANNELS: Final = 2_000  # checked at once
+STAN_STATE_FACTOR: Final = 4  # the file of clients is rewritten when it is so many times too long
 STAN_STATE_BYTES_MIN: Final = 1 * MIB  # a shorter one is left alone
 STAN_MONITOR_LIMIT: Final = 1_024  # clients or channels on a page unless limit= says otherwise

@@ -1,8 +1,8 @@
 """The series of NATS Streaming: our own, and those of prometheus-nats-exporter from its pages.
 
 Dashboards that were written for the exporter find `nss_chan_msgs_total` and the like here too, its
-label `server` being our server_id. Where it calls counter what can shrink, so do we, as it has the
-name of one; the counts of its serverz are gauges here.
+label `server` being our server_id. Types are the exporter's, some of whose
+counters can shrink; the counts of its serverz are gauges here.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
+from broker.base.metrics import Block, Place
 from broker.base.units import COUNT_MAX
 
 if TYPE_CHECKING:
@@ -52,12 +52,22 @@ class StanFacts:
 
 
 def stan_facts(pages: StreamingPages) -> StanFacts:
-    """As things stand; to be called on the loop's thread."""
+    """A copy of the present values; called on the loop's thread."""
     listed = pages.channelsz(0, COUNT_MAX, with_subs=True)
     return StanFacts(pages.serverz(), listed.get("channels", []))
 
 
-class StanCollector(Collector):
+def stan_metrics(pages: StreamingPages) -> Block:
+    """The series of the service with its present values; called on the loop's thread."""
+    return stan_block(stan_facts(pages))
+
+
+def stan_block(facts: StanFacts) -> Block:
+    """The series of these facts."""
+    return Block(Place.EXPORTED, StanFamilies(facts).collect)
+
+
+class StanFamilies:
     """Facts as metric families."""
 
     def __init__(self, facts: StanFacts) -> None:

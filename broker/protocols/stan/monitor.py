@@ -1,4 +1,4 @@
-"""The pages below /streaming on the monitoring door, as nats-streaming-server 0.25.6 has them."""
+"""The pages below /streaming on the monitoring listener, as in nats-streaming-server 0.25.6."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
 from broker.protocols.nats.monitoring import errors
 from broker.protocols.nats.monitoring.http import json_answer
-from broker.protocols.nats.monitoring.text import encode, filled, rfc3339, uptime
+from broker.protocols.nats.monitoring.options import encode, filled, rfc3339, uptime
 from broker.protocols.stan import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from broker.engine.cursor.cursor import Cursor
     from broker.protocols.nats.monitoring.http import Handler
-    from broker.protocols.stan.config import StanSettings
-    from broker.protocols.stan.store import SubRecord
+    from broker.protocols.stan.publish import Channel, Client, Subscription
+    from broker.protocols.stan.streaming import Streaming
 
     Json = dict[str, Any]
 
@@ -45,78 +44,15 @@ _FRONT: Final = """<!doctype html>
 """
 
 
-class SubscriptionView(Protocol):
-    """One subscription, an offline durable included."""
-
-    record: SubRecord
-    last_sent: int  # since it is there
-    cursor: Cursor
-
-    @property
-    def is_offline(self) -> bool: ...
-    @property
-    def pending_count(self) -> int: ...
-    @property
-    def is_stalled(self) -> bool: ...
-
-
-class ChannelView(Protocol):
-    """One channel."""
-
-    name: str
-
-    @property
-    def msgs(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def first_seq(self) -> int: ...
-    @property
-    def last_seq(self) -> int: ...
-    @property
-    def subscriptions(self) -> Sequence[SubscriptionView]: ...
-
-
-class ClientView(Protocol):
-    """One client that is connected."""
-
-    client_id: str
-    hb_inbox: str
-
-    @property
-    def subscriptions(self) -> Collection[SubscriptionView]: ...
-
-
-class ServiceView(Protocol):
-    """What of the service is shown."""
-
-    settings: StanSettings
-    server_id: str
-    start_ns: int
-
-    @property
-    def in_msgs(self) -> int: ...
-    @property
-    def in_bytes(self) -> int: ...
-    @property
-    def out_msgs(self) -> int: ...
-    @property
-    def out_bytes(self) -> int: ...
-    @property
-    def clients(self) -> Mapping[str, ClientView]: ...
-    @property
-    def channels(self) -> Mapping[str, ChannelView]: ...
-
-
 class StreamingPages:
-    """The pages of one service; until it is there, 503."""
+    """The pages of one service; 503 until it runs."""
 
-    def __init__(self, service: ServiceView | None = None) -> None:
+    def __init__(self, service: Streaming | None = None) -> None:
         self.found = service
 
     @property
-    def service(self) -> ServiceView:
-        """What is shown."""
+    def service(self) -> Streaming:
+        """The service."""
         if self.found is None:
             raise web.HTTPServiceUnavailable(text=errors.NO_STREAMING)
         return self.found
@@ -165,9 +101,9 @@ class StreamingPages:
         return json_answer(request, encode(self.channelsz(*_page(request), with_subs=with_subs)))
 
     async def _is_ft_active(self, _request: web.Request) -> web.StreamResponse:
-        return web.Response(status=204)  # there are no groups of servers
+        return web.Response(status=204)  # fault tolerance groups do not exist
 
-    # --- what is on them
+    # --- contents
 
     def serverz(self) -> Json:
         """The server as a whole."""
@@ -215,7 +151,7 @@ class StreamingPages:
             "clients": [_client(clients[name], subs) for name in shown],
         }
 
-    def client(self, client: ClientView, *, with_subs: bool) -> Json:
+    def client(self, client: Client, *, with_subs: bool) -> Json:
         """One client."""
         return _client(client, self._by_client() if with_subs else None)
 
@@ -229,7 +165,7 @@ class StreamingPages:
             return page | filled({"channels": entries})
         return page | filled({"names": shown})
 
-    def channel(self, channel: ChannelView, *, with_subs: bool) -> Json:
+    def channel(self, channel: Channel, *, with_subs: bool) -> Json:
         """One channel."""
         page: Json = {
             "name": channel.name,
@@ -277,7 +213,7 @@ class StreamingPages:
         return found
 
 
-def _client(client: ClientView, subs: Mapping[str, Mapping[str, list[Json]]] | None) -> Json:
+def _client(client: Client, subs: Mapping[str, Mapping[str, list[Json]]] | None) -> Json:
     page: Json = {
         "id": client.client_id,
         "hb_inbox": client.hb_inbox,
@@ -287,12 +223,12 @@ def _client(client: ClientView, subs: Mapping[str, Mapping[str, list[Json]]] | N
     return page | filled({"subscriptions": dict(own or {})})
 
 
-def _rank(sub: SubscriptionView) -> tuple[bool, bool]:
-    """Plain ones and durables in use, then durables nobody uses, then queue groups."""
+def _rank(sub: Subscription) -> tuple[bool, bool]:
+    """Plain ones and durables in use, then offline durables, then queue groups."""
     return bool(sub.record.queue_name), sub.is_offline
 
 
-def _subscription(sub: SubscriptionView) -> Json:
+def _subscription(sub: Subscription) -> Json:
     record = sub.record
     durable = "" if record.queue_name else record.durable_name  # the name of a group has it
     return {
@@ -326,13 +262,13 @@ def _open_files() -> Json:
             sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1
         )  # without the one that reads the folder
     except OSError:
-        return {}  # the system does not say
+        return {}  # the system has no such folder
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return filled({"open_fds": count, "max_fds": max(soft, 0)})
 
 
 def _page(request: web.Request) -> tuple[int, int]:
-    """offset and limit; what is no number, or makes no sense, counts as not given."""
+    """offset and limit; invalid numbers count as not given."""
     limit = _number(request, "limit")
     return max(_number(request, "offset"), 0), limit if limit > 0 else limits.STAN_MONITOR_LIMIT
 

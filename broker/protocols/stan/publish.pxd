@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The hot half of NATS Streaming: publishes in, messages and acknowledgements out."""
+"""The hot path of NATS Streaming: publishes in, messages and acknowledgements out."""
 from libc.stddef cimport size_t
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
@@ -16,9 +16,9 @@ from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.stan.wire cimport pub_msg_t
 
 
-# Where messages go again and again: the answer of the router is kept while it holds.
+# A subject that many messages go to: the match of the router is kept until it changes.
 cdef struct route_t:
-    char *subject           # owned by whoever has the route
+    char *subject           # owned by the holder of the route
     uint16_t len
     const match_t *match
     uint64_t changes        # of the router, when `match` was worked out
@@ -43,7 +43,7 @@ cdef class Service(Sink):
     cdef Channel last_channel
     cdef char *scratch                  # owned; for one outgoing message
     cdef size_t scratch_cap
-    cdef set deaf                       # Subscriptions whose inbox nobody listens to
+    cdef set deaf                       # Subscriptions whose inbox has no subscriber
     cdef route_t acks                   # where the last PubAck went
     cdef size_t acks_cap
     # Publishes and messages, in their encoded form.
@@ -69,11 +69,11 @@ cdef class Client:
     cdef readonly str hb_inbox
     cdef readonly bytes conn_id
     cdef readonly int protocol, ping_interval, ping_max
-    cdef readonly str owner             # Session.owner of who connected it; None = not known
+    cdef readonly str owner             # Session.owner of its NATS client; None = unknown
     cdef readonly set subscriptions     # its Subscriptions
     cdef public int failures            # heartbeats in a row that were not answered
     cdef public object timer            # of the next heartbeat
-    cdef public bint probed             # somebody else wants its id
+    cdef public bint probed             # another client wants its id
     cdef readonly bint gone
 
 
@@ -82,22 +82,22 @@ cdef class Channel(Session):
     cdef readonly Service service
     cdef readonly Log log
     cdef readonly list subscriptions    # offline durables included
-    cdef public object limits           # options.ChannelLimits
+    cdef public object limits           # config.ChannelLimits
     cdef public double active           # loop time of the last use, for its inactivity limit
-    cdef char *promises                 # owned: promise_t and its bytes, one behind the other
+    cdef char *pending                  # owned: pending_t and its bytes, one after the other
     cdef size_t head, tail, cap
-    cdef bint waiting                   # told the log to call `settled`
+    cdef bint waiting                   # the log will call `settled`
     cdef uint64_t published             # count of the log at the last look at inactivity
 
-    cdef void promise(self, uint64_t ticket, const record_t *rec, const span_t *guid) noexcept
+    cdef void add_pending(self, uint64_t ticket, const record_t *rec, const span_t *guid) noexcept
 
 
 cdef class Subscription(Sink):
     cdef readonly Service service
     cdef readonly Channel channel
     cdef readonly Cursor cursor
-    cdef readonly Client client         # None while nobody uses it
-    cdef public object record           # store.SubRecord: what is remembered of it
+    cdef readonly Client client         # None while it is offline
+    cdef public object record           # store.SubRecord: its entry in the file
     cdef consumer_t consumer
     cdef sub_t *ack_sub                 # of its ack inbox; NULL = offline
     cdef route_t inbox

@@ -1,4 +1,4 @@
-"""The hot half of NATS Streaming."""
+"""The hot path of NATS Streaming."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, final

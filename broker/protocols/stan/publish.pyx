@@ -1,13 +1,13 @@
 # cython: language_level=3
-"""The hot half of NATS Streaming: publishes in, messages and acknowledgements out.
+"""The hot path of NATS Streaming: publishes in, messages and acknowledgements out.
 
     _STAN.pub.<cluster>.> -> take -> Log.append -> [log settles] -> Channel.settled -> PubAck
                                          |
                               cursor -> Subscription.deliver -> MsgProto -> its inbox
     ack inbox -> Subscription.deliver -> Cursor.settle
 
-Everything else that clients ask for waits in a list until the turn ends and is done by
-requests.py. What clients published or acknowledged before has been taken by then.
+All other requests wait in a list until the turn ends and are done by requests.py. What clients
+published or acknowledged before them has been handled by then.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -16,13 +16,12 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 
 from collections import namedtuple
 
-from broker.protocols.stan import errors
+from broker.protocols.stan import errors, limits
 from broker.base.units import SECOND
-from broker.protocols.stan import limits
 from broker.protocols.access cimport Access
-from broker.engine.cursor.cursor cimport CHOICE_LEAST, Cursor
+from broker.engine.cursor.cursor cimport CHOICE_LEAST, REDELIVER_FIRST, Cursor
 from broker.engine.engine cimport Engine
-from broker.engine.log.limiter cimport Limiter
+from broker.engine.log.retention cimport Limiter
 from broker.engine.log.log cimport Log
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport RIGHT_WRITE, Session, Sink
@@ -34,11 +33,11 @@ from broker.protocols.stan.config import is_valid_channel
 from broker.protocols.stan.wire cimport (
     ack_t, msg_size, parse_ack, parse_pub, pub_ack_size, pub_msg_t, put_msg, put_pub_ack)
 
-# What a request is about; also its place among the subjects given to Service.listen.
+# Kinds of requests, in the order of the subjects that Service.listen gets.
 KINDS = ('connect', 'ping', 'subscribe', 'unsubscribe', 'close_subscription', 'close', 'reply')
 
-# What waits for the end of the turn; `session` is that of the NATS client who asks, None if the
-# server itself does.
+# A request that waits for the end of the turn; `session`: the NATS client that sent it, None if
+# it comes from the server itself.
 Request = namedtuple('Request', 'kind subject reply data session')
 
 cdef enum:
@@ -47,8 +46,8 @@ cdef enum:
 
 cdef int64_t FOREVER_NS = <int64_t>1 << 62
 
-# A publisher waits for this: guid and reply subject follow.
-cdef struct promise_t:
+# A publish whose answer waits for the log: guid and reply subject follow.
+cdef struct pending_t:
     uint64_t ticket
     uint32_t guid_len
     uint32_t reply_len
@@ -60,8 +59,8 @@ class RefusedError(Exception):
 
 cdef class Service(Sink):
     def __init__(self, Account account, Engine engine, Access access, handle, make_channel):
-        """In one account. `handle(Request)` does what is not hot; `make_channel(name)` makes a
-        channel: RefusedError, OSError."""
+        """In one account. `handle(Request)` does requests other than publishes;
+        `make_channel(name)` makes a channel: RefusedError, OSError."""
         self.account = account
         self.access = access
         self.engine = engine
@@ -81,7 +80,8 @@ cdef class Service(Sink):
         free(self.acks.subject)
 
     def listen(self, bytes pub_prefix, list subjects):
-        """Begin: publishes come to `pub_prefix` and a channel, requests by their kind."""
+        """Subscribe: publishes come to `pub_prefix` and a channel, requests to the subject of their
+        kind."""
         cdef bytes subject = pub_prefix + b'.>'
         self.pub_prefix = pub_prefix
         self.pub_sub = self.router.add(
@@ -91,7 +91,7 @@ cdef class Service(Sink):
                 self, subject, <size_t>len(subject), NULL, 0, b'', 0))
 
     def close(self):
-        """Hear nothing any more."""
+        """End all subscriptions of the service."""
         for address in self.subs:
             self.router.remove(<sub_t *><uintptr_t>address)
         self.subs.clear()
@@ -102,7 +102,7 @@ cdef class Service(Sink):
         self.turn.disarm(self)
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
-        cdef void *speaker = self.account.desk.speaker
+        cdef void *publisher = self.account.current_publisher.session
         cdef record_t unanswered
         if rec.reply_len and not self.may_answer(rec.reply, rec.reply_len):
             unanswered = rec[0]
@@ -117,21 +117,21 @@ cdef class Service(Sink):
             KINDS[<Py_ssize_t>self.subs.index(<uintptr_t>ctx)], rec.subject[:rec.subject_len],
             rec.reply[:rec.reply_len] if rec.reply_len else b'',
             rec.data[rec.headers_len:rec.total_len],
-            <object>speaker if speaker != NULL else None))
+            <object>publisher if publisher != NULL else None))
         self.turn.add(PHASE_STORE, self)
         return 1
 
     cdef bint may_answer(self, const char *reply, size_t n) noexcept:
-        """Whether an answer may be sent there in the name of who asks: the service may publish
-        anywhere, and what is in an answer is partly theirs. Where clients expect answers it may:
-        they need no right to publish there themselves."""
-        cdef void *speaker = self.account.desk.speaker
-        if speaker == NULL or not (<Session>speaker).lives_in(<void *>self.router):
+        """Whether the answer to a request may be sent to this subject. The service may publish
+        anywhere, and the client chooses a part of what an answer has in it: so the client must
+        have the right to publish there, except to inboxes, where clients expect answers."""
+        cdef void *publisher = self.account.current_publisher.session
+        if publisher == NULL or not (<Session>publisher).lives_in(<void *>self.router):
             return True
         if begins(reply, n, b'_INBOX.', 7) or begins(reply, n, b'_STAN.acks.', 11):
             return True
         try:
-            return (<Session>speaker).may(<void *>self.router, RIGHT_WRITE, reply, n)
+            return (<Session>publisher).may(<void *>self.router, RIGHT_WRITE, reply, n)
         except Exception:
             return False
 
@@ -144,7 +144,7 @@ cdef class Service(Sink):
     # --- publishing
 
     cdef void take(self, const record_t *rec) noexcept:
-        """Store what was published, and promise an answer."""
+        """Store what was published; the answer follows when the log has settled it."""
         cdef const char *data = rec.data + rec.headers_len
         cdef size_t n = rec.total_len - rec.headers_len
         cdef Channel channel
@@ -183,21 +183,21 @@ cdef class Service(Sink):
             return
         self.in_msgs += 1
         self.in_bytes += n
-        channel.promise(ticket, rec, &msg.guid)
+        channel.add_pending(ticket, rec, &msg.guid)
         if channel.log.behind():
             self.turn.pressed = channel.log
 
     cdef bint may_publish(self, Client client, const record_t *rec,
                           const pub_msg_t *msg) except -1:
-        """Whether who sends this may publish as that client, and to that channel: it need not be
-        the one that the subject names."""
+        """Whether the NATS client may publish as that streaming client, and to the channel in the
+        message, which need not be the one in the subject."""
         cdef Session session
         cdef Channel channel
         cdef size_t head = <size_t>len(self.pub_prefix) + 1
         cdef bytes subject
-        if self.account.desk.speaker == NULL:
+        if self.account.current_publisher.session == NULL:
             return False
-        session = <Session>self.account.desk.speaker
+        session = <Session>self.account.current_publisher.session
         if session.owner is not client.owner and not self.access.is_own(session, client.owner):
             return False
         if rec.subject_len != head + msg.subject.len or (
@@ -212,7 +212,7 @@ cdef class Service(Sink):
             msg.subject.ptr, msg.subject.len)
 
     cdef Client client_of(self, const pub_msg_t *msg):
-        """Who publishes: by connID if there is one, else by id; None = nobody known."""
+        """The client that publishes: by connID if there is one, else by id; None = unknown."""
         cdef Client client = self.last_client
         if msg.conn_id.len:
             if client is not None and same(client.conn_id, &msg.conn_id) and not client.gone:
@@ -227,7 +227,7 @@ cdef class Service(Sink):
         return client
 
     cdef Channel known_channel(self, const char *name, size_t n):
-        """The channel of that name; None when it is still to be made."""
+        """The channel of that name; None when it does not exist."""
         cdef Channel channel = self.last_channel
         cdef span_t span
         span.ptr = name
@@ -241,7 +241,7 @@ cdef class Service(Sink):
         return channel
 
     cdef Channel channel_of(self, const char *name, size_t n):
-        """The channel of that name, made if need be. RefusedError, OSError."""
+        """The channel of that name, made if it does not exist. RefusedError, OSError."""
         cdef Channel channel = self.known_channel(name, n)
         if channel is None:
             text = name[:n].decode() if n else ''       # has been verified
@@ -271,10 +271,10 @@ cdef class Service(Sink):
 
     cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
                       size_t reply_len, const char *data, size_t n, const match_t *m) noexcept:
-        """Publish one message for the service itself; how many took it. No log does: a client
-        chooses where it goes, and what comes from a channel must not feed one."""
+        """Publish one message for the service itself; how many subscriptions took it. No log does:
+        a client chooses the subject, and messages of a channel must not be stored in one."""
         cdef record_t rec
-        cdef void *before = self.account.desk.speaker
+        cdef void *before = self.account.current_publisher.session
         cdef uint32_t taken
         memset(&rec, 0, sizeof(rec))
         rec.subject = subject
@@ -285,14 +285,14 @@ cdef class Service(Sink):
         rec.total_len = <uint32_t>n
         rec.timestamp_ns = self.turn.wall_ns
         rec.flags = REC_NOT_STORED | REC_AT_HOME
-        self.account.desk.speaker = NULL
+        self.account.current_publisher.session = NULL
         taken = self.router.route(m, &rec, NULL)
-        self.account.desk.speaker = before
+        self.account.current_publisher.session = before
         return taken
 
     cdef void answer(self, const char *reply, size_t reply_len, const char *guid, size_t guid_len,
                      str error) noexcept:
-        """One PubAck; an empty error is good news."""
+        """Send one PubAck; an empty error means that the message is stored."""
         cdef bytes text = error.encode() if error else b''
         cdef span_t guid_span, error_span
         cdef char *out
@@ -322,19 +322,19 @@ cdef class Service(Sink):
     # --- for requests.py
 
     def publish(self, bytes subject, bytes data=b'', bytes reply=b''):
-        """Say something; how many heard it."""
+        """Publish a message; how many subscriptions took it."""
         return self.say(
             subject, <size_t>len(subject), reply, <size_t>len(reply), data, <size_t>len(data),
             self.router.match(subject, <size_t>len(subject)))
 
     def register(self, Client client):
-        """From now on it may publish."""
+        """Let a client publish."""
         self.clients[client.key] = client
         if client.conn_id:
             self.connections[client.conn_id] = client
 
     def unregister(self, Client client):
-        """It may not publish any more."""
+        """Let a client publish no more."""
         client.gone = True
         self.last_client = None
         if self.clients.get(client.key) is client:
@@ -343,7 +343,7 @@ cdef class Service(Sink):
             del self.connections[client.conn_id]
 
     cdef void expired(self, int64_t now_ns) noexcept:
-        """Subscriptions whose inbox nobody listened to look again."""
+        """Deliver again to subscriptions whose inbox has a subscriber by now."""
         cdef Subscription subscription
         deaf = self.deaf
         self.deaf = set()
@@ -352,7 +352,7 @@ cdef class Service(Sink):
                 subscription.cursor.ready(&subscription.consumer)
 
     def forget(self, Channel channel):
-        """The channel is no more."""
+        """Remove a channel that was deleted."""
         self.channels.pop(channel.log.subject, None)
         self.last_channel = None
 
@@ -360,7 +360,7 @@ cdef class Service(Sink):
 cdef class Client:
     def __init__(self, str client_id, str hb_inbox, bytes conn_id=b'', int protocol=0,
                  int ping_interval=0, int ping_max=0, str owner=None):
-        """As its ConnectRequest says; `owner`: whose it is, see Access.is_own."""
+        """As its ConnectRequest says; `owner`: the user that it belongs to, see Access.is_own."""
         self.owner = owner
         self.client_id = client_id
         self.key = client_id.encode()
@@ -372,7 +372,8 @@ cdef class Client:
         self.subscriptions = set()
 
     def healthy(self, bint well):
-        """Whether it answers heartbeats: plain subscriptions get nothing again until it does."""
+        """Note whether it answers heartbeats: until it does, nothing is redelivered to its plain
+        subscriptions."""
         cdef Subscription subscription
         for subscription in self.subscriptions:
             if subscription.consumer.unwell == well:
@@ -391,94 +392,94 @@ cdef class Channel(Session):
         service.channels[log.subject] = self
 
     def __dealloc__(self):
-        free(self.promises)
+        free(self.pending)
 
     def limit(self, uint64_t msgs_max, uint64_t bytes_max, int64_t age_max_ns):
-        """What it keeps; 0 = no limit."""
-        cdef Limiter limiter = self.log.limiter
+        """Set the limits of what is kept; 0 = no limit."""
+        cdef Limiter limiter = self.log.retention.limiter
         if limiter is None:
-            limiter = Limiter(self.log, msgs_max, bytes_max, age_max_ns)
+            limiter = Limiter(self.log.retention, msgs_max, bytes_max, age_max_ns)
             limiter.begin(cost_in_file if self.log.folder is not None else cost_in_memory)
         else:
             limiter.set_limits(msgs_max, bytes_max, age_max_ns)
 
-    cdef void promise(self, uint64_t ticket, const record_t *rec, const span_t *guid) noexcept:
+    cdef void add_pending(self, uint64_t ticket, const record_t *rec, const span_t *guid) noexcept:
         """Answer this publisher once the log has settled the ticket."""
-        cdef promise_t *p
-        cdef size_t size = (sizeof(promise_t) + guid.len + rec.reply_len + 7) & ~<size_t>7
+        cdef pending_t *p
+        cdef size_t size = (sizeof(pending_t) + guid.len + rec.reply_len + 7) & ~<size_t>7
         cdef char *grown
         cdef size_t cap
         if self.tail + size > self.cap:
             if self.head:
-                memmove(self.promises, self.promises + self.head, self.tail - self.head)
+                memmove(self.pending, self.pending + self.head, self.tail - self.head)
                 self.tail -= self.head
                 self.head = 0
             if 2 * (self.tail + size) > self.cap:
                 cap = max(<size_t>1024, 4 * (self.tail + size))
-                grown = <char *>realloc(self.promises, cap)
+                grown = <char *>realloc(self.pending, cap)
                 if grown == NULL:
-                    return      # it will publish again when no answer comes
-                self.promises = grown
+                    return      # the client publishes again when it gets no answer
+                self.pending = grown
                 self.cap = cap
-        p = <promise_t *>(self.promises + self.tail)
+        p = <pending_t *>(self.pending + self.tail)
         p.ticket = ticket
         p.guid_len = guid.len
         p.reply_len = rec.reply_len
-        memcpy(<char *>p + sizeof(promise_t), guid.ptr, guid.len)
+        memcpy(<char *>p + sizeof(pending_t), guid.ptr, guid.len)
         if rec.reply_len:
-            memcpy(<char *>p + sizeof(promise_t) + guid.len, rec.reply, rec.reply_len)
+            memcpy(<char *>p + sizeof(pending_t) + guid.len, rec.reply, rec.reply_len)
         self.tail += size
         if not self.waiting:
             self.waiting = True
             self.log.wait(self)
 
     cdef void settled(self) noexcept:
-        # A message is offered before its publisher is told: the answers come behind the cursors.
+        # A message is delivered before its publisher has the answer: cursors run before this.
         self.service.turn.add(PHASE_FLUSH, self)
 
     cdef void run(self) noexcept:
-        """Answer everybody whose message is safe, or never will be."""
-        cdef promise_t *p
+        """Answer the publishers whose messages are stored or have failed."""
+        cdef pending_t *p
         cdef const char *text
         cdef int outcome
         self.waiting = False
         while self.head < self.tail:
-            p = <promise_t *>(self.promises + self.head)
+            p = <pending_t *>(self.pending + self.head)
             outcome = self.log.outcome(p.ticket)
             if outcome == 0:
                 self.waiting = True
                 self.log.wait(self)
                 return
-            text = <const char *>p + sizeof(promise_t)
+            text = <const char *>p + sizeof(pending_t)
             self.service.answer(
                 text + p.guid_len, p.reply_len, text, p.guid_len, None if outcome > 0 else (
                     errors.STAN_STORE.format(reason=self.log.refusal)))
-            self.head += (sizeof(promise_t) + p.guid_len + p.reply_len + 7) & ~<size_t>7
+            self.head += (sizeof(pending_t) + p.guid_len + p.reply_len + 7) & ~<size_t>7
         self.head = self.tail = 0
         if self.cap > <size_t>SCRATCH_KEPT:
-            free(self.promises)
-            self.promises = NULL
+            free(self.pending)
+            self.pending = NULL
             self.cap = 0
 
     def stir(self):
-        """Whether something was published since the last call, by whomever."""
+        """Whether something was published since the last call, by any client of any protocol."""
         cdef bint stirred = self.published != self.log.message_count
         self.published = self.log.message_count
         return stirred
 
     @property
     def msgs(self):
-        """Messages that are there."""
+        """Messages that are kept."""
         return self.log.visible - <uint64_t>self.first_available
 
     @property
     def bytes(self):
-        """What they count for."""
-        return self.log.limiter.bytes
+        """Bytes of these messages, as limits count them."""
+        return self.log.retention.limiter.bytes
 
     @property
     def first_available(self):
-        """Sequence of the oldest one; behind the last one when there is none."""
+        """Sequence of the oldest one; one after the last when there is none."""
         return min(<uint64_t>self.log.first_seq, self.log.visible)
 
     @property
@@ -500,16 +501,15 @@ cdef class Subscription(Sink):
         self.channel = channel
         self.cursor = cursor
         self.record = record
-        cursor.unacked_first = True
-        if record.queue_name:
-            cursor.choice = CHOICE_LEAST
+        cursor.set_order(
+            REDELIVER_FIRST, CHOICE_LEAST if record.queue_name else cursor.policy.choice)
 
     def __dealloc__(self):
         free(self.inbox.subject)
 
     def attach(self, Client client, bint held=False):
-        """From now on this client takes and acknowledges messages; `held`: none come before
-        `release`."""
+        """Begin to deliver to this client and to take its acknowledgements; `held`: nothing is
+        delivered before `release`."""
         cdef bytes inbox = self.record.inbox.encode()
         cdef bytes ack_inbox = self.record.ack_inbox.encode()
         free(self.inbox.subject)
@@ -533,12 +533,12 @@ cdef class Subscription(Sink):
         self.cursor.set_credit(&self.consumer, self.record.max_in_flight)
 
     def release(self):
-        """The client has its answer: let messages come."""
+        """The client has its answer: deliver messages."""
         if self.ack_sub != NULL:
             self.cursor.ready(&self.consumer)
 
     def detach(self):
-        """The client takes no more; what it did not acknowledge returns to the cursor."""
+        """Deliver no more; what the client did not acknowledge returns to the cursor."""
         if self.ack_sub == NULL:
             return
         self.service.router.remove(self.ack_sub)
@@ -573,15 +573,15 @@ cdef class Subscription(Sink):
         return 1
 
     cdef bint may_ack(self) noexcept:
-        """Whether who acknowledges is whose client has the subscription."""
-        cdef void *speaker = self.service.account.desk.speaker
-        if speaker == NULL or self.client is None:
+        """Whether the NATS client that acknowledges is the user of the subscription's client."""
+        cdef void *publisher = self.service.account.current_publisher.session
+        if publisher == NULL or self.client is None:
             return False
-        return (<Session>speaker).owner is self.client.owner or self.service.access.is_own(
-            <Session>speaker, self.client.owner)
+        return (<Session>publisher).owner is self.client.owner or self.service.access.is_own(
+            <Session>publisher, self.client.owner)
 
     cdef bint is_deaf(self) noexcept:
-        """Nobody listens to its inbox: messages wait in the cursor instead of getting lost."""
+        """Whether its inbox has no subscriber: messages then wait in the cursor."""
         cdef route_t *to = &self.inbox
         cdef Router router = self.service.router
         if to.match == NULL or to.changes != router.changes:
@@ -595,7 +595,7 @@ cdef class Subscription(Sink):
                 self.service, self.service.turn.now_ns + <int64_t>limits.STAN_DEAF_POLL)
         return True
 
-    # --- what the monitoring shows
+    # --- monitoring
 
     @property
     def pending_count(self):
@@ -609,7 +609,7 @@ cdef class Subscription(Sink):
 
     @property
     def is_offline(self):
-        """A durable one that nobody uses."""
+        """Whether it is a durable subscription without a client."""
         return self.client is None
 
 

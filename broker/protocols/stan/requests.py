@@ -1,4 +1,4 @@
-"""What clients ask for beside publishing: connect, subscribe, leave. Each answer in one place."""
+"""Requests of clients other than publishes: connect, ping, subscribe, unsubscribe, close."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROTOCOL = 1  # connID and pings
 
 
 class Subjects:
-    """Where requests go, by what they are about."""
+    """The subjects of requests by their kind."""
 
     def __init__(self, cluster_id: str, discover_prefix: str) -> None:
         self.connect = f"{discover_prefix}.{cluster_id}"
@@ -78,7 +78,7 @@ class Requests:
         """One request of this turn."""
         try:
             if request.kind == "reply":
-                self.clients.heard(request.subject)
+                self.clients.answered(request.subject)
             else:
                 self._handlers[request.kind](request)
         except Exception:
@@ -87,28 +87,28 @@ class Requests:
     # --- rights
 
     def _may_use_inbox(self, session: Session | None, inbox: str) -> bool:
-        """Whether messages may be sent to this subject in the name of who asks for them."""
+        """Whether messages may be sent to this subject for the client that asks for them."""
         service = self.service
         if session is None or f"{inbox}.".startswith(self._own_subjects):
             return False
         entry = service.engine.log(inbox)
         if self.channels.get(inbox) is not None or (entry is not None and entry.hears_live):
-            return False  # it is no client that hears them
+            return False  # a log subscribes there, not a client
         return service.access.may_use_inbox(session, service.router, inbox)
 
     def _is_own(self, session: Session | None, client: Client) -> bool:
-        """Whether who asks is the user whose client this is."""
+        """Whether the client belongs to the user that asks."""
         return session is not None and self.service.access.is_own(session, client.owner)
 
     def _own(self, session: Session | None, client_id: str) -> Client:
-        """The client of that id, if it belongs to who asks. RefusedError."""
+        """The client of that id, if it belongs to the user that asks. RefusedError."""
         client = self.clients.known(client_id)
         if not self._is_own(session, client):
             raise RefusedError(errors.STAN_UNKNOWN_CLIENT_ID)
         return client
 
     def _check_subscription(self, asked: Request, request: pb.SubscriptionRequest) -> None:
-        """RefusedError unless who asks has the rights for it."""
+        """RefusedError unless the user that asks has the rights for it."""
         service, session = self.service, asked.session
         self._own(session, request.clientID)
         if not self._may_use_inbox(session, request.inbox):
@@ -119,8 +119,8 @@ class Requests:
         if not service.access.may_use(session, service.router, READ, entry, request.subject):
             raise RefusedError(errors.STAN_INVALID_SUBJECT)
 
-    def _say(self, reply: bytes, message: Message | None = None) -> None:
-        """The answer; nothing at all in it is good news."""
+    def _reply(self, reply: bytes, message: Message | None = None) -> None:
+        """Send the answer; an empty one means success."""
         if reply:
             self.service.publish(reply, b"" if message is None else message.SerializeToString())
 
@@ -130,7 +130,7 @@ class Requests:
         reply, session = asked.reply, asked.session
         request = _decoded(pb.ConnectRequest, asked.data)
         if request is None or not self._may_use_inbox(session, request.heartbeatInbox):
-            self._say(reply, pb.ConnectResponse(error=errors.STAN_INVALID_CONNECT))
+            self._reply(reply, pb.ConnectResponse(error=errors.STAN_INVALID_CONNECT))
             return
         record = ClientRecord(
             request.clientID,
@@ -145,7 +145,7 @@ class Requests:
 
     def _connected(self, reply: bytes, result: Client | str) -> None:
         if isinstance(result, str):
-            self._say(reply, pb.ConnectResponse(error=result))
+            self._reply(reply, pb.ConnectResponse(error=result))
             return
         to = self.subjects
         answer = pb.ConnectResponse(
@@ -160,26 +160,26 @@ class Requests:
             answer.pingRequests = to.ping
             answer.pingInterval = result.ping_interval
             answer.pingMaxOut = result.ping_max
-        self._say(reply, answer)
+        self._reply(reply, answer)
 
     def _ping(self, asked: Request) -> None:
         request = _decoded(pb.Ping, asked.data)
-        if asked.data and request is not None:  # what is no ping is not answered
+        if asked.data and request is not None:  # an invalid ping is not answered
             error = self.clients.ping(request.connID)
-            self._say(asked.reply, pb.PingResponse(error=error))
+            self._reply(asked.reply, pb.PingResponse(error=error))
 
     def _close(self, asked: Request) -> None:
         reply = asked.reply
         request = _decoded(pb.CloseRequest, asked.data)
         if request is None:
-            self._say(reply, pb.CloseResponse(error=errors.STAN_INVALID_CLOSE))
+            self._reply(reply, pb.CloseResponse(error=errors.STAN_INVALID_CLOSE))
             return
         client = self.service.clients.get(request.clientID.encode())
         if client is None or not self._is_own(asked.session, client):
-            self._say(reply, pb.CloseResponse(error=errors.STAN_UNKNOWN_CLIENT_ID))
+            self._reply(reply, pb.CloseResponse(error=errors.STAN_UNKNOWN_CLIENT_ID))
             return
         self.clients.close(client)
-        self._say(reply)
+        self._reply(reply)
 
     # --- subscriptions
 
@@ -222,20 +222,20 @@ class Requests:
             elif not here:  # closed meanwhile
                 self._refuse(reply, errors.STAN_UNKNOWN_CLIENT_ID)
             else:  # the answer first, then messages
-                self._say(reply, pb.SubscriptionResponse(ackInbox=ack_inbox))
+                self._reply(reply, pb.SubscriptionResponse(ackInbox=ack_inbox))
                 subscription.release()
 
         self._when_safe(subscription, safe)
 
     def _when_safe(self, subscription: Subscription, done: Done) -> None:
-        """What is made or deleted for good must be so on the disk before anybody relies on it."""
+        """Call `done`: for a durable, when its making or deletion is on the disk; else at once."""
         if subscription.record.is_durable:
             self.subscriptions.store.when_safe(done, subscription.channel.log)
         else:
             done(None)
 
     async def _search(self, reply: bytes, request: pb.SubscriptionRequest) -> None:
-        """A start by time: the place is looked for in a thread."""
+        """A start by time: a thread searches for the position."""
         try:
             found = await asyncio.to_thread(self.subscriptions.search(request))
             self._open(reply, request, found)
@@ -247,7 +247,7 @@ class Requests:
             log.exception("a start by time in %r", request.subject)
 
     def _refuse(self, reply: bytes, error: str) -> None:
-        self._say(reply, pb.SubscriptionResponse(error=error))
+        self._reply(reply, pb.SubscriptionResponse(error=error))
 
     def _leave(self, asked: Request, *, erase: bool) -> None:
         reply = asked.reply
@@ -275,7 +275,7 @@ class Requests:
     def _left(self, reply: bytes, subscription: Subscription, *, erased: bool) -> None:
         def safe(problem: OSError | None) -> None:
             if problem is None:
-                self._say(reply)
+                self._reply(reply)
             else:
                 self._refuse(reply, reason_of(problem))
 
@@ -286,7 +286,7 @@ class Requests:
 
 
 def _decoded(kind: type[M], data: bytes) -> M | None:
-    """A message, or None when the bytes are none."""
+    """The decoded message; None when the bytes are not one."""
     message = kind()
     try:
         message.ParseFromString(data)

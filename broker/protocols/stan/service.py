@@ -1,127 +1,92 @@
-"""NATS Streaming in a server: what it is told, and a server that has nothing else."""
+"""NATS Streaming as a service of the broker: its start and its end."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from broker.base.lockfile import DataLock
-from broker.base.units import COUNT_MAX
-from broker.config.load import Config
-from broker.engine import limits
-from broker.engine.engine import Engine
-from broker.net.listener import Runtime
-from broker.protocols.access import Access
-from broker.protocols.nats.server import NatsServer
+from broker.base.service import Service
+from broker.protocols.nats.service import NatsService
+from broker.protocols.stan.channels import name_channels
 from broker.protocols.stan.clients import random_name
-from broker.protocols.stan.config import ChannelLimits, ChannelOverride, StanSettings
+from broker.protocols.stan.config import StanConfig
+from broker.protocols.stan.metrics import stan_metrics
 from broker.protocols.stan.monitor import StreamingPages
+from broker.protocols.stan.store import STAN_FOLDER, StateVersionError
 from broker.protocols.stan.streaming import Streaming
-from broker.routing.router import Router
-from broker.server.engine import LOGS_FOLDER, STAN_FOLDER, broken_log, engine_options, report
-from broker.server.metrics import metrics_page
-from broker.server.topics import sync_words
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from broker.protocols.nats.settings import Settings
+    from broker.base.metrics import Block
+    from broker.base.service import Handler
+    from broker.protocols.host import Host
 
-log = logging.getLogger("broker.stan")
-
-# As in the original, what is stored and what is live do not meet, but for the service itself; and
-# what memory may hold is said by the limits of channels alone.
-_UNBRIDGED: Final = {"to_live": False, "from_live": False, "memory_bytes_max": COUNT_MAX}
+log = logging.getLogger("broker.server")
 
 
-def stan_settings(config: Config) -> StanSettings:
-    """The settings of the service, enabled or not."""
-    stan = config.stan
-    return StanSettings(
-        cluster_id=stan.cluster_id,
-        discover_prefix=stan.discover_prefix,
-        account=stan.account,
-        store="memory" if stan.store == "memory" else "file",
-        sync=sync_words(stan.sync),
-        replace_durable=stan.replace_durable,
-        hb_interval_ns=stan.hb_interval_ns,
-        hb_timeout_ns=stan.hb_timeout_ns,
-        hb_fail_count=stan.hb_fail_count,
-        max_channels=stan.max_channels,
-        limits=ChannelLimits(
-            max_msgs=stan.max_msgs,
-            max_bytes=stan.max_bytes,
-            max_age_ns=stan.max_age_ns,
-            max_subs=stan.max_subs,
-            max_inactivity_ns=stan.max_inactivity_ns,
-        ),
-        channels=tuple(
-            (
-                entry.pattern,
-                ChannelOverride(
-                    max_msgs=entry.max_msgs,
-                    max_bytes=entry.max_bytes,
-                    max_age_ns=entry.max_age_ns,
-                    max_subs=entry.max_subs,
-                    max_inactivity_ns=entry.max_inactivity_ns,
-                ),
-            )
-            for entry in stan.channel
-        ),
-        adopt_topics=stan.adopt_topics,
-    )
+class StanService(Service):
+    """NATS Streaming in the NATS server of the same process."""
 
+    name = "stan"
 
-class StreamingServer(NatsServer):
-    """A NATS server with the service and its engine, in the place of nats-streaming-server."""
+    def __init__(self, host: Host, *, alone: bool = False) -> None:
+        """`alone`: a process that runs for this service, nats-streaming-server. A damaged state
+        then ends the start, and the service ends before the connections of its clients do."""
+        self.host = host
+        self.settings = host.section(StanConfig)
+        self.server_id = random_name()
+        self.streaming: Streaming | None = None
+        self._is_alone = alone
+        self._pages = StreamingPages()
+        self._is_served = True
 
-    def __init__(self, settings: Settings, stan: StanSettings, folder: Path | None) -> None:
-        """`folder`: of the data; None = all of it in memory."""
-        router = Router(limits.ROUTER_CACHE_SUBJECTS, limits.ROUTER_CACHE_REFS)
-        super().__init__(settings, Runtime(), router)
-        self.stan = stan
-        self.folder = folder
-        self.stan_id = random_name()
-        self.engine = Engine(
-            self.runtime.turn,
-            router,
-            None if folder is None else str(folder / LOGS_FOLDER),
-            engine_options(Config()) | _UNBRIDGED,
-            lambda _name: stan.sync,
-            report,
-        )
-        self.access = Access(stan_to_nats=False, nats_to_stan=False)
-        self.service: Streaming | None = None
-        self.streaming_pages = StreamingPages()
-        self.pages.broken = lambda: broken_log(self.engine)
-        metrics = metrics_page(None, self.pages, self.streaming_pages)
-        self.monitor.more = {**self.streaming_pages.handlers(), "/metrics": metrics}
-        self._lock: DataLock | None = None
-        self._opened = False
+    @property
+    def _folder(self) -> Path | None:
+        return None if self.host.data is None else self.host.data / STAN_FOLDER
 
-    async def start_service(self) -> Streaming:
-        """Recover what is stored, and serve; OSError and the like when that cannot be."""
-        if self.folder is not None:
-            self._lock = DataLock(self.folder)
-        self._opened = True
-        self.engine.open(self.runtime.loop)
-        for problem in self.engine.problems:
-            log.warning("recovered: %s", problem)
-        known = None if self.folder is None else self.folder / STAN_FOLDER
-        service = Streaming(self.stan, self.engine, self, known, self.access)
-        service.server_id = self.stan_id
-        await service.start()
-        self.service = self.streaming_pages.found = service
-        return service
+    def prepare(self) -> None:
+        """Give the logs of channels the names that [bridge] asks for."""
+        if not self._is_alone and self.host.logs is not None and self._folder is not None:
+            name_channels(self.host.logs, self._folder, self.host.access)
+
+    async def start(self) -> None:
+        """Recover what is stored, and serve; NATS clients find it when they can connect."""
+        nats = self.host.service(NatsService)
+        assert nats is not None
+        assert nats.server is not None
+        engine, access = self.host.engine, self.host.access
+        try:
+            streaming = Streaming(self.settings, engine, nats.server, self._folder, access)
+        except (OSError, StateVersionError) as problem:
+            if self._is_alone:
+                raise
+            # the other protocols can be served
+            engine.shared.health.add("stan", self.settings.cluster_id, str(problem))
+            log.error("NATS Streaming is not served: %s", problem)
+            self._is_served = False
+            return
+        streaming.server_id = self.server_id
+        self.streaming = streaming
+        await streaming.start()
+        self._pages.found = streaming
+
+    async def drain(self) -> None:
+        """A server of its own ends here, before its clients are disconnected."""
+        if self._is_alone:
+            await self.stop()
 
     async def stop(self) -> None:
-        """Stop serving, write and sync everything, let go."""
-        if self.service is not None:
-            await self.service.stop()
-        if self._opened:
-            await self.engine.settle()
-        await super().stop()
-        if self._opened:
-            await self.engine.close()
-        if self._lock is not None:
-            self._lock.release()
+        """End the service; what is stored stays."""
+        if self.streaming is not None:
+            streaming, self.streaming = self.streaming, None
+            await streaming.stop()
+
+    def metrics(self) -> Iterable[Block]:
+        """What the exporter of nats-streaming-server shows, and more like it."""
+        return [] if self._pages.found is None else [stan_metrics(self._pages)]
+
+    def pages(self) -> Mapping[str, Handler]:
+        """Those below /streaming."""
+        return self._pages.handlers() if self._is_served else {}

@@ -1,12 +1,12 @@
-"""Who the clients and subscriptions are: a file that a restart reads.
+"""Store: the file of clients and subscriptions, which a restart reads.
 
     <crc32 of the rest, hex> <JSON array>\\n
 
-A line says what came or went; the last word holds. Where subscriptions stand in their channels is
-not here but with the cursors. Lines are written before clients are answered and synced within a
-second, so a kill loses nothing. Who makes or deletes a durable is answered when that is on the
-disk, where channels are synced always; of the rest a power cut may lose the last second: such a
-client hears that it is not known any more, and connects again.
+A line says what was added or removed; later lines override earlier ones. The positions of
+subscriptions are in their cursors. Lines are written before clients are answered and synced within
+a second, so that a kill loses nothing. With stan.sync = "always", requests that make or delete a
+durable are answered once that is on the disk; of the rest, a power cut may lose the last second:
+such a client gets the answer that it is unknown, and connects again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.stan")
 
+STAN_FOLDER: Final = "stan"  # in the data folder
 FILE = "clients.state"
 VERSION = 1
-Done = Callable[[OSError | None], object]  # told when it is on the disk, or why it is not
+Done = Callable[[OSError | None], object]  # gets None when it is on the disk, or the error
 
 
 class ForeignStateError(Exception):
@@ -48,7 +49,7 @@ class StateVersionError(ForeignStateError):
 
 @dataclass(frozen=True, slots=True)
 class ClientRecord:
-    """What is remembered of a client."""
+    """One client in the file."""
 
     client_id: str
     hb_inbox: str
@@ -56,12 +57,12 @@ class ClientRecord:
     protocol: int = 0
     ping_interval: int = 0
     ping_max: int = 0
-    owner: str | None = None  # whose it is, see Access.is_own
+    owner: str | None = None  # the user it belongs to, see Access.is_own
 
 
 @dataclass(slots=True)
 class SubRecord:
-    """What is remembered of a subscription."""
+    """One subscription in the file."""
 
     number: int
     channel: str
@@ -78,15 +79,15 @@ class SubRecord:
 
     @property
     def is_durable(self) -> bool:
-        """It stays when its client goes."""
+        """Whether it stays when its client leaves."""
         return bool(self.durable_name)
 
 
 class Store:
-    """The file of one folder; None = nothing outlives the process."""
+    """The file in one folder; without a folder, everything is in memory."""
 
     def __init__(self, folder: Path | None, cluster_id: str, *, waits: bool = False) -> None:
-        """`waits`: what is to be safe is answered for when it is on the disk, see when_safe."""
+        """`waits`: when_safe waits for the disk."""
         self.cluster_id = cluster_id
         self.waits = waits
         self.clients: dict[str, ClientRecord] = {}
@@ -96,7 +97,7 @@ class Store:
         self._fd = -1
         self._bytes = self._kept_bytes = 0
         self._dirty = self._torn = self._doubtful = False
-        self._new: _New | None = None  # while the file is written anew
+        self._new: _New | None = None  # while the file is rewritten
         self._syncing: asyncio.Task[None] | None = None
         self._waiting: list[Done] = []
         self._folders: dict[bytes, str] = {}  # of channels whose own are to be synced too
@@ -108,18 +109,18 @@ class Store:
             self._last_number = max(self.subs, default=0)
             try:
                 self._rewrite()
-            except OSError as problem:  # a full disk: who is known can go on, and make room
+            except OSError as problem:  # a full disk: known clients can continue, and make room
                 self._go_on(problem)
 
-    # --- what happened; OSError: it is not remembered
+    # --- changes; OSError: it is not stored
 
     def add_client(self, client: ClientRecord) -> None:
-        """It has connected."""
+        """A client has connected."""
         self._write("client", asdict(client))
         self.clients[client.client_id] = client
 
     def remove_client(self, client_id: str) -> None:
-        """It has closed, or failed."""
+        """A client has closed, or failed."""
         self._write("gone", client_id)
         self.clients.pop(client_id, None)
 
@@ -130,7 +131,7 @@ class Store:
         self._last_number = max(self._last_number, sub.number)
 
     def remove_sub(self, sub: SubRecord) -> None:
-        """It is no more."""
+        """A subscription was removed."""
         self._write("unsub", sub.number)
         self.subs.pop(sub.number, None)
 
@@ -148,7 +149,7 @@ class Store:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         line = b"\n" * self._torn + _line(entry)
         written = os.write(self._fd, line)
-        self._torn = written != len(line)  # what is there does not read: the next begins anew
+        self._torn = written != len(line)  # damaged: the next begins with a line end
         if self._torn:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._note(line)
@@ -156,33 +157,33 @@ class Store:
         self._dirty = True
 
     def _note(self, line: bytes) -> None:
-        """A line was written: the file that is to take the place of this one needs it as well."""
+        """A line was written: the new file, if one is being written, needs it as well."""
         new = self._new
         if new is None:
             return
         if new.fd < 0:
-            new.missed.append(line)  # it is not there yet
+            new.missed.append(line)  # the file does not exist yet
             return
         try:
             new.broken |= os.write(new.fd, line) != len(line)
         except OSError:
-            new.broken = True  # it has got into the file that counts
+            new.broken = True  # it is in the file that counts
 
     def _has_grown(self) -> bool:
-        """Whether most of the file is of no use any more."""
+        """Whether most lines of the file are obsolete."""
         return self._path is not None and self._bytes > max(
             limits.STAN_STATE_BYTES_MIN, limits.STAN_STATE_FACTOR * self._kept_bytes
         )
 
     def _all(self) -> bytes:
-        """What holds, and nothing else."""
+        """The lines of a file of the present state."""
         lines = [_line(("cluster", VERSION, self.cluster_id))]
         lines += (_line(("client", asdict(client))) for client in self.clients.values())
         lines += (_line(("sub", asdict(sub))) for sub in self.subs.values())
         return b"".join(lines)
 
     def _rewrite(self) -> None:
-        """Put a file of what holds in the place of the old one. Before anybody is served."""
+        """Replace the file with the present state; before clients are served."""
         assert self._path is not None
         fd = _write_new(self._path, self._all())
         try:
@@ -193,9 +194,9 @@ class Store:
         self._take(fd)
 
     def _go_on(self, problem: OSError) -> None:
-        """The file cannot be written anew: use the old one until that works."""
+        """The file cannot be rewritten: use the old one until that works."""
         assert self._path is not None
-        log.error("%s cannot be written anew: %s", self._path, problem)
+        log.error("%s cannot be rewritten: %s", self._path, problem)
         self._dirty = self._doubtful = True  # sync_soon tries again
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         with contextlib.suppress(OSError):
@@ -204,7 +205,7 @@ class Store:
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
     async def _rewrite_in_thread(self) -> None:
-        """The same while clients are served: whatever may wait for the disk is done in a thread.
+        """The same while clients are served: a thread does what may wait for the disk.
 
         lines:   old file   old file, noted   both files          new file
                          ^ begin          ^ new one is there  ^ it has the place of the old one
@@ -223,7 +224,7 @@ class Store:
                 raise full
         except OSError:
             if new.fd >= 0 and os.path.samestat(os.fstat(new.fd), self._path.stat()):
-                self._take(new.fd)  # it has the name; what it lacks is written at the next try
+                self._take(new.fd)  # it has the name; the next try writes what is missing
                 self._torn = self._doubtful = True
             elif new.fd >= 0:
                 os.close(new.fd)
@@ -233,7 +234,7 @@ class Store:
         self._take(new.fd)
 
     def _take(self, fd: int) -> None:
-        """From now on this is the file."""
+        """Use this file from now on."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd
@@ -255,14 +256,14 @@ class Store:
                 is_whole |= entry[:1] == ["cluster"]
                 self._apply(entry)
         if not unread and not is_whole:
-            # it was never made like this: what the cursors in the channels say is kept
+            # no version writes such a file: cursors of subscriptions are kept
             self.problems.append(f"{self._path}: its first line is missing")
         if unread:
             self._keep_copy(data)
             self.problems.append(f"{self._path}: {unread} lines do not read; a copy is kept")
 
     def _keep_copy(self, data: bytes) -> None:
-        """What does not read is for people to look at; a copy of an earlier time stays."""
+        """Keep a copy of a damaged file for the operator; earlier copies stay."""
         assert self._path is not None
         copy = self._path.with_suffix(".unreadable")
         if copy.exists():
@@ -297,14 +298,14 @@ class Store:
                 self.subs.pop(number, None)
 
     def sync(self) -> None:
-        """Bring the file onto the disk, now."""
+        """Sync the file now."""
         if self._fd >= 0:
             os.fdatasync(self._fd)
             self._dirty = False
 
     def when_safe(self, done: Done, channel: Log | None = None) -> None:
-        """Call done(None) when all that was written is on the disk, and the channel's folder,
-        or done(why not); at once when nobody wants to wait for that."""
+        """Call done(None) when all that was written is on the disk, with the channel's folder, or
+        done(error). At once if this store does not wait."""
         if self._path is None or not self.waits:
             done(None)
             return
@@ -314,7 +315,7 @@ class Store:
         self.sync_soon()
 
     def sync_soon(self) -> None:
-        """Bring the file onto the disk, in a thread."""
+        """Sync the file in a thread."""
         if (self._dirty or self._waiting or self._has_grown()) and self._syncing is None:
             self._syncing = asyncio.create_task(self._sync())
 
@@ -335,7 +336,7 @@ class Store:
         self._dirty = False
         try:
             if self._doubtful or self._has_grown():
-                # a second sync of a file that failed one would not tell the truth
+                # after a failed sync, a second one of the same file may succeed without writing
                 await self._try_to_rewrite()
             fd = os.dup(self._fd)
             try:
@@ -355,11 +356,11 @@ class Store:
         except OSError as problem:
             if self._doubtful:
                 raise
-            log.error("%s cannot be written anew: %s", self._path, problem)
-            self._kept_bytes = self._bytes  # what was to be written down has been
+            log.error("%s cannot be rewritten: %s", self._path, problem)
+            self._kept_bytes = self._bytes  # every line is in the old file
 
     async def close(self) -> None:
-        """Sync and let go."""
+        """Sync and close the file."""
         if self._fd < 0:
             return
         if self._syncing is not None:
@@ -370,12 +371,12 @@ class Store:
 
 
 class _New:
-    """A file that is to take the place of the store's."""
+    """The new file of a rewrite."""
 
     def __init__(self) -> None:
         self.fd = -1
-        self.missed: list[bytes] = []  # lines that came before it was there
-        self.broken = False  # a line did not get in
+        self.missed: list[bytes] = []  # lines that came before it existed
+        self.broken = False  # a line is missing in it
 
 
 def _write_new(path: Path, data: bytes) -> int:
@@ -395,7 +396,7 @@ def _write_new(path: Path, data: bytes) -> int:
 
 
 def _replace(path: Path) -> None:
-    """That file takes the place of this one; on any thread. OSError."""
+    """The new file replaces this one; on any thread. OSError."""
     path.with_suffix(".new").replace(path)
     sync_path(path.parent)
 
@@ -417,7 +418,7 @@ def _sync_all(fd: int, folders: list[str]) -> None:
 
 
 def _known(kind: type[ClientRecord | SubRecord], values: dict[str, Any]) -> dict[str, Any]:
-    """Those values that the record has a place for."""
+    """Those values that the record has fields for."""
     names = {each.name for each in fields(kind)}
     return {name: value for name, value in values.items() if name in names}
 

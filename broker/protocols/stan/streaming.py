@@ -1,4 +1,4 @@
-"""A NATS Streaming server inside a NATS server: its parts, its life."""
+"""A NATS Streaming server inside a NATS server: its parts, start, housekeeping and end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.base.units import MS, SECOND
-from broker.protocols.access import FACE
+from broker.protocols.access import STAN
 from broker.protocols.stan import errors, limits
 from broker.protocols.stan.channels import Channels
 from broker.protocols.stan.clients import Clients, random_name
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.engine.engine import Engine
     from broker.protocols.access import Access
     from broker.protocols.nats.server import NatsServer
-    from broker.protocols.stan.config import StanSettings
+    from broker.protocols.stan.config import StanConfig
     from broker.protocols.stan.publish import Channel, Client, Request
     from broker.protocols.stan.store import SubRecord
 
@@ -36,13 +36,13 @@ class Streaming:
 
     def __init__(
         self,
-        settings: StanSettings,
+        settings: StanConfig,
         engine: Engine,
         nats: NatsServer,
         folder: Path | None,
         access: Access,
     ) -> None:
-        """`folder`: where clients are remembered; None = not. OSError, ForeignStateError,
+        """`folder`: of the file of clients; None = none. OSError, ForeignStateError,
         ValueError when there is no such account."""
         account = nats.bus(settings.account)
         if account is None:
@@ -54,34 +54,34 @@ class Streaming:
         self.store = Store(
             None if settings.store == "memory" else folder,
             settings.cluster_id,
-            waits=settings.sync == "always",
+            waits=settings.sync.mode == "always",
         )
         self.service = Service(account, engine, access, self._handle, self._make_channel)
-        self.clients_desk = Clients(settings, self.service, self.store, self._client_closed)
-        self.channels_desk = Channels(settings, self.service, engine)
-        self.channels_desk.on_gone = self._channel_gone
-        self.subscriptions = Subscriptions(settings, self.channels_desk, self.store)
+        self.client_table = Clients(settings, self.service, self.store, self._client_closed)
+        self.channel_table = Channels(settings, self.service, engine)
+        self.channel_table.on_gone = self._channel_gone
+        self.subscriptions = Subscriptions(settings, self.channel_table, self.store)
         self.requests = Requests(
             self.subjects,
             self.service,
-            self.clients_desk,
-            self.channels_desk,
+            self.client_table,
+            self.channel_table,
             self.subscriptions,
         )
         self._account = partial(nats.bus, settings.account)
-        self._is_lost = False  # its account has gone, or was made anew
+        self._is_lost = False  # its account was removed, or made again
         self._timer: asyncio.TimerHandle | None = None
-        self._looked_at = 0  # where the next pass over the channels begins
+        self._looked_at = 0  # where the next check of channels begins
 
-    # --- life
+    # --- start and end
 
     async def start(self) -> None:
-        """Bring back what the disk remembers, listen."""
+        """Restore clients and subscriptions, then subscribe to requests."""
         for problem in self.store.problems:
             log.warning("recovered: %s", problem)
-        self.channels_desk.restore()
+        self.channel_table.restore()
         subjects = {kind: getattr(self.subjects, kind, "").encode() for kind in KINDS}
-        subjects["reply"] = self.clients_desk.reply_subject
+        subjects["reply"] = self.client_table.reply_subject
         self._restore()
         self.service.listen(self.subjects.publish.encode(), [subjects[kind] for kind in KINDS])
         self.service.engine.watch(self._log_changed)
@@ -89,18 +89,18 @@ class Streaming:
 
     def _restore(self) -> None:
         for known in list(self.store.clients.values()):
-            self.clients_desk.restore(known)
+            self.client_table.restore(known)
         for record in list(self.store.subs.values()):
-            self._bring_back(record)
+            self._restore_or_log(record)
         for channel in self.service.channels.values():
             self._drop_unknown(channel)
-            self.channels_desk.limit(channel)
+            self.channel_table.limit(channel)
 
-    def _bring_back(self, record: SubRecord) -> None:
-        """A subscription that the disk remembers. That of a quarantined channel waits for it."""
+    def _restore_or_log(self, record: SubRecord) -> None:
+        """Restore one subscription; that of a quarantined channel waits for the channel."""
         try:
             self._restore_one(record)
-        except (OSError, RefusedError) as problem:  # a full disk, say; the others come back
+        except (OSError, RefusedError) as problem:  # a full disk, say; the others are restored
             log.error("subscription %s of %s: %s", record.number, record.channel, problem)
 
     def _drop_unknown(self, channel: Channel) -> None:
@@ -113,7 +113,7 @@ class Streaming:
     def _restore_one(self, record: SubRecord) -> None:
         subscription = self.subscriptions.restore(record)
         if subscription is None:
-            # A channel that is quarantined, or does not know any more what it is, may be mended.
+            # A channel that is quarantined, or has lost its metadata, may be repaired.
             engine = self.service.engine
             log_name = self.service.access.log_name(record.channel)
             if log_name not in engine.quarantined and engine.log(log_name) is None:
@@ -126,11 +126,11 @@ class Streaming:
             self.subscriptions.leave(subscription)
 
     async def stop(self) -> None:
-        """Hear nothing more; what is known stays known."""
+        """End the service; what is stored stays."""
         if self._timer is not None:
             self._timer.cancel()
             self.service.engine.unwatch(self._log_changed)
-        self.clients_desk.stop()
+        self.client_table.stop()
         self.service.close()
         for task in list(self.requests.tasks):
             task.cancel()
@@ -141,7 +141,7 @@ class Streaming:
         await self.store.close()
 
     def keep_house(self) -> None:
-        """Bring the file of clients onto the disk, delete channels that nobody uses."""
+        """Sync the file of clients, delete inactive channels; again within a second."""
         loop = asyncio.get_running_loop()
         pause = limits.STAN_HOUSEKEEPING
         self.store.sync_soon()
@@ -156,15 +156,15 @@ class Streaming:
         self._timer = loop.call_later(pause / SECOND, self.keep_house)
 
     def _look_for_account(self) -> None:
-        """A reload can take the account away: nobody reaches the service any more, who sees it?"""
+        """Log when a reload has removed the account: no client can reach the service then."""
         lost, before = self._account() is not self.service.account, self._is_lost
         self._is_lost = lost
         if lost and not before:
             log.error("%s", errors.STAN_ACCOUNT_GONE.format(self.settings.account))
 
     def _some_channels(self) -> list[Channel]:
-        """Those to be looked at for their inactivity; a part of them when there are very many."""
-        limited = self.channels_desk.limited
+        """Channels to check for inactivity; a part of them when there are very many."""
+        limited = self.channel_table.limited
         at = self._looked_at if self._looked_at < len(limited) else 0
         self._looked_at = at + limits.STAN_HOUSEKEEPING_CHANNELS
         return list(limited.values())[at : self._looked_at] if limited else []
@@ -175,12 +175,12 @@ class Streaming:
             or channel.active == 0
             or channel.log.unclaimed
             or any(not subscription.is_offline for subscription in channel.subscriptions)
-            or self.channels_desk.has_other_readers(channel)
+            or self.channel_table.has_other_readers(channel)
         )
 
     def _delete(self, channel: Channel) -> None:
         try:
-            self.channels_desk.delete(channel)
+            self.channel_table.delete(channel)
             self.subscriptions.drop(channel)
         except OSError as problem:
             log.error("channel %s cannot be deleted: %s", channel.name, problem)
@@ -189,47 +189,47 @@ class Streaming:
 
     def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
         """The engine made or deleted something."""
-        channel = self.channels_desk.get(name.rpartition("/")[2])
+        channel = self.channel_table.get(name.rpartition("/")[2])
         if cursor is None and not made and channel is not None and channel.log.name == name:
             asyncio.get_running_loop().call_soon(self._channel_gone, channel)
         if cursor is None and made and channel is None:
             asyncio.get_running_loop().call_soon(self._log_found, name)
 
     def _log_found(self, name: str) -> None:
-        """A log was made, or was quarantined and could be opened now: is it one of our channels?"""
+        """A log was made, or opened after its quarantine: adopt it if it is a channel."""
         entry = self.service.engine.log(name)
         subject = name.rpartition("/")[2]
         if (
             entry is None
-            or entry.face != FACE
-            or self.channels_desk.get(subject) is not None
+            or entry.protocol != STAN
+            or self.channel_table.get(subject) is not None
             or (name != self.service.access.log_name(subject))
         ):
             return
-        channel = self.channels_desk.adopt(entry)
+        channel = self.channel_table.adopt(entry)
         for record in list(self.store.subs.values()):
             if record.channel == subject:
-                self._bring_back(record)
+                self._restore_or_log(record)
         self._drop_unknown(channel)
-        self.channels_desk.limit(channel)
+        self.channel_table.limit(channel)
 
     def _channel_gone(self, channel: Channel) -> None:
-        """Its log was deleted, through another door unless we know."""
-        if self.channels_desk.get(channel.name) is not channel or not channel.log.deleted:
+        """Its log was deleted, by another protocol unless it is removed already."""
+        if self.channel_table.get(channel.name) is not channel or not channel.log.deleted:
             return
-        self.channels_desk.forget(channel)
+        self.channel_table.forget(channel)
         try:
             self.subscriptions.move(channel)
         except (OSError, RefusedError) as problem:
             log.error("channel %s: %s", channel.name, problem)
 
-    # --- what the parts ask for
+    # --- callbacks of the parts
 
     def _handle(self, request: Request) -> None:
         self.requests.handle(request)
 
     def _make_channel(self, name: str) -> Channel:
-        return self.channels_desk.open(name)
+        return self.channel_table.open(name)
 
     def _client_closed(self, client: Client) -> None:
         for subscription in list(client.subscriptions):
@@ -238,7 +238,7 @@ class Streaming:
             except OSError as problem:
                 log.error("client %s: %s", client.client_id, problem)
 
-    # --- what the monitoring shows
+    # --- monitoring
 
     @property
     def clients(self) -> dict[str, Client]:
@@ -252,20 +252,20 @@ class Streaming:
 
     @property
     def in_msgs(self) -> int:
-        """Published by clients."""
+        """Messages published by clients."""
         return self.service.in_msgs
 
     @property
     def in_bytes(self) -> int:
-        """Of these."""
+        """Bytes of these."""
         return self.service.in_bytes
 
     @property
     def out_msgs(self) -> int:
-        """Sent to subscriptions."""
+        """Messages sent to subscriptions."""
         return self.service.out_msgs
 
     @property
     def out_bytes(self) -> int:
-        """Of these."""
+        """Bytes of these."""
         return self.service.out_bytes

@@ -1,8 +1,8 @@
-"""Subscriptions: where they begin, who shares them, what stays of them.
+"""Subscriptions: their start positions, queue groups, durables.
 
 A subscription that is plain or durable has a cursor of its own, the members of a queue group share
-one. A durable that nobody uses keeps its place in `Channel.subscriptions`, offline; so does the
-last member of a durable group.
+one. A durable without a client stays in `Channel.subscriptions`, offline; so does the last member
+of a durable group.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from broker.base.logs import fields
-from broker.engine.cursor.rewind import TimeSearch
+from broker.engine.bulk.ranges import TimeSearch
 from broker.engine.log.files import escape
 from broker.protocols.stan import errors
 from broker.protocols.stan import stan_pb2 as pb
+from broker.protocols.stan.channels import CURSOR_PREFIX
 from broker.protocols.stan.clients import random_name
 from broker.protocols.stan.config import is_speakable
 from broker.protocols.stan.publish import Client, RefusedError, Subscription
@@ -28,18 +29,17 @@ if TYPE_CHECKING:
 
     from broker.engine.cursor.cursor import Cursor
     from broker.protocols.stan.channels import Channels
-    from broker.protocols.stan.config import StanSettings
+    from broker.protocols.stan.config import StanConfig
     from broker.protocols.stan.publish import Channel
     from broker.protocols.stan.store import Store
 
 log = logging.getLogger("broker.stan")
 
-CURSOR_PREFIX = "stan:"  # no NSQ channel can be called so
 _NAME_MAX = 200  # bytes of a cursor's file name; longer ones are replaced by their hash
 
 
 def check(request: pb.SubscriptionRequest, is_valid: Callable[[str], bool]) -> None:
-    """Refuse what cannot be a subscription, in the original's order."""
+    """RefusedError for an invalid request; checks are in the original's order."""
     if not request.clientID:
         raise RefusedError(errors.STAN_NO_CLIENT_ID)
     if request.ackWaitInSecs < 1:
@@ -57,7 +57,7 @@ def check(request: pb.SubscriptionRequest, is_valid: Callable[[str], bool]) -> N
 
 
 def group_key(request: pb.SubscriptionRequest) -> str:
-    """What a queue group is known by; empty = no group. A plain group may have a durable's name."""
+    """The key of a queue group; empty = no group. A plain group may have a durable's name."""
     if request.qGroup and request.durableName:
         return f"{request.durableName}:{request.qGroup}"
     return str(request.qGroup)
@@ -72,12 +72,12 @@ def cursor_name(*parts: str) -> str:
 
 
 class TimeWantedError(Exception):
-    """The place must be looked for on the disk first."""
+    """The position must be searched on the disk first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a client asks for."""
+    """The request of a client."""
 
     client: Client
     request: pb.SubscriptionRequest
@@ -87,15 +87,15 @@ class Wish:
 class Subscriptions:
     """Those of one service."""
 
-    def __init__(self, settings: StanSettings, channels: Channels, store: Store) -> None:
+    def __init__(self, settings: StanConfig, channels: Channels, store: Store) -> None:
         self.settings = settings
         self.channels = channels
         self.store = store
 
-    # --- coming
+    # --- subscribing
 
     def add(self, wish: Wish) -> Subscription:
-        """Make or resume one; `attach` makes messages flow, when the client has its answer.
+        """Make or resume one; messages flow after `attach`, when the client has its answer.
 
         TimeWantedError when `found` is needed. RefusedError, OSError: nothing has changed.
         """
@@ -111,7 +111,7 @@ class Subscriptions:
     def _join_group(self, channel: Channel, wish: Wish, key: str) -> Subscription:
         for member in channel.subscriptions:
             if member.record.queue_name == key and member.is_offline:
-                # what the last member of a durable group left behind
+                # the offline entry of a durable group
                 return self._resume(member, wish)
         return self._make(channel, wish, key, cursor_name("q", key))
 
@@ -148,14 +148,14 @@ class Subscriptions:
         cursor: Cursor | None = channel.log.cursors.get(name)
         joins = any(other.cursor is cursor for other in channel.subscriptions)
         if cursor is not None and not joins:
-            channel.log.delete_cursor(name)  # left behind by a subscription that nobody remembers
+            channel.log.delete_cursor(name)  # of a subscription that is not in the file
             cursor = None
         if cursor is None:
             start = self.place(channel, request, wish.found)
             try:
                 cursor = channel.log.open_cursor(name, start=start)
             except OSError:
-                channel.log.delete_cursor(name)  # it may be there, and only not be remembered
+                channel.log.delete_cursor(name)  # it may exist without an entry
                 raise
         record = SubRecord(
             self.store.next_number,
@@ -184,30 +184,30 @@ class Subscriptions:
         self, channel: Channel, request: pb.SubscriptionRequest, found: int | None = None
     ) -> int:
         """The sequence of the first message for a new subscription."""
-        first, behind = channel.first_available, channel.log.visible
+        first, end = channel.first_available, channel.log.visible
         match request.startPosition:
             case pb.LastReceived:
-                return max(first, behind - 1) if first < behind else behind
+                return max(first, end - 1) if first < end else end
             case pb.First:
                 return first
             case pb.SequenceStart:
                 sequence = int(request.startSequence)
-                return behind if sequence >= behind else max(first, sequence)
+                return end if sequence >= end else max(first, sequence)
             case pb.TimeDeltaStart:
                 if found is None:
                     raise TimeWantedError
-                return max(first, min(found, behind))
-        return behind
+                return max(first, min(found, end))
+        return end
 
     def search(self, request: pb.SubscriptionRequest) -> Callable[[], int]:
-        """What finds the place for a start by time, on any thread; OSError. On the loop."""
+        """A function that finds the position for a start by time, for any thread; OSError."""
         channel = self.channels.open(request.subject)
         moment = time.time_ns() - request.startTimeDelta
         search = TimeSearch(channel.log)
         return lambda: search.find(moment)
 
     def restore(self, record: SubRecord) -> Subscription | None:
-        """One of an earlier life, offline; None when its channel is gone."""
+        """One from the file, offline; None when its channel is gone."""
         channel = self.channels.get(record.channel)
         if channel is None:
             return None
@@ -218,8 +218,8 @@ class Subscriptions:
         return subscription
 
     def drop_unknown(self, channel: Channel) -> None:
-        """Cursors of subscriptions that nobody remembers: a kill came between the two. They would
-        count as readers for ever."""
+        """Delete cursors of subscriptions that are not in the file, after a kill between the two
+        writes. They would count as readers for ever."""
         known = {subscription.cursor.name for subscription in channel.subscriptions}
         for name in list(channel.log.cursors):
             if name.startswith(CURSOR_PREFIX) and name not in known:
@@ -229,7 +229,7 @@ class Subscriptions:
                 )
                 channel.log.delete_cursor(name)
 
-    # --- going
+    # --- leaving
 
     def find(self, channel: Channel, inbox: str) -> Subscription:
         """By its ack inbox, or by its own. RefusedError."""
@@ -240,7 +240,7 @@ class Subscriptions:
         raise RefusedError(errors.STAN_INVALID_SUBSCRIPTION)
 
     def leave(self, subscription: Subscription, *, erase: bool = False) -> None:
-        """Its client uses it no more; a durable one stays for the next time unless erased."""
+        """Its client leaves; a durable one stays unless erased."""
         record, channel = subscription.record, subscription.channel
         subscription.detach()
         alone = not any(
@@ -258,7 +258,7 @@ class Subscriptions:
             channel.log.delete_cursor(record.cursor)
 
     def drop(self, channel: Channel) -> None:
-        """The channel is gone with all of them. OSError: some are still in the file."""
+        """The channel was deleted with all of them. OSError: some are still in the file."""
         gone = list(channel.subscriptions)
         channel.subscriptions.clear()
         for subscription in gone:
@@ -267,9 +267,9 @@ class Subscriptions:
             self.store.remove_sub(subscription.record)
 
     def move(self, channel: Channel) -> None:
-        """The channel was deleted over the heads of its subscribers, who cannot be told: those
-        that are in use go on in a new one of that name, and with its sequences, because what they
-        acknowledge from now on may still be from before. OSError, RefusedError."""
+        """The channel was deleted while it had subscribers, and the protocol cannot report that to
+        them: those with clients continue in a new channel of that name. It continues the
+        sequences, because acknowledgements may still be of old messages. OSError, RefusedError."""
         users = [(each.record, each.client) for each in channel.subscriptions]
         for subscription in channel.subscriptions:
             subscription.detach()
@@ -278,13 +278,13 @@ class Subscriptions:
         try:
             for record, client in users:
                 if client is not None:
-                    self._go_on(channel, record).attach(client)
+                    self._resume_in_new(channel, record).attach(client)
                     del left[record.number]
         finally:
             for record in left.values():
                 self.store.remove_sub(record)
 
-    def _go_on(self, gone: Channel, record: SubRecord) -> Subscription:
+    def _resume_in_new(self, gone: Channel, record: SubRecord) -> Subscription:
         channel = self.channels.open(gone.name)
         if channel.log.next_seq == 1 < gone.log.next_seq:
             channel.log.skip_to(gone.log.next_seq)

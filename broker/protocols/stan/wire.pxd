@@ -43,7 +43,7 @@ cdef struct ack_t:
 cdef bint parse_pub(const char *p, size_t n, pub_msg_t *out) noexcept nogil
 cdef bint parse_ack(const char *p, size_t n, ack_t *out) noexcept nogil
 
-# The put functions return what is behind their last byte. Empty fields are left out.
+# The put functions return the address after their last byte. Empty fields are left out.
 cdef size_t pub_ack_size(size_t guid_len, size_t error_len) noexcept nogil
 cdef char *put_pub_ack(char *out, span_t guid, span_t error) noexcept nogil
 
@@ -98,7 +98,7 @@ cdef inline char *put_number(char *out, uint32_t number, uint64_t v) noexcept no
 
 cdef inline const char *take_varint(const char *p, const char *end,
                                     uint64_t *out) noexcept nogil:
-    """What is behind it, or NULL when it is cut or too long. Bits above 64 are dropped."""
+    """The address after it, or NULL when it is cut or too long. Bits above 64 are dropped."""
     cdef uint64_t value = 0
     cdef int shift = 0
     cdef uint8_t b
@@ -114,7 +114,7 @@ cdef inline const char *take_varint(const char *p, const char *end,
 
 
 cdef inline const char *take_field(const char *p, const char *end, field_t *out) noexcept nogil:
-    """What is behind the field at p, or NULL when it is none or a group."""
+    """The address after the field at p, or NULL when it is invalid or a group."""
     cdef const char *start = p
     cdef uint64_t number = 0
     p = take_varint(p, end, &number)

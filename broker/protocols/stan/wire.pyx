@@ -162,7 +162,7 @@ cdef char *put_msg(char *out, const record_t *rec, uint32_t redelivery) noexcept
     return out
 
 
-# --- for tests
+# --- for Python: so that tests and the fuzzer reach the functions above
 
 cdef bytes text_of(span_t span):
     return b'' if span.len == 0 else span.ptr[:span.len]
@@ -194,7 +194,7 @@ def read_ack(bytes data not None):
 
 cdef bytes filled(bytes out, char *end):
     if end != PyBytes_AS_STRING(out) + len(out):
-        raise AssertionError('the size that was promised is not the size that was written')
+        raise AssertionError('the announced size is not the size that was written')
     return out
 
 

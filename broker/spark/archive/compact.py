@@ -2,7 +2,7 @@
 
 Files whose offsets overlap, because the clock was set back while they were written, are merged;
 others follow one another. No more than a row group of each open file is in memory. What was written
-is read again before anybody is told of it: it must have the same offsets, each once.
+is read again before the manifest names it: it must have the same offsets, each once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from broker.spark.archive import layout
-from broker.spark.archive.manifest import DataFile, Range
+from broker.spark.archive.manifest import DataFile
 from broker.spark.archive.write import PartFile, unlink_all
 from broker.spark.jobs.errors import NOT_SAME, TWICE, JobError
 from broker.spark.jobs.limits import MERGE_ROWS
+from broker.spark.offsets import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def _write(day: Day, archive: Path) -> Iterator[DataFile]:
     paths = [archive / one.path for one in day.files]
     folder = layout.folder(first.topic, None, day.date)
     schema = common_schema(paths)
-    one = Range(first.topic, first.partition, first.inc, 0, 0)
+    one = OffsetRange(first.topic, first.partition, first.incarnation, 0, 0)
     file: PartFile | None = None
     try:
         for batch in merge(paths, schema.names):
@@ -111,9 +112,9 @@ def row_groups(
         known = [name for name in columns if name in file.schema_arrow.names]
         at = file.schema_arrow.get_field_index("offset")
         for group in range(file.num_row_groups):
-            told = file.metadata.row_group(group).column(at).statistics
-            if bounds is not None and told is not None and told.has_min_max:
-                inside = told.max >= bounds[0] and told.min < bounds[1]
+            found = file.metadata.row_group(group).column(at).statistics
+            if bounds is not None and found is not None and found.has_min_max:
+                inside = found.max >= bounds[0] and found.min < bounds[1]
             else:
                 inside = True
             if not inside:

@@ -25,7 +25,7 @@ _NAME_CHARS: Final = 120  # of a topic in a file's name: 255 is the most for all
 _FOLDER_CHARS: Final = 240
 _INC_CHARS: Final = 8
 _NAME: Final = re.compile(
-    r"(?P<topic>.+)-(?P<partition>\d+)-(?P<first>\d+)-(?P<last>\d+)-(?P<inc>[0-9a-z]+)(?:\.\d+)?\.parquet"
+    r"(?P<topic>.+)-(?P<partition>\d+)-(?P<first>\d+)-(?P<last>\d+)-(?P<incarnation>[0-9a-z]+)(?:\.\d+)?\.parquet"
 )
 
 
@@ -35,7 +35,7 @@ class Name(NamedTuple):
     partition: int
     first: int
     last: int
-    inc: str
+    incarnation: str
 
 
 def escape(topic: str) -> str:
@@ -46,7 +46,7 @@ def escape(topic: str) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    """Cut, with a hash of what was cut off in its place."""
+    """Cut, with a hash of what was cut off in its tp."""
     if len(text) <= most:
         return text
     mark = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -72,11 +72,11 @@ def file_name(topic: str, name: Name, records: int | None = None) -> str:
         plain = f"%{ord(plain[0]):02X}{plain[1:]}"
     count = "" if records is None else f".{records}"
     bounds = f"{name.partition}-{name.first}-{name.last}"
-    return f"{plain}-{bounds}-{short_inc(name.inc)}{count}{SUFFIX}"
+    return f"{plain}-{bounds}-{short_incarnation(name.incarnation)}{count}{SUFFIX}"
 
 
-def short_inc(inc: str) -> str:
-    return re.sub(r"[^0-9a-z]", "", inc.lower())[:_INC_CHARS] or "0"
+def short_incarnation(incarnation: str) -> str:
+    return re.sub(r"[^0-9a-z]", "", incarnation.lower())[:_INC_CHARS] or "0"
 
 
 def parse_name(name: str) -> Name | None:
@@ -84,7 +84,9 @@ def parse_name(name: str) -> Name | None:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    return Name(int(match["partition"]), int(match["first"]), int(match["last"]), match["inc"])
+    return Name(
+        int(match["partition"]), int(match["first"]), int(match["last"]), match["incarnation"]
+    )
 
 
 def date_of(path: str) -> str:

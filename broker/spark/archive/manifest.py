@@ -1,4 +1,4 @@
-"""The manifest of an archive: which files count, and which records they have.
+"""The manifest of an archive: its files, and the offsets that they cover.
 
     DIR/_manifest/archive.json            format and id of the archive
                   v000000000007.json      a version: files added and removed, ranges, gaps
@@ -6,8 +6,8 @@
                   pending.json            the ranges of the batch under way
                   JOB.lock                held while such a job runs
 
-A version is written once, by whoever is first to link its name: that is when the files of a batch
-begin to count. All seqs of a range are in one of the files, in a gap, or were never used. This
+A version is written once, by the process that links its name first; from then on the files of its
+batch count. All seqs of a range are in one of the files, in a gap, or were never used. This
 module needs neither Spark nor PyArrow.
 """
 
@@ -19,11 +19,11 @@ import gzip
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.base.durable import sync_path
 from broker.spark.jobs.errors import (
@@ -38,7 +38,9 @@ from broker.spark.jobs.errors import (
     JobError,
 )
 from broker.spark.jobs.limits import SNAPSHOT_EVERY
+from broker.spark.offsets import Offset, OffsetRange, Offsets, TopicPartition
 
+Entry = TypeVar("Entry", "DataFile", "OffsetRange", "Gap")
 FORMAT: Final = 1
 FOLDER: Final = "_manifest"
 
@@ -49,7 +51,7 @@ class DataFile(NamedTuple):
     path: str
     topic: str
     partition: int
-    inc: str
+    incarnation: str
     first: int  # offset of its first record
     last: int
     records: int
@@ -58,68 +60,51 @@ class DataFile(NamedTuple):
     to_us: int
 
 
-class Range(NamedTuple):
-    """Seqs [start, end) of one incarnation of a log."""
-
-    topic: str
-    partition: int
-    inc: str
-    start: int
-    end: int
-
-
 class Gap(NamedTuple):
-    """Seqs [first, next) that are not in the archive; first == next: nobody knows how many."""
+    """Seqs [first, next) that are not in the archive; first == next: their number is unknown."""
 
     topic: str
     partition: int
-    inc: str
+    incarnation: str
     first: int
     next: int
     reason: str  # damaged, missing, trimmed, deleted, made anew, set back
 
 
-class Mark(NamedTuple):
-    """How far a topic of a broker is archived: the seq to be read next."""
-
-    inc: str
-    seq: int
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a version says."""
+    """The content of one version."""
 
     job: str
     batch: str = ""
     add: tuple[DataFile, ...] = ()
     remove: tuple[str, ...] = ()
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[OffsetRange, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(slots=True)
 class State:
-    """All versions so far, taken together."""
+    """The sum of all versions."""
 
     version: int = 0
     batch: str = ""  # of the last archive job
     files: dict[str, DataFile] = field(default_factory=dict)
-    ranges: list[Range] = field(default_factory=list)  # neighbours are joined
+    ranges: list[OffsetRange] = field(default_factory=list)  # neighbours are joined
     gaps: list[Gap] = field(default_factory=list)
-    marks: dict[tuple[str, int], Mark] = field(default_factory=dict)
+    offsets: Offsets = field(default_factory=dict)  # how far each topic is archived
     trash: tuple[str, ...] = ()  # removed last; a job that was killed may have left them there
 
     def refused(self, change: Change) -> bool:
-        """Whether a change does not follow from what is here: records would count twice."""
+        """Whether a change contradicts this state: some records would count twice."""
         removed = set(change.remove)
         if removed - self.files.keys():
             return True
         if any(one.path in self.files and one.path not in removed for one in change.add):
             return True
         for one in change.ranges:
-            mark = self.marks.get((one.topic, one.partition))
-            if mark is not None and mark.inc == one.inc and one.start < mark.seq:
+            had = self.offsets.get(one.topic_partition)
+            if had is not None and had.incarnation == one.incarnation and one.start < had.seq:
                 return True
         return False
 
@@ -136,14 +121,14 @@ class State:
         for one in change.ranges:
             self._cover(one)
 
-    def _cover(self, one: Range) -> None:
+    def _cover(self, one: OffsetRange) -> None:
         for at, had in enumerate(self.ranges):
             if had[:3] == one[:3] and had.end == one.start:
                 self.ranges[at] = had._replace(end=one.end)
                 break
         else:
             self.ranges.append(one)
-        self.marks[one.topic, one.partition] = Mark(one.inc, one.end)
+        self.offsets[one.topic_partition] = Offset(one.end, one.incarnation)
 
     def select(
         self,
@@ -173,13 +158,13 @@ class Manifest:
         self.folder = self.archive / FOLDER
 
     def create(self) -> str:
-        """The id of the archive, made if there is none."""
+        """The id of the archive, which is created if it does not exist."""
         path = self.folder / "archive.json"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             made = {"format": FORMAT, "id": secrets.token_hex(8), "created": _now()}
             with contextlib.suppress(FileExistsError):
-                publish(path, _json(made), anew=True)
+                publish(path, _json(made), must_be_new=True)
         return self.id()
 
     def id(self) -> str:
@@ -189,7 +174,7 @@ class Manifest:
         return str(_read(path)["id"])
 
     def load(self) -> State:
-        """What counts now."""
+        """The current state. JobError."""
         self.id()
         for _ in range(3):  # a snapshot may take the place of versions while we read them
             with contextlib.suppress(FileNotFoundError):
@@ -215,7 +200,8 @@ class Manifest:
         return state
 
     def commit(self, change: Change, state: State, still: Callable[[State], bool]) -> State:
-        """Write the next version. If another job was first, `still` says whether to go on."""
+        """Write the next version. If another job has written it, `still` decides whether this
+        change is still valid. ConflictError."""
         text = _json({"format": FORMAT, "time": _now(), **_plain(change)})
         while True:
             if state.refused(change):
@@ -231,15 +217,16 @@ class Manifest:
             return state
 
     def _claim(self, version: int, text: bytes) -> bool:
-        """Be the one who writes this version.
+        """Write a version; False: another process has.
 
-        A name can be free because its version is in a snapshot and its file gone: whatever is
-        written under it then is never read. Looked at before, and behind it for who was slow.
+        The name can also be free because the version is in a snapshot and its file was removed; a
+        file written then would never be read. So snapshots are checked before, and after it again,
+        for a process that was slow in between.
         """
         if self._newest("v0", "s0") >= version:
             return False
         try:
-            publish(self.folder / _version(version), text, anew=True)
+            publish(self.folder / _version(version), text, must_be_new=True)
         except FileExistsError:
             return False
         return self._newest("s0") < version + SNAPSHOT_EVERY  # the next one may have it already
@@ -249,7 +236,8 @@ class Manifest:
         return max((_number(name) for name in names if name.startswith(kinds)), default=0)
 
     def _freeze(self, state: State) -> None:
-        """One file for all versions; those that an earlier one has already are not needed."""
+        """Write a snapshot, one file for all versions, and remove files that the previous snapshot
+        replaces."""
         names = [path.name for path in self.folder.iterdir()]
         before = self._newest("s0")
         whole = {
@@ -258,7 +246,7 @@ class Manifest:
             "files": [list(one) for one in state.files.values()],
             "ranges": [list(one) for one in state.ranges],
             "gaps": [list(one) for one in state.gaps],
-            "marks": [[*place, *mark] for place, mark in state.marks.items()],
+            "marks": [[*tp, at.incarnation, at.seq] for tp, at in state.offsets.items()],
             "trash": list(state.trash),
         }
         data = gzip.compress(_json({"format": FORMAT, **whole}), 1)
@@ -269,7 +257,7 @@ class Manifest:
 
     @contextlib.contextmanager
     def lock(self, job: str) -> Iterator[None]:
-        """One job of a kind at a time; the lock goes with the process that has it."""
+        """Run one job of a kind at a time; the lock ends with its process. JobError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{job}.lock").open("w") as file:
             try:
@@ -278,7 +266,7 @@ class Manifest:
                 raise JobError(LOCKED.format(job=job, folder=self.archive)) from None
             yield
 
-    # What a job notes before it begins, so that it does the same after a crash.
+    # What a job stores before it begins, so that it does the same after a crash.
 
     def note(self, name: str, value: Any) -> None:
         path = self.folder / name
@@ -299,29 +287,29 @@ def files(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> list[str]:
-    """Paths of the files of an archive that count, for any reader of Parquet."""
+    """Paths of the current files of an archive, for any reader of Parquet."""
     manifest = Manifest(folder)
     chosen = manifest.load().select(topics, time_us(since), time_us(until))
     return [str(manifest.archive / one.path) for one in chosen]
 
 
 def time_us(at: datetime | None) -> int | None:
-    """Without a zone it is UTC."""
+    """Microseconds since 1970; a time without a zone is UTC."""
     if at is None:
         return None
     since = (at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def publish(path: Path, data: bytes, *, anew: bool = False) -> None:
-    """A whole file or none, on the disk before its name is; FileExistsError if it must be new."""
+def publish(path: Path, data: bytes, *, must_be_new: bool = False) -> None:
+    """Write a file atomically and durably. FileExistsError: it exists and `must_be_new` is set."""
     temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with temp.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if anew:
+        if must_be_new:
             os.link(temp, path)
         else:
             temp.replace(path)
@@ -350,11 +338,21 @@ def _plain(change: Change) -> dict[str, Any]:
     return {
         "job": change.job,
         "batch": change.batch,
-        "add": [one._asdict() for one in change.add],
+        "add": [_fields(one) for one in change.add],
         "remove": list(change.remove),
-        "ranges": [one._asdict() for one in change.ranges],
-        "gaps": [one._asdict() for one in change.gaps],
+        "ranges": [_fields(one) for one in change.ranges],
+        "gaps": [_fields(one) for one in change.gaps],
     }
+
+
+def _fields(one: DataFile | OffsetRange | Gap) -> dict[str, Any]:
+    """By their keys in the file, where an incarnation is `inc`."""
+    return {"inc" if name == "incarnation" else name: at for name, at in one._asdict().items()}
+
+
+def _made(kind: type[Entry], value: Mapping[str, Any]) -> Entry:
+    """From the keys in the file. TypeError."""
+    return kind(**{"incarnation" if name == "inc" else name: at for name, at in value.items()})
 
 
 def _read(path: Path) -> Any:
@@ -374,10 +372,10 @@ def _change(path: Path, value: Any) -> Change:
         return Change(
             job=value["job"],
             batch=value["batch"],
-            add=tuple(DataFile(**one) for one in value["add"]),
+            add=tuple(_made(DataFile, one) for one in value["add"]),
             remove=tuple(value["remove"]),
-            ranges=tuple(Range(**one) for one in value["ranges"]),
-            gaps=tuple(Gap(**one) for one in value["gaps"]),
+            ranges=tuple(_made(OffsetRange, one) for one in value["ranges"]),
+            gaps=tuple(_made(Gap, one) for one in value["gaps"]),
         )
     except (KeyError, TypeError) as error:
         raise JobError(BAD_MANIFEST.format(path=path, text=repr(error))) from None
@@ -390,9 +388,12 @@ def _thaw(path: Path) -> State:
             version=value["version"],
             batch=value["batch"],
             files={one[0]: DataFile(*one) for one in value["files"]},
-            ranges=[Range(*one) for one in value["ranges"]],
+            ranges=[OffsetRange(*one) for one in value["ranges"]],
             gaps=[Gap(*one) for one in value["gaps"]],
-            marks={(one[0], one[1]): Mark(*one[2:]) for one in value["marks"]},
+            offsets={
+                TopicPartition(topic, partition): Offset(seq, incarnation)
+                for topic, partition, incarnation, seq in value["marks"]
+            },
             trash=tuple(value["trash"]),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""What a batch of the archive reads: from where the manifest ends to what the brokers have.
+"""What a batch of the archive reads: from the end of the manifest to the end of the logs.
 
-What happened to a log in between (trimmed, deleted, made anew, set back) is a gap: it ends the job
-or is written down, as the option says. Nothing of it is ever passed over in silence.
+A log that was trimmed, deleted, recreated or truncated since the last batch leaves a gap. A gap
+ends the job or is recorded in the manifest, as the option says; it is never ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.spark.archive.manifest import Change, Gap, Mark, Range, State
+from broker.spark.archive.manifest import Change, Gap, State
 from broker.spark.jobs.errors import (
     DATA_LOSS,
     LOST_DELETED,
@@ -20,16 +20,15 @@ from broker.spark.jobs.errors import (
     LOST_TRIMMED,
     JobError,
 )
-from broker.spark.offsets import Mark as Seq
-from broker.spark.offsets import Offsets, Place
+from broker.spark.offsets import Offset, OffsetRange, Offsets, TopicPartition
 from broker.spark.options import Splitting, Wanted
-from broker.spark.source.admission import admit_records
-from broker.spark.source.planning import Slice, plan
+from broker.spark.source.microbatch import admit_records
+from broker.spark.source.planning import plan
 from broker.spark.topics import Entry, Survey
 
 TRIMMED: Final = "trimmed"
 DELETED: Final = "deleted"
-RECREATED: Final = "made anew"
+RECREATED: Final = "made anew"  # these words stand in manifests on disk
 SET_BACK: Final = "set back"
 _TEXTS: Final = {
     TRIMMED: LOST_TRIMMED,
@@ -40,7 +39,7 @@ _TEXTS: Final = {
 
 
 def said(gap: Gap) -> str:
-    """A gap in words."""
+    """A gap as a line of text."""
     text = _TEXTS.get(
         gap.reason, "topic {topic} ({partition}): records {first} to {last} are {reason}"
     )
@@ -49,10 +48,10 @@ def said(gap: Gap) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the tasks of one batch read; it is noted before they begin."""
+    """What the tasks of one batch read; it is stored before they begin."""
 
     id: str
-    tasks: tuple[tuple[Range, ...], ...]
+    tasks: tuple[tuple[OffsetRange, ...], ...]
     gaps: tuple[Gap, ...] = ()
 
     @property
@@ -61,10 +60,10 @@ class Batch:
         return sum(one.end - one.start for task in self.tasks for one in task)
 
     @property
-    def ranges(self) -> tuple[Range, ...]:
+    def ranges(self) -> tuple[OffsetRange, ...]:
         """Of all tasks and of what was trimmed before them, neighbours joined."""
-        joined: list[Range] = []
-        trimmed = [Range(*gap[:5]) for gap in self.gaps if gap.reason == TRIMMED]
+        joined: list[OffsetRange] = []
+        trimmed = [OffsetRange(*gap[:5]) for gap in self.gaps if gap.reason == TRIMMED]
         for one in sorted([*trimmed, *(one for task in self.tasks for one in task)]):
             if joined and joined[-1][:3] == one[:3] and joined[-1].end == one.start:
                 joined[-1] = joined[-1]._replace(end=one.end)
@@ -78,57 +77,56 @@ class Batch:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Batch:
-        tasks = tuple(tuple(Range(*one) for one in task) for task in value["tasks"])
+        tasks = tuple(tuple(OffsetRange(*one) for one in task) for task in value["tasks"])
         return cls(value["id"], tasks, tuple(Gap(*gap) for gap in value["gaps"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where each topic is read on, and what is lost before that."""
+    """Where reading goes on in each topic, and what is lost before that."""
 
     offsets: Offsets
     gaps: tuple[Gap, ...]
 
 
 def left_alone(survey: Survey) -> Change:
-    """The first version of an archive that begins with what comes from now on. It has to be written
-    down: a run that found nothing new would else begin later than the one before it."""
-    ranges = [Range(*place, e.inc, e.next, e.next) for place, e in survey.entries.items()]
+    """The first version of an archive that begins with the current ends of the logs. It is stored
+    at once: otherwise a second run without new records would begin at later ends."""
+    ranges = [entry.read(entry.next, entry.next).range for entry in survey.entries.values()]
     return Change("archive", ranges=tuple(sorted(ranges)))
 
 
 def begin(state: State, survey: Survey, wanted: Wanted) -> Start:
-    """After the last version. Topics that are new are read from their earliest record."""
+    """Where to read on after the last version; new topics are read from their earliest record."""
     offsets: Offsets = {}
     gaps: list[Gap] = []
-    for place, entry in survey.entries.items():
-        mark = state.marks.get((place.topic, place.partition))
-        seq = entry.first if mark is None else _go_on(place, mark, entry, gaps)
-        offsets[place] = Seq(seq, entry.inc)
-    for (topic, partition), mark in state.marks.items():
-        place = Place(topic, partition)
-        if wanted.has(*place) and place not in survey.entries and survey.knows(place):
-            gaps.append(Gap(topic, partition, mark.inc, mark.seq, mark.seq, DELETED))
-    known = {_told(gap) for gap in state.gaps}
-    return Start(offsets, tuple(gap for gap in gaps if _told(gap) not in known))
+    for tp, entry in survey.entries.items():
+        at = state.offsets.get(tp)
+        offsets[tp] = entry.offset(entry.first if at is None else _next_seq(tp, at, entry, gaps))
+    for tp, at in state.offsets.items():
+        if wanted.has(*tp) and tp not in survey.entries and survey.knows(tp):
+            gaps.append(Gap(*tp, at.incarnation, at.seq, at.seq, DELETED))
+    known = {_identity(gap) for gap in state.gaps}
+    return Start(offsets, tuple(gap for gap in gaps if _identity(gap) not in known))
 
 
-def _told(gap: Gap) -> Gap:
-    """A log that was set back grows again: that is not another gap."""
+def _identity(gap: Gap) -> Gap:
+    """What makes a gap a new one. A truncated log grows again, which is not another gap."""
     return gap._replace(first=0) if gap.reason == SET_BACK else gap
 
 
-def _go_on(place: Place, mark: Mark, entry: Entry, gaps: list[Gap]) -> int:
-    if mark.inc != entry.inc:
-        gaps.append(Gap(*place, mark.inc, mark.seq, mark.seq, RECREATED))
+def _next_seq(tp: TopicPartition, at: Offset, entry: Entry, gaps: list[Gap]) -> int:
+    """The first seq to archive; what is lost before it is added to `gaps`."""
+    if at.incarnation != entry.incarnation:
+        gaps.append(Gap(*tp, at.incarnation, at.seq, at.seq, RECREATED))
         return entry.first
-    if entry.next < mark.seq:
-        # What takes these seqs now would be a second record of the same offset.
-        gaps.append(Gap(*place, mark.inc, entry.next, mark.seq, SET_BACK))
-    elif mark.seq < entry.first:
-        gaps.append(Gap(*place, mark.inc, mark.seq, entry.first, TRIMMED))
+    if entry.next < at.seq:
+        # Records that get these seqs now would be second records of the same offsets.
+        gaps.append(Gap(*tp, at.incarnation, entry.next, at.seq, SET_BACK))
+    elif at.seq < entry.first:
+        gaps.append(Gap(*tp, at.incarnation, at.seq, entry.first, TRIMMED))
         return entry.first
-    return mark.seq
+    return at.seq
 
 
 def refuse(gaps: Iterable[Gap]) -> None:
@@ -138,34 +136,28 @@ def refuse(gaps: Iterable[Gap]) -> None:
 
 
 def targets(start: Start, survey: Survey, frozen: Offsets | None) -> Offsets:
-    """How far there is something to read; `frozen` is all that a run with an end may read."""
+    """The end of what can be read; `frozen` is the limit of a run that ends."""
     ends: Offsets = {}
-    for place, at in start.offsets.items():
-        behind = survey.entries[place].next
+    for tp, at in start.offsets.items():
+        end = survey.entries[tp].next
         if frozen is not None:
-            same = place in frozen and frozen[place].inc == at.inc
-            behind = min(behind, frozen[place].seq) if same else at.seq
-        ends[place] = Seq(max(at.seq, behind), at.inc)
+            same = tp in frozen and frozen[tp].incarnation == at.incarnation
+            end = min(end, frozen[tp].seq) if same else at.seq
+        ends[tp] = Offset(max(at.seq, end), at.incarnation)
     return ends
 
 
 def next_batch(
     start: Start, target: Offsets, survey: Survey, most: int, splitting: Splitting
 ) -> Batch | None:
-    """The next `most` records, shared out by what each topic has waiting; None: all is done."""
+    """The next `most` records, divided by the backlog of each topic; None: all is done."""
     end = admit_records(start.offsets, target, most)
-    slices = [
-        Slice(
-            place, at.inc, start.offsets[place].seq, at.seq, entry.server, entry.broker,
-            entry.record_bytes,
-        )
-        for place, at in end.items()
-        if (entry := survey.entries[place]) and at.seq > start.offsets[place].seq
-    ]  # fmt: skip
-    tasks = tuple(
-        tuple(Range(*one.place, one.inc, one.start, one.end) for one in task)
-        for task in plan(slices, splitting)
-    )
+    ranges = [
+        survey.entries[tp].read(start.offsets[tp].seq, at.seq)
+        for tp, at in end.items()
+        if at.seq > start.offsets[tp].seq
+    ]
+    tasks = tuple(tuple(one.range for one in task) for task in plan(ranges, splitting))
     if not tasks and not start.gaps:
         return None
     return Batch(secrets.token_hex(8), tasks, start.gaps)

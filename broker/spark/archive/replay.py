@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
-from broker.spark.archive.manifest import DataFile, Range, State
+from broker.spark.archive.manifest import DataFile, State
+from broker.spark.offsets import OffsetRange
 
 _WILDCARDS: Final = {">": r".+", "*": r"[^.]+"}
 
@@ -45,15 +46,17 @@ class Part(NamedTuple):
     """Seqs of one log that are one part of an epoch."""
 
     number: int
-    range: Range
+    range: OffsetRange
 
 
-def line(state: State, wish: Wish) -> list[Range]:
+def line(state: State, wish: Wish) -> list[OffsetRange]:
     """All there is to read, in order."""
     bounds: dict[tuple[str, int, str], tuple[int, int, int]] = {}
     for one in state.select(wish.topics, wish.since_us, wish.until_us):
-        had = bounds.get((one.topic, one.partition, one.inc), (one.from_us, one.first, one.last))
-        bounds[one.topic, one.partition, one.inc] = (
+        had = bounds.get(
+            (one.topic, one.partition, one.incarnation), (one.from_us, one.first, one.last)
+        )
+        bounds[one.topic, one.partition, one.incarnation] = (
             min(had[0], one.from_us),
             min(had[1], one.first),
             max(had[2], one.last),
@@ -61,12 +64,12 @@ def line(state: State, wish: Wish) -> list[Range]:
     # Of two incarnations of a log the older one comes first.
     order = sorted((log[0], log[1], *bounds[log], log[2]) for log in bounds)
     return [
-        Range(topic, partition, inc, first, last + 1)
-        for topic, partition, _, first, last, inc in order
+        OffsetRange(topic, partition, incarnation, first, last + 1)
+        for topic, partition, _, first, last, incarnation in order
     ]
 
 
-def epochs(ranges: Iterable[Range], records: int, part_records: int) -> Iterator[list[Part]]:
+def epochs(ranges: Iterable[OffsetRange], records: int, part_records: int) -> Iterator[list[Part]]:
     """The parts of each epoch, `records` seqs in all."""
     parts: list[Part] = []
     room = records
@@ -90,7 +93,7 @@ def files_of(state: State, part: Part, wish: Wish) -> list[DataFile]:
     return [
         file
         for file in state.select([one.topic], wish.since_us, wish.until_us)
-        if (file.partition, file.inc) == (one.partition, one.inc)
+        if (file.partition, file.incarnation) == (one.partition, one.incarnation)
         and file.first < one.end
         and file.last >= one.start
     ]
@@ -105,11 +108,15 @@ def subject_pattern(subject: str) -> str:
     return "^" + r"\.".join(tokens) + "$"
 
 
-def dump(given: Mapping[str, str], wish: Wish, ranges: Iterable[Range]) -> dict[str, Any]:
+def dump(given: Mapping[str, str], wish: Wish, ranges: Iterable[OffsetRange]) -> dict[str, Any]:
     """What is noted of a replay: the options as they were given, and what they meant then."""
     return {"given": dict(given), "wish": wish.to_json(), "line": [list(one) for one in ranges]}
 
 
-def load(noted: Mapping[str, Any]) -> tuple[dict[str, str], Wish, list[Range]]:
+def load(noted: Mapping[str, Any]) -> tuple[dict[str, str], Wish, list[OffsetRange]]:
     """What `dump` made."""
-    return noted["given"], Wish.from_json(noted["wish"]), [Range(*one) for one in noted["line"]]
+    return (
+        noted["given"],
+        Wish.from_json(noted["wish"]),
+        [OffsetRange(*one) for one in noted["line"]],
+    )

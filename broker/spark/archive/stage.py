@@ -1,4 +1,7 @@
-"""What a task of `replay` does: upload the rows of a part; nothing of them appears yet."""
+"""What a task of `replay` does: upload the rows of a part, which a commit publishes later.
+
+It is apart from `replay`, which runs on the driver without PyArrow.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,7 @@ def chosen_rows(stage: Stage) -> Iterator[pa.RecordBatch]:
             keep = pc.and_(keep, pc.is_in(batch.column("offset"), value_set=wanted))
         rows = batch.filter(keep)
         for at in range(0, rows.num_rows, MERGE_ROWS):
-            yield told_origin(rows.slice(at, MERGE_ROWS), f"{one.topic}:{one.partition}")
+            yield with_origin(rows.slice(at, MERGE_ROWS), f"{one.topic}:{one.partition}")
 
 
 def _between(values: pa.Array, start: int | None, end: int | None) -> pa.Array:
@@ -102,7 +105,7 @@ def _between(values: pa.Array, start: int | None, end: int | None) -> pa.Array:
     return keep
 
 
-def told_origin(rows: pa.RecordBatch, origin: str) -> pa.RecordBatch:
+def with_origin(rows: pa.RecordBatch, origin: str) -> pa.RecordBatch:
     """Value and headers, with a header more that says which record it was."""
     offsets = rows.column("offset")
     names = pa.repeat(pa.scalar(HEADER), len(offsets))
@@ -125,8 +128,8 @@ def _appended(lists: pa.Array, added: pa.StructArray) -> pa.Array:
     rows = pa.array(range(len(lists)), pa.int64())
     order = pc.sort_indices(
         pa.table({"owner": pa.concat_arrays([owners.cast(pa.int64()), rows]),
-                  "place": pa.array(range(len(every)), pa.int64())}),
-        sort_keys=[("owner", "ascending"), ("place", "ascending")],
+                  "row": pa.array(range(len(every)), pa.int64())}),
+        sort_keys=[("owner", "ascending"), ("row", "ascending")],
     )  # fmt: skip
     last = pc.indices_nonzero(pc.greater_equal(order, len(pairs))).cast(pa.int32())
     ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.add(last, pa.scalar(1, pa.int32()))])

@@ -33,8 +33,9 @@ from broker.client.bulk.errors import (
 from broker.client.bulk.options import Options
 from broker.client.bulk.reading import Piece, checked, frames
 from broker.spark.archive import layout
-from broker.spark.archive.manifest import DataFile, Gap, Range
+from broker.spark.archive.manifest import DataFile, Gap
 from broker.spark.jobs.limits import OPEN_HOURS, ROW_GROUP_BYTES, ROW_GROUP_ROWS, ZSTD_LEVEL
+from broker.spark.offsets import OffsetRange
 
 COLUMNS: Final = (
     "partition", "offset", "timestamp", "subject", "key", "value", "headers", "notBefore",
@@ -56,7 +57,7 @@ class Work:
     server: str
     broker: str
     options: Options
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     key_header: str | None = None
 
 
@@ -66,7 +67,7 @@ class Outcome:
 
     files: list[DataFile] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    done: list[Range] = field(default_factory=list)
+    done: list[OffsetRange] = field(default_factory=list)
     failure: str = ""
     retry: bool = False  # the broker was not reached: later it may be
     changed: bool = False  # the log is not what it was when the batch was planned
@@ -88,7 +89,7 @@ def write_ranges(work: Work) -> Outcome:
     return outcome
 
 
-def _write_range(work: Work, one: Range, connection: Connection, outcome: Outcome) -> None:
+def _write_range(work: Work, one: OffsetRange, connection: Connection, outcome: Outcome) -> None:
     gaps: list[Gap] = []
 
     def trimmed(_broker: str, _topic: str, gap: Any) -> None:
@@ -100,7 +101,7 @@ def _write_range(work: Work, one: Range, connection: Connection, outcome: Outcom
         partition=one.partition,
         broker=work.broker,
         broker_id="",
-        incarnation=one.inc,
+        incarnation=one.incarnation,
         start=one.start,
         end=one.end,
     )
@@ -139,7 +140,7 @@ def _bounds(values: pa.Array) -> tuple[int, int]:
 class HourFiles:
     """The files of one range, one for each hour; a range may go back and forth between hours."""
 
-    def __init__(self, archive: Path, one: Range, names: Sequence[str]) -> None:
+    def __init__(self, archive: Path, one: OffsetRange, names: Sequence[str]) -> None:
         self._archive = archive
         self._range = one
         self._schema = schema(names, one)
@@ -177,16 +178,16 @@ class HourFiles:
         del self._open[hour]
 
 
-def schema(names: Sequence[str], one: Range) -> pa.Schema:
+def schema(names: Sequence[str], one: OffsetRange) -> pa.Schema:
     """Topic, date and hour are in the path: a column of that name would be in its way."""
-    about = {"twinwire.topic": one.topic, "twinwire.incarnation": one.inc}
+    about = {"twinwire.topic": one.topic, "twinwire.incarnation": one.incarnation}
     return pa.schema([SCHEMA.field(name) for name in names], metadata=about)
 
 
 class PartFile:
     """A file of records of one incarnation of a log, in the order they are added."""
 
-    def __init__(self, archive: Path, folder: str, schema: pa.Schema, one: Range) -> None:
+    def __init__(self, archive: Path, folder: str, schema: pa.Schema, one: OffsetRange) -> None:
         self._range = one
         self._schema = schema
         self._writer = ParquetFile(archive, folder, schema)
@@ -226,12 +227,12 @@ class PartFile:
         """With its count its name differs from that of a file of the same bounds."""
         self._flush()
         one = self._range
-        name = layout.Name(one.partition, self._first, self._last, one.inc)
+        name = layout.Name(one.partition, self._first, self._last, one.incarnation)
         named = layout.file_name(one.topic, name, self._records if with_count else None)
         path, size = self._writer.finish(named)
         return DataFile(
-            path, one.topic, one.partition, one.inc, self._first, self._last, self._records, size,
-            self._from_us, self._to_us,
+            path, one.topic, one.partition, one.incarnation, self._first, self._last,
+            self._records, size, self._from_us, self._to_us,
         )  # fmt: skip
 
     def abandon(self) -> None:

@@ -26,14 +26,18 @@ import click
 from broker.client.bulk.errors import Refused, Unauthorized
 from broker.spark.archive import layout, table
 from broker.spark.archive import plan as planned
-from broker.spark.archive.manifest import Change, DataFile, Gap, Manifest, Range, State
+from broker.spark.archive.manifest import Change, DataFile, Gap, Manifest, State
 from broker.spark.archive.plan import Batch
 from broker.spark.brokers import Brokers
 from broker.spark.errors import DOWN, BrokerDownError, WrongDoorError
 from broker.spark.jobs.command import (
+    Done,
     Duration,
     Job,
+    Reporter,
+    ends_with_signals,
     job_options,
+    print_line,
     run,
     session,
 )
@@ -51,11 +55,9 @@ from broker.spark.jobs.errors import (
     JobError,
 )
 from broker.spark.jobs.limits import BATCH_RECORDS, BROKER_PATIENCE_S, BROKER_RETRY_S, HOLD_TTL_S
-from broker.spark.jobs.progress import Done, Tell, tell
-from broker.spark.jobs.signals import ends_with_signals
 from broker.spark.jobs.tasks import run_tasks
 from broker.spark.limits import PARTITION_RECORDS
-from broker.spark.offsets import Mark, Offsets, Place
+from broker.spark.offsets import OffsetRange, Offsets, TopicPartition
 from broker.spark.options import Progress, Splitting, Wanted
 from broker.spark.topics import Survey, unseen
 
@@ -69,8 +71,8 @@ SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True)
-class Archiving:
-    """What `archive` is told besides the options of every job."""
+class ArchiveOptions:
+    """Options of `archive` besides those of every job."""
 
     folder: str
     batch_records: int = BATCH_RECORDS
@@ -84,7 +86,7 @@ class Archiving:
 
 
 class _Seen(NamedTuple):
-    """What a task has read of the driver's token."""
+    """The driver's token as a task has read it."""
 
     host: str
     text: str | None
@@ -99,18 +101,22 @@ def _read_token(path: str) -> _Seen:
 
 
 class _ChangedError(Exception):
-    """A log is not what it was when the batch was planned: plan again."""
+    """A log has changed since the batch was planned: plan again."""
 
 
 class Archiver:
     """One run of the job. `stop` may be set by another thread or a signal."""
 
     def __init__(
-        self, spark: SparkSession, job: Job, archiving: Archiving, told: Tell = tell
+        self,
+        spark: SparkSession,
+        job: Job,
+        archiving: ArchiveOptions,
+        reporter: Reporter = print_line,
     ) -> None:
         self.spark = spark
         self.job = job
-        self.told = told
+        self.reporter = reporter
         self.stop = threading.Event()
         self.batches = self.records = self.gaps = 0
         self._args = archiving
@@ -121,7 +127,7 @@ class Archiver:
         self._splitting = Splitting(records_per_partition=archiving.task_records)
 
     def run(self) -> None:
-        """Once, or until `stop`."""
+        """Run once, or repeat until `stop` is set."""
         with self._manifest.lock("archive"), self._brokers:
             self._check_shared()
             state = self._resume(self._manifest.load())
@@ -137,15 +143,15 @@ class Archiver:
                     return
 
     def _catch_up(self, state: State) -> tuple[State, Sequence[str]]:
-        """Up to what the brokers have now; with those that were not reached."""
+        """Archive up to the current ends of the logs; also returns the brokers not reached."""
         survey = self._survey(self.job.wanted)
         if survey.down:
-            self.told(f"archive: {DOWN.format(servers='; '.join(survey.down))}")
+            self.reporter(f"archive: {DOWN.format(servers='; '.join(survey.down))}")
         for text in unseen(self.job.wanted, survey):
-            self.told(f"archive: {text}")
+            self.reporter(f"archive: {text}")
         if self._args.latest and not state.version:
             if survey.down:
-                return state, survey.down  # nobody knows what they have already
+                return state, survey.down  # which records they have already is unknown
             change = planned.left_alone(survey)
             state = self._manifest.commit(change, state, lambda now: not now.version)
         frozen = survey.latest()
@@ -172,19 +178,19 @@ class Archiver:
         return state, survey.down
 
     def _survey(self, wanted: Wanted) -> Survey:
-        """Some brokers may be down; when none is reached we wait for one."""
+        """List the topics. Some brokers may be down; if all are, wait for one."""
         deadline = time.monotonic() + self._args.patience_s
-        told = False
+        reported = False
         while True:
             try:
                 return self._brokers.survey(wanted, patient=True)
             except WrongDoorError:
                 raise
             except BrokerDownError as error:
-                if not told:
+                if not reported:
                     text = WAITS.format(text=error, seconds=f"{self._args.patience_s:.0f}")
-                    self.told(f"archive: {text}")
-                    told = True
+                    self.reporter(f"archive: {text}")
+                    reported = True
                 self._wait_for_broker(str(error), deadline)
 
     def _wait_for_broker(self, text: str, deadline: float) -> None:
@@ -194,7 +200,7 @@ class Archiver:
     # --- one batch
 
     def _resume(self, state: State) -> State:
-        """Finish the batch that an earlier run was at."""
+        """Finish the batch that an earlier run has begun."""
         noted = self._manifest.noted(PENDING)
         if noted is None:
             return state
@@ -203,7 +209,7 @@ class Archiver:
             self._manifest.forget(PENDING)
             return state
         self._sweep(batch, state)
-        self.told(f"archive: an earlier run was at {batch.records:,} records; first those")
+        self.reporter(f"archive: an earlier run was at {batch.records:,} records; first those")
         topics = {one.topic for task in batch.tasks for one in task}
         try:
             if not topics:
@@ -222,21 +228,20 @@ class Archiver:
             planned.refuse(gap for gap in found if gap.reason == planned.TRIMMED)
         _check_covered(batch, outcomes)
         self._check_there(files)
-        before = {(one.topic, one.partition): state.marks.get((one.topic, one.partition))
-                  for one in batch.ranges}  # fmt: skip
+        ended = {one.topic_partition for one in batch.ranges}
+        before = {tp: state.offsets.get(tp) for tp in ended}
         state = self._manifest.commit(
             Change("archive", batch.id, files, (), batch.ranges, (*batch.gaps, *found)),
             state,
-            lambda now: all(now.marks.get(place) == mark for place, mark in before.items()),
+            lambda now: all(now.offsets.get(tp) == offset for tp, offset in before.items()),
         )
         self._manifest.forget(PENDING)
         self._report(state, survey, [*batch.gaps, *found], files, time.monotonic() - began)
-        self._hold(survey, {Place(*place): Mark(seq=m.seq, inc=m.inc)
-                            for place, m in state.marks.items()})  # fmt: skip
+        self._hold(survey, state.offsets)
         return state
 
     def _check_shared(self) -> None:
-        """A task must see what the driver writes: else executors have a folder of their own."""
+        """Check that tasks can read what the driver writes. JobError: the folder is not shared."""
         token = secrets.token_hex(16)
         path = (self._manifest.folder / f"{SHARED}-{token[:8]}").absolute()
         path.write_bytes(json.dumps(token).encode())
@@ -248,7 +253,7 @@ class Archiver:
             raise JobError(NOT_SHARED.format(folder=self._args.folder, host=seen.host))
 
     def _check_there(self, files: Sequence[DataFile]) -> None:
-        """The driver must see what tasks say they wrote, before it counts as archived."""
+        """Check that the driver sees the files that tasks report, before they count. JobError."""
         for one in files:
             path = self._manifest.archive / one.path
             try:
@@ -259,7 +264,7 @@ class Archiver:
                 raise JobError(WRONG_SIZE.format(path=path, found=found, said=one.bytes))
 
     def _work(self, batch: Batch, survey: Survey) -> list[Outcome]:
-        """Run the tasks. Those that did not reach their broker are tried again, after a while."""
+        """Run the tasks; retry those that did not reach their broker after a while."""
         deadline = time.monotonic() + self._args.patience_s
         outcomes: list[Outcome] = []
         left = list(batch.tasks)
@@ -275,19 +280,19 @@ class Archiver:
             failed = [outcome.failure for outcome in found if outcome.failure]
             left = [task for task, outcome in zip(left, found, strict=True) if outcome.failure]
             if left:
-                self.told(f"archive: {len(left)} of {len(works)} tasks wait: {failed[0]}")
+                self.reporter(f"archive: {len(left)} of {len(works)} tasks wait: {failed[0]}")
                 self._wait_for_broker(failed[0], deadline)
         return outcomes
 
-    def _work_of(self, task: Sequence[Range], survey: Survey) -> Work:
+    def _work_of(self, task: Sequence[OffsetRange], survey: Survey) -> Work:
         from broker.spark.archive.write import Work
 
-        entry = survey.entries.get(Place(task[0].topic, task[0].partition))
+        entry = survey.entries.get(TopicPartition(task[0].topic, task[0].partition))
         if entry is None and survey.down:
             raise JobError(
                 BROKER_DOWN.format(text=DOWN.format(servers="; ".join(survey.down)), seconds=0)
             )
-        if entry is None or entry.inc != task[0].inc:
+        if entry is None or entry.incarnation != task[0].incarnation:
             raise _ChangedError
         return Work(
             str(Path(self._args.folder).absolute()),
@@ -303,17 +308,17 @@ class Archiver:
         self._manifest.forget(PENDING)
 
     def _sweep(self, batch: Batch, state: State) -> None:
-        """Remove what a batch has left and no version names."""
+        """Remove files that a batch has left and no version of the manifest names."""
         ranges = [one for task in batch.tasks for one in task]
         for topic in {one.topic for one in ranges}:
             top = self._manifest.archive / layout.topic_folder(topic)
-            mine = {(one.partition, layout.short_inc(one.inc)): (one.start, one.end)
+            mine = {(one.partition, layout.short_incarnation(one.incarnation)): (one.start, one.end)
                     for one in batch.ranges if one.topic == topic}  # fmt: skip
             for path in top.glob("date=*/hour=[0-9]*/*"):  # not those that `compact` writes
                 name = layout.parse_name(path.name)
                 ours = path.name.startswith(".") and path.suffix == ".tmp"
-                if name is not None and (name.partition, name.inc) in mine:
-                    start, end = mine[name.partition, name.inc]
+                if name is not None and (name.partition, name.incarnation) in mine:
+                    start, end = mine[name.partition, name.incarnation]
                     unnamed = str(path.relative_to(self._manifest.archive)) not in state.files
                     ours = start <= name.first and name.last < end and unnamed
                 if ours:
@@ -321,14 +326,14 @@ class Archiver:
 
     # --- what others learn of it
 
-    def _hold(self, survey: Survey, marks: Offsets) -> None:
+    def _hold(self, survey: Survey, offsets: Offsets) -> None:
         if not self._args.hold:
             return
         progress = Progress(hold=True, ttl_s=self._args.hold_ttl_s, asked_for=True)
         current = {
-            place: mark
-            for place, mark in marks.items()
-            if place in survey.entries and survey.entries[place].inc == mark.inc
+            tp: offset
+            for tp, offset in offsets.items()
+            if tp in survey.entries and survey.entries[tp].incarnation == offset.incarnation
         }
         try:
             self._brokers.put_progress(survey, current, f"archive-{self._manifest.id()}", progress)
@@ -337,7 +342,7 @@ class Archiver:
         except Refused as refused:
             if refused.status != HTTPStatus.NOT_FOUND:
                 raise
-            self.told(f"archive: {NO_HOLDS.format(text=refused)}")
+            self.reporter(f"archive: {NO_HOLDS.format(text=refused)}")
             self._args = replace(self._args, hold=False)
 
     def _report(
@@ -349,18 +354,18 @@ class Archiver:
         seconds: float,
     ) -> None:
         for gap in gaps:
-            self.told(f"archive: {planned.said(gap)}; this is in the manifest")
+            self.reporter(f"archive: {planned.said(gap)}; this is in the manifest")
         records = sum(one.records for one in files)
         self.batches, self.records = self.batches + 1, self.records + records
         self.gaps += len(gaps)
         lag = sum(
-            max(entry.next - mark.seq, 0)
-            for place, entry in survey.entries.items()
-            if (mark := state.marks.get((place.topic, place.partition))) is not None
-            and mark.inc == entry.inc
+            max(entry.next - offset.seq, 0)
+            for tp, entry in survey.entries.items()
+            if (offset := state.offsets.get(tp)) is not None
+            and offset.incarnation == entry.incarnation
         )
         done = Done(records, sum(one.bytes for one in files), seconds, lag)
-        self.told(done.line("archive", self.batches))
+        self.reporter(done.line("archive", self.batches))
 
 
 def _task(work: Work) -> Outcome:
@@ -377,8 +382,10 @@ def _check_covered(batch: Batch, outcomes: Sequence[Outcome]) -> None:
                 raise JobError(NOT_COVERED.format(**one._asdict(), seq=one.start))
 
 
-def build(spark: SparkSession, job: Job, archiving: Archiving, told: Tell = tell) -> Archiver:
-    return Archiver(spark, job, archiving, told)
+def build(
+    spark: SparkSession, job: Job, archiving: ArchiveOptions, reporter: Reporter = print_line
+) -> Archiver:
+    return Archiver(spark, job, archiving, reporter)
 
 
 @click.command("archive")
@@ -396,20 +403,20 @@ def build(spark: SparkSession, job: Job, archiving: Archiving, told: Tell = tell
     type=click.Choice(["error", "gap"]),
     default="error",
     show_default=True,
-    help="Records that were removed before they were archived: stop, or write that down.",
+    help="When records were removed before they were archived: stop, or record a gap.",
 )
 @click.option(
     "--starting",
     type=click.Choice(["earliest", "latest"]),
     default="earliest",
     show_default=True,
-    help="Of the first run of all.",
+    help="Where the first run of an archive starts.",
 )
-@click.option("--hold/--no-hold", default=True, help="Brokers keep what is not archived yet.")
+@click.option("--hold/--no-hold", default=True, help="Hold records until they are archived.")
 @click.option("--hold-ttl", type=Duration(), default=float(HOLD_TTL_S), help="[default: 3d]")
-@click.option("--key-header", help="A header whose value becomes the column `key`.")
+@click.option("--key-header", help="Header whose value becomes the column `key`.")
 @click.option("--format", "kind", default="parquet", show_default=True, help="Or delta, iceberg.")
-@click.option("--option", "more", multiple=True, metavar="KEY=VALUE", help="Of another format.")
+@click.option("--option", "more", multiple=True, metavar="KEY=VALUE", help="Option of the format.")
 def command(job: Job, folder: str, kind: str, more: tuple[str, ...], **options: Any) -> None:
     """Write topics to Parquet files in DIR, each record exactly once.
 
@@ -419,7 +426,7 @@ def command(job: Job, folder: str, kind: str, more: tuple[str, ...], **options: 
     if kind != "parquet":
         table.run(job, folder, kind, more, options)
         return
-    archiving = Archiving(
+    archiving = ArchiveOptions(
         folder,
         options["batch_records"],
         options["task_records"],
@@ -433,7 +440,7 @@ def command(job: Job, folder: str, kind: str, more: tuple[str, ...], **options: 
         archiver = build(spark, job, archiving)
         ends_with_signals(archiver.stop, "archive")
         archiver.run()
-        tell(f"archive: {archiver.records:,} records, {archiver.gaps} gaps, in {folder}")
+        print_line(f"archive: {archiver.records:,} records, {archiver.gaps} gaps, in {folder}")
         if archiver.stop.is_set() and job.every_s is None:
             raise JobError(STOPPED)
 

@@ -1,4 +1,4 @@
-"""What all jobs have in common: options, the Spark session, errors in one line.
+"""What all jobs share: options, the Spark session, signals, progress, errors as one line.
 
 @click.command("archive")
 @job_options(topics=True)
@@ -18,21 +18,24 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 
+import broker
 from broker.client.bulk.errors import BulkError
 from broker.spark import options as given
 from broker.spark.errors import BrokerDownError, DataLossError, OptionError
-from broker.spark.jobs import shipping
 from broker.spark.jobs.errors import (
     BAD_DURATION,
     BAD_PAIR,
@@ -46,17 +49,174 @@ from broker.spark.jobs.errors import (
     JobError,
 )
 from broker.spark.jobs.limits import PROGRESS_S
-from broker.spark.jobs.progress import tell
-from broker.spark.jobs.signals import ends_with_signals, until_started
 from broker.spark.jobs.tasks import is_of_spark, telling_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+ENDS: Final = "{job}: ends when this batch is done; once more ends it now\n"
+ENDS_SOON: Final = "{job}: ends when Spark has started; once more ends it now\n"
+_NUMBERS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+Reporter = Callable[[str], None]
+_SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+SHIPPED: Final = "twinwire-code"
+_SHIPPED_PATHS: Final = (
+    "__init__.py", "base/*.py", "client/__init__.py",
+    "client/bulk/**/*.py", "client/bulk/**/*.so", "spark/**/*.py",
+)  # fmt: skip
 SPARK_ERRORS: Final = (BrokerDownError, DataLossError, OptionError)
 F = TypeVar("F", bound=Callable[..., Any])
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SERVERS: Final = (
+    click.option("--servers", required=True, help="Bulk APIs of the brokers: HOST:PORT,..."),
+    click.option("--token-file", help="File with the token for the bulk API."),
+    click.option("--tls-ca", help="File with the CA certificates to trust."),
+    click.option("--tls-cert", help="File with our certificate, if the brokers require one."),
+    click.option("--tls-key", help="File with its key."),
+    click.option(
+        "--compress",
+        type=click.Choice(["none", "zstd", "gzip"]),
+        help="Compress records between broker and executor.",
+    ),
+)
+_MAYBE_SERVERS: Final = (
+    click.option("--servers", help="Bulk APIs of the brokers: HOST:PORT,..."),
+    *_SERVERS[1:],
+)
+_TOPICS: Final = (
+    click.option("--topics", help="Names of topics, separated by commas."),
+    click.option("--pattern", help="Regular expression for topics; new topics are included."),
+)
+_WHICH: Final = ("topics", "pattern")
+_SPARK: Final = (
+    click.option("--master", help="Spark's master.  [default: local[*], or that of spark-submit]"),
+    click.option(
+        "--conf", multiple=True, metavar="KEY=VALUE", help="Setting of Spark; may be repeated."
+    ),
+    click.option(
+        "--ship-code", is_flag=True, help="Send this package to executors that do not have it."
+    ),
+)
+_NAMES: Final = {
+    "servers": "servers",
+    "token_file": "tokenFile",
+    "tls_ca": "tls.ca",
+    "tls_cert": "tls.cert",
+    "tls_key": "tls.key",
+    "compress": "fetchCompression",
+}
+# Sessions have these unless --conf says otherwise.
+_DEFAULTS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.log.level": "ERROR",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_LOCAL: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+# For Java that only hands out tasks: its optimising compiler would take more time than it saves.
+_LIGHT: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+def ends_with_signals(stop: threading.Event, job: str) -> None:
+    """Set `stop` at the first SIGINT or SIGTERM, so that the job ends after its batch; the second
+    one ends it at once. PySpark's own handler for SIGINT would cancel running tasks."""
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        # Not print: the signal may have come in the middle of one.
+        os.write(2, ENDS.format(job=job).encode())
+
+    for number in _NUMBERS:
+        signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def until_started(job: str) -> Iterator[None]:
+    """Hold back signals until Spark has started: an orphaned Java process would never end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = threading.Event()
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        if came.is_set():
+            raise KeyboardInterrupt
+        came.set()
+        os.write(2, ENDS_SOON.format(job=job).encode())
+
+    before = {number: signal.signal(number, handler) for number in _NUMBERS}
+    try:
+        yield
+    finally:
+        for number, had in before.items():
+            if signal.getsignal(number) is handler:  # PySpark sets one of its own
+                signal.signal(number, had)
+        if came.is_set():  # also instead of Spark's own error when Java got the signal too
+            raise KeyboardInterrupt
+
+
+def print_line(text: str) -> None:
+    print(f"{datetime.now(UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
+
+
+def size(n: float) -> str:
+    """Bytes with a unit."""
+    for unit in _SIZES[:-1]:
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} {_SIZES[-1]}"
+
+
+class Done(NamedTuple):
+    """The result of a batch; `lag` is the number of records that still wait."""
+
+    records: int
+    bytes: int
+    seconds: float
+    lag: int
+
+    def line(self, job: str, number: int) -> str:
+        rate = self.records / max(self.seconds, 1e-3)
+        return (
+            f"{job}: batch {number}: {self.records:,} records, {size(self.bytes)}, "
+            f"{self.seconds:.1f} s ({rate:,.0f}/s), lag {self.lag:,}"
+        )
+
+
+def _shipped_files() -> Iterator[tuple[Path, str]]:
+    """(file, name in the archive)."""
+    package = Path(broker.__file__).parent
+    for pattern in _SHIPPED_PATHS:
+        for path in sorted(package.glob(pattern)):
+            yield path, str(Path("broker") / path.relative_to(package))
+    source = package.parent / "pyspark_twinwire"
+    for path in sorted(source.glob("*.py")):
+        yield path, str(Path(source.name) / path.name)
+
+
+def pack_code(folder: Path) -> Path:
+    """Write the archive into a folder; its path."""
+    path = folder / f"{SHIPPED}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file, name in _shipped_files():
+            archive.write(file, name)
+    return path
+
+
+def shipped_settings(path: Path) -> dict[str, str]:
+    """Settings of Spark that send the archive to executors and put it on their path."""
+    return {"spark.archives": f"{path}#{SHIPPED}", "spark.executorEnv.PYTHONPATH": SHIPPED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +232,7 @@ class Job:
     ship_code: bool = False
 
     def with_conf(self, key: str, value: str) -> Job:
-        """With a setting of Spark that --conf may overrule."""
+        """A copy with a setting of Spark, which --conf may override."""
         return replace(self, conf=((key, value), *self.conf))
 
     def trigger(self, writer: DataStreamWriter) -> DataStreamWriter:
@@ -81,7 +241,7 @@ class Job:
         return writer.trigger(processingTime=f"{self.every_s * 1000:.0f} milliseconds")
 
     def check(self) -> None:
-        """What can be seen to be wrong before Spark starts, which takes seconds."""
+        """Check the options before Spark starts, which takes seconds. OptionError."""
         if self.servers:
             _ = self.access
         if self.topics:
@@ -114,7 +274,7 @@ class Duration(click.ParamType[float]):
 
 
 class Time(click.ParamType[datetime]):
-    """A time in UTC, or so long ago."""
+    """A time in UTC, or an age."""
 
     name = "time"
 
@@ -133,49 +293,17 @@ class Time(click.ParamType[datetime]):
         return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-_SERVERS: Final = (
-    click.option("--servers", required=True, help="Bulk doors, HOST:PORT with commas between."),
-    click.option("--token-file", help="Holds the token for the doors."),
-    click.option("--tls-ca", help="Certificates that sign those of the doors."),
-    click.option("--tls-cert", help="Our own certificate, if the doors ask for one."),
-    click.option("--tls-key", help="Its key."),
-    click.option("--compress", type=click.Choice(["none", "zstd", "gzip"]), help="On the way."),
-)
-_MAYBE_SERVERS: Final = (
-    click.option("--servers", help="Bulk doors, HOST:PORT with commas between."),
-    *_SERVERS[1:],
-)
-_TOPICS: Final = (
-    click.option("--topics", help="Names with commas between."),
-    click.option("--pattern", help="A regular expression; topics that appear later are taken too."),
-)
-_WHICH: Final = ("topics", "pattern")
 _TIMES: Final = (
-    click.option("--once", is_flag=True, help="Up to what there is now; the default."),
-    click.option("--every", type=Duration(), help="Again and again, so often: 60s, 15m, 6h."),
-    click.option("--checkpoint", metavar="DIR", help="Where Spark keeps its place."),
+    click.option("--once", is_flag=True, help="Process the records that exist now; the default."),
+    click.option("--every", type=Duration(), help="Repeat at this interval: 60s, 15m, 6h."),
+    click.option("--checkpoint", metavar="DIR", help="Folder for the query's offsets."),
 )
-_SPARK: Final = (
-    click.option("--master", help="Spark's master.  [default: local[*], or that of spark-submit]"),
-    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Of Spark; may be repeated."),
-    click.option(
-        "--ship-code", is_flag=True, help="Send this package to executors that do not have it."
-    ),
-)
-_NAMES: Final = {
-    "servers": "servers",
-    "token_file": "tokenFile",
-    "tls_ca": "tls.ca",
-    "tls_cert": "tls.cert",
-    "tls_key": "tls.key",
-    "compress": "fetchCompression",
-}
 
 
 def job_options(
     *, servers: bool | None = True, topics: bool = False, times: bool = False
 ) -> Callable[[F], F]:
-    """Adds the common options to a command, which gets them as `job`. `servers`: None = may be."""
+    """Add the common options to a command, which gets them as `job`. `servers`: None = optional."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -228,7 +356,7 @@ def _take(options: dict[str, Any], topics: bool) -> Job:
 
 
 def pair_of(text: str, option: str) -> tuple[str, str]:
-    """KEY=VALUE."""
+    """Split KEY=VALUE. click.UsageError."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise click.UsageError(BAD_PAIR.format(option=option, text=text))
@@ -241,31 +369,14 @@ def run(command: click.Command, argv: Sequence[str]) -> NoReturn:
 
 
 def needs(module: str) -> None:
-    """A clear word when the extra is not installed."""
+    """JobError if a module of the extra `spark` is not installed."""
     if importlib.util.find_spec(module) is None:
         raise JobError(NO_EXTRA.format(module=module))
 
 
-# Sessions have these unless --conf says otherwise.
-_DEFAULTS: Final = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.log.level": "ERROR",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-}
-_LOCAL: Final = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
-# For Java that only hands out tasks: its optimising compiler would take more time than it saves.
-_LIGHT: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
-
 @contextlib.contextmanager
 def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSession]:
-    """Spark, on this machine unless a master is named; what is started here ends here.
+    """A Spark session, on this machine unless a master is given. It ends here if it began here.
 
     `light`: no records go through Java.
     """
@@ -288,7 +399,7 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
     with tempfile.TemporaryDirectory(prefix="twinwire-") as folder:
         given = settings(job, submitted=submitted, light=light)
         if job.ship_code:
-            given |= shipping.settings(shipping.pack(Path(folder)))
+            given |= shipped_settings(pack_code(Path(folder)))
         for key, value in given.items():
             builder = builder.config(key, value)
         try:
@@ -310,12 +421,12 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
 
 
 def _is_no_echo(record: logging.LogRecord) -> bool:
-    """Py4J logs with a trace what it raises as well, on the root logger."""
+    """Drop what Py4J logs with a stack trace on the root logger and raises as well."""
     return "while sending command" not in str(record.msg)
 
 
 def _is_java_gone(error: Exception) -> bool:
-    """A signal to all processes of a job, as systemd sends it, ends Java at once."""
+    """Whether Java has ended: a signal to all processes, as systemd sends it, ends it at once."""
     return type(error) is ConnectionRefusedError or (
         type(error).__module__.startswith("py4j") and "Network" in type(error).__name__
     )
@@ -344,21 +455,23 @@ def read_stream(
 
 
 def await_query(query: StreamingQuery, name: str) -> None:
-    """Tell of each batch until the query ends, or is ended by a signal."""
+    """Report each batch until the query ends, or a signal ends it. JobError."""
     from pyspark.errors import StreamingQueryException
 
     stop = threading.Event()
     ends_with_signals(stop, name)
-    told = -1
+    last = -1  # the batch that was reported last
     try:
         ended = False
         while not ended:
             ended = bool(query.awaitTermination(PROGRESS_S))
             for batch in query.recentProgress:
-                if batch.batchId > told:
-                    told = batch.batchId
+                if batch.batchId > last:
+                    last = batch.batchId
                     seconds = batch.durationMs.get("triggerExecution", 0) / 1000
-                    tell(f"{name}: batch {told}: {batch.numInputRows:,} records, {seconds:.1f} s")
+                    print_line(
+                        f"{name}: batch {last}: {batch.numInputRows:,} records, {seconds:.1f} s"
+                    )
             if stop.is_set() and not ended:
                 query.stop()  # not by the handler: it may run in the middle of a call to Java
     except StreamingQueryException as error:

@@ -24,7 +24,16 @@ import click
 
 from broker.spark.archive import layout
 from broker.spark.archive.manifest import Change, DataFile, Manifest, State
-from broker.spark.jobs.command import Duration, Job, job_options, run, session
+from broker.spark.jobs.command import (
+    Duration,
+    Job,
+    Reporter,
+    job_options,
+    print_line,
+    run,
+    session,
+    size,
+)
 from broker.spark.jobs.errors import FAILED_TASK, JobError
 from broker.spark.jobs.limits import (
     COMPACT_AFTER_S,
@@ -32,7 +41,6 @@ from broker.spark.jobs.limits import (
     COMPACT_GROUPS,
     DAY_FILE_BYTES,
 )
-from broker.spark.jobs.progress import Tell, size, tell
 from broker.spark.jobs.tasks import run_tasks
 
 if TYPE_CHECKING:
@@ -45,8 +53,8 @@ REPLACED = "replaced.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Compacting:
-    """What `compact` is told besides the options of every job."""
+class CompactOptions:
+    """Options of `compact` besides those of every job."""
 
     folder: str
     topics: tuple[str, ...] | None = None
@@ -55,8 +63,8 @@ class Compacting:
     grace_s: float = COMPACT_GRACE_S
 
 
-def days_of(state: State, args: Compacting, today: str) -> list[Day]:
-    """Days before `today` that have hour files. Small day files of them are taken along."""
+def days_of(state: State, args: CompactOptions, today: str) -> list[Day]:
+    """Days before `today` that have hour files; with small day files of those days."""
     from broker.spark.archive.compact import Day
 
     groups: dict[tuple[str, int, str, str], list[DataFile]] = defaultdict(list)
@@ -64,7 +72,7 @@ def days_of(state: State, args: Compacting, today: str) -> list[Day]:
         date = layout.date_of(one.path)
         small = one.bytes < args.file_bytes // 2
         if date < today and (small or not layout.is_day_file(one.path)):
-            groups[one.topic, one.partition, one.inc, date].append(one)
+            groups[one.topic, one.partition, one.incarnation, date].append(one)
     archive = str(Path(args.folder).absolute())
     return [
         Day(archive, key[3], tuple(sorted(files, key=lambda one: one.first)), args.file_bytes)
@@ -81,9 +89,11 @@ def over_before(now: datetime, after_s: float) -> str:
 class Compacter:
     """One run of the job."""
 
-    def __init__(self, spark: SparkSession, args: Compacting, told: Tell = tell) -> None:
+    def __init__(
+        self, spark: SparkSession, args: CompactOptions, reporter: Reporter = print_line
+    ) -> None:
         self.spark = spark
-        self.told = told
+        self.reporter = reporter
         self.days = 0
         self._args = args
         self._manifest = Manifest(args.folder)
@@ -123,7 +133,7 @@ class Compacter:
             self._replaced |= dict.fromkeys(remove, self._now_s)
             self._manifest.note(REPLACED, self._replaced)
         self.days += len(done)
-        self.told(
+        self.reporter(
             f"compact: {len(remove)} files of {len(done)} days became {len(add)}, "
             f"{size(sum(one.bytes for one in add))}"
         )
@@ -133,7 +143,7 @@ class Compacter:
         return state
 
     def _sweep(self, days: Sequence[Day], state: State) -> None:
-        """Day files that an earlier run has left without a version that names them."""
+        """Remove day files that an earlier run has left and no version of the manifest names."""
         archive = self._manifest.archive
         for day in days:
             folder = layout.folder(day.files[0].topic, None, day.date)
@@ -143,7 +153,7 @@ class Compacter:
                     path.unlink(missing_ok=True)
 
     def _drop_replaced(self, state: State) -> None:
-        """Remove what nobody can still be reading."""
+        """Remove files that no query can still be reading."""
         before_s = self._now_s - self._args.grace_s
         over = [path for path, since_s in self._replaced.items() if since_s <= before_s]
         self._remove(path for path in over if path not in state.files)
@@ -168,14 +178,14 @@ def _task(day: Day) -> Merged:
     return merge_day(day)
 
 
-def build(spark: SparkSession, args: Compacting, told: Tell = tell) -> Compacter:
-    return Compacter(spark, args, told)
+def build(spark: SparkSession, args: CompactOptions, reporter: Reporter = print_line) -> Compacter:
+    return Compacter(spark, args, reporter)
 
 
 @click.command("compact")
 @click.argument("folder", metavar="DIR")
 @job_options(servers=False)
-@click.option("--topics", help="Names with commas between.  [default: all]")
+@click.option("--topics", help="Names of topics, separated by commas.  [default: all]")
 @click.option(
     "--after",
     type=Duration(),
@@ -190,14 +200,16 @@ def build(spark: SparkSession, args: Compacting, told: Tell = tell) -> Compacter
 )
 @click.option("--file-mib", type=click.IntRange(1), default=DAY_FILE_BYTES >> 20, show_default=True)
 def command(job: Job, folder: str, topics: str | None, **options: Any) -> None:
-    """Make few files of the many of each day that is over."""
+    """Merge the many files of each past day into few."""
     names = tuple(topics.split(",")) if topics else None
-    args = Compacting(folder, names, options["after"], options["file_mib"] << 20, options["grace"])
+    args = CompactOptions(
+        folder, names, options["after"], options["file_mib"] << 20, options["grace"]
+    )
     Manifest(folder).id()
     with session(job, "compact", light=True) as spark:
         compacter = build(spark, args)
         compacter.run(datetime.now(UTC))
-        tell(f"compact: {compacter.days} days of {folder}")
+        print_line(f"compact: {compacter.days} days of {folder}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

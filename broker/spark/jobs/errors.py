@@ -1,4 +1,4 @@
-"""What the Spark jobs tell their user. `{name}` is filled in."""
+"""Error texts of the Spark jobs. `{name}` is filled in."""
 
 from __future__ import annotations
 
@@ -6,90 +6,108 @@ from typing import Final
 
 
 class JobError(Exception):
-    """The job cannot go on; its text is one line for the user."""
+    """The job cannot continue; the text is one line for the user."""
 
 
 class ConflictError(JobError):
-    """Somebody else has written the next version of a manifest."""
+    """Another process has written the next version of a manifest."""
 
 
 # --- before anything starts ------------------------------------------------------------------
 
-NO_EXTRA: Final = "{module} is not installed here: pip install 'twinwire[spark]'"
-NO_JAVA: Final = "no Java is found: install a Java 17 runtime, or set JAVA_HOME"
+NO_EXTRA: Final = "{module} is not installed: run pip install 'twinwire[spark]'"
+NO_JAVA: Final = "Java was not found: install a Java 17 runtime, or set JAVA_HOME"
 NO_SPARK: Final = "Spark does not start: {text}"
-SPARK_GONE: Final = "Spark ended under this job; the same command goes on where it was"
+SPARK_GONE: Final = "Spark ended before the job; run the same command again to continue"
 WHICH_TOPICS: Final = "give --topics or --pattern, and not both"
-BAD_PAIR: Final = "{option} {text!r} is not of the form KEY=VALUE"
+BAD_PAIR: Final = "invalid {option} {text!r}: expected KEY=VALUE"
 BAD_TIME: Final = (
-    "{text!r} is no time as 2026-11-21, 2026-11-21T15:04:05 (UTC) or 90s, 15m, 6h, 2d ago"
+    "invalid time {text!r}: expected 2026-11-21, 2026-11-21T15:04:05 (UTC), or an age such as"
+    " 90s, 15m, 6h or 2d"
 )
-BAD_DURATION: Final = "{text!r} is no duration as 90s, 15m, 6h or 2d"
+BAD_DURATION: Final = "invalid duration {text!r}: expected a number and a unit, as in 90s, 15m, 6h"
 
-STOPPED: Final = "stopped before the end; the same command goes on where it was"
-NEEDS_CHECKPOINT: Final = "--checkpoint DIR is required: it is where Spark keeps its place"
+STOPPED: Final = "stopped before the end; run the same command again to continue"
+NEEDS_CHECKPOINT: Final = "--checkpoint DIR is required: Spark stores the query's offsets there"
 QUERY_FAILED: Final = "the query failed: {text}"
 
 # --- manifests -------------------------------------------------------------------------------
 
-NO_ARCHIVE: Final = "{folder} is no archive: it has no _manifest/archive.json"
+NO_ARCHIVE: Final = "{folder} is not an archive: it has no _manifest/archive.json"
 NOT_LOCAL: Final = (
-    "{folder} is a URI: an archive is a folder that driver and executors all see, such as NFS"
+    "{folder} is a URI: an archive is a folder that the driver and all executors share, such as"
+    " one on NFS"
 )
 NEWER_FORMAT: Final = "{path} has format {format}: this version reads up to {known}"
-BAD_MANIFEST: Final = "{path} does not read: {text}"
-LOCKED: Final = "another {job} job is at work on {folder}"
-CONFLICT: Final = "{folder}: version {version} of the manifest was written by somebody else"
+BAD_MANIFEST: Final = "{path} is damaged: {text}"
+LOCKED: Final = "another {job} job is running on {folder}"
+CONFLICT: Final = "{folder}: version {version} of the manifest was written by another process"
 MISSING_VERSION: Final = "{folder}: version {version} of the manifest is missing"
 
 # --- archive ---------------------------------------------------------------------------------
 
-DATA_LOSS: Final = "{text}. --on-loss gap records that in the manifest and goes on"
+DATA_LOSS: Final = "{text}. Run with --on-loss gap to record this in the manifest and continue"
 LOST_TRIMMED: Final = (
     "topic {topic} ({partition}): records {first} to {last} were removed before they were archived"
 )
 LOST_RECREATED: Final = (
-    "topic {topic} ({partition}) was deleted and made anew; the old one is archived up to {first}"
+    "topic {topic} ({partition}) was deleted and recreated; the old one is archived up to {first}"
 )
 LOST_SET_BACK: Final = (
-    "topic {topic} ({partition}) ends at {next}, before {first}, up to where it is archived"
+    "topic {topic} ({partition}) was truncated: it is archived up to {next} and now ends at {first}"
 )
-LOST_DELETED: Final = "topic {topic} ({partition}) is gone; it is archived up to {first}"
-NO_HOLDS: Final = "the broker knows no holds and may remove what is not archived yet: {text}"
-MAY_NOT_HOLD: Final = "{text}: --no-hold does without"
+LOST_DELETED: Final = "topic {topic} ({partition}) was deleted; it is archived up to {first}"
+NO_HOLDS: Final = "the broker has no holds and may remove records before they are archived: {text}"
+MAY_NOT_HOLD: Final = "{text}; run with --no-hold to archive without holding records on the broker"
 NOT_COVERED: Final = (
-    "topic {topic} ({partition}): a task was to read up to {end} and ended at {seq}"
+    "topic {topic} ({partition}): a task ended at {seq}; it should have read up to {end}"
 )
-WAITS: Final = "{text}; trying for {seconds} s"
-BROKER_DOWN: Final = "{text}; tried for {seconds} s"
+WAITS: Final = "{text}; retrying for {seconds} s"
+BROKER_DOWN: Final = "{text}; retried for {seconds} s"
 FAILED_TASK: Final = "a task failed: {text}"
 
 NOT_SHARED: Final = (
-    "{folder}: {host} does not see what this machine writes there; driver and executors need one"
-    " folder that all of them share"
+    "{folder}: {host} cannot read what this machine has written there; the driver and all"
+    " executors must share the folder"
 )
 NOT_THERE: Final = (
-    "{path}: an executor says that it wrote this file, and it is not here; nothing was archived."
-    " Driver and executors need one folder that all of them share"
+    "{path}: an executor reported this file as written, but it is missing on the driver; nothing"
+    " was archived. The driver and all executors must share the folder"
 )
-WRONG_SIZE: Final = "{path}: has {found} bytes, its writer said {said}; nothing was archived"
+WRONG_SIZE: Final = (
+    "{path}: the file has {found} bytes, its writer reported {said}; nothing was archived"
+)
 
 # --- compact ---------------------------------------------------------------------------------
 
 NOT_SAME: Final = (
     "{folder}: the new files do not have the records of the old ones; nothing was changed"
 )
-TWICE: Final = "{path}: offset {offset} is there twice; nothing was changed"
+TWICE: Final = "{path}: offset {offset} is duplicated; nothing was changed"
 
 # --- replay ----------------------------------------------------------------------------------
 
-REPLAY_CHANGED: Final = "replay {id!r} was begun with other options: {options}"
+REPLAY_CHANGED: Final = "replay {id!r} was started with other options: {options}"
 REPLAY_ELSEWHERE: Final = (
-    "replay {id!r} was begun to another broker than {server}:"
-    " one to this broker needs an id of its own"
+    "replay {id!r} was started for another broker than {server}:"
+    " use another --replay-id for this broker"
 )
 REPLAY_ID: Final = "--replay-id: letters, digits, '-', '_', '.', at most 100"
 BAD_WHERE: Final = "--where: {text}"
 ONE_SERVER: Final = "--servers: a replay goes to one broker"
-BAD_SUBJECT: Final = "--subject {text!r} is no subject with wildcards as orders.*.new or orders.>"
-NOTHING_TO_REPLAY: Final = "nothing in {folder} is of these topics and times"
+BAD_SUBJECT: Final = (
+    "invalid --subject {text!r}: expected a subject, perhaps with wildcards, as in orders.*.new"
+)
+NOTHING_TO_REPLAY: Final = "{folder} has no records of these topics and times"
+
+# --- rollup and triage -----------------------------------------------------------------------
+
+SERVERS_OR_ARCHIVE: Final = "give --servers or --archive"
+NO_SUCH_GROUP: Final = "unknown group {group}: the report and --json list the ids of groups"
+CANNOT_GO_BACK: Final = "dead letters of group {group} carry no origin ({reason})"
+ORIGIN_GONE: Final = (
+    "group {group} comes from topic {topic!r}, which broker {partition} does not have: "
+    "create that topic to send the letters back"
+)
+NO_WRITER: Final = "the broker does not report what was sent back before: {text}"
+STILL_COMMITTING: Final = "the broker is still sending group {group} back: try again in a moment"

@@ -1,4 +1,4 @@
-"""Numbers of the Spark jobs: default, unit, where it comes from.
+"""Limits and defaults of the Spark jobs, with units and reasons.
 
 Sizes are bytes, times seconds, unless a name says otherwise.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.base.units import MIB
+from broker.base.units import KIB, MIB
 
-PROGRESS_S: Final = 1  # so often a streaming query is asked what it has done
+PROGRESS_S: Final = 1  # between two looks at the progress of a streaming query
 
 TASKS_PER_CORE: Final = 2  # of works that are of the same size: one may be held up
 
@@ -48,3 +48,44 @@ REPLAY_PART_RECORDS: Final = 250_000
 REPLAY_EPOCH_S: Final = 2.0  # with a rate: an epoch is what is due in so long
 
 assert REPLAY_PART_RECORDS <= REPLAY_RECORDS
+
+# --- rollup ----------------------------------------------------------------------------------
+
+WINDOW_S: Final = 3600
+WINDOW_S_MIN: Final = 1
+WINDOW_S_MAX: Final = 7 * 24 * 3600
+TASK_BATCH_ROWS: Final = 65_536  # of one batch of records that is grouped
+EVENT_BATCH_ROWS: Final = 64  # records of events at a time: up to 1500 events each
+ATTEMPTS_SHOWN: Final = 16  # more attempts count as so many
+GAPS_REPORTED: Final = 100  # of one task
+# A window is over when it ended so long ago: the clocks of brokers differ, and events are gathered
+# for a while (EVENTS_LINGER_MAX of the engine) before they are written.
+WINDOW_SETTLED_S: Final = 60
+FILES_PER_TASK: Final = 16  # of an archive
+FILE_BYTES_PER_TASK: Final = 256 * MIB
+TASK_PATIENCE_S: Final = 300.0  # a broker that restarts is waited for
+TASK_RETRY_S: Final = 2.0
+
+# --- reports ---------------------------------------------------------------------------------
+
+REPORT_DAYS: Final = 7  # what the report of a rollup shows by default
+REPORT_TOPICS: Final = 200  # rows of its tables
+REPORT_RANKS: Final = 15  # bars of a plot by rank
+REPORT_HOLES: Final = 100
+
+# --- triage ----------------------------------------------------------------------------------
+
+GROUPS_MAX: Final = 1000  # of dead letters; the rest is one group of its own
+NAME_CHARS: Final = 256  # of a topic or a channel; who has a longer one is no dead letter
+REASON_CHARS: Final = 64
+SAMPLES: Final = 3  # of a group
+SAMPLE_BYTES: Final = 2 * KIB
+SHAPE_BYTES: Final = 64 * KIB  # a longer body is not read as JSON
+SHAPE_FIELDS: Final = 24  # of an object, in its shape
+SHAPE_DEPTH: Final = 3
+TRIAGE_BATCH_ROWS: Final = 2_000
+REPORT_GROUPS: Final = 200
+# A broker drops a writer's state 30 days after its last commit (WRITER_TTL of the bulk API).
+# Letters older than a day less are not sent back: it is unknown whether they were before.
+REMEMBERED_S: Final = 29 * 24 * 3600
+STAGE_BYTES: Final = 4 * MIB  # of one block that goes back

@@ -25,9 +25,19 @@ from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import Unauthorized
 from broker.spark.archive import layout
 from broker.spark.archive import replay as planned
-from broker.spark.archive.manifest import Manifest, Range, State, time_us
+from broker.spark.archive.manifest import Manifest, State, time_us
 from broker.spark.archive.replay import Part, Wish
-from broker.spark.jobs.command import Job, Time, job_options, run, session
+from broker.spark.jobs.command import (
+    Done,
+    Job,
+    Reporter,
+    Time,
+    ends_with_signals,
+    job_options,
+    print_line,
+    run,
+    session,
+)
 from broker.spark.jobs.errors import (
     BAD_SUBJECT,
     BAD_WHERE,
@@ -41,9 +51,8 @@ from broker.spark.jobs.errors import (
     JobError,
 )
 from broker.spark.jobs.limits import REPLAY_EPOCH_S, REPLAY_PART_RECORDS, REPLAY_RECORDS
-from broker.spark.jobs.progress import Done, Tell, tell
-from broker.spark.jobs.signals import ends_with_signals
 from broker.spark.jobs.tasks import run_tasks
+from broker.spark.offsets import OffsetRange
 from broker.spark.options import is_subject_filter
 
 if TYPE_CHECKING:
@@ -58,8 +67,8 @@ _COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Replaying:
-    """What `replay` is told besides the options of every job."""
+class ReplayOptions:
+    """Options of `replay` besides those of every job."""
 
     folder: str
     id: str
@@ -71,7 +80,9 @@ class Replaying:
 class Replayer:
     """One run of the job. `stop` may be set by another thread or a signal."""
 
-    def __init__(self, spark: SparkSession, job: Job, args: Replaying, told: Tell = tell) -> None:
+    def __init__(
+        self, spark: SparkSession, job: Job, args: ReplayOptions, reporter: Reporter = print_line
+    ) -> None:
         if re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", args.id) is None:
             raise JobError(REPLAY_ID)
         if args.wish.subject is not None and not is_subject_filter(args.wish.subject):
@@ -80,7 +91,7 @@ class Replayer:
         if len(access.servers) != 1:
             raise JobError(ONE_SERVER)
         self.spark = spark
-        self.told = told
+        self.reporter = reporter
         self.stop = threading.Event()
         self.records = 0
         self.left = 0  # seqs of the plan that are not published yet, of later epochs too
@@ -92,7 +103,7 @@ class Replayer:
         self._done = f"replays/{args.id}.done.json"
 
     def run(self) -> None:
-        """From the epoch behind the last one that was noted to the end of the plan."""
+        """Publish from the epoch after the last finished one to the end of the plan."""
         state = self._manifest.load()
         ranges = self._plan(state)
         self.left = sum(one.end - one.start for one in ranges)
@@ -115,7 +126,7 @@ class Replayer:
                 self._pause(began)
 
     def _broker(self, connection: Connection) -> str:
-        """Its id, wherever it moves; empty if we may only write there."""
+        """The broker's id, which stays when it moves; empty if the token has no right to read."""
         try:
             return connection.topics(["-"]).broker_id
         except Unauthorized:
@@ -126,7 +137,7 @@ class Replayer:
             due = began + self.records / self._args.rate
             self.stop.wait(max(0.0, due - time.monotonic()))
 
-    def _plan(self, state: State) -> list[Range]:
+    def _plan(self, state: State) -> list[OffsetRange]:
         noted = self._manifest.noted(self._note)
         if noted is not None:
             had, self._wish, ranges = planned.load(noted)
@@ -157,11 +168,13 @@ class Replayer:
         records = sum(one.records for one in staged)
         self.records += records
         size = sum(one.bytes for one in staged)
-        self.told(Done(records, size, time.monotonic() - began, self.left).line("replay", epoch))
+        self.reporter(
+            Done(records, size, time.monotonic() - began, self.left).line("replay", epoch)
+        )
         return state
 
     def _current(self, state: State, parts: Sequence[Part]) -> State:
-        """`compact` may have put other files in the place of those we know of."""
+        """Read the manifest again: `compact` may have replaced the files."""
         for part in parts:
             for file in planned.files_of(state, part, self._wish):
                 if not (self._manifest.archive / file.path).exists():
@@ -194,19 +207,19 @@ class Replayer:
 
     # --- conditions in SQL
 
-    def _chosen(self, one: Range) -> str | None:
-        """Where the offsets are that `--where` has chosen of a log."""
+    def _chosen(self, one: OffsetRange) -> str | None:
+        """The folder with the offsets of a log that `--where` has selected."""
         if self._wish.where is None:
             return None
-        name = layout.escape(f"{one.topic}-{one.partition}-{one.inc}")
+        name = layout.escape(f"{one.topic}-{one.partition}-{one.incarnation}")
         return str(self._chosen_folder.absolute() / hashlib.sha256(name.encode()).hexdigest()[:32])
 
     @property
     def _chosen_folder(self) -> Path:
         return self._manifest.folder / "replays" / f"{self._args.id}.chosen"
 
-    def _choose(self, ranges: Sequence[Range], state: State) -> None:
-        """Let Spark look for the offsets once, before anything is published."""
+    def _choose(self, ranges: Sequence[OffsetRange], state: State) -> None:
+        """Let Spark select the offsets once, before anything is published."""
         from pyspark.errors import PySparkException
         from pyspark.sql import functions as f
 
@@ -233,12 +246,14 @@ def _words(given: Mapping[str, str]) -> str:
     return " ".join(f"--{name} {value}" for name, value in sorted(given.items()))
 
 
-def build(spark: SparkSession, job: Job, args: Replaying, told: Tell = tell) -> Replayer:
-    return Replayer(spark, job, args, told)
+def build(
+    spark: SparkSession, job: Job, args: ReplayOptions, reporter: Reporter = print_line
+) -> Replayer:
+    return Replayer(spark, job, args, reporter)
 
 
 def epoch_records(rate: float | None) -> int:
-    """All of an epoch appears at once, so with a rate it is what is due in a moment."""
+    """Records of an epoch. All of them appear at once, so `--rate` makes epochs short."""
     if rate is None:
         return REPLAY_RECORDS
     return max(1, min(REPLAY_RECORDS, int(rate * REPLAY_EPOCH_S)))
@@ -247,14 +262,16 @@ def epoch_records(rate: float | None) -> int:
 @click.command("replay")
 @click.argument("folder", metavar="DIR")
 @job_options()
-@click.option("--replay-id", required=True, help="The same id goes on where it was.")
-@click.option("--to", required=True, help="Topic to publish to; {topic} is the one it was.")
-@click.option("--topics", help="Names with commas between.  [default: all]")
-@click.option("--since", help="2026-11-21T15:00 (UTC), or 6h ago as 6h.")
+@click.option(
+    "--replay-id", required=True, help="Name of this replay; with the same id it continues."
+)
+@click.option("--to", required=True, help="Topic to publish to; {topic} is the original one.")
+@click.option("--topics", help="Names of topics, separated by commas.  [default: all]")
+@click.option("--since", help="From this time (UTC), or an age such as 6h.")
 @click.option("--until", help="Before this time.")
-@click.option("--subject", help="Only these: orders.*.new, orders.>")
+@click.option("--subject", help="Only these subjects: orders.*.new, orders.>")
 @click.option("--where", help="A condition in SQL: \"partition = 0 and value like '%x%'\".")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Records a second at most.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Maximum records per second.")
 def command(job: Job, folder: str, replay_id: str, **options: Any) -> None:
     """Publish records of the archive in DIR again, each once."""
     times = {name: _us(options[name]) for name in ("since", "until")}
@@ -271,10 +288,10 @@ def command(job: Job, folder: str, replay_id: str, **options: Any) -> None:
     rate = options.pop("rate")  # a replay may go on at another one
     given = {name: value for name, value in options.items() if value is not None}
     with session(job, "replay", light=wish.where is None) as spark:
-        replayer = build(spark, job, Replaying(folder, replay_id, wish, given, rate))
+        replayer = build(spark, job, ReplayOptions(folder, replay_id, wish, given, rate))
         ends_with_signals(replayer.stop, "replay")
         replayer.run()
-        tell(f"replay: {replayer.records:,} records of {folder}")
+        print_line(f"replay: {replayer.records:,} records of {folder}")
         if replayer.left:
             raise JobError(STOPPED)
 

@@ -2,7 +2,7 @@
 
     plan -> tasks count ranges of logs, or files of an archive -> Parquet by window -> a report
 
-Each run counts the windows anew that were not over when the last one ran, and those behind them.
+Each run counts again the windows that were open when the last one ran, and those after them.
 A window is written as a whole, so a run may be repeated, or come after one that was killed.
 """
 
@@ -23,24 +23,31 @@ from broker.client.bulk.errors import Unauthorized
 from broker.spark.archive.manifest import time_us
 from broker.spark.brokers import Brokers
 from broker.spark.errors import DOWN, BrokerDownError
-from broker.spark.jobs.command import Duration, Job, Time, job_options, run, session
-from broker.spark.jobs.errors import MAY_NOT_HOLD, JobError
-from broker.spark.jobs.limits import HOLD_TTL_S
-from broker.spark.jobs.progress import Tell, tell
-from broker.spark.jobs.signals import ends_with_signals
-from broker.spark.jobs.spread import spread
-from broker.spark.offsets import Place
-from broker.spark.options import Progress
-from broker.spark.report.errors import SERVERS_OR_ARCHIVE
-from broker.spark.report.limits import (
+from broker.spark.jobs.command import (
+    Duration,
+    Job,
+    Reporter,
+    Time,
+    ends_with_signals,
+    job_options,
+    print_line,
+    run,
+    session,
+)
+from broker.spark.jobs.errors import MAY_NOT_HOLD, SERVERS_OR_ARCHIVE, JobError
+from broker.spark.jobs.limits import (
+    HOLD_TTL_S,
     REPORT_DAYS,
     WINDOW_S,
     WINDOW_S_MAX,
     WINDOW_S_MIN,
     WINDOW_SETTLED_S,
 )
+from broker.spark.jobs.tasks import spread
+from broker.spark.offsets import TopicPartition
+from broker.spark.options import Progress
 from broker.spark.rollup import plan
-from broker.spark.rollup.plan import SECOND_US, Course, aligned
+from broker.spark.rollup.plan import SECOND_US, RollupPlan, aligned
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,8 +59,8 @@ DAY_US = 24 * 3600 * SECOND_US
 
 
 @dataclass(frozen=True, slots=True)
-class Rolling:
-    """What `rollup` is told besides the options of every job."""
+class RollupOptions:
+    """Options of `rollup` besides those of every job."""
 
     folder: str
     window_s: int = WINDOW_S
@@ -70,19 +77,21 @@ class Rolling:
 class Roller:
     """One run of the job. `stop` may be set by another thread or a signal."""
 
-    def __init__(self, spark: SparkSession, job: Job, rolling: Rolling, told: Tell = tell) -> None:
+    def __init__(
+        self, spark: SparkSession, job: Job, rolling: RollupOptions, reporter: Reporter = print_line
+    ) -> None:
         from broker.spark.rollup.store import Store
 
         self.spark = spark
         self.job = job
         self.args = rolling
-        self.told = told
+        self.reporter = reporter
         self.stop = threading.Event()
         self.store = Store(rolling.folder, rolling.window_s)
         self.windows = self.records = 0
 
     def run(self) -> None:
-        """Once, or until `stop`."""
+        """Run once, or repeat until `stop` is set."""
         with self.store.lock():
             while True:
                 began = time.monotonic()
@@ -96,7 +105,7 @@ class Roller:
                     return
 
     def count(self, now_us: int | None = None) -> Sequence[str]:
-        """Count what is not counted yet and write the report; brokers that were not reached."""
+        """Count what is not counted yet and write the report; returns the brokers not reached."""
         from broker.spark.rollup.store import channel_rows, states_of
         from broker.spark.rollup.tasks import count
 
@@ -104,11 +113,11 @@ class Roller:
         now = time.time_ns() // 1000 if now_us is None else now_us
         course = self._course()
         if course.down:
-            self.told(f"rollup: {DOWN.format(servers='; '.join(course.down))}")
+            self.reporter(f"rollup: {DOWN.format(servers='; '.join(course.down))}")
         wanted, events = self.job.wanted, self.args.events_topic
         for text in course.unseen(wanted, events):
-            self.told(f"rollup: {text}")
-        counted = _sum(spread(self.spark, count, course.works, self.told))
+            self.reporter(f"rollup: {text}")
+        counted = _sum(spread(self.spark, count, course.works, self.reporter))
         window_us = self.args.window_s * SECOND_US
         settled = now - WINDOW_SETTLED_S * SECOND_US
         topics = states_of(counted, window_us, settled, course.bases)
@@ -117,13 +126,13 @@ class Roller:
         self.records = sum(row["records"] for row in topics)
         self._hold(course, topics)
         path = self._report(counted, now)
-        self.told(
+        self.reporter(
             f"rollup: {self.records:,} records and {sum(n for n, _ in counted.events.values()):,} "
             f"events in {self.windows:,} windows, {time.monotonic() - began:.1f} s; {path}"
         )
         return course.down
 
-    def _course(self) -> Course:
+    def _course(self) -> RollupPlan:
         args, wanted = self.args, self.job.wanted
         base = self._work()
         if args.archive:
@@ -131,36 +140,38 @@ class Roller:
         return plan.live(self.job.access, wanted, args.events_topic, base)
 
     def _work(self) -> Work:
-        """What is the same for all tasks."""
+        """The part of the work that all tasks share."""
         from broker.spark.rollup.tasks import Since, Work
 
         args, window_us = self.args, self.args.window_s * SECOND_US
         since, until = time_us(args.since), time_us(args.until)
-        places = self.store.go_on_from("topics")
-        places[args.events_topic] = self.store.go_on_from("channels").get("", 0)
-        begin = Since(None if since is None else aligned(since, window_us), places)
+        partitions = self.store.go_on_from("topics")
+        partitions[args.events_topic] = self.store.go_on_from("channels").get("", 0)
+        begin = Since(None if since is None else aligned(since, window_us), partitions)
         end = None if until is None else -(-until // window_us) * window_us
         return Work(window_us, begin, end, args.events_topic)
 
-    def _hold(self, course: Course, topics: Sequence[Row]) -> None:
-        """Brokers keep what the next run counts: windows that are not over, as a whole."""
+    def _hold(self, course: RollupPlan, topics: Sequence[Row]) -> None:
+        """Hold what the next run counts: whole windows that are still open."""
         from broker.spark.rollup.store import is_open
 
         args = self.args
         if course.survey is None or not args.hold or args.since or args.until:
             return
-        marks = dict(course.ends)
+        offsets = dict(course.ends)
         for row in topics:
-            place = Place(row["topic"], row["partition"])
-            if is_open(row) and marks[place].inc == row["incarnation"]:
-                first = min(marks[place].seq, row["first"])
-                marks[place] = marks[place]._replace(seq=first)
+            tp = TopicPartition(row["topic"], row["partition"])
+            if is_open(row) and offsets[tp].incarnation == row["incarnation"]:
+                first = min(offsets[tp].seq, row["first"])
+                offsets[tp] = offsets[tp]._replace(seq=first)
         # which of its records hold events of which window is not known here
-        marks |= {p: mark for p, mark in course.starts.items() if p.topic == args.events_topic}
+        offsets |= {
+            p: offset for p, offset in course.starts.items() if p.topic == args.events_topic
+        }
         progress = Progress(hold=True, ttl_s=args.hold_ttl_s, asked_for=True)
         with Brokers(self.job.access) as brokers:
             try:
-                brokers.put_progress(course.survey, marks, f"rollup-{self.store.id()}", progress)
+                brokers.put_progress(course.survey, offsets, f"rollup-{self.store.id()}", progress)
             except Unauthorized as refused:
                 raise JobError(MAY_NOT_HOLD.format(text=refused)) from refused
 
@@ -193,8 +204,10 @@ def _sum(outcomes: Sequence[Counted]) -> Counted:
     return total
 
 
-def build(spark: SparkSession, job: Job, rolling: Rolling, told: Tell = tell) -> Roller:
-    return Roller(spark, job, rolling, told)
+def build(
+    spark: SparkSession, job: Job, rolling: RollupOptions, reporter: Reporter = print_line
+) -> Roller:
+    return Roller(spark, job, rolling, reporter)
 
 
 _OPTIONS = (
@@ -202,13 +215,13 @@ _OPTIONS = (
         "--window",
         type=Duration(),
         default=float(WINDOW_S),
-        help="So long is what is counted together.  [default: 1h]",
+        help="Length of the windows that are counted.  [default: 1h]",
     ),
     click.option("--archive", metavar="DIR", help="Count an archive instead of the brokers' logs."),
     click.option("--events", metavar="TOPIC", help="The topic of delivery events ([events])."),
     click.option("--since", type=Time(), help="[default: where the last run ended]"),
     click.option("--until", type=Time(), help="[default: now]"),
-    click.option("--hold/--no-hold", default=True, help="Brokers keep what is not counted yet."),
+    click.option("--hold/--no-hold", default=True, help="Hold records until they are counted."),
     click.option("--hold-ttl", type=Duration(), default=float(HOLD_TTL_S), help="[default: 3d]"),
     click.option("--report", metavar="FILE", help="[default: DIR/report.html]"),
     click.option(
@@ -216,7 +229,7 @@ _OPTIONS = (
         type=click.FloatRange(0, min_open=True),
         default=float(REPORT_DAYS),
         show_default=True,
-        help="How much of what was counted, also by earlier runs, the report shows.",
+        help="How far back the report goes, earlier runs included.",
     ),
 )
 
@@ -238,7 +251,7 @@ def command(job: Job, folder: str, **options: Any) -> None:
     window_s = int(options["window"])
     if not WINDOW_S_MIN <= window_s <= WINDOW_S_MAX:
         raise click.BadParameter(f"between {WINDOW_S_MIN}s and 7d", param_hint="--window")
-    rolling = Rolling(
+    rolling = RollupOptions(
         folder,
         window_s,
         options["archive"] or "",

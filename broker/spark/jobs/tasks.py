@@ -1,14 +1,18 @@
-"""Tasks on Spark that return what became of them, and what is told when they fail."""
+"""Tasks on Spark: running them, retrying them while a broker restarts, describing failures.
+
+It is apart from `command` because executors import it, and they may have no click.
+"""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from broker.spark.jobs.errors import FAILED_TASK, JobError
-from broker.spark.jobs.limits import TASKS_PER_CORE
+from broker.spark.jobs.errors import BROKER_DOWN, FAILED_TASK, JobError
+from broker.spark.jobs.limits import TASK_PATIENCE_S, TASK_RETRY_S, TASKS_PER_CORE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,12 +21,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+Reporter = Callable[[str], None]
+
+
 def run_tasks(
     spark: SparkSession, function: Callable[[T], R], works: Sequence[T], *, even: bool = False
 ) -> list[R]:
-    """On the executors; what they return, in the order of the works. JobError.
+    """Run `function` for each work on the executors; the results in the order of `works`. JobError.
 
-    Works of `even` size share tasks where there are many: a task costs 50 ms of its own.
+    Works of `even` size share tasks if there are many, because each task costs 50 ms.
     """
     if not works:
         return []
@@ -39,24 +46,69 @@ def run_tasks(
 
 
 def _in_task(function: Callable[[T], R], work: T) -> R:
-    from broker.spark.source.memory import keep_memory  # PyArrow, which the driver may do without
+    from broker.spark.memory import keep_memory  # PyArrow, which the driver may do without
 
     keep_memory()
     return function(work)
 
 
 def is_of_spark(error: Exception) -> bool:
-    """And not of the way to it. By name: neither Spark nor Py4J need be installed here."""
+    """Whether Spark raised it, and not the connection to Spark. By name: neither Spark nor Py4J
+    need be installed here."""
     module, name = type(error).__module__, type(error).__name__
     return module.startswith(("py4j", "pyspark")) and "Network" not in name
 
 
 def telling_line(trace: str) -> str:
-    """The line of a stack trace that says something: Python's, which stands within Java's, or the
-    first of Spark's own, `[CONDITION] what it is`; plans of queries follow those."""
+    """The line of a stack trace that describes the error: Python's, which is inside Java's, or the
+    first of Spark's own, `[CONDITION] text`, which a query plan follows."""
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     said = [line for line in lines if re.match(r"[A-Z]\w*(Error|Exception|Interrupt)\b", line)]
     spark = re.findall(r"^(?:.*?: )??(\[[A-Z][A-Z0-9_.]*\] .*)", trace, re.MULTILINE)
     frames = re.compile(r"at \S+\(|\.\.\. \d+ more")
     java = [s for s in lines if ("Exception" in s or "Error" in s) and not frames.match(s)]
     return (said[-1:] or spark[:1] or java[-1:] or lines[-1:] or ["?"])[0].lstrip(": ")
+
+
+class Outcome(Protocol):
+    """The result of a task. `failure` is empty after success; `retry`: a later try may succeed."""
+
+    failure: str
+    retry: bool
+
+
+Found = TypeVar("Found", bound=Outcome)
+
+
+def spread(  # noqa: PLR0913
+    spark: SparkSession,
+    function: Callable[[Any], Found],
+    works: Sequence[Any],
+    reporter: Reporter,
+    *,
+    patience_s: float = TASK_PATIENCE_S,
+    wait: Callable[[float], None] = time.sleep,
+) -> list[Found]:
+    """Run `function` for each work in a task of its own, and retry while brokers are down; the
+    results in the order of `works`. JobError."""
+    results: dict[int, Found] = {}
+    deadline = time.monotonic() + patience_s
+    left = list(range(len(works)))
+    while left:
+        found = run_tasks(spark, function, [works[i] for i in left])
+        failed = []
+        for i, outcome in zip(left, found, strict=True):
+            if not outcome.failure:
+                results[i] = outcome
+            elif outcome.retry:
+                failed.append((i, outcome.failure))
+            else:
+                raise JobError(FAILED_TASK.format(text=outcome.failure))
+        left = [i for i, _ in failed]
+        if failed:
+            text = failed[0][1]
+            reporter(f"{len(failed)} of {len(found)} tasks wait: {text}")
+            if time.monotonic() > deadline:
+                raise JobError(BROKER_DOWN.format(text=text, seconds=f"{patience_s:.0f}"))
+            wait(TASK_RETRY_S)
+    return [results[i] for i in range(len(works))]

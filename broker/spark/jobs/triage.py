@@ -1,4 +1,4 @@
-"""`triage`: dead letters in groups, with samples, and the way back for those that may try again.
+"""`triage`: groups dead letters, shows samples, and sends chosen groups back to their topics.
 
     survey -> tasks group the letters -> [--requeue] tasks stage some -> a commit a group -> a page
 
@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,35 +23,35 @@ import click
 from broker.client.bulk.errors import Unauthorized
 from broker.spark.brokers import Brokers
 from broker.spark.errors import DOWN, BrokerDownError
-from broker.spark.jobs.command import Job, job_options, run, session
-from broker.spark.jobs.errors import WHICH_TOPICS, JobError
-from broker.spark.jobs.progress import Tell, tell
-from broker.spark.jobs.spread import spread
-from broker.spark.offsets import Place
-from broker.spark.options import Splitting, Wanted
-from broker.spark.report.errors import (
+from broker.spark.jobs.command import Job, Reporter, job_options, print_line, run, session
+from broker.spark.jobs.errors import (
     CANNOT_GO_BACK,
     NO_SUCH_GROUP,
     NO_WRITER,
     ORIGIN_GONE,
     STILL_COMMITTING,
+    WHICH_TOPICS,
+    JobError,
 )
-from broker.spark.report.limits import REMEMBERED_S, REPORT_GROUPS
-from broker.spark.source.planning import Slice, plan
+from broker.spark.jobs.limits import REMEMBERED_S, REPORT_GROUPS
+from broker.spark.jobs.tasks import spread
+from broker.spark.offsets import TopicPartition
+from broker.spark.options import Splitting, Wanted
+from broker.spark.source.planning import plan
 from broker.spark.topics import Survey, unseen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.spark.triage.tasks import Group, Key, Work
+    from broker.spark.triage.tasks import Back, Found, Key, Work
 
 DEAD = r".*\.dead"
 ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Triaging:
-    """What `triage` is told besides the options of every job."""
+class TriageOptions:
+    """Options of `triage` besides those of every job."""
 
     report: str = "triage.html"
     samples: bool = True  # bodies in the report
@@ -59,50 +59,24 @@ class Triaging:
     older: bool = False  # also letters older than what brokers remember
 
 
-@dataclass(frozen=True, slots=True)
-class Back:
-    """What became of a group on one broker."""
-
-    group: str
-    server: str
-    topic: str
-    count: int
-    first: int = 0
-    last: int = 0
-    already: bool = False
-
-
-@dataclass(slots=True)
-class Found:
-    """What a run saw."""
-
-    groups: dict[Key, Group] = field(default_factory=dict)
-    hours: dict[int, int] = field(default_factory=dict)
-    sent: dict[str, dict[int, int]] = field(default_factory=dict)  # group -> broker -> up to seq
-    holes: int = 0
-    down: tuple[str, ...] = ()
-    back: list[Back] = field(default_factory=list)
-    skipped: int = 0
-
-
 class Triage:
     """One run of the job."""
 
     def __init__(
-        self, spark: SparkSession, job: Job, triaging: Triaging, told: Tell = tell
+        self, spark: SparkSession, job: Job, args: TriageOptions, reporter: Reporter = print_line
     ) -> None:
         self.spark = spark
         self.job = job if job.topics else replace(job, topics={"subscribePattern": DEAD})
-        self.args = triaging
-        self.told = told
+        self.args = args
+        self.reporter = reporter
 
     def run(self) -> Found:
-        """Group, send back what is asked for, write the page."""
+        """Group the letters, send back the chosen groups, write the report."""
         with Brokers(self.job.access) as brokers:
             survey = brokers.survey(self.job.wanted, patient=True)
             asked = self.job.wanted
             for text in unseen(asked, survey) if asked.pattern != DEAD else ():
-                self.told(f"triage: {text}")
+                self.reporter(f"triage: {text}")
             found = self._examine(survey)
             wanted = self._chosen(found)
             found.sent = self._sent(brokers, survey, found)
@@ -114,24 +88,20 @@ class Triage:
         return found
 
     def _examine(self, survey: Survey) -> Found:
-        from broker.spark.triage.tasks import Outcome, examine
+        from broker.spark.triage.tasks import Found, Outcome, examine
 
         total = Outcome()
-        for one in spread(self.spark, examine, self._works(survey), self.told):
+        for one in spread(self.spark, examine, self._works(survey), self.reporter):
             total.add(one)
         found = Found(total.groups, total.hours, holes=total.holes, down=survey.down)
         letters = sum(group.count for group in found.groups.values())
-        self.told(f"triage: {letters:,} dead letters in {len(found.groups):,} groups")
+        self.reporter(f"triage: {letters:,} dead letters in {len(found.groups):,} groups")
         return found
 
     def _works(self, survey: Survey) -> list[Work]:
-        from broker.spark.archive.manifest import Range
         from broker.spark.triage.tasks import Work
 
-        slices = [
-            Slice(e.place, e.inc, e.first, e.next, e.server, e.broker, e.record_bytes)
-            for e in survey.entries.values()
-        ]
+        ranges = [entry.read(entry.first, entry.next) for entry in survey.entries.values()]
         access = self.job.access
         return [
             Work(
@@ -139,14 +109,14 @@ class Triage:
                 access.servers[task[0].server],
                 task[0].broker,
                 access.options,
-                tuple(Range(*one.place, one.inc, one.start, one.end) for one in task),
+                tuple(one.range for one in task),
                 self.args.samples,
             )
-            for number, task in enumerate(plan(slices, Splitting()))
+            for number, task in enumerate(plan(ranges, Splitting()))
         ]
 
     def _chosen(self, found: Found) -> list[Key]:
-        """The groups that go back; JobError when one of them cannot."""
+        """The groups to send back. JobError: one of them cannot be."""
         if not self.args.requeue:
             return []
         known = {key.id: key for key in found.groups}
@@ -162,7 +132,7 @@ class Triage:
     # --- what went back before
 
     def _sent(self, brokers: Brokers, survey: Survey, found: Found) -> dict[str, dict[int, int]]:
-        """Up to which seq each group was sent back; nothing where the token does not say so."""
+        """For each group the seq up to which it was sent back; empty without the right to ask."""
         sent: dict[str, dict[int, int]] = {}
         ordered = sorted(found.groups, key=lambda key: -found.groups[key].count)
         asked = {key.id for key in ordered[:REPORT_GROUPS]} | set(self.args.requeue)
@@ -183,8 +153,8 @@ class Triage:
     def _epoch(self, brokers: Brokers, survey: Survey, key: Key, partition: int) -> int:
         from broker.spark.triage.tasks import writer_of
 
-        entry = survey.entries[Place(key.topic, partition)]
-        state = brokers.at(entry.server).committed(writer_of(key.id, entry.inc))
+        entry = survey.entries[TopicPartition(key.topic, partition)]
+        state = brokers.at(entry.server).committed(writer_of(key.id, entry.incarnation))
         if state.get("committing") is not None and self.args.requeue:
             raise JobError(STILL_COMMITTING.format(group=key.id))
         done = state.get("topics", {}).get(key.origin)
@@ -206,7 +176,7 @@ class Triage:
             ranges = tuple(one for one in work.ranges if one.topic in topics)
             if ranges and epochs:
                 works.append(replace(work, epochs=epochs, ranges=ranges, oldest_us=oldest_us))
-        outcomes = spread(self.spark, stage, works, self.told)
+        outcomes = spread(self.spark, stage, works, self.reporter)
         found.skipped = sum(one.skipped for one in outcomes)
         for key in wanted:
             for partition in found.groups[key].spans:
@@ -221,25 +191,25 @@ class Triage:
     def _epochs(
         self, survey: Survey, found: Found, wanted: Sequence[Key], partition: int
     ) -> Mapping[str, tuple[int, int]]:
-        """Of each group: behind what was sent before, and behind what there is now."""
+        """For each group the seqs after the last letter sent back and after the last letter."""
         return {
             key.id: (found.sent.get(key.id, {}).get(partition, 0), entry.next)
             for key in wanted
-            if (entry := survey.entries.get(Place(key.topic, partition))) is not None
+            if (entry := survey.entries.get(TopicPartition(key.topic, partition))) is not None
         }
 
     def _check_origins(self, brokers: Brokers, found: Found, wanted: Sequence[Key]) -> None:
-        """A letter's headers say where it comes from: anybody may have written them."""
-        places = {
-            Place(key.origin, partition): key
+        """Check the origins of letters: their headers are untrusted. JobError."""
+        partitions = {
+            TopicPartition(key.origin, partition): key
             for key in wanted
             for partition in found.groups[key].spans
         }
-        names = Wanted(names=tuple(sorted({place.topic for place in places})))
+        names = Wanted(names=tuple(sorted({tp.topic for tp in partitions})))
         there = brokers.survey(names, patient=True).entries
-        for place, key in places.items():
-            if place not in there:
-                raise JobError(ORIGIN_GONE.format(group=key.id, **place._asdict()))
+        for tp, key in partitions.items():
+            if tp not in there:
+                raise JobError(ORIGIN_GONE.format(group=key.id, **tp._asdict()))
 
     def _commit(
         self,
@@ -251,14 +221,16 @@ class Triage:
     ) -> Back:
         from broker.spark.triage.tasks import writer_of
 
-        entry = survey.entries[Place(key.topic, partition)]
+        entry = survey.entries[TopicPartition(key.topic, partition)]
         parts = [(part, attempt, size) for part, attempt, size, _, _ in sorted(staged)]
         answer = brokers.at(entry.server).commit(
-            writer_of(key.id, entry.inc), entry.next, {key.origin: parts}
+            writer_of(key.id, entry.incarnation), entry.next, {key.origin: parts}
         )[key.origin]
         count = sum(one[3] for one in staged)
         server = self.job.access.servers[entry.server]
-        self.told(f"triage: {count:,} letters of {key.id} are back in {key.origin} ({server})")
+        self.reporter(f"triage: {count:,} letters of {key.id} are back in {key.origin} ({server})")
+        from broker.spark.triage.tasks import Back
+
         return Back(key.id, server, key.origin, count, answer.first, answer.last, answer.already)
 
     def _report(self, found: Found) -> Path:
@@ -266,16 +238,18 @@ class Triage:
         from broker.spark.triage.page import triage_page
 
         path = write(self.args.report, triage_page(found, self.job.servers.get("servers", "")))
-        self.told(f"triage: {path}")
+        self.reporter(f"triage: {path}")
         return path
 
 
-def build(spark: SparkSession, job: Job, triaging: Triaging, told: Tell = tell) -> Triage:
-    return Triage(spark, job, triaging, told)
+def build(
+    spark: SparkSession, job: Job, args: TriageOptions, reporter: Reporter = print_line
+) -> Triage:
+    return Triage(spark, job, args, reporter)
 
 
 def listed(found: Found) -> list[dict[str, Any]]:
-    """The groups for programs, the largest first."""
+    """The groups as lines of JSON, the largest first."""
     rows = []
     for key, group in sorted(found.groups.items(), key=lambda item: (-item[1].count, item[0])):
         rows.append(
@@ -295,7 +269,7 @@ def listed(found: Found) -> list[dict[str, Any]]:
 
 @click.command("triage")
 @job_options()
-@click.option("--topics", help="Dead-letter topics, with commas between.")
+@click.option("--topics", help="Dead-letter topics, separated by commas.")
 @click.option("--pattern", help=f"A regular expression for them.  [default: {DEAD}]")
 @click.option("--report", default="triage.html", show_default=True, metavar="FILE")
 @click.option("--samples/--no-samples", default=True, help="Bodies of some letters in the report.")
@@ -306,20 +280,22 @@ def listed(found: Found) -> list[dict[str, Any]]:
     metavar="GROUP",
     help='Send this group back to its topic; may be repeated. "all": every group.',
 )
-@click.option("--older", is_flag=True, help="Also letters of more than 29 days; see the docs.")
+@click.option("--older", is_flag=True, help="Include letters older than 29 days; see the docs.")
 def command(job: Job, *, as_json: bool, **options: Any) -> None:
     """Group dead letters by reason, origin and shape, and send groups back."""
     named = {"subscribe": options["topics"], "subscribePattern": options["pattern"]}
     if all(named.values()):
         raise click.UsageError(WHICH_TOPICS)
     job = replace(job, topics={name: text for name, text in named.items() if text})
-    triaging = Triaging(options["report"], options["samples"], options["requeue"], options["older"])
+    args = TriageOptions(
+        options["report"], options["samples"], options["requeue"], options["older"]
+    )
     with session(job, "triage") as spark:
-        found = build(spark, job, triaging).run()
+        found = build(spark, job, args).run()
     for row in listed(found) if as_json else ():
         click.echo(json.dumps(row, ensure_ascii=True))
     if found.skipped:
-        tell(f"triage: {found.skipped:,} letters are too old to go back; --older sends them")
+        print_line(f"triage: {found.skipped:,} letters are too old to go back; --older sends them")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -34,7 +34,7 @@ _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSt
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What `windows` is told besides the options of every job."""
+    """Options of `windows` besides those of every job."""
 
     folder: str
     window_s: float = 60.0
@@ -71,9 +71,11 @@ def build(spark: SparkSession, job: Job, args: Windows) -> StreamingQuery:
 @click.argument("folder", metavar="DIR")
 @job_options(topics=True, times=True)
 @click.option("--window", type=Duration(), default=60.0, help="[default: 60s]")
-@click.option("--late", type=Duration(), default=600.0, help="How late may be.  [default: 10m]")
-@click.option("--subject", "subjects", help="Only these: orders.*.new, orders.>")
-@click.option("--rocksdb", is_flag=True, help="Keep the state on the disk, not in Java's memory.")
+@click.option(
+    "--late", type=Duration(), default=600.0, help="How late records may come.  [default: 10m]"
+)
+@click.option("--subject", "subjects", help="Only these subjects: orders.*.new, orders.>")
+@click.option("--rocksdb", is_flag=True, help="Keep the state on disk instead of in Java's memory.")
 def command(job: Job, folder: str, **options: Any) -> None:
     """Count records by subject and window, to Parquet files in DIR."""
     if job.checkpoint is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.spark.report.markup import Html, clip, join, tag
+from broker.spark.report.page import Html, clip, join, tag
 
 WIDTH, HEIGHT = 640, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 10, 26

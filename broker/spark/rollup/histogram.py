@@ -1,6 +1,7 @@
-"""Counts by size in steps of a sixteenth of a power of two: small, and sums of them are exact.
+"""Histograms with steps of a sixteenth of a power of two: small, and their sums are exact.
 
-A quantile is off by at most 2.2 % of its value. Zero has a step of its own.
+A quantile is off by at most 2.2 % of its value. Zero has a step of its own. It stands alone because
+tasks count with it and the report, on the driver, reads quantiles without importing the tasks.
 """
 
 from __future__ import annotations

@@ -8,11 +8,10 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from broker.spark.jobs.limits import ATTEMPTS_SHOWN, REPORT_HOLES, REPORT_RANKS, REPORT_TOPICS
 from broker.spark.report import charts, numbers
 from broker.spark.report.charts import Plot, Series
-from broker.spark.report.limits import ATTEMPTS_SHOWN, REPORT_HOLES, REPORT_RANKS, REPORT_TOPICS
-from broker.spark.report.markup import Child, Html, join, tag
-from broker.spark.report.page import page, section, table, tiles
+from broker.spark.report.page import Child, Html, join, page, section, table, tag, tiles
 from broker.spark.rollup import histogram
 
 Row = Mapping[str, Any]
@@ -27,7 +26,7 @@ class Shown:
     to_us: int
     topics: Sequence[Row]
     channels: Sequence[Row]
-    holes: Sequence[Row] = ()  # told by the run: topic, partition, first, next, reason
+    holes: Sequence[Row] = ()  # reported by the run: topic, partition, first, next, reason
     foreign: int = 0  # records of the events' topic that were none
     has_events: bool = True
 
@@ -344,11 +343,11 @@ def _holes(shown: Shown, holes: Sequence[Missing]) -> Html:
         ("topic", "broker", "window", "between", "missing"), rows, words=3,
     )]  # fmt: skip
     if shown.holes:
-        told: list[list[Child]] = [
+        unread: list[list[Child]] = [
             [str(one["topic"]), str(one["partition"]), str(one["reason"]),
              f"{one['first']:,} - {one['next'] - 1:,}"]
             for one in shown.holes[:REPORT_HOLES]
         ]  # fmt: skip
         head = ("topic", "broker", "why", "seqs")
-        parts.append(table("What this run could not read.", head, told, words=3))
+        parts.append(table("What this run could not read.", head, unread, words=3))
     return section("Gaps", join(parts))

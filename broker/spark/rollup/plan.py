@@ -1,24 +1,24 @@
-"""Where a rollup begins and ends in each log or archive, and which task counts what."""
+"""Which ranges of logs or files of an archive a rollup counts, and which task counts what."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from broker.spark.archive.manifest import Manifest, Range, State
+from broker.spark.archive.manifest import Manifest, State
 from broker.spark.brokers import Brokers
-from broker.spark.offsets import Mark, Offsets, Place
+from broker.spark.jobs.limits import FILE_BYTES_PER_TASK, FILES_PER_TASK, WINDOW_SETTLED_S
+from broker.spark.offsets import Offset, Offsets, TopicPartition
 from broker.spark.options import Access, Splitting, Wanted
-from broker.spark.report.limits import FILE_BYTES_PER_TASK, FILES_PER_TASK, WINDOW_SETTLED_S
 from broker.spark.rollup.tasks import File, Since, Work
-from broker.spark.source.planning import Slice, plan
+from broker.spark.source.planning import plan
 from broker.spark.topics import Entry, Survey, unseen
 
 SECOND_US = 10**6
 
 
 @dataclass(slots=True)
-class Course:
+class RollupPlan:
     """What is to be counted."""
 
     works: list[Work] = field(default_factory=list)
@@ -51,7 +51,7 @@ def aligned(at_us: int, window_us: int) -> int:
 # --- from brokers
 
 
-def live(access: Access, wanted: Wanted, events_topic: str, base: Work) -> Course:
+def live(access: Access, wanted: Wanted, events_topic: str, base: Work) -> RollupPlan:
     """Ranges of the logs."""
     with Brokers(access) as brokers:
         survey = brokers.survey(wanted, patient=True)
@@ -60,66 +60,66 @@ def live(access: Access, wanted: Wanted, events_topic: str, base: Work) -> Cours
             survey = replace(survey, entries={**survey.entries, **events.entries})
         starts = _places(brokers, survey, base.since)
         until = {} if base.until_us is None else _until(brokers, survey, base.until_us)
-        course = Course(down=survey.down, survey=survey)
-        slices = []
-        for place, entry in survey.entries.items():
-            start = max(starts.get(place, entry.first), entry.first)
-            end = min(until.get(place, entry.next), entry.next)
+        course = RollupPlan(down=survey.down, survey=survey)
+        ranges = []
+        for tp, entry in survey.entries.items():
+            start = max(starts.get(tp, entry.first), entry.first)
+            end = min(until.get(tp, entry.next), entry.next)
             _note_base(course, entry, start, events_topic)
-            course.starts[place] = Mark(start, entry.inc)
-            course.ends[place] = Mark(max(start, end), entry.inc)
+            course.starts[tp] = Offset(start, entry.incarnation)
+            course.ends[tp] = Offset(max(start, end), entry.incarnation)
             if start < end:
-                slices.append(_slice(entry, start, end))
+                ranges.append(entry.read(start, end))
                 course.seqs += end - start
-        for task in plan(slices, Splitting()):
+        for task in plan(ranges, Splitting()):
             server = access.servers[task[0].server]
-            ranges = tuple(Range(*one.place, one.inc, one.start, one.end) for one in task)
             course.works.append(
                 replace(
                     base, server=server, broker=task[0].broker, options=access.options,
-                    ranges=ranges,
+                    ranges=tuple(one.range for one in task),
                 )
             )  # fmt: skip
     return course
 
 
-def _note_base(course: Course, entry: Entry, start: int, events_topic: str) -> None:
+def _note_base(course: RollupPlan, entry: Entry, start: int, events_topic: str) -> None:
     if start != entry.first or entry.first <= 1:
         return
-    course.bases[entry.place.topic, entry.place.partition, entry.inc] = start
-    if entry.place.topic == events_topic:
-        course.cut_events.add(entry.place.partition)
+    course.bases[entry.tp.topic, entry.tp.partition, entry.incarnation] = start
+    if entry.tp.topic == events_topic:
+        course.cut_events.add(entry.tp.partition)
 
 
-def _slice(entry: Entry, start: int, end: int) -> Slice:
-    return Slice(entry.place, entry.inc, start, end, entry.server, entry.broker, entry.record_bytes)
-
-
-def _places(brokers: Brokers, survey: Survey, since: Since) -> dict[Place, int]:
-    times = {place: since.of(place.topic) // 1000 for place in survey.entries}
-    asked = {place: at for place, at in times.items() if at > 0}
+def _places(brokers: Brokers, survey: Survey, since: Since) -> dict[TopicPartition, int]:
+    times = {tp: since.of(tp.topic) // 1000 for tp in survey.entries}
+    asked = {tp: at for tp, at in times.items() if at > 0}
     found = brokers.find_times(survey, asked) if asked else {}
     return {p: survey.entries[p].next if seq is None else seq for p, seq in found.items()}
 
 
-def _until(brokers: Brokers, survey: Survey, until_us: int) -> dict[Place, int]:
+def _until(brokers: Brokers, survey: Survey, until_us: int) -> dict[TopicPartition, int]:
     # Events are written a while after they happened, and tasks leave out what is too late.
     at_ms = until_us // 1000 + WINDOW_SETTLED_S * 1000
     found = brokers.find_times(survey, dict.fromkeys(survey.entries, at_ms))
-    return {place: seq for place, seq in found.items() if seq is not None}
+    return {tp: seq for tp, seq in found.items() if seq is not None}
 
 
 # --- from an archive
 
 
-def archived(folder: str, wanted: Wanted, events_topic: str, base: Work) -> Course:
+def archived(folder: str, wanted: Wanted, events_topic: str, base: Work) -> RollupPlan:
     """Files of an archive."""
     manifest = Manifest(folder)
     state = manifest.load()
-    course = Course()
+    course = RollupPlan()
     chosen = [
         (
-            File(str((manifest.archive / one.path).absolute()), one.topic, one.partition, one.inc),
+            File(
+                str((manifest.archive / one.path).absolute()),
+                one.topic,
+                one.partition,
+                one.incarnation,
+            ),
             one,
         )
         for one in state.select()
@@ -142,7 +142,7 @@ def _bases(state: State) -> dict[tuple[str, int, str], int]:
     """The first seq of each log that was archived."""
     found: dict[tuple[str, int, str], int] = {}
     for one in state.ranges:
-        key = (one.topic, one.partition, one.inc)
+        key = (one.topic, one.partition, one.incarnation)
         found[key] = min(found.get(key, one.start), one.start)
     return found
 

@@ -4,7 +4,7 @@
     DIR/channels/window=3600s/2026-11-21T15-00-00.parquet
     DIR/rollup.json, rollup.lock
 
-What is counted again takes the place of what was there, for the topics that were counted, unless
+What is counted again takes the tp of what was there, for the topics that were counted, unless
 records of the window were trimmed from the log in between.
 """
 
@@ -87,13 +87,13 @@ def states_of(
     """Rows by topic. `bases`: the first seq there is, of logs that were read from there on."""
     rows: dict[tuple[str, int, str, int], Row] = {}
     for key, (count, size, least, most, first, last) in counted.records.items():
-        topic, partition, inc, window, step = key
+        topic, partition, incarnation, window, step = key
         row = rows.setdefault(
-            (topic, partition, inc, window),
+            (topic, partition, incarnation, window),
             {
-                "topic": topic, "partition": partition, "incarnation": inc, "window_start": window,
-                "window_s": window_us // 10**6, "records": 0, "bytes": 0, "first": first,
-                "last": last, "size_min": least, "size_max": most, "sizes": {},
+                "topic": topic, "partition": partition, "incarnation": incarnation,
+                "window_start": window, "window_s": window_us // 10**6, "records": 0, "bytes": 0,
+                "first": first, "last": last, "size_min": least, "size_max": most, "sizes": {},
             },
         )  # fmt: skip
         row["records"] += count
@@ -101,11 +101,11 @@ def states_of(
         row["first"], row["last"] = min(row["first"], first), max(row["last"], last)
         row["size_min"], row["size_max"] = min(row["size_min"], least), max(row["size_max"], most)
         row["sizes"][step] = row["sizes"].get(step, 0) + count
-    for (topic, partition, inc, window), row in rows.items():
+    for (topic, partition, incarnation, window), row in rows.items():
         row["holes"] = row["last"] - row["first"] + 1 - row["records"]
         for name, part in (("size_p50", 0.5), ("size_p90", 0.9), ("size_p99", 0.99)):
             row[name] = histogram.quantile(row["sizes"], part, row["size_min"], row["size_max"])
-        cut = row["first"] == bases.get((topic, partition, inc)) and row["first"] > 1
+        cut = row["first"] == bases.get((topic, partition, incarnation)) and row["first"] > 1
         row["state"] = _state(window + window_us, now_us, cut=cut)
     return list(rows.values())
 
@@ -259,7 +259,7 @@ class Store:
 
     def go_on_from(self, kind: str) -> dict[str, int]:
         """By topic, where the next run begins: at the first window that was not over, else behind
-        the last. Of channels it is one place for all, under the empty name."""
+        the last. Of channels it is one tp for all, under the empty name."""
         first_open: dict[str, int] = {}
         behind: dict[str, int] = {}
         for row in self.rows(kind):

@@ -23,8 +23,13 @@ from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import DAMAGED, BulkError, is_passing
 from broker.client.bulk.options import Options
 from broker.client.bulk.reading import Piece, checked, frames
-from broker.spark.archive.manifest import Range
-from broker.spark.report.limits import ATTEMPTS_SHOWN, EVENT_BATCH_ROWS, GAPS_TOLD, TASK_BATCH_ROWS
+from broker.spark.jobs.limits import (
+    ATTEMPTS_SHOWN,
+    EVENT_BATCH_ROWS,
+    GAPS_REPORTED,
+    TASK_BATCH_ROWS,
+)
+from broker.spark.offsets import OffsetRange
 from broker.spark.rollup.histogram import steps_of
 
 COLUMNS: Final = ("offset", "timestamp", "value")
@@ -37,7 +42,7 @@ class File(NamedTuple):
     path: str
     topic: str
     partition: int
-    inc: str
+    incarnation: str
 
 
 class Hole(NamedTuple):
@@ -55,11 +60,11 @@ class Since:
     """From when on each topic counts, in us: all from the same time, or each from its own."""
 
     everywhere: int | None = None
-    places: Mapping[str, int] = field(default_factory=dict)
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, topic: str) -> int:
         """0: from its beginning."""
-        return self.places.get(topic, 0) if self.everywhere is None else self.everywhere
+        return self.partitions.get(topic, 0) if self.everywhere is None else self.everywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class Work:
     server: str = ""
     broker: str = ""
     options: Options = field(default_factory=Options)
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[OffsetRange, ...] = ()
     files: tuple[File, ...] = ()
 
 
@@ -118,7 +123,7 @@ class Counted:
 
     # --- batches
 
-    def count_records(self, batch: pa.RecordBatch, where: Range | File, work: Work) -> None:
+    def count_records(self, batch: pa.RecordBatch, where: OffsetRange | File, work: Work) -> None:
         """Rows of offset, timestamp, value; those without a value are gaps of an archive."""
         times = batch.column("timestamp").cast(_WHOLE)
         sizes = pc.binary_length(batch.column("value")).cast(_WHOLE)
@@ -137,7 +142,7 @@ class Counted:
         )  # fmt: skip
         for row in _rows(grouped):
             if row["step"] is not None:
-                key = (where.topic, where.partition, where.inc, row["window"], row["step"])
+                key = (where.topic, where.partition, where.incarnation, row["window"], row["step"])
                 names = ("size_count", "size_sum", "size_min", "size_max", "offset_min",
                          "offset_max")  # fmt: skip
                 self._add_records(key, tuple(row[name] for name in names))
@@ -150,26 +155,26 @@ class Counted:
         for at in range(0, batch.num_rows, EVENT_BATCH_ROWS):
             found = events_of(batch.column("value").slice(at, EVENT_BATCH_ROWS))
             self.foreign += found.foreign + found.bad
-            self._count_told(found.batch, partition, work)
+            self._count_events(found.batch, partition, work)
 
-    def _count_told(self, told: pa.RecordBatch, partition: int, work: Work) -> None:
-        times = told.column("time").cast(_WHOLE)
-        event = told.column("event")
+    def _count_events(self, events: pa.RecordBatch, partition: int, work: Work) -> None:
+        times = events.column("time").cast(_WHOLE)
+        event = events.column("event")
         final = pc.is_in(event, pa.array(["fin", "dead"]))
-        attempts = pc.min_element_wise(told.column("attempt"), ATTEMPTS_SHOWN)
+        attempts = pc.min_element_wise(events.column("attempt"), ATTEMPTS_SHOWN)
         none = pa.scalar(None, pa.int64())
-        latency = pc.if_else(pc.equal(event, "fin"), told.column("latency_ns"), none)
+        latency = pc.if_else(pc.equal(event, "fin"), events.column("latency_ns"), none)
         table = pa.table(
             {
-                "topic": pc.fill_null(told.column("topic"), ""),
-                "channel": pc.fill_null(told.column("channel"), ""),
+                "topic": pc.fill_null(events.column("topic"), ""),
+                "channel": pc.fill_null(events.column("channel"), ""),
                 "window": _window_of(times, work.window_us),
                 "event": event,
                 "attempt": pc.if_else(final, attempts, pa.scalar(0, pa.int32())),
                 "step": pc.fill_null(steps_of(latency), NO_LATENCY),
                 "latency": pc.fill_null(latency, 0),
                 # one row of `lost` stands for as many as its seq says
-                "count": pc.if_else(pc.equal(event, "lost"), told.column("seq"), 1),
+                "count": pc.if_else(pc.equal(event, "lost"), events.column("seq"), 1),
             }
         ).filter(_within(times, work, work.events_topic))
         names = ["topic", "channel", "window", "event", "attempt", "step"]
@@ -219,12 +224,12 @@ def count(work: Work) -> Counted:
     return counted
 
 
-def _count_range(work: Work, one: Range, connection: Connection, counted: Counted) -> None:
+def _count_range(work: Work, one: OffsetRange, connection: Connection, counted: Counted) -> None:
     def trimmed(_broker: str, _topic: str, gap: Any) -> None:
         _tell_hole(counted, Hole(one.topic, one.partition, gap.first, gap.next, "trimmed"))
 
-    topic, partition, inc, start, end = one
-    piece = Piece(connection, topic, partition, work.broker, "", inc, start, end)
+    topic, partition, incarnation, start, end = one
+    piece = Piece(connection, topic, partition, work.broker, "", incarnation, start, end)
     constants = {"topic": one.topic, "partition": one.partition, "broker": work.broker}
     for frame in frames(piece, skip_trimmed=True, told_gap=trimmed):
         opened = checked(piece, frame)
@@ -242,7 +247,7 @@ def _count_file(work: Work, one: File, counted: Counted) -> None:
             _count(work, one, batch, counted)
 
 
-def _count(work: Work, where: Range | File, batch: pa.RecordBatch, counted: Counted) -> None:
+def _count(work: Work, where: OffsetRange | File, batch: pa.RecordBatch, counted: Counted) -> None:
     if where.topic == work.events_topic:
         counted.count_events(batch, where.partition, work)
     else:
@@ -250,5 +255,5 @@ def _count(work: Work, where: Range | File, batch: pa.RecordBatch, counted: Coun
 
 
 def _tell_hole(counted: Counted, hole: Hole) -> None:
-    if len(counted.holes) < GAPS_TOLD:
+    if len(counted.holes) < GAPS_REPORTED:
         counted.holes.append(hole)

@@ -1,19 +1,65 @@
-"""Which broker a topic is written to when there are several."""
+"""The options of a query that writes, and the broker that each topic is written to."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
+
+from broker.spark import options as given
+from broker.spark.errors import EPOCH_OF_STREAM, OptionError
 
 FIRST: Final = "first"
 BY_TOPIC: Final = "topic"
 ROUTINGS: Final = (FIRST, BY_TOPIC)
 
 
+WRITE: Final = (
+    *given.SHARED, "topic", "delivery", "writerId", "epoch", "routing",
+    "checkpointLocation", "queryName",  # Spark's own, handed to sinks
+)  # fmt: skip
+TRANSACTIONAL: Final = "transactional"
+DEDUPE: Final = "dedupe"
+APPEND: Final = "append"
+DELIVERIES: Final = (TRANSACTIONAL, DEDUPE, APPEND)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSettings:
+    """The options of a query that writes."""
+
+    access: given.Access
+    topic: str | None = None
+    delivery: str = TRANSACTIONAL
+    writer_id: str | None = None
+    epoch: int | None = None  # of a batch write that may be done again
+    routing: str = FIRST
+    key_header: str | None = None
+
+
+def write_settings(options: Mapping[str, str], *, stream: bool) -> WriteSettings:
+    words = given.Words(options, WRITE)
+    words.needs("epoch", "writerId")
+    if stream and words.has("epoch"):
+        raise OptionError(EPOCH_OF_STREAM)
+    writer_id = words.text("writerId")
+    if writer_id is not None and not given.is_name(writer_id):
+        raise given.bad("writerId", writer_id, given.NAME)
+    return WriteSettings(
+        access=given.access(words),
+        topic=words.text("topic"),
+        delivery=words.choice("delivery", TRANSACTIONAL, DELIVERIES),
+        writer_id=writer_id,
+        epoch=words.number("epoch", None, low=0, high=2**63 - 1),
+        routing=words.choice("routing", FIRST, ROUTINGS),
+        key_header=words.text("keyHeader"),
+    )
+
+
 def server_of(topic: str, servers: Sequence[str], routing: str) -> int:
-    """The first server, or one by a hash of the topic: always the same for the same servers, in
-    whatever order they are given."""
+    """The index of the topic's server: the first one, or one by a hash of the topic. The hash picks
+    the same server in whatever order the servers are given."""
     if routing == FIRST or len(servers) == 1:
         return 0
     order = sorted(range(len(servers)), key=lambda at: servers[at])

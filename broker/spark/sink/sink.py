@@ -29,9 +29,9 @@ from pyspark.sql.datasource import (
 from broker.client.bulk.connection import Connection
 from broker.spark import schema
 from broker.spark.errors import NO_QUERY, OVERWRITE, UNCOMMITTED, OptionError, UncommittedError
+from broker.spark.memory import keep_memory
+from broker.spark.sink.options import TRANSACTIONAL, WriteSettings
 from broker.spark.sink.upload import Transaction, Upload
-from broker.spark.source.memory import keep_memory
-from broker.spark.source.options import TRANSACTIONAL, WriteSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,8 +74,8 @@ class Writer:
             return Staged(staged, part, attempt, upload.rows, upload.staged)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver. Brokers are told one after another: if one fails, the batch runs again,
-        and those that were told know it."""
+        """Commit on the driver, one broker after another. If one fails, the batch runs again; those
+        that have committed it already add nothing."""
         done = [message for message in messages if isinstance(message, Staged)]
         if len(done) < len(messages):
             raise UncommittedError(UNCOMMITTED)

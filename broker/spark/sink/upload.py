@@ -11,8 +11,7 @@ from broker.client.bulk.connection import Connection
 from broker.client.bulk.encode import blocks
 from broker.spark.errors import ID_NULL, RowError
 from broker.spark.limits import UPLOAD_BYTES
-from broker.spark.sink.options import server_of
-from broker.spark.source.options import DEDUPE, WriteSettings
+from broker.spark.sink.options import DEDUPE, WriteSettings, server_of
 
 
 class Transaction(NamedTuple):

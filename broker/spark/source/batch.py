@@ -5,27 +5,144 @@ Everything that needs a broker happens in `partitions`, on the driver, and in `r
 
 from __future__ import annotations
 
+import datetime
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 
 from broker.spark import schema
 from broker.spark.brokers import Brokers, tell_down
 from broker.spark.errors import UNKNOWN_TOPIC
-from broker.spark.loss import lost
-from broker.spark.offsets import Offsets
+from broker.spark.limits import TIME_SLACK_S
+from broker.spark.offsets import Offsets, TopicPartition, report_loss
 from broker.spark.source import microbatch, planning, positions
 from broker.spark.source.fetch import RangePartition, Rows
-from broker.spark.source.filters import Pruning
 from broker.spark.source.options import ReadSettings
 from broker.spark.topics import Survey
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+_NO_END: Final = 2**63 - 1
+_EQUAL: Final = (EqualTo, EqualNullSafe)
+
+
+@dataclass(slots=True)
+class Pruning:
+    """What is left of a read. Seqs are those of [first, end)."""
+
+    first: int = 0
+    end: int = _NO_END
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
+        """Use what can be used; yield what Spark must evaluate."""
+        for one in filters:
+            if not self._use(one):
+                yield one
+
+    def _use(self, one: Filter) -> bool:
+        path: tuple[str, ...] = getattr(one, "attribute", ())
+        value = getattr(one, "value", None)
+        if len(path) != 1 or value is None:
+            return False
+        column = path[0]
+        if column == "offset":
+            return self._use_offset(one, value)
+        if column in {"topic", "partition"}:
+            return self._use_name(column, one, value)
+        if column == "timestamp":
+            self._use_time(one, value)
+        return False
+
+    def _use_offset(self, one: Filter, value: Any) -> bool:
+        if isinstance(one, In):
+            numbers = [n for n in value if n is not None]
+            if numbers:
+                self._narrow(min(numbers), max(numbers) + 1)
+            return False  # what lies between is read as well
+        ranges: dict[type[Filter], tuple[int, int]] = {
+            GreaterThan: (value + 1, _NO_END),
+            GreaterThanOrEqual: (value, _NO_END),
+            LessThan: (0, value),
+            LessThanOrEqual: (0, value + 1),
+            EqualTo: (value, value + 1),
+            EqualNullSafe: (value, value + 1),
+        }
+        if type(one) not in ranges:
+            return False
+        self._narrow(*ranges[type(one)])
+        return True
+
+    def _narrow(self, first: int, end: int) -> None:
+        self.first, self.end = max(self.first, first), min(self.end, end)
+
+    def _use_name(self, column: str, one: Filter, value: Any) -> bool:
+        if isinstance(one, In):
+            names = frozenset(name for name in value if name is not None)
+        elif isinstance(one, _EQUAL):
+            names = frozenset({value})
+        else:
+            return False
+        if column == "topic":
+            self.topics = names if self.topics is None else self.topics & names
+        else:
+            self.partitions = names if self.partitions is None else self.partitions & names
+        return True
+
+    def _use_time(self, one: Filter, value: Any) -> None:
+        if not isinstance(value, datetime.datetime):
+            return
+        moment = int(value.astimezone(datetime.UTC).timestamp() * 1000)
+        slack = TIME_SLACK_S * 1000
+        if isinstance(one, GreaterThan | GreaterThanOrEqual | EqualTo | EqualNullSafe):
+            self.since_ms = max(self.since_ms or 0, moment - slack, 0)
+        if isinstance(one, LessThan | LessThanOrEqual | EqualTo | EqualNullSafe):
+            until = moment + slack + 1
+            self.until_ms = until if self.until_ms is None else min(self.until_ms, until)
+
+    def apply(
+        self,
+        start: Offsets,
+        end: Offsets,
+        find: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]],
+    ) -> tuple[Offsets, Offsets]:
+        """`start` and `end` narrowed; where nothing is left they are equal."""
+        wanted_partitions = [p for p in end if self._has(p)]
+        since = find(dict.fromkeys(wanted_partitions, self.since_ms)) if self.since_ms else {}
+        until = find(dict.fromkeys(wanted_partitions, self.until_ms)) if self.until_ms else {}
+        starts: Offsets = {}
+        ends: Offsets = {}
+        for tp in wanted_partitions:
+            first, last = start[tp], end[tp]
+            begin = max(first.seq, self.first, since.get(tp, first.seq) or last.seq)
+            stop = min(last.seq, self.end, until.get(tp, last.seq) or last.seq)
+            starts[tp] = first._replace(seq=begin)
+            ends[tp] = last._replace(seq=max(stop, begin))
+        return starts, ends
+
+    def _has(self, tp: TopicPartition) -> bool:
+        in_topics = self.topics is None or tp.topic in self.topics
+        return in_topics and (self.partitions is None or tp.partition in self.partitions)
 
 
 class BatchReader(DataSourceReader):
@@ -45,11 +162,11 @@ class BatchReader(DataSourceReader):
             tell_down(survey)
             self._check_named(survey, fail)
             start, end = self._bounds(brokers, survey)
-            slices = microbatch.slices(start, end, survey, fail)
+            ranges = microbatch.ranges_between(start, end, survey, fail)
             name = settings.progress.name or f"spark-batch-{secrets.token_hex(6)}"
-            if slices and settings.progress.hold:
+            if ranges and settings.progress.hold:
                 brokers.put_progress(survey, start, name, settings.progress)
-        tasks = planning.plan(slices, settings.splitting)
+        tasks = planning.plan(ranges, settings.splitting)
         # an empty list would be taken for one partition whose value is None
         return [RangePartition(task) for task in tasks] or [RangePartition(())]
 
@@ -66,14 +183,14 @@ class BatchReader(DataSourceReader):
         return start, end
 
     def _check_named(self, survey: Survey, fail: bool) -> None:
-        present = {place.topic for place in survey.entries}
+        present = {tp.topic for tp in survey.entries}
         for topic in self.settings.wanted.names:
             if topic not in present and not survey.down:
-                lost(UNKNOWN_TOPIC.format(topic=topic), fail)
+                report_loss(UNKNOWN_TOPIC.format(topic=topic), fail)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
-        return self.rows.read(partition.slices)
+        return self.rows.read(partition.ranges)
 
 
 class FilteringReader(BatchReader):

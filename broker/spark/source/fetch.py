@@ -1,10 +1,10 @@
 """What a task does: fetch its ranges from their broker and turn them into Arrow batches.
 
-A range that is gone or does not read ends the task, or, with `failOnDataLoss = false`, is told in
-the log and, with `gapRows`, stands as one row without a value:
+A range that is missing or damaged ends the task. With `failOnDataLoss = false` it is logged
+instead, and with `gapRows` it becomes one row without a value:
 
     topic, partition, offset = first seq that is missing,
-    headers = Twinwire-Gap-Next (the seq behind the gap), Twinwire-Gap-Reason
+    headers = Twinwire-Gap-Next (the seq next_seq the gap), Twinwire-Gap-Reason
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from broker.spark.errors import (
     BrokerDownError,
 )
 from broker.spark.limits import BATCH_ROWS
-from broker.spark.loss import lost
+from broker.spark.memory import keep_memory
+from broker.spark.offsets import report_loss
 from broker.spark.options import Access, Reading
 from broker.spark.schema import arrow_schema
-from broker.spark.source.memory import keep_memory
-from broker.spark.source.planning import Slice
+from broker.spark.topics import BrokerRange
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -54,9 +54,9 @@ GAP_REASON = "Twinwire-Gap-Reason"
 class RangePartition(InputPartition):
     """The work of one task; all its ranges are with one broker."""
 
-    def __init__(self, slices: Sequence[Slice]) -> None:
+    def __init__(self, ranges: Sequence[BrokerRange]) -> None:
         super().__init__(None)
-        self.slices = tuple(slices)
+        self.ranges = tuple(ranges)
 
 
 class Rows:
@@ -67,13 +67,13 @@ class Rows:
         self.reading = reading
         self.columns = columns
 
-    def read(self, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    def read(self, ranges: Sequence[BrokerRange]) -> Iterator[pa.RecordBatch]:
         """The batches of all ranges. Spark may drop the iterator before its end."""
         keep_memory()
         schema = arrow_schema(self.columns)
         connection: Connection | None = None
         try:
-            for one in slices:
+            for one in ranges:
                 server = self.access.servers[one.server]
                 if connection is None or connection.server != server:
                     if connection is not None:
@@ -89,64 +89,69 @@ class _Range:
     """One range of one topic."""
 
     def __init__(
-        self, connection: Connection, piece: Slice, reading: Reading, schema: pa.Schema
+        self, connection: Connection, piece: BrokerRange, reading: Reading, schema: pa.Schema
     ) -> None:
         self.connection = connection
         self.piece = piece
         self.reading = reading
         self.schema = schema
         self.constants = {
-            "topic": piece.place.topic,
-            "partition": piece.place.partition,
+            "topic": piece.range.topic,
+            "partition": piece.range.partition,
             "broker": piece.broker,
         }
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        at = self.piece.start
-        while at < self.piece.end:
-            frame, behind = self._fetch(at, self.piece.end)
+        at = self.piece.range.start
+        while at < self.piece.range.end:
+            frame, next_seq = self._fetch(at, self.piece.range.end)
             if frame is None:
-                yield from self._gap_row(at, behind, "missing")
+                yield from self._gap_row(at, next_seq, "missing")
             else:
                 yield from self._decode(frame)
-            at = behind
+            at = next_seq
 
     def _fetch(self, at: int, end: int) -> tuple[memoryview | None, int]:
-        """The next frame and the seq behind it; no frame: what lies before that seq is gone."""
-        piece, where = self.piece, self.piece.place._asdict()
+        """The next frame and the seq next_seq it; no frame: what lies before that seq is gone."""
+        piece, where = self.piece, self.piece.range.topic_partition._asdict()
         try:
-            frame = self.connection.range(piece.place.topic, at, end, incarnation=piece.inc)
+            frame = self.connection.range(
+                piece.range.topic, at, end, incarnation=piece.range.incarnation
+            )
         except Trimmed as error:
-            behind = min(max(error.first, at + 1), end)
-            self._lost(TRIMMED.format(**where, start=at, end=behind - 1))
-            return None, behind
+            next_seq = min(max(error.first, at + 1), end)
+            self._lost(TRIMMED.format(**where, start=at, end=next_seq - 1))
+            return None, next_seq
         except OtherIncarnation:
             self._lost(RECREATED.format(**where, start=at))
-            return None, piece.end
+            return None, piece.range.end
         except UnknownTopic:
             self._lost(VANISHED.format(**where, start=at))
-            return None, piece.end
+            return None, piece.range.end
         except BeyondEnd as error:
             self._lost(SHORTER.format(**where, start=at, next=error.next))
-            return None, piece.end
+            return None, piece.range.end
         except Unreachable as error:
             raise BrokerDownError(DOWN.format(servers=error)) from error
-        behind = head_of(frame).next
-        if behind <= at:
+        next_seq = head_of(frame).next
+        if next_seq <= at:
             raise Refused(STUCK.format(**where, start=at))
-        return frame, behind
+        return frame, next_seq
 
     def _decode(self, frame: memoryview) -> Iterator[pa.RecordBatch]:
-        reading, topic = self.reading, self.piece.place.topic
+        reading, topic = self.reading, self.piece.range.topic
         opened = open_frame(frame, topic, reading.key_header, reading.subject_filter)
         if opened.bad:  # on the disk, or on its way here
-            again, behind = self._fetch(opened.first, opened.next)
-            if again is not None and behind == opened.next:  # else some come twice, or not at all
+            again, next_seq = self._fetch(opened.first, opened.next)
+            if again is not None and next_seq == opened.next:  # else some come twice, or not at all
                 opened = open_frame(again, topic, reading.key_header, reading.subject_filter)
         for gap in opened.gaps:
             reason = "damaged" if gap.reason == DAMAGED else "missing"
             text = UNREADABLE.format(
-                **self.piece.place._asdict(), start=gap.first, end=gap.next - 1, reason=reason
+                **self.piece.range.topic_partition._asdict(),
+                start=gap.first,
+                end=gap.next - 1,
+                reason=reason,
             )
             self._lost(text)
             yield from self._gap_row(gap.first, gap.next, reason)
@@ -164,16 +169,16 @@ class _Range:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _lost(self, text: str) -> None:
-        lost(text, self.reading.fail_on_loss)
+        report_loss(text, self.reading.fail_on_loss)
 
-    def _gap_row(self, first: int, behind: int, reason: str) -> Iterator[pa.RecordBatch]:
+    def _gap_row(self, first: int, next_seq: int, reason: str) -> Iterator[pa.RecordBatch]:
         if not self.reading.gap_rows:
             return
-        told = [(GAP_NEXT, str(behind).encode()), (GAP_REASON, reason.encode())]
+        headers = [(GAP_NEXT, str(next_seq).encode()), (GAP_REASON, reason.encode())]
         row: dict[str, Any] = {
             **self.constants,
             "offset": first,
-            "headers": [{"key": key, "value": value} for key, value in told],
+            "headers": [{"key": key, "value": value} for key, value in headers],
         }
         arrays = [pa.array([row.get(field.name)], field.type) for field in self.schema]
         yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -1,94 +1,144 @@
-"""Where a stream goes next: from where it is and what the brokers have to the end of a batch.
+"""Micro-batches of a stream: the offsets where the next one begins and ends, and its ranges.
 
-What happened to a log since the last batch is noticed here: it was trimmed beyond us, deleted, made
-anew, or set back to an older state. `loss.lost` says whether that ends the query.
+A log that was trimmed beyond our offset, deleted, recreated or truncated since the last batch is
+noticed here; `offsets.report_loss` decides whether that ends the query. Admission control divides
+the limit of a trigger among the topics, in proportion to their backlog.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from broker.spark.errors import DOWN, RECREATED, SHORTER, TRIMMED, VANISHED, BrokerDownError
-from broker.spark.loss import lost
-from broker.spark.offsets import Mark, Offsets, Place
-from broker.spark.source.planning import Slice
-from broker.spark.topics import Entry, Survey
+from broker.spark.offsets import Offset, Offsets, TopicPartition, report_loss
+from broker.spark.topics import BrokerRange, Entry, Survey
 
 
 def base(start: Offsets, survey: Survey, fail: bool) -> Offsets:
-    """The places to read on from; topics that have appeared since are read from their earliest."""
-    places = survey.earliest()
-    for place, mark in start.items():
-        entry = survey.entries.get(place)
+    """The offsets to read on from; topics that are new are read from their earliest record."""
+    offsets = survey.earliest()
+    for tp, at in start.items():
+        entry = survey.entries.get(tp)
         if entry is not None:
-            places[place] = _begin(mark, entry, fail)
-        elif not survey.knows(place):
-            places[place] = mark  # its broker is down; it waits
+            offsets[tp] = _begin(at, entry, fail)
+        elif not survey.knows(tp):
+            offsets[tp] = at  # its broker is down; it waits
         else:
-            lost(VANISHED.format(**place._asdict(), start=mark.seq), fail)
-    return places
+            report_loss(VANISHED.format(**tp._asdict(), start=at.seq), fail)
+    return offsets
 
 
-def _begin(mark: Mark, entry: Entry, fail: bool) -> Mark:
-    where = entry.place._asdict()
-    if mark.inc != entry.inc:
-        lost(RECREATED.format(**where, start=mark.seq), fail)
-        return Mark(entry.first, entry.inc)
-    if entry.next < mark.seq:
-        lost(SHORTER.format(**where, next=entry.next, start=mark.seq), fail)
-        return Mark(entry.next, entry.inc)
-    if mark.seq < entry.first:
-        lost(TRIMMED.format(**where, start=mark.seq, end=entry.first - 1), fail)
-        return Mark(entry.first, entry.inc)
-    return mark
+def _begin(at: Offset, entry: Entry, fail: bool) -> Offset:
+    where = entry.tp._asdict()
+    if at.incarnation != entry.incarnation:
+        report_loss(RECREATED.format(**where, start=at.seq), fail)
+        return entry.offset(entry.first)
+    if entry.next < at.seq:
+        report_loss(SHORTER.format(**where, next=entry.next, start=at.seq), fail)
+        return entry.offset(entry.next)
+    if at.seq < entry.first:
+        report_loss(TRIMMED.format(**where, start=at.seq, end=entry.first - 1), fail)
+        return entry.offset(entry.first)
+    return at
 
 
 def target(begin: Offsets, survey: Survey, frozen: Offsets | None = None) -> Offsets:
-    """How far there is something to read; `frozen` is all that a query with an end may read."""
+    """The end of what can be read; `frozen` is the limit of a query that ends."""
     ends: Offsets = {}
-    for place, mark in begin.items():
-        entry = survey.entries.get(place)
+    for tp, at in begin.items():
+        entry = survey.entries.get(tp)
         if entry is None:
-            ends[place] = mark
+            ends[tp] = at
         elif frozen is None:
-            ends[place] = Mark(entry.next, entry.inc)
-        elif place not in frozen or frozen[place].inc != entry.inc:
-            ends[place] = mark
+            ends[tp] = entry.offset(entry.next)
+        elif tp not in frozen or frozen[tp].incarnation != entry.incarnation:
+            ends[tp] = at
         else:
-            ends[place] = Mark(max(mark.seq, min(entry.next, frozen[place].seq)), entry.inc)
+            ends[tp] = Offset(max(at.seq, min(entry.next, frozen[tp].seq)), entry.incarnation)
     return ends
 
 
 def known(begin: Offsets, start: Offsets, frozen: Offsets | None) -> Offsets:
-    """Without the topics that have appeared after a query with an end has begun."""
+    """Without topics that were created after a query that ends has begun."""
     if frozen is None:
         return begin
-    return {place: mark for place, mark in begin.items() if place in start or place in frozen}
+    return {tp: at for tp, at in begin.items() if tp in start or tp in frozen}
 
 
-def slices(start: Offsets, end: Offsets, survey: Survey, fail: bool) -> list[Slice]:
-    """What lies between two offsets, a range for each topic. Both may be of an earlier run."""
-    ranges: list[Slice] = []
-    for place, mark in end.items():
-        entry = survey.entries.get(place)
-        before = start.get(place)
-        if before is not None and before.inc == mark.inc and before.seq >= mark.seq:
+def ranges_between(start: Offsets, end: Offsets, survey: Survey, fail: bool) -> list[BrokerRange]:
+    """The range of each topic between two offsets, which may be of an earlier run."""
+    ranges: list[BrokerRange] = []
+    for tp, at in end.items():
+        entry = survey.entries.get(tp)
+        before = start.get(tp)
+        if before is not None and before.incarnation == at.incarnation and before.seq >= at.seq:
             continue
         if entry is None:
-            _missing(place, before, mark, survey, fail)
-        elif entry.inc != mark.inc:
-            lost(RECREATED.format(**place._asdict(), start=mark.seq), fail)
+            _missing(tp, before, at, survey, fail)
+        elif entry.incarnation != at.incarnation:
+            report_loss(RECREATED.format(**tp._asdict(), start=at.seq), fail)
         else:
-            anew = before is None or before.inc != mark.inc
-            begin = entry.first if anew or before is None else before.seq
-            ranges.append(piece(entry, begin, mark.seq))
-    return [one for one in ranges if one.start < one.end]
+            is_new = before is None or before.incarnation != at.incarnation
+            begin = entry.first if is_new or before is None else before.seq
+            ranges.append(entry.read(begin, at.seq))
+    return [one for one in ranges if one.seqs > 0]
 
 
-def _missing(place: Place, before: Mark | None, mark: Mark, survey: Survey, fail: bool) -> None:
-    if not survey.knows(place):
+def _missing(
+    tp: TopicPartition, before: Offset | None, at: Offset, survey: Survey, fail: bool
+) -> None:
+    if not survey.knows(tp):
         raise BrokerDownError(DOWN.format(servers="; ".join(survey.down)))
-    start = mark.seq if before is None else before.seq
-    lost(VANISHED.format(**place._asdict(), start=start), fail)
+    start = at.seq if before is None else before.seq
+    report_loss(VANISHED.format(**tp._asdict(), start=start), fail)
 
 
-def piece(entry: Entry, start: int, end: int) -> Slice:
-    return Slice(entry.place, entry.inc, start, end, entry.server, entry.broker, entry.record_bytes)
+def share(backlog: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
+    """`limit` in parts that are in proportion to `backlog`, each at least 1 while it lasts.
+
+    The sum is the limit, or all there is. Where the limit is below the number of topics the ones
+    with most waiting come first, so that all have their turn in the end.
+    """
+    waiting = {tp: n for tp, n in backlog.items() if n > 0}
+    total = sum(waiting.values())
+    if total <= limit:
+        return waiting
+    order = sorted(waiting, key=lambda tp: (-waiting[tp], tp))
+    if limit <= len(order):
+        return dict.fromkeys(order[:limit], 1)
+    spare = limit - len(order)  # one for each, the rest in proportion
+    parts = {tp: 1 + spare * (waiting[tp] - 1) // (total - len(order)) for tp in order}
+    for tp in order:
+        more = min(limit - sum(parts.values()), waiting[tp] - parts[tp])
+        if more <= 0:
+            break
+        parts[tp] += more
+    return parts
+
+
+def admit_records(start: Offsets, target: Offsets, limit: int) -> Offsets:
+    """Go from `start` towards `target` by at most `limit` seqs in all."""
+    return _advance(start, target, share(_backlog(start, target), limit))
+
+
+def admit_bytes(start: Offsets, target: Offsets, limit: int, survey: Survey) -> Offsets:
+    """The same by bytes, guessed from what a record of the topic has in the mean."""
+    mean = {p: max(survey.entries[p].record_bytes, 1.0) for p in target if p in survey.entries}
+    backlog = _backlog(start, target)
+    sizes = {tp: int(n * mean.get(tp, 1.0)) for tp, n in backlog.items()}
+    parts = share(sizes, limit)
+    taken = {tp: min(backlog[tp], max(1, int(parts[tp] / mean.get(tp, 1.0)))) for tp in parts}
+    return _advance(start, target, taken)
+
+
+def _backlog(start: Offsets, target: Offsets) -> dict[TopicPartition, int]:
+    return {tp: offset.seq - start[tp].seq for tp, offset in target.items()}
+
+
+def _advance(start: Offsets, target: Offsets, parts: Mapping[TopicPartition, int]) -> Offsets:
+    return {
+        tp: Offset(
+            start[tp].seq + min(parts.get(tp, 0), offset.seq - start[tp].seq), offset.incarnation
+        )
+        for tp, offset in target.items()
+    }

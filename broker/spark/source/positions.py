@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.spark.errors import ENDLESS, NO_RECORD, NOT_SUBSCRIBED, ONLY_BATCH, OptionError
-from broker.spark.offsets import Mark, Offsets, Place
+from broker.spark.offsets import Offset, Offsets, TopicPartition
 from broker.spark.options import Wanted, Words, bad
 from broker.spark.topics import Survey
 
@@ -20,8 +20,8 @@ LATEST: Final = -1
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _FORM: Final = 'earliest, latest, or of the form {"topic": {"0": 42}}'
 
-# {place: time in ms} -> {place: the first seq at or after it, or None where there is none}
-Resolve = Callable[[Mapping[Place, int]], Mapping[Place, int | None]]
+# {tp: time in ms} -> {tp: the first seq at or after it, or None where there is none}
+Resolve = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Position:
 
     option: str
     default: int = EARLIEST  # for topics that are not named
-    seqs: Mapping[Place, int] = field(default_factory=dict)
+    seqs: Mapping[TopicPartition, int] = field(default_factory=dict)
     time_ms: int | None = None
-    times_ms: Mapping[Place, int] = field(default_factory=dict)
+    times_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
     latest_if_none: bool = False  # no record at or after the time
 
 
@@ -87,46 +87,42 @@ def _position(words: Words, side: str, default: int, latest_if_none: bool) -> Po
     return Position(option, unnamed, seqs=_places(words, option, _FORM, EARLIEST))
 
 
-def _places(words: Words, option: str, form: str, low: int) -> dict[Place, int]:
+def _places(words: Words, option: str, form: str, low: int) -> dict[TopicPartition, int]:
     tree: Any = words.json(option, form)
     try:
-        places = {
-            Place(topic, int(partition)): int(value)
+        found = {
+            TopicPartition(topic, int(partition)): int(value)
             for topic, partitions in tree.items()
             for partition, value in partitions.items()
         }
-        if not places or min(places.values()) < low:
+        if not found or min(found.values()) < low:
             raise ValueError
     except (AttributeError, TypeError, ValueError):
         raise bad(option, words.text(option), form) from None
-    return places
+    return found
 
 
 def resolve(position: Position, survey: Survey, wanted: Wanted, find: Resolve) -> Offsets:
     """The seq of each topic. A starting seq of 0 is the first ever used, 1."""
-    for place in (*position.seqs, *position.times_ms):
-        if not wanted.has(*place):
+    for tp in (*position.seqs, *position.times_ms):
+        if not wanted.has(*tp):
             raise OptionError(
-                NOT_SUBSCRIBED.format(
-                    name=position.option, topic=place.topic, partition=place.partition
-                )
+                NOT_SUBSCRIBED.format(name=position.option, topic=tp.topic, partition=tp.partition)
             )
     times = {p: ms for p, ms in position.times_ms.items() if p in survey.entries}
     if position.time_ms is not None:
         times = dict.fromkeys(survey.entries, position.time_ms)
     found = find(times) if times else {}
     ends: Offsets = {}
-    for place, entry in survey.entries.items():
-        seq = position.seqs.get(place, position.default)
-        if place in times:
-            at = found.get(place)
+    for tp, entry in survey.entries.items():
+        seq = position.seqs.get(tp, position.default)
+        if tp in times:
+            at = found.get(tp)
             if at is None and not position.latest_if_none:
                 raise OptionError(
-                    NO_RECORD.format(
-                        topic=place.topic, partition=place.partition, time_ms=times[place]
-                    )
+                    NO_RECORD.format(topic=tp.topic, partition=tp.partition, time_ms=times[tp])
                 )
             seq = LATEST if at is None else at
         exact = {EARLIEST: entry.first, LATEST: entry.next}
-        ends[place] = Mark(exact.get(seq, max(seq, 1)), entry.inc)
+        ends[tp] = Offset(exact.get(seq, max(seq, 1)), entry.incarnation)
     return ends

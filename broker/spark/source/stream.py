@@ -30,8 +30,8 @@ from broker.spark.brokers import Brokers, tell_down
 from broker.spark.limits import READER_RENEWALS
 from broker.spark.offsets import Offsets
 from broker.spark.source import microbatch, planning, positions
-from broker.spark.source.admission import admit_bytes, admit_records
 from broker.spark.source.fetch import RangePartition, Rows
+from broker.spark.source.microbatch import admit_bytes, admit_records
 from broker.spark.source.options import ReadSettings
 from broker.spark.topics import Survey
 
@@ -54,11 +54,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._survey: Survey | None = None
         self._latest: Offsets | None = None  # of the last survey
         self._frozen: Offsets | None = None  # all that may be read, once it is known
-        self._told: tuple[float, Offsets] | None = None
+        self._reported: tuple[float, Offsets] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get what they need to read, and no connections."""
-        return {**self.__dict__, "_brokers": None, "_survey": None, "_told": None}
+        return {**self.__dict__, "_brokers": None, "_survey": None, "_reported": None}
 
     @property
     def _fail(self) -> bool:
@@ -111,14 +111,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         survey = self._survey
         if survey is None or not survey.entries.keys() >= after.keys():
             survey = self._ask()  # a batch of an earlier run: nothing was asked yet
-        slices = microbatch.slices(before, after, survey, self._fail)
-        if slices:
+        ranges = microbatch.ranges_between(before, after, survey, self._fail)
+        if ranges:
             self._tell(survey, before)
-        return [RangePartition(task) for task in planning.plan(slices, self.settings.splitting)]
+        return [RangePartition(task) for task in planning.plan(ranges, self.settings.splitting)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
-        return self.rows.read(partition.slices)
+        return self.rows.read(partition.ranges)
 
     def commit(self, end: offsets.Tree) -> None:
         if self._survey is not None:
@@ -128,16 +128,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._brokers is not None:
             self._brokers.close()
 
-    def _tell(self, survey: Survey, marks: Offsets) -> None:
+    def _tell(self, survey: Survey, position: Offsets) -> None:
         """Give the brokers the position of this query, if they do not have it."""
-        if self._brokers is None or (self._told is not None and self._told[1] == marks):
+        if self._brokers is None or (self._reported is not None and self._reported[1] == position):
             return
-        self._brokers.put_progress(survey, marks, self.name, self.settings.progress)
-        self._told = (time.monotonic(), marks)
+        self._brokers.put_progress(survey, position, self.name, self.settings.progress)
+        self._reported = (time.monotonic(), position)
 
-    def _renew(self, survey: Survey, marks: Offsets) -> None:
+    def _renew(self, survey: Survey, position: Offsets) -> None:
         """A query that gets nothing for hours still wants what comes next."""
-        ttl_s = self.settings.progress.ttl_s
-        if self._told is not None and time.monotonic() - self._told[0] > ttl_s / READER_RENEWALS:
-            self._told = None
-            self._tell(survey, marks)
+        period_s = self.settings.progress.ttl_s / READER_RENEWALS
+        if self._reported is not None and time.monotonic() - self._reported[0] > period_s:
+            self._reported = None
+            self._tell(survey, position)

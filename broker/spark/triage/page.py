@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from broker.spark.jobs.limits import REPORT_GROUPS, REPORT_RANKS, SAMPLE_BYTES
 from broker.spark.report import charts, numbers
 from broker.spark.report.charts import Plot
-from broker.spark.report.limits import REPORT_GROUPS, REPORT_RANKS, SAMPLE_BYTES
-from broker.spark.report.markup import Child, Html, clip, tag
-from broker.spark.report.page import page, section, table, tiles
+from broker.spark.report.page import Child, Html, clip, page, section, table, tag, tiles
 
 if TYPE_CHECKING:
-    from broker.spark.jobs.triage import Found
-    from broker.spark.triage.tasks import Group, Key, Sample
+    from broker.spark.triage.tasks import Found, Group, Key, Sample
 
 _HOUR_US: Final = 3600 * 10**6
 _BARS_MAX: Final = 400
@@ -65,12 +63,12 @@ def _hours(hours: Mapping[int, int]) -> Html:
     first, last = min(hours), max(hours)
     step = _HOUR_US if (last - first) // _HOUR_US < _BARS_MAX else 24 * _HOUR_US
     first = first // step * step
-    places = dict.fromkeys(range(first, last + 1, step), 0)
+    partitions = dict.fromkeys(range(first, last + 1, step), 0)
     for hour, count in hours.items():
-        places[hour // step * step] += count
+        partitions[hour // step * step] += count
     text = f"Dead letters in each {'hour' if step == _HOUR_US else 'day'}."
     plot = Plot("hours", "When they died", text, numbers.count)
-    return charts.bars(plot, numbers.ticks(list(places), step), list(places.values()))
+    return charts.bars(plot, numbers.ticks(list(partitions), step), list(partitions.values()))
 
 
 def _largest(groups: list[tuple[Key, Group]]) -> Html:

@@ -13,7 +13,7 @@ import json
 import re
 from typing import Any, Final
 
-from broker.spark.report.limits import SHAPE_BYTES, SHAPE_DEPTH, SHAPE_FIELDS
+from broker.spark.jobs.limits import SHAPE_BYTES, SHAPE_DEPTH, SHAPE_FIELDS
 
 VERSION: Final = 1  # a change of what a shape is changes it: groups have other ids then
 _KEY_CHARS: Final = 40

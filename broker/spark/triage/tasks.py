@@ -21,8 +21,7 @@ from broker.client.bulk.encode import blocks
 from broker.client.bulk.errors import BulkError, is_passing
 from broker.client.bulk.options import Options
 from broker.client.bulk.reading import Piece, checked, frames
-from broker.spark.archive.manifest import Range
-from broker.spark.report.limits import (
+from broker.spark.jobs.limits import (
     GROUPS_MAX,
     NAME_CHARS,
     REASON_CHARS,
@@ -31,6 +30,7 @@ from broker.spark.report.limits import (
     STAGE_BYTES,
     TRIAGE_BATCH_ROWS,
 )
+from broker.spark.offsets import OffsetRange
 from broker.spark.triage.shape import VERSION, shape_of
 
 COLUMNS: Final = ("offset", "timestamp", "value", "headers")
@@ -129,6 +129,32 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Back:
+    """The outcome of sending a group back, on one broker."""
+
+    group: str
+    server: str
+    topic: str
+    count: int
+    first: int = 0
+    last: int = 0
+    already: bool = False
+
+
+@dataclass(slots=True)
+class Found:
+    """The result of a run: what the report shows."""
+
+    groups: dict[Key, Group] = field(default_factory=dict)
+    hours: dict[int, int] = field(default_factory=dict)
+    sent: dict[str, dict[int, int]] = field(default_factory=dict)  # group -> broker -> up to seq
+    holes: int = 0
+    down: tuple[str, ...] = ()
+    back: list[Back] = field(default_factory=list)
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """All that a task needs to know; it is pickled."""
 
@@ -136,7 +162,7 @@ class Work:
     server: str
     broker: str
     options: Options
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     samples: bool = True
     # To stage: the groups' ids, and of each the seq from which on letters go back, and the epoch.
     epochs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -175,18 +201,18 @@ class Outcome:
 
 
 def letter_of(headers: Sequence[Mapping[str, Any]] | None) -> Letter:
-    """What headers say; they may say anything, for anybody can publish to a dead-letter topic."""
-    told: dict[str, bytes] = {}
+    """Read the headers. They are untrusted: any client can publish to a dead-letter topic."""
+    ours: dict[str, bytes] = {}
     kept: list[tuple[str, bytes]] = []
     for pair in headers or ():
         name = pair["key"].lower()
         if name.startswith(_OURS):
-            told.setdefault(name, pair["value"])
+            ours.setdefault(name, pair["value"])
         if not name.startswith(_OURS) or name == _SUBJECT:
             kept.append((pair["key"], pair["value"]))
 
     def text(name: str) -> str:
-        return told.get(_OURS + name, b"").decode("utf-8", "replace")
+        return ours.get(_OURS + name, b"").decode("utf-8", "replace")
 
     published = _whole(text("timestamp"))
     origin, channel = text("topic"), text("channel")
@@ -230,14 +256,14 @@ def _guarded(work: Work, does: Any) -> Outcome:
 
 def _letters(
     work: Work, connection: Connection, outcome: Outcome
-) -> Iterator[tuple[Range, dict[str, Any], Letter]]:
+) -> Iterator[tuple[OffsetRange, dict[str, Any], Letter]]:
     def hole(_broker: str, _topic: str, gap: Any) -> None:
         outcome.holes += gap.next - gap.first
 
     for one in work.ranges:
         where = {"topic": one.topic, "partition": one.partition, "broker": work.broker}
-        topic, partition, inc, start, end = one
-        piece = Piece(connection, topic, partition, work.broker, "", inc, start, end)
+        topic, partition, incarnation, start, end = one
+        piece = Piece(connection, topic, partition, work.broker, "", incarnation, start, end)
         for frame in frames(piece, skip_trimmed=True, told_gap=hole):
             opened = checked(piece, frame)
             outcome.holes += sum(gap.next - gap.first for gap in opened.gaps)
@@ -304,9 +330,9 @@ class _Upload:
         self.rows, self.waiting = [], 0
 
 
-def writer_of(group: str, inc: str) -> str:
+def writer_of(group: str, incarnation: str) -> str:
     """Who sends a group back: one for each group of each incarnation of its log."""
-    return f"triage-{group}-{inc[:16]}"
+    return f"triage-{group}-{incarnation[:16]}"
 
 
 def _stage(work: Work, connection: Connection, outcome: Outcome) -> None:
@@ -321,7 +347,7 @@ def _stage(work: Work, connection: Connection, outcome: Outcome) -> None:
             continue
         upload = uploads.get(key.id)
         if upload is None:
-            writer = writer_of(key.id, one.inc)
+            writer = writer_of(key.id, one.incarnation)
             upload = uploads[key.id] = _Upload(work, connection, key, writer)
         upload.add(row["value"], letter.kept)
     for group, upload in uploads.items():

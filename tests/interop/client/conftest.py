@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_tools import Open
-from harness import Server
-from harness.nsqd import TARGETS, StartNsq, has, make
+from support import Server
+from support.clients.tools import Open
+from support.servers.nsqd import TARGETS, StartNsq, has, make
 
 from broker.client.nsq import Reader
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_tools import WAIT_S
-from harness import Server
-from harness.http import nsq_channel, request
+from support import Server
+from support.clients.http import nsq_channel, request
+from support.clients.tools import WAIT_S
 
 from broker.cli.tools import archive as command
-from broker.cli.tools.archive_files import Archive, Layout, LayoutError
+from broker.cli.tools.archive import Archive, Layout, LayoutError
 from broker.cli.tools.topics import Ending, Source
 from broker.client.nsq import Options
 

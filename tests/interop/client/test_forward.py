@@ -10,10 +10,10 @@ from typing import Any
 import nats
 import pytest
 from aiohttp import web
-from client_tools import WAIT_S, Inbox, Open
-from harness import Server
-from harness.http import nsq_channel, request
-from harness.nsqd import StartNsq
+from support import Server
+from support.clients.http import nsq_channel, request
+from support.clients.tools import WAIT_S, Inbox, Open
+from support.servers.nsqd import StartNsq
 
 Run = Any
 BODIES = [b"a%d &?" % n for n in range(50)]

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 
 import pytest
-from client_tools import WAIT_S, Inbox, Open
-from harness import Server
-from harness.http import nsq_channel
-from harness.nsqd import StartNsq
+from support import Server
+from support.clients.http import nsq_channel
+from support.clients.tools import WAIT_S, Inbox, Open
+from support.servers.nsqd import StartNsq
 
 from broker.client.nsq import Message, NsqError, Reader, Writer
 

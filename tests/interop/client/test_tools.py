@@ -6,8 +6,8 @@ import signal
 from typing import Any
 
 import pytest
-from harness import Server
-from harness.http import nsq_topic
+from support import Server
+from support.clients.http import nsq_topic
 
 WAIT_S = 30.0
 Run = Any

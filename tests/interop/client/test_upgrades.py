@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import make_certificate
-from client_tools import Inbox, Open
-from harness import Server, ServerError
-from harness.nsqd import StartNsq, identify, supports_upgrades
+from support import Server, ServerError
+from support.certificates import make_certificate
+from support.clients.tools import Inbox, Open
+from support.servers.nsqd import StartNsq, identify, supports_upgrades
 
 from broker.client.nsq import ConnectError, Options, Writer
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from harness import Server
-from harness.http import nsq_topic
-from harness.nsqd import StartNsq
+from support import Server
+from support.clients.http import nsq_topic
+from support.servers.nsqd import StartNsq
 
 from broker.client.nsq import ClosedError, ConnectError, PendingFullError, ServerError, Writer
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from harness.bulk_rig import BulkRig
-from harness.engine import scratch
+from support.bulk.rig import BulkRig
+from support.engine import scratch
 
 from broker.bulk.write.staging import Bounds
 from broker.runtime import vfs

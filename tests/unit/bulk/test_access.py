@@ -6,16 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from broker.bulk.access import HOLD, READ, WRITE, Access, TokenFileError
-from broker.bulk.identity import IDENTITY, IdentityError, identity
+from broker.bulk.access import (
+    HOLD,
+    IDENTITY,
+    READ,
+    WRITE,
+    Access,
+    IdentityError,
+    TokenFileError,
+    identity,
+)
 from broker.bulk.responses import RefusedError
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("one two\n", ":1: write NAME TOKEN RIGHTS"),
-        ("# fine\n\na b read,red\n", ":3: no such right: red"),
+        ("one two\n", ":1: expected NAME TOKEN RIGHTS"),
+        ("# fine\n\na b read,red\n", ":3: unknown right: red"),
         ("a b read x..y\n", ":1: not a pattern"),
     ],
 )
@@ -71,4 +79,4 @@ def test_a_folder_that_takes_no_file(tmp_path: Path, caplog: pytest.LogCaptureFi
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / f"{IDENTITY}.new").mkdir()
     assert len(identity(tmp_path / "data", "", None).broker_id) == 32
-    assert "another start has another id" in caplog.text
+    assert "the next start has another id" in caplog.text

@@ -45,7 +45,7 @@ def test_the_jobs_are_listed_and_each_has_help() -> None:
         (["archive", "DIR", "--servers", "a"], "--topics or --pattern"),
         ([*ARCHIVE, "DIR", "--pattern", "x"], "--topics or --pattern"),
         ([*ARCHIVE, "DIR", "--once", "--every", "1m"], "--once or --every"),
-        ([*ARCHIVE, "DIR", "--every", "soon"], "'soon' is no duration"),
+        ([*ARCHIVE, "DIR", "--every", "soon"], "invalid duration 'soon'"),
         ([*ARCHIVE, "DIR", "--conf", "x"], "KEY=VALUE"),
     ],
 )
@@ -60,7 +60,7 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     result = invoke(*ARCHIVE, str(tmp_path))
     assert result.exit_code == 1
     assert last_line(result) == (
-        "Error: pyspark is not installed here: pip install 'twinwire[spark]'"
+        "Error: pyspark is not installed: run pip install 'twinwire[spark]'"
     )
 
 
@@ -73,7 +73,7 @@ def test_without_java(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith("Error: no Java is found")
+    assert result.stderr.splitlines()[-1].startswith("Error: Java was not found")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_options_are_taken_as_far_as_spark(
 def test_no_archive(name: str, tmp_path: Path) -> None:
     more = ["--servers", "a:1", "--replay-id", "x", "--to", "y"] if name == "replay" else []
     result = invoke(name, str(tmp_path), *more)
-    assert (result.exit_code, "is no archive" in last_line(result)) == (1, True)
+    assert (result.exit_code, "is not an archive" in last_line(result)) == (1, True)
 
 
 def job(*arguments: str) -> command.Job:
@@ -162,5 +162,5 @@ def test_times() -> None:
     assert convert("2026-11-21") == datetime(2026, 11, 21, tzinfo=UTC)
     assert convert("2026-11-21T15:04:05+01:00").astimezone(UTC).hour == 14
     assert abs(datetime.now(UTC) - timedelta(hours=6) - convert("6h")) < timedelta(minutes=1)
-    with pytest.raises(click.BadParameter, match="is no time"):
+    with pytest.raises(click.BadParameter, match="invalid time"):
         convert("yesterday")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.engine import Rig, bodies_of, drain, finish_all, flip, numbered, segment_files
+from support.engine import Rig, bodies_of, drain, finish_all, flip, numbered, segment_files
 
 from broker.engine import catalog, engine
-from broker.engine.cursor.local import Taker
+from broker.engine.cursor.local import LocalConsumer
 
 BODIES = numbered(5)
 
@@ -39,7 +39,7 @@ def fill(root: Path, names: str = "abc") -> None:
     with Rig(root) as rig:
         for name in names:
             log = rig.log(name)
-            taker = Taker(log.open_cursor("c"), 2)
+            taker = LocalConsumer(log.open_cursor("c"), 2)
             rig.publish(log, BODIES)
             finish_all(taker)
             taker.leave()
@@ -56,7 +56,7 @@ def state(rig: Rig) -> dict[str, Any]:
             log.created_ns,
             log.paused,
             log.settings,
-            log.face,
+            log.protocol,
             log.next_seq,
             log.visible,
             log.frontier,
@@ -75,7 +75,7 @@ def state(rig: Rig) -> dict[str, Any]:
 def rest_of(rig: Rig) -> dict[str, list[bytes]]:
     """What each cursor still gives."""
     return {
-        f"{log.name}/{name}": list(drain(rig, Taker(cursor, 1 << 20), 5))
+        f"{log.name}/{name}": list(drain(rig, LocalConsumer(cursor, 1 << 20), 5))
         for log in rig.engine.logs.values()
         for name, cursor in log.cursors.items()
     }
@@ -87,7 +87,7 @@ def test_no_log_is_looked_at_after_a_clean_stop(tmp_path: Path, looked_at: list[
         assert looked_at == []
         assert not (tmp_path / catalog.FILE).exists()  # before anything is written
         log = rig.engine.log("a")
-        taker = Taker(log.open_cursor("c"), 100)
+        taker = LocalConsumer(log.open_cursor("c"), 100)
         assert bodies_of(taker) == []  # what is there is verified first, without the loop
         assert drain(rig, taker) == BODIES[2:]
         assert rig.publish(log, [b"more"]) == [1]
@@ -106,7 +106,7 @@ def test_new_records_need_no_loading_where_the_old_ones_read(tmp_path: Path) -> 
         rig.publish(log, [b"more"])
         rig.settle()
         loads = rig.engine.shared.loader.submitted
-        assert drain(rig, Taker(log.open_cursor("c"), 100)) == [*BODIES[2:], b"more"]
+        assert drain(rig, LocalConsumer(log.open_cursor("c"), 100)) == [*BODIES[2:], b"more"]
         assert rig.engine.shared.loader.submitted == loads
 
 
@@ -137,7 +137,7 @@ def live(rig: Rig, rng: random.Random) -> None:
         cursors = [log.open_cursor(f"c{n}") for n in range(rng.randrange(3))]
         rig.publish(log, numbered(rng.randrange(30), size=rng.randrange(8, 90)))
         for cursor in cursors:
-            taker = Taker(cursor, rng.randrange(1, 40))
+            taker = LocalConsumer(cursor, rng.randrange(1, 40))
             rig.settle()
             for seq, *_ in list(taker.records):
                 if rng.random() < 0.7:
@@ -170,7 +170,7 @@ def test_it_is_gone_when_the_process_is_killed(tmp_path: Path, looked_at: list[s
         rig.abandon()
     with Rig(root) as rig:
         assert looked_at == ["a", "b", "c"]
-        assert drain(rig, Taker(rig.engine.log("a").open_cursor("c"), 100)) == [
+        assert drain(rig, LocalConsumer(rig.engine.log("a").open_cursor("c"), 100)) == [
             *BODIES[2:],
             b"more",
         ]
@@ -330,7 +330,7 @@ def test_damage_that_times_do_not_show(
     with Rig(tmp_path) as rig:
         log = rig.engine.log("a")
         rig.publish(log, [b"more"])
-        found = drain(rig, Taker(log.open_cursor("c"), 100))
+        found = drain(rig, LocalConsumer(log.open_cursor("c"), 100))
         assert found == [BODIES[2], BODIES[4], b"more"]
         assert rig.engine.shared.quarantined_ranges == 1
     assert looked_at == []

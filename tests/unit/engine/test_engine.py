@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness.engine import (
+from support.engine import (
     SECOND,
     Rig,
     bodies_of,
@@ -13,7 +13,7 @@ from harness.engine import (
     numbered,
 )
 
-from broker.engine.cursor.local import Taker
+from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, outcome
 from broker.runtime import vfs
 
@@ -22,7 +22,7 @@ def test_what_was_emptied_while_paused_does_not_come(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = Taker(cursor, 100)
+        taker = LocalConsumer(cursor, 100)
         rig.publish(log, [b"before"])
         assert finish_all(taker) == [b"before"]
         log.pause()
@@ -61,7 +61,7 @@ def test_a_cursor_deleted_while_its_journal_is_replaced(tmp_path: Path, again: b
         log = rig.log()
         for _ in range(10):
             cursor = log.open_cursor("c")
-            taker = Taker(cursor, 100)
+            taker = LocalConsumer(cursor, 100)
             rig.publish(log, numbered(60))
             before = cursor.journal.snapshot_bytes
             for seq, *_ in taker.records[1::2]:
@@ -78,7 +78,7 @@ def test_a_cursor_deleted_while_its_journal_is_replaced(tmp_path: Path, again: b
         if again:
             cursor = log.open_cursor("c")
             rig.publish(log, numbered(3))
-            taker = Taker(cursor, 1)
+            taker = LocalConsumer(cursor, 1)
             rig.settle()
             assert len(finish_all(taker)) == 1
         rig.settle()
@@ -95,7 +95,7 @@ def test_a_log_deleted_and_made_anew(tmp_path: Path) -> None:
     with Rig(tmp_path, segment_bytes=512) as rig:
         for round_ in range(5):
             log = rig.log()
-            taker = Taker(log.open_cursor("c"), 100)
+            taker = LocalConsumer(log.open_cursor("c"), 100)
             bodies = numbered(30, start=100 * round_)
             for body in bodies:
                 append(log, body)
@@ -108,12 +108,12 @@ def test_a_log_deleted_and_made_anew(tmp_path: Path) -> None:
                 rig.engine.delete_log("t")
             taker.leave()
         log = rig.log()
-        taker = Taker(log.open_cursor("c"), 100)
+        taker = LocalConsumer(log.open_cursor("c"), 100)
         assert rig.publish(log, [b"last"]) == [1]
         assert bodies_of(taker) == [b"last"]
         rig.close()
     with Rig(tmp_path) as rig:
-        taker = Taker(rig.engine.log("t").cursors["c"], 10)
+        taker = LocalConsumer(rig.engine.log("t").cursors["c"], 10)
         rig.settle()
         assert bodies_of(taker) == [b"last"]
 
@@ -122,7 +122,7 @@ def test_deleting_fails_what_waits_and_lets_consumers_go(tmp_path: Path) -> None
     with Rig(tmp_path, sync="always") as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = Taker(cursor, 10)
+        taker = LocalConsumer(cursor, 10)
         rig.publish(log, [b"x"])
         ticket = append(log, b"y")
         rig.engine.delete_log("t")
@@ -156,7 +156,7 @@ def test_the_backlog_belongs_to_the_log_without_cursors(tmp_path: Path) -> None:
         log = rig.log()
         rig.publish(log, [b"1", b"2"])
         assert log.depth == 2
-        taker = Taker(log.open_cursor("c"), 1)
+        taker = LocalConsumer(log.open_cursor("c"), 1)
         rig.settle()
         assert (log.depth, bodies_of(taker)) == (0, [b"1"])
         taker.leave()
@@ -167,7 +167,7 @@ def test_the_backlog_belongs_to_the_log_without_cursors(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         log = rig.engine.log("t")
         assert log.depth == 1
-        taker = Taker(log.open_cursor("d"), 10)
+        taker = LocalConsumer(log.open_cursor("d"), 10)
         rig.settle()
         assert bodies_of(taker) == [b"3"]
 
@@ -186,7 +186,7 @@ def test_a_cursor_made_just_before_a_crash_has_the_backlog(tmp_path: Path) -> No
         rig.crash(tmp_path / "b")
     with Rig(tmp_path / "b") as rig:
         log = rig.engine.log("t")
-        taker = Taker(log.cursors["c"], 10)
+        taker = LocalConsumer(log.cursors["c"], 10)
         rig.settle()
         assert (log.depth, bodies_of(taker)) == (0, [b"x", b"y"])
 
@@ -196,7 +196,7 @@ def test_in_memory(tmp_path: Path) -> None:
         log = rig.log("m", ephemeral=True)
         unlimited = rig.log("n")
         for one in (log, unlimited):
-            taker = Taker(one.open_cursor("c", ephemeral=True), 50)
+            taker = LocalConsumer(one.open_cursor("c", ephemeral=True), 50)
             results: list[int] = []
             while 0 not in results:
                 results += rig.publish(one, [bytes(1000)] * 3)
@@ -215,7 +215,7 @@ def test_in_memory(tmp_path: Path) -> None:
 def test_an_ephemeral_cursor_goes_with_its_last_consumer(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         log = rig.log()
-        takers = [Taker(log.open_cursor("e", ephemeral=True), 1) for _ in range(2)]
+        takers = [LocalConsumer(log.open_cursor("e", ephemeral=True), 1) for _ in range(2)]
         takers[0].leave()
         assert "e" in log.cursors
         takers[1].leave()
@@ -228,7 +228,7 @@ def test_a_restart_keeps_delays_attempts_and_pauses(tmp_path: Path, close: bool)
     with Rig(tmp_path / "a") as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = Taker(cursor, 10)
+        taker = LocalConsumer(cursor, 10)
         rig.publish(log, numbered(5))
         rig.publish(log, [b"delayed"], not_before_ns=rig.turn.wall_ns + 40 * SECOND)
         assert [taker.finish(1), taker.requeue(2, 20), taker.requeue(3)] == [0, 0, 0]
@@ -247,7 +247,7 @@ def test_a_restart_keeps_delays_attempts_and_pauses(tmp_path: Path, close: bool)
         cursor = rig.engine.log("t").cursors["c"]
         assert cursor.paused
         assert (cursor.depth, cursor.deferred_count, cursor.acks.floor) == (2, 3, 2)
-        taker = Taker(cursor, 10, ack_wait=1000, ack_wait_max=1000)
+        taker = LocalConsumer(cursor, 10, ack_wait=1000, ack_wait_max=1000)
         rig.settle()
         assert taker.records == []
         cursor.unpause()

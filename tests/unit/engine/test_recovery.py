@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.engine import Rig, bodies_of, flip, make_log, numbered, read_log, segment_files
+from support.engine import Rig, bodies_of, flip, make_log, numbered, read_log, segment_files
 
-from broker.engine.cursor.local import Taker
+from broker.engine.cursor.local import LocalConsumer
 
 HEADER = 64
 RECORD = 40
@@ -133,7 +133,7 @@ def test_a_record_given_again_out_of_a_file_with_damage(tmp_path: Path) -> None:
     limits = {"segment_bytes": 1024}
     with Rig(tmp_path / "a", **limits) as rig:
         log = rig.log()
-        taker = Taker(log.open_cursor("c"), 100)
+        taker = LocalConsumer(log.open_cursor("c"), 100)
         rig.publish(log, bodies)
         assert bodies_of(taker) == bodies
         rig.crash(tmp_path / "b")
@@ -223,7 +223,7 @@ def test_the_only_file_is_missing_but_a_cursor_knows(tmp_path: Path) -> None:
     """Seqs that a cursor has seen are not used for other records."""
     with Rig(tmp_path) as rig:
         log = rig.log()
-        taker = Taker(log.open_cursor("c"), 3)
+        taker = LocalConsumer(log.open_cursor("c"), 3)
         rig.publish(log, BODIES)
         assert bodies_of(taker) == BODIES[:3]
         for seq in (1, 2, 3):
@@ -270,7 +270,7 @@ def test_bodies_of_all_sizes(tmp_path: Path) -> None:
     bodies = [b"", b"x", b"", b"y" * 7, b"z" * 600, b"", b"w" * 5000, b"v" * (1 << 20), b""]
     with Rig(tmp_path, segment_bytes=512) as rig:
         log = rig.log()
-        taker = Taker(log.open_cursor("c"), 100)
+        taker = LocalConsumer(log.open_cursor("c"), 100)
         for body in bodies:
             assert rig.publish(log, [body]) == [1]
         assert bodies_of(taker) == bodies
@@ -287,7 +287,7 @@ def test_headers_reply_and_subject_are_kept(tmp_path: Path) -> None:
                 rig.publish(log, [b"one"], headers=b"NATS/1.0\r\n\r\n", reply=b"back", flags=1)
                 rig.publish(log, [b"two"], subject=b"t")
                 rig.publish(log, [b""], subject=b"other.name", reply=b"r")
-            taker = Taker(log.cursors["c"], 100)
+            taker = LocalConsumer(log.cursors["c"], 100)
             taker.heads = []
             rig.settle()
             assert bodies_of(taker) == [b"one", b"two", b""]
@@ -310,7 +310,7 @@ def test_names_of_logs_and_cursors(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         assert sorted(rig.engine.logs) == sorted(names)
         for name in names:
-            taker = Taker(rig.log(name).cursors[name], 1)
+            taker = LocalConsumer(rig.log(name).cursors[name], 1)
             rig.settle()
             assert bodies_of(taker) == [name.encode()]
         rig.close()

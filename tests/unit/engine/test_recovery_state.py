@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
 import struct
 from pathlib import Path
 
 import pytest
-from harness.engine import Rig, make_log, numbered, read_log, segment_files
+from support.engine import Rig, bodies_of, finish_all, make_log, numbered, read_log, segment_files
 
-from broker.engine.cursor.local import Taker
+from broker.engine import recovery
+from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.files import crc_of
-from broker.engine.log.segment import crc32c
+from broker.engine.log.record import crc32c
 
 HEADER = 64
 BODIES = numbered(5, size=21)
@@ -116,7 +119,7 @@ def consumed(root: Path) -> None:
     """Five records: 1 and 3 finished, 2 in flight for the second time, 4 deferred, 5 waiting."""
     with Rig(root) as rig:
         log = rig.log()
-        taker = Taker(log.open_cursor("c"), 4)
+        taker = LocalConsumer(log.open_cursor("c"), 4)
         rig.publish(log, BODIES)
         taker.set_credit(3)
         taker.requeue(2)
@@ -147,7 +150,7 @@ def test_a_journal_torn_at_every_byte(tmp_path: Path) -> None:
             floor, count, depth, deferred = state(rig)
             done = floor - 1 + count
             assert done + depth + deferred == len(BODIES)
-            taker = Taker(rig.engine.log("t").cursors["c"], 10)
+            taker = LocalConsumer(rig.engine.log("t").cursors["c"], 10)
             rig.settle()
             assert not {1, 3}.intersection(r[0] for r in taker.records) or done < 2
             rig.close()
@@ -198,7 +201,7 @@ def test_segments_are_dropped_before_the_journal_knows(tmp_path: Path) -> None:
     bodies = numbered(200, size=60)
     with Rig(tmp_path / "a", **limits) as rig:
         log = rig.log()
-        taker = Taker(log.open_cursor("c"), 150)
+        taker = LocalConsumer(log.open_cursor("c"), 150)
         rig.publish(log, bodies)
         taker.requeue(110, 5)
         for seq in (*range(1, 101), 120):
@@ -212,7 +215,7 @@ def test_segments_are_dropped_before_the_journal_knows(tmp_path: Path) -> None:
         assert "count as finished" in text
         floor, count, depth, deferred = state(rig)
         assert (floor, count, depth + deferred) == (kept, 0, 201 - kept)
-        taker = Taker(rig.engine.log("t").cursors["c"], 300)
+        taker = LocalConsumer(rig.engine.log("t").cursors["c"], 300)
         rig.advance(6)
         assert sorted(seq for seq, *_ in taker.records) == list(range(kept, 201))
         assert len(rig.reports) == 1
@@ -226,7 +229,7 @@ def test_dropped_segments_and_acks_behind_them(tmp_path: Path) -> None:
     limits = {"segment_bytes": 2048}
     with Rig(tmp_path, **limits) as rig:
         log = rig.log()
-        taker = Taker(log.open_cursor("c"), 200)
+        taker = LocalConsumer(log.open_cursor("c"), 200)
         rig.publish(log, numbered(200, size=60))
         for seq in (3, 4, 5, 60, 100, 150):
             taker.finish(seq)
@@ -241,7 +244,7 @@ def test_dropped_segments_and_acks_behind_them(tmp_path: Path) -> None:
         assert fields["count"] == kept - 1 - 3
         floor, count, depth, _ = state(rig)
         assert (floor, count, depth) == (kept, 3, 201 - kept - 3)
-        taker = Taker(rig.engine.log("t").cursors["c"], 300)
+        taker = LocalConsumer(rig.engine.log("t").cursors["c"], 300)
         rig.settle()
         assert sorted(seq for seq, *_ in taker.records) == sorted(
             {*range(kept, 201)} - {60, 100, 150}
@@ -255,3 +258,32 @@ def test_a_snapshot_that_was_not_finished(tmp_path: Path) -> None:
     found, rig = read_log(tmp_path)
     assert (found, rig.engine.problems) == (BODIES, [])
     assert [p.name for p in file.parent.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_journal_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """The disk is asked again; only then is it put aside, and its records are given out again."""
+    with Rig(tmp_path) as rig:
+        log = rig.log()
+        taker = LocalConsumer(log.open_cursor("c"), 100)
+        rig.publish(log, [b"one", b"two"])
+        finish_all(taker)
+        rig.close()
+    read, left = recovery.read_journal, times
+
+    def failing(path: str) -> object:
+        nonlocal left
+        if left:
+            left -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return read(path)
+
+    monkeypatch.setattr(recovery, "read_journal", failing)
+    with Rig(tmp_path) as rig:
+        taker = LocalConsumer(rig.log().cursors["c"], 100)
+        rig.settle()
+        assert bodies_of(taker) == ([] if times == 1 else [b"one", b"two"])
+        aside = list((tmp_path / "t/cursors").glob("*.unreadable"))
+        assert len(aside) == (0 if times == 1 else 1)

@@ -9,9 +9,9 @@ from typing import Literal
 
 import pytest
 import snappy
-from harness.certificates import Authority
 from hypothesis import given
 from hypothesis import strategies as st
+from support.authority import Authority
 
 from broker.net.filters import Filter, FilterError, filter_of, pack, unpack
 from broker.net.openssl import TlsError, iana_name

@@ -8,7 +8,7 @@ import pytest
 
 from broker.base.units import SECOND
 from broker.net import errors, limits
-from broker.net.upgrade import Knocks, NotHttp, Request, read_request
+from broker.net.upgrade import NotHttp, PendingUpgrades, Request, read_request
 
 
 def test_headers_are_found_by_any_name() -> None:
@@ -56,8 +56,8 @@ def test_what_is_no_request(head: bytes, text: str) -> None:
     assert str(caught.value) == text
 
 
-class FakeKnock:
-    """A connection that knocks: what is done with it."""
+class FakeHandover:
+    """A connection that upgrades: what is done with it."""
 
     def __init__(self) -> None:
         self.head = bytearray()
@@ -84,33 +84,35 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def test_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WEBSOCKET_KNOCKS_MAX", 3)
-    knocks = Knocks(lambda _request, knock: knocks.done(knock), SECOND)
-    made: list[Any] = [FakeKnock() for _ in range(5)]
-    for knock in made:
-        knocks.opened(knock)
-    assert [knock.aborted for knock in made] == [True, True, False, False, False]
-    knocks.heard(made[3], REQUEST)  # is in, and counts no more
-    knocks.left(made[4])
-    knocks.end()
-    assert [knock.aborted for knock in made] == [True, True, True, False, False]
-    assert [knock.patience_ns for knock in made] == [0] * 5
+    monkeypatch.setattr(limits, "WEBSOCKET_UPGRADES_MAX", 3)
+    upgrades = PendingUpgrades(lambda _request, handover: upgrades.done(handover), SECOND)
+    made: list[Any] = [FakeHandover() for _ in range(5)]
+    for handover in made:
+        upgrades.opened(handover)
+    assert [handover.aborted for handover in made] == [True, True, False, False, False]
+    upgrades.heard(made[3], REQUEST)  # is in, and counts no more
+    upgrades.left(made[4])
+    upgrades.end()
+    assert [handover.aborted for handover in made] == [True, True, True, False, False]
+    assert [handover.patience_ns for handover in made] == [0] * 5
 
 
 def test_whoever_is_not_through_with_tls_waits_for_that() -> None:
     asked: list[Any] = []
     causes: list[str] = []
-    knocks = Knocks(lambda _request, knock: knocks.done(knock), SECOND, asked.append)
-    knocks.insecure = lambda _peer, cause: causes.append(cause)
-    one: Any = FakeKnock()
-    other: Any = FakeKnock()
-    knocks.opened(one)
-    knocks.opened(other)
+    upgrades = PendingUpgrades(
+        lambda _request, handover: upgrades.done(handover), SECOND, asked.append
+    )
+    upgrades.insecure = lambda _peer, cause: causes.append(cause)
+    one: Any = FakeHandover()
+    other: Any = FakeHandover()
+    upgrades.opened(one)
+    upgrades.opened(other)
     assert asked == [one, other]
     assert one.patience_ns == 0  # TLS has a time of its own
-    knocks.secured(one, None)
+    upgrades.secured(one, None)
     assert one.patience_ns == SECOND
-    knocks.secured(other, "no certificate")
+    upgrades.secured(other, "no certificate")
     assert (other.closed, causes) == (True, ["no certificate"])
-    knocks.end()
+    upgrades.end()
     assert (one.aborted, other.aborted) == (True, False)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from harness.websocket import (
+from hypothesis import given
+from hypothesis import strategies as st
+from support.clients.websocket import (
     BINARY,
     CLOSE,
     CONTINUE,
@@ -16,8 +18,6 @@ from harness.websocket import (
     frame,
     inflated,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 from broker.net import errors, limits
 from broker.net.filters import FilterError, pack, unpack

@@ -8,13 +8,13 @@ import random
 import pytest
 
 from broker.spark.errors import OptionError
-from broker.spark.offsets import Mark, Place, dump, load
+from broker.spark.offsets import Offset, TopicPartition, dump, load
 
 OFFSETS = {
-    Place("orders", 10): Mark(7, "aa"),
-    Place("orders", 2): Mark(2**63 - 1, "bb"),
-    Place("a.b", 0): Mark(1, "cc"),
-    Place("é", 0): Mark(42, "dd"),
+    TopicPartition("orders", 10): Offset(7, "aa"),
+    TopicPartition("orders", 2): Offset(2**63 - 1, "bb"),
+    TopicPartition("a.b", 0): Offset(1, "cc"),
+    TopicPartition("é", 0): Offset(42, "dd"),
 }
 
 
@@ -33,12 +33,14 @@ def test_equal_offsets_are_equal_text() -> None:
 
 
 def test_the_form() -> None:
-    assert dump({Place("t", 0): Mark(42, "9f3a")}) == {"t": {"0": {"inc": "9f3a", "seq": 42}}}
+    assert dump({TopicPartition("t", 0): Offset(42, "9f3a")}) == {
+        "t": {"0": {"inc": "9f3a", "seq": 42}}
+    }
     one = {"t": {"0": {"seq": 42, "inc": "9f3a"}}}
-    assert load(one) == {Place("t", 0): Mark(42, "9f3a")}
+    assert load(one) == {TopicPartition("t", 0): Offset(42, "9f3a")}
 
 
 @pytest.mark.parametrize("text", ["[]", '{"t": 4}', '{"t": {"x": {}}}', '{"t": {"0": {"seq": 1}}}'])
 def test_what_is_no_offset(text: str) -> None:
-    with pytest.raises(OptionError, match="not an offset"):
+    with pytest.raises(OptionError, match="invalid offset"):
         load(json.loads(text))

@@ -15,10 +15,11 @@ from pyspark.sql.types import StructType
 
 from broker.spark import schema
 from broker.spark.errors import OptionError, RowError
+from broker.spark.sink.options import write_settings
 from broker.spark.sink.sink import BatchWriter, StreamWriter
 from broker.spark.sink.upload import Upload
 from broker.spark.source.batch import BatchReader
-from broker.spark.source.options import read_settings, write_settings
+from broker.spark.source.options import read_settings
 from broker.spark.source.stream import StreamReader
 
 READ = {"servers": "a:1", "subscribe": "t"}
@@ -31,7 +32,7 @@ BOTH = StructType().add("value", "string").add("key", "string")
     ("name", "kind", "text"),
     [
         ("offset", "integer", "type bigint, not int"),
-        ("payload", "binary", "no column 'payload'"),
+        ("payload", "binary", "unknown column 'payload'"),
     ],
 )
 def test_columns_that_cannot_be_read(name: str, kind: str, text: str) -> None:
@@ -45,9 +46,13 @@ def test_columns_that_cannot_be_read(name: str, kind: str, text: str) -> None:
 WRONG: list[tuple[StructType, dict[str, str], str]] = [
     (BOTH, {"topic": "t"}, "column 'key' needs option 'keyHeader'"),
     (StructType().add("key", "string"), {"topic": "t", "keyHeader": "K"}, "'value' is required"),
-    (VALUE, {}, "neither a column 'topic' nor the option"),
+    (VALUE, {}, "a column 'topic' or the option"),
     (StructType().add("value", "integer"), {"topic": "t"}, "is of type binary or string, not int"),
-    (StructType().add("x", "integer"), {"topic": "t"}, "no column 'x'; there are value, topic"),
+    (
+        StructType().add("x", "integer"),
+        {"topic": "t"},
+        "unknown column 'x'; the columns are value, topic",
+    ),
     (VALUE, {"topic": "t", "delivery": "dedupe"}, "needs a column 'messageId'"),
     (VALUE, {"topic": "t", "epoch": "1"}, "'epoch' needs option 'writerId'"),
     (VALUE, {"topic": "t", "mode": "append"}, "unknown option 'mode'"),

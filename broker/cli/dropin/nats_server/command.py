@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import sys
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.base.gotext import quoted
+from broker.base.gotext import go_quote
 from broker.base.redact import redacted
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
@@ -20,7 +19,7 @@ from broker.cli.dropin.nats_server.flags import PROGRAM
 from broker.cli.dropin.nsqd.command import Passed
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.conf.text import ConfErrors, ConfNote
-from broker.protocols.nats.settings import Settings
+from broker.protocols.nats.settings import ORIGINAL, Settings
 from broker.server import limits as server_limits
 
 if TYPE_CHECKING:
@@ -52,9 +51,9 @@ def main(args: Sequence[str]) -> int:
             return server_limits.EXIT_OK
         flags.check(given)
         if given.get("signal"):
-            from broker.cli.dropin.nats_server import process as nats_process
+            from broker.cli.dropin.nats_server import process
 
-            nats_process.send(given["signal"])
+            process.send(given["signal"])
             return server_limits.EXIT_OK
         settings = first_settings(given)
     except (FlagError, ConfErrors) as error:
@@ -67,7 +66,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def asked_for(given: Mapping[str, Any], words: Sequence[str]) -> str | None:
-    """The text that somebody wants instead of a server. FlagError for an unknown word."""
+    """The text that is asked for instead of a server. FlagError for an unknown word."""
     version = f"{PROGRAM}: v{nats_limits.NATS_VERSION}"
     word = words[0].lower() if words else ""
     if given.get("version"):
@@ -81,7 +80,7 @@ def asked_for(given: Mapping[str, Any], words: Sequence[str]) -> str | None:
     if word == "help":
         return flags.usage()
     if word:
-        raise FlagError(errors.UNKNOWN_WORD.format(quoted(words[0])))
+        raise FlagError(errors.UNKNOWN_WORD.format(go_quote(words[0])))
     return None
 
 
@@ -90,7 +89,7 @@ def first_settings(given: Mapping[str, Any]) -> Settings | None:
     if not given.get("config"):
         if given.get("check"):
             raise FlagError(errors.CHECK_WHAT)
-        return checked(flags.apply(Settings(), given))
+        return checked(flags.apply(ORIGINAL, given))
     settings, warnings = read_file(given["config"])
     if given.get("check"):
         if doubts := [text for text, harmless in warnings if not harmless]:
@@ -103,10 +102,10 @@ def first_settings(given: Mapping[str, Any]) -> Settings | None:
 
 def read_file(path: str) -> tuple[Settings, list[tuple[str, bool]]]:
     """Settings of a file; warnings, and whether each is only a note. FlagError, ConfErrors."""
-    from broker.protocols.nats.conf import reader as conf_reader
+    from broker.protocols.nats.conf import reader
 
     readable(path)
-    settings, warnings = conf_reader.read_file(Path(path), os.environ)
+    settings, warnings = reader.read_file(Path(path), os.environ)
     return settings, [(str(one), isinstance(one, ConfNote)) for one in warnings]
 
 
@@ -141,7 +140,7 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
 
     import uvloop
 
-    from broker.cli.dropin.nats_server import process as nats_process
+    from broker.cli.dropin.nats_server import process
     from broker.cli.dropin.nats_server.log import Log, LogError, stamp_now
     from broker.cli.dropin.nats_server.run import Run
     from broker.cli.serve import keep_from_others, raise_open_files_limit
@@ -152,7 +151,7 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
     except LogError as error:
         click.echo(f"{stamp_now()} {error}", err=True)
         return server_limits.EXIT_START_FAILED
-    nats_process.take_name()
+    process.take_name()
     keep_from_others()
     raise_open_files_limit()
 
@@ -180,12 +179,12 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
 def make_server(settings: Settings) -> Server:
     """The server; made while the loop runs."""
     from broker.cli.dropin.http_environment import http_config
-    from broker.net.http.guard import HttpSettings
     from broker.net.listener import Runtime
+    from broker.protocols.nats.monitoring.metrics import nats_metrics
     from broker.protocols.nats.server import NatsServer
     from broker.server.metrics import metrics_page
 
     server = NatsServer(settings, Runtime())
-    server.monitor.http = HttpSettings(**dataclasses.asdict(http_config()))
-    server.monitor.more = {"/metrics": metrics_page(None, server.pages)}
+    server.monitor.http = http_config()
+    server.monitor.more = {"/metrics": metrics_page(lambda: [nats_metrics(server.pages)])}
     return server

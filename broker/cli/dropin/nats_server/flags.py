@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import BOOL, INT, STRING, Flag, FlagError, Kind, parse
-from broker.protocols.nats.settings import Settings, Tls
+from broker.protocols.nats.settings import ORIGINAL, Settings, Tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             row("p port", "port", "client port (default 4222, -1: any)", "PORT", INT),
             row("m http_port", "http_port", "monitoring over HTTP (-1: any)", "PORT", INT),
             row("ms https_port", "https_port", "monitoring over HTTPS (-1: any)", "PORT", INT),
-            row("client_advertise", "client_advertise", "address told to clients", "HOST:PORT"),
+            row("client_advertise", "client_advertise", "address reported to clients", "HOST:PORT"),
         ),
     ),
     (
@@ -67,7 +67,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             row(
                 "sl signal",
                 "signal",
-                "tell a server: reload, reopen, ldm, quit, term, stop;\n"
+                "send to a server: reload, reopen, ldm, quit, term, stop;\n"
                 "PID: a process id, a file with one, or the first digits and *",
                 "COMMAND[=PID]",
             ),
@@ -187,7 +187,7 @@ _TLS_FILES: Final = ("tlscert", "tlskey", "tlscacert", "tlsverify")
 
 
 def read(args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Value of each target that was given, and the words behind the flags. FlagError."""
+    """Value of each target that was given, and the words after the flags. FlagError."""
     found = parse(FLAGS, args)
     return {FLAGS[name].target: value for name, value in found.given.items()}, found.rest
 
@@ -221,9 +221,9 @@ def apply(settings: Settings, given: Mapping[str, Any]) -> Settings:
 
 
 def _listening(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The client port, and the pages, which listen where it does unless somebody says otherwise."""
-    usual = Settings().listen
-    before, port = settings.listen
+    """The client port, and the pages, which have its host unless another is given."""
+    usual = ORIGINAL.address
+    before, port = settings.address
     host = (given["host"] or usual[0]) if "host" in given else before
     if "port" in given:
         port = _port(given["port"]) if given["port"] else usual[1]
@@ -292,6 +292,6 @@ TLS is set up by a block of the configuration file:
         timeout:   2            # seconds for a handshake
     }
 
-or by --tls --tlscert FILE --tlskey FILE [--tlsverify --tlscacert FILE]. docs/nats-server.md has
-all keys.
+or by --tls --tlscert FILE --tlskey FILE [--tlsverify --tlscacert FILE].
+docs/guides/nats-server.md has all keys.
 """

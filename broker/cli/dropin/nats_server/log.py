@@ -2,7 +2,7 @@
 
     [4711] 2026/01/31 12:00:00.000000 [INF] Server is ready
 
-To standard error, a file (which starts anew when it has grown too long), or a syslog. A syslog is
+To standard error, a file (which is rotated when it has grown too long), or a syslog. A syslog is
 written to by a thread with a short queue: a slow one loses lines, it does not stop the broker.
 """
 
@@ -66,7 +66,7 @@ STREAMING: Final = "broker.stan"  # the logger of NATS Streaming
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """The text, behind the mark that nats-streaming-server gives to what is its own."""
+    """The text, after the mark that nats-streaming-server gives to its own lines."""
     text = logs.message_of(record)
     return f"STREAM: {text}" if record.name.startswith(STREAMING) else text
 
@@ -195,7 +195,7 @@ class _Syslog(logging.handlers.SysLogHandler):
 
 
 class _SyslogFormatter(logging.Formatter):
-    """What stands behind the priority."""
+    """The line after the priority."""
 
     def __init__(self, tag: str, *, remote: bool) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ class Log:
         return handler
 
     def reopen(self) -> None:
-        """Open the file anew under its name, after somebody has renamed it."""
+        """Open a new file under this name, after the old one was renamed."""
         if self.settings is None or not isinstance(self.handler, LogFile):
             log.info("File log re-open ignored, not a file logger")
             return

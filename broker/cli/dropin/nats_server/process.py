@@ -1,4 +1,4 @@
-"""What `twinwire nats-server` tells other processes of itself, and how it talks to others of its
+"""What `twinwire nats-server` leaves for other processes, and how it signals others of its
 kind: the pid file, the ports file, `--signal`.
 """
 
@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from broker.base.gotext import quoted
+from broker.base.gotext import go_quote
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server.flags import PROGRAM
 from broker.cli.dropin.nats_server.log import system_text
-from broker.net.listening import join
-from broker.net.sockets import EVERYWHERE
+from broker.net.listener import EVERYWHERE, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,8 +39,8 @@ SIGNALS: Final = {
 }
 _COMM_MAX: Final = 15  # characters that the system keeps of a process's name
 _GET_ADDRESS: Final = 0x8915  # SIOCGIFADDR
-# Ports file: key, door, schemes without and with TLS.
-_DOORS: Final = (
+# Ports file: key, listener, schemes without and with TLS.
+_LISTENERS: Final = (
     ("nats", "nats", "nats", "tls"),
     ("monitoring", "monitor", "http", "https"),
     ("websocket", "websocket", "ws", "wss"),
@@ -85,7 +84,7 @@ def send(order: str, program: str = PROGRAM) -> None:
     if not pids:
         raise FlagError(errors.PID_NONE.format(program))
     if command not in SIGNALS:
-        raise FlagError(errors.SIGNAL_UNKNOWN.format(quoted(command)))
+        raise FlagError(errors.SIGNAL_UNKNOWN.format(go_quote(command)))
     if failed := "".join(_kill(pid, command) for pid in pids if str(pid).startswith(prefix)):
         raise FlagError(failed)
 
@@ -102,7 +101,7 @@ def _kill(pid: int, command: str) -> str:
         os.kill(pid, SIGNALS[command])
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        return errors.SIGNAL_FAILED.format(quoted(command), pid, reason)
+        return errors.SIGNAL_FAILED.format(go_quote(command), pid, reason)
     return ""
 
 
@@ -123,7 +122,7 @@ def ports_path(folder: str, program: str) -> Path:
 
 
 def write_ports(path: Path, ports: Mapping[str, tuple[str, int]], settings: Settings) -> None:
-    """Where each door can be reached; a failure is only logged."""
+    """Where each listener can be reached; a failure is only logged."""
     websocket = settings.websocket
     secure = {
         "nats": settings.tls is not None and not settings.allow_non_tls,
@@ -131,14 +130,14 @@ def write_ports(path: Path, ports: Mapping[str, tuple[str, int]], settings: Sett
         "websocket": websocket is not None and websocket.tls is not None,
     }
     found = {
-        key: [f"{(plain, tls)[secure[door]]}://{where}" for where in reachable(*ports[door][:2])]
-        for key, door, plain, tls in _DOORS
-        if door in ports
+        key: [f"{(plain, tls)[secure[name]]}://{where}" for where in reachable(*ports[name][:2])]
+        for key, name, plain, tls in _LISTENERS
+        if name in ports
     }
     fresh = path.with_name(f".{path.name}")
     try:
         fresh.write_bytes(orjson.dumps(found))
-        fresh.replace(path)  # whoever sees the file sees all of it
+        fresh.replace(path)  # a reader never finds half a file
     except OSError as error:
         text = system_text("open", str(path), error)
         log.error("%s", errors.PORTS_FILE.format(path, text))

@@ -1,6 +1,6 @@
 """One run of a NATS server: the lines it begins and ends with, its files, and its signals.
 
-INT   stop, exit 0                  USR1  open the log file anew
+INT   stop, exit 0                  USR1  open the log file again
 TERM  stop, exit 1 (not while it    USR2  lame duck, then exit 0
       is a lame duck)               HUP   read the configuration file again
 """
@@ -17,15 +17,14 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker import __version__
-from broker.base.gotext import quoted
+from broker.base.gotext import go_quote
 from broker.base.units import PORT_MAX
-from broker.cli import open_files
-from broker.cli.dropin import errors as errors_cli
+from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server import process
 from broker.cli.dropin.nats_server.log import LogError
-from broker.cli.serve import lasting_memory
-from broker.net.listening import ListenError, join
+from broker.cli.serve import lasting_memory, until_stopped
+from broker.net.listener import ListenError, join
 from broker.protocols.nats import errors as nats_errors
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats import reload
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from broker.cli.dropin.nats_server.log import Log
-    from broker.protocols.nats.client.frontend import NatsFace
+    from broker.protocols.nats.client.frontend import NatsFrontend
     from broker.protocols.nats.settings import Settings
 
 log = logging.getLogger("broker.nats")
@@ -60,7 +59,7 @@ class Server(Protocol):
     server_id: str
     server_name: str
     ports: dict[str, tuple[str, int]]
-    face: NatsFace
+    frontend: NatsFrontend
     reread: Callable[[], Awaitable[str]] | None  # asked for by a request of the system account
 
     async def start(self) -> None: ...
@@ -118,14 +117,14 @@ class Run:
         except Exception as error:  # whatever it is, one line for the operator
             log.debug("not started", exc_info=error)
             return fatal(start_problem(error, self.settings))
-        for level, line in doors(self.settings, self.server.ports):
+        for level, line in listener_lines(self.settings, self.server.ports):
             log.log(level, "%s", line)
         self._write_ports()
         log.info("Server is ready")
         if problem := await self.when_ready():
             self.code = fatal(problem)
         else:
-            await open_files.until(self._stopping, log)
+            await until_stopped(self._stopping, log)
         return await self._end()
 
     def _prelude(self) -> str:
@@ -139,14 +138,14 @@ class Run:
         if self.file:
             log.info("Using configuration file: %s", self.file)
         if self.settings.max_payload > nats_limits.NATS_MAX_PAYLOAD_ADVISED:
-            log.warning("%s", errors_cli.PAYLOAD_LARGE)
+            log.warning("%s", errors.PAYLOAD_LARGE)
         for level, line in trusted(self.settings):
             log.log(level, "%s", line)
         if self.settings.pid_file:
             try:
                 process.write_pid(self.settings.pid_file)
             except OSError as error:
-                return errors_cli.PID_FILE.format(error)
+                return errors.PID_FILE.format(error)
         return ""
 
     def early_problem(self) -> str:
@@ -157,19 +156,23 @@ class Run:
         """Start what else there is; why it cannot, if it cannot."""
         return ""
 
+    async def stop_server(self) -> None:
+        """End it, and what else was started with it."""
+        await self.server.stop()
+
     def _trace(self) -> None:
         """Have the sessions show what they do, if that is wanted."""
         settings = self.settings
         system = settings.system_account or SYSTEM_ACCOUNT
         silent = "" if settings.trace_verbose else system
-        self.server.face.tracer = (
+        self.server.frontend.tracer = (
             Tracer(settings.max_traced_msg_len, silent) if settings.trace else None
         )
 
     async def _end(self) -> int:
         log.info("Initiating Shutdown...")
         try:
-            await self.server.stop()
+            await self.stop_server()
         except Exception:
             log.exception("%s", "not stopped cleanly")
             self.code = server_limits.EXIT_STOP_FAILED
@@ -252,8 +255,8 @@ class Run:
             raise FlagError(nats_errors.RELOAD_FILE)
         old = self.settings
         new = await asyncio.to_thread(self.read_again)  # clients do not wait for a long file
-        if not old.listen[1]:  # any port: it has one by now
-            old = dataclasses.replace(old, listen=(old.listen[0], self.server.ports["nats"][1]))
+        if not old.address[1]:  # any port: it has one by now
+            old = dataclasses.replace(old, listen=(old.address[0], self.server.ports["nats"][1]))
         plan = reload.plan(old, new)
         await self.server.reload(new)
         self.settings = new
@@ -267,7 +270,7 @@ class Run:
             try:
                 process.write_pid(new.pid_file)
             except OSError as error:
-                log.error("%s", errors_cli.PID_FILE_AGAIN.format(error))
+                log.error("%s", errors.PID_FILE_AGAIN.format(error))
         if reload.Action.PORTS_FILE in plan.actions:
             self._remove_ports(old)
             self._write_ports()
@@ -302,11 +305,13 @@ def plain_passwords(settings: Settings) -> bool:
     return any(not _HASHED.match(password) for password in passwords)
 
 
-# --- doors
+# --- listeners
 
 
-def doors(settings: Settings, ports: Mapping[str, tuple[str, int]]) -> Iterator[tuple[int, str]]:
-    """Level and text of a line for each door, in the original's order."""
+def listener_lines(
+    settings: Settings, ports: Mapping[str, tuple[str, int]]
+) -> Iterator[tuple[int, str]]:
+    """Level and text of a line for each listener, in the original's order."""
     info, warning = logging.INFO, logging.WARNING
     where = {name: join(*bound[:2]) for name, bound in ports.items()}
     pages = settings.https or settings.http
@@ -325,7 +330,7 @@ def doors(settings: Settings, ports: Mapping[str, tuple[str, int]]) -> Iterator[
     if settings.tls is not None and not settings.allow_non_tls:
         yield info, "TLS required for client connections"
         if settings.tls.handshake_first and not settings.tls.handshake_first_wait_ns:
-            yield warning, errors_cli.TLS_FIRST
+            yield warning, errors.TLS_FIRST
 
 
 def trusted(settings: Settings) -> Iterator[tuple[int, str]]:
@@ -338,8 +343,8 @@ def trusted(settings: Settings) -> Iterator[tuple[int, str]]:
         token = operator_token(text)
         claims = token.claims
         named.append(token.body.system_account)
-        yield logging.INFO, f"  System  : {quoted(claims.aud)}"
-        yield logging.INFO, f"  Operator: {quoted(claims.name)}"
+        yield logging.INFO, f"  System  : {go_quote(claims.aud)}"
+        yield logging.INFO, f"  Operator: {go_quote(claims.name)}"
         yield logging.INFO, f"  Issued  : {_moment(claims.iat)}"
         yield logging.INFO, f"  Expires : {_moment(claims.exp) if claims.exp else 'Never'}"
     if not settings.system_account and not (len(named) == 1 and named[0]):
@@ -354,16 +359,16 @@ def early_problem(settings: Settings) -> str:
     """What is found wrong only when the server starts; empty if nothing is."""
     http, https = settings.http, settings.https
     if http and https:
-        return errors_cli.MONITOR.format(errors_cli.MONITOR_BOTH.format(http[1], https[1]))
+        return errors.MONITOR.format(errors.MONITOR_BOTH.format(http[1], https[1]))
     if https and settings.tls is None:
-        return errors_cli.MONITOR.format(errors_cli.MONITOR_TLS)
+        return errors.MONITOR.format(errors.MONITOR_TLS)
     pages = settings.https or settings.http
     if pages is not None and not _is_port(pages[1]):
-        return errors_cli.MONITOR.format(errors_cli.MONITOR_LISTEN.format(_no_port(pages[1])))
-    if not _is_port(settings.listen[1]):
-        return errors_cli.LISTEN.format(join(*settings.listen), _no_port(settings.listen[1]))
+        return errors.MONITOR.format(errors.MONITOR_LISTEN.format(_no_port(pages[1])))
+    if not _is_port(settings.address[1]):
+        return errors.LISTEN.format(join(*settings.address), _no_port(settings.address[1]))
     if problem := reload.advertise_problem(settings.client_advertise):
-        return errors_cli.ADVERTISE.format(settings.client_advertise, problem)
+        return errors.ADVERTISE.format(settings.client_advertise, problem)
     return ""
 
 
@@ -376,9 +381,9 @@ def _no_port(port: int) -> str:
 
 
 def start_problem(error: Exception, settings: Settings) -> str:
-    """Which door it was, and why, in the original's words."""
+    """Which listener it was, and why, in the original's words."""
     if not isinstance(error, ListenError):
-        return errors_cli.START.format(error)
+        return errors.START.format(error)
     host, port = error.listen
     where = join(host, port)
     text = (
@@ -391,11 +396,11 @@ def start_problem(error: Exception, settings: Settings) -> str:
         settings.websocket,
         settings.leafnodes,
     )
-    if port != settings.listen[1]:
+    if port != settings.address[1]:
         if pages is not None and port == pages[1]:
-            return errors_cli.MONITOR.format(errors_cli.MONITOR_LISTEN.format(text))
+            return errors.MONITOR.format(errors.MONITOR_LISTEN.format(text))
         if websocket is not None and port == websocket.listen[1]:
-            return errors_cli.LISTEN_WEBSOCKET.format(text)
+            return errors.LISTEN_WEBSOCKET.format(text)
         if leafs is not None and leafs.listen is not None and port == leafs.listen[1]:
-            return errors_cli.LISTEN_LEAF.format(port, text)
-    return errors_cli.LISTEN.format(where, text)
+            return errors.LISTEN_LEAF.format(port, text)
+    return errors.LISTEN.format(where, text)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 import platform
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 import uvloop
 
 from broker.base import logs
-from broker.base.gotext import quoted
+from broker.base.gotext import go_quote
+from broker.base.metrics import Place
 from broker.base.redact import redacted
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
@@ -27,29 +27,36 @@ from broker.cli.dropin.nats_server.command import checked, readable
 from broker.cli.dropin.nats_server.log import STREAMING, Log, LogError, stamp_now
 from broker.cli.dropin.nats_server.run import Run
 from broker.cli.dropin.nats_streaming import flags
-from broker.cli.dropin.nats_streaming.config import Files, read_files
 from broker.cli.dropin.nats_streaming.flags import PROGRAM
 from broker.cli.dropin.nats_streaming.settings import (
+    Files,
     account_of,
     check,
+    config_of,
     limit_lines,
     problem_of,
+    read_files,
     settings_of,
 )
 from broker.cli.dropin.nsqd.command import Passed
 from broker.cli.serve import keep_from_others, lasting_memory, raise_open_files_limit
-from broker.net.http.guard import HttpSettings
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.conf.text import ConfErrors
-from broker.protocols.nats.settings import Settings
+from broker.protocols.nats.server import NatsServer
+from broker.protocols.nats.service import NatsService
+from broker.protocols.nats.settings import ORIGINAL, Settings
 from broker.protocols.stan import limits as stan_limits
-from broker.protocols.stan.service import StreamingServer
+from broker.protocols.stan.service import StanService
 from broker.server import limits as server_limits
+from broker.server.metrics import MetricsService
+from broker.server.server import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from broker.protocols.stan.config import StanSettings
+    from broker.base.service import Service
+    from broker.protocols.host import Host
+    from broker.protocols.stan.config import StanConfig
 
 log = logging.getLogger(STREAMING)
 VERSION = f"{PROGRAM} version {stan_limits.STAN_VERSION}, nats-server: v{nats_limits.NATS_VERSION}"
@@ -65,7 +72,7 @@ class Asked(NamedTuple):
     """All that flags and files come to."""
 
     settings: Settings
-    stan: StanSettings
+    stan: StanConfig
     folder: Path | None
     file: str  # of the NATS server
     problem: str  # why it cannot start, found when it tries to
@@ -103,7 +110,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def asked_for(nats: Mapping[str, Any], words: Sequence[str]) -> str | None:
-    """The text that somebody wants instead of a server. FlagError for an unknown word."""
+    """The text that is asked for instead of a server. FlagError for an unknown word."""
     word = words[0].lower() if words else ""
     if nats.get("version"):
         return VERSION
@@ -112,7 +119,7 @@ def asked_for(nats: Mapping[str, Any], words: Sequence[str]) -> str | None:
     if nats.get("help_tls"):
         return nats_flags.HELP_TLS
     if word not in ("", "version", "help"):
-        raise FlagError(errors.UNKNOWN_WORD.format(quoted(words[0])))
+        raise FlagError(errors.UNKNOWN_WORD.format(go_quote(words[0])))
     return {"version": VERSION, "help": flags.usage()}.get(word)
 
 
@@ -121,7 +128,7 @@ def read(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Files:
     paths = nats.get("config", ""), own.get("stan_config", "")
     for path in filter(None, paths):
         readable(path)
-    files = read_files(*paths, Settings(), os.environ)
+    files = read_files(*paths, ORIGINAL, os.environ)
     files.settings = checked(nats_flags.apply(files.settings, nats))
     return files
 
@@ -181,10 +188,13 @@ def serve(asked: Asked, own: Mapping[str, Any], nats: Mapping[str, Any]) -> int:
 
 
 class StreamingRun(Run):
-    """The run of a NATS server, and then of the service."""
+    """The run of a NATS server, and then of the service: the original listens before it recovers
+    what is stored. `server` is the NATS server, `broker` has both in its hands."""
 
     terminated = server_limits.EXIT_SIGNAL_BASE + signal.SIGTERM
-    server: StreamingServer
+    server: NatsServer
+    broker: Server
+    stan: StanService
 
     def __init__(self, asked: Asked, place: Log, again: Any) -> None:
         self.asked = asked
@@ -198,15 +208,30 @@ class StreamingRun(Run):
             remarks=asked.remarks,
         )
 
-    def _make(self, settings: Settings) -> StreamingServer:
-        server = StreamingServer(settings, self.asked.stan, self.asked.folder)
-        server.monitor.http = HttpSettings(**dataclasses.asdict(http_config()))
+    def _make(self, settings: Settings) -> NatsServer:
+        def nats(host: Host) -> Service:
+            return NatsService(host, NatsServer(settings, host.runtime, host.router))
+
+        def metrics(host: Host) -> Service:
+            return MetricsService(host, Place.EXPORTED)
+
+        folder = self.asked.folder
+        self.broker = Server(
+            config_of(self.asked.stan, folder, http_config()),
+            (nats, lambda host: StanService(host, alone=True), metrics),
+            in_memory=folder is None,
+            log=log,
+        )
+        self.stan = cast("StanService", self.broker.service(StanService))
+        server = cast("NatsService", self.broker.service(NatsService)).server
+        assert server is not None
+        server.monitor.more = self.broker.pages()
         return server
 
     def _first_lines(self) -> Iterator[str]:
         cluster = self.asked.stan.cluster_id
         yield f"STREAM: Starting {PROGRAM}[{cluster}] version {stan_limits.STAN_VERSION}"
-        yield f"STREAM: ServerID: {self.server.stan_id}"
+        yield f"STREAM: ServerID: {self.stan.server_id}"
         yield f"STREAM: Python version: {platform.python_version()}"
         if not self.asked.problem:
             yield from super()._first_lines()
@@ -224,11 +249,12 @@ class StreamingRun(Run):
         log.info("Recovering the state...")
         try:
             with lasting_memory():
-                service = await self.server.start_service()
+                await self.broker.open()
         except Exception as error:  # whatever it is, one line for the operator
             log.debug("not started", exc_info=error)
             return errors.STAN_START.format(error)
-        found = len(service.channels)
+        assert self.stan.streaming is not None
+        found = len(self.stan.streaming.channels)
         log.info("%s", f"Recovered {found} channel(s)" if found else "No recovered state")
         log.info("Message store is %s", self.asked.stan.store.upper())
         if self.asked.folder is not None:
@@ -237,6 +263,10 @@ class StreamingRun(Run):
             log.info("%s", line)
         log.info("Streaming Server is ready")
         return ""
+
+    async def stop_server(self) -> None:
+        """End the service, then the NATS server, whether the service was started or not."""
+        await self.broker.stop()
 
     async def _end(self) -> int:
         log.info("Shutting down.")

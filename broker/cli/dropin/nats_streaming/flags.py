@@ -25,7 +25,7 @@ _LIMITS: Final = (
     row(
         "mi max_inactivity",
         "max_inactivity",
-        "a channel that nobody uses for so long is deleted",
+        "a channel that is unused for so long is deleted",
         "TIME",
         DURATION,
     ),
@@ -125,7 +125,7 @@ _SIZES: Final = ("max_bytes",)
 
 
 def read(args: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """What is said to the service, what to the NATS server, and words behind. FlagError.
+    """The values for the service, those for the NATS server, and the words after them. FlagError.
 
     Of flags without effect the names are there, under "".
     """

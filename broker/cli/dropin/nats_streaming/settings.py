@@ -1,4 +1,17 @@
-"""What flags and files of nats-streaming-server come to: the settings of the service."""
+"""The settings of nats-streaming-server: its configuration files, with its flags over them.
+
+A file has a block for the service, or its keys at the top level:
+
+    port: 4222                    # of the NATS server
+    streaming {
+        id: "orders"
+        store: file, dir: "/data"
+        store_limits { max_msgs: 5000, channels { "bulk.>" { max_bytes: 1GB } } }
+    }
+
+Keys and their aliases are those of nats-streaming-server 0.25.6, server/conf.go. An unknown key is
+noted and left out; the original leaves it out without a word.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +19,224 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.base.gotext import duration_text
-from broker.base.units import SECOND
+from broker.base.gotext import duration_text, go_quote
+from broker.base.units import COUNT_MAX, SECOND
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server.log import system_text
+from broker.config.config import Config, ServerConfig
+from broker.engine.config import StorageConfig, SyncPolicy
+from broker.protocols.config import BridgeConfig
 from broker.protocols.nats.auth.nkeys import KeyPair
+from broker.protocols.nats.conf import reader
+from broker.protocols.nats.conf.fields import Block, Mistakes, go_duration, words
+from broker.protocols.nats.conf.parser import parse_file
+from broker.protocols.nats.conf.text import ConfErrors, ConfNote, Value
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
 from broker.protocols.stan import limits
-from broker.protocols.stan.config import ChannelLimits, StanSettings, covers
+from broker.protocols.stan.config import StanChannelConfig, StanConfig, covers, is_valid_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from broker.cli.dropin.nats_streaming.config import Files
+    from broker.net.http.config import HttpConfig
+    from broker.protocols.nats.conf.text import Map
     from broker.protocols.nats.settings import Settings
+
+# --- files
+
+# Target (as the flags have them) and the names of its key.
+_TEXTS: Final = {
+    "cluster_id": "id cid cluster_id",
+    "discover_prefix": "discover_prefix",
+    "store": "st store_type store storetype",
+    "dir": "dir datastore",
+    "nats_server": "ns nats_server nats_server_url",
+    "ft_group": "ft_group ft_group_name",
+    "encryption_key": "encryption_key",
+    "user": "username user",
+    "password": "password pass",
+    "token": "token",
+    "nkey_seed_file": "nkey_seed_file",
+    "credentials": "credentials",
+}
+_FLAGS: Final = {
+    "stan_debug": "sd stan_debug",
+    "stan_trace": "sv stan_trace",
+    "partitioning": "partitioning",
+    "encrypt": "encrypt",
+    "replace_durable": "replace_durable replace_durables replace_duplicate_durable"
+    " replace_duplicate_durables",
+}
+_DURATIONS: Final = {
+    "hb_interval": "hbi hb_interval server_to_client_hb_interval",
+    "hb_timeout": "hbt hb_timeout server_to_client_hb_timeout",
+}
+_NUMBERS: Final = {"hb_fail_count": "hbf hb_fail_count server_to_client_hb_fail_count"}
+_LIMITS: Final = "limits store_limits storelimits"
+_FILE: Final = "file file_options"
+_SQL: Final = "sql sql_options"
+_IDLE: Final = "secure syslog_name encryption_cipher"  # known, without effect here
+# In a file without the block, what is not for the NATS server.
+_OURS: Final = frozenset(
+    word
+    for names in (
+        *(*_TEXTS.values(), *_FLAGS.values(), *_DURATIONS.values(), *_NUMBERS.values()),
+        *(_LIMITS, _FILE, _SQL, _IDLE),
+    )
+    for word in words(names)
+)
+_BOUNDS: Final = {
+    "max_subs": "msu max_subs max_subscriptions maxsubscriptions",
+    "max_msgs": "mm max_msgs maxmsgs max_count maxcount",
+    "max_bytes": "mb max_bytes maxbytes",
+    "max_age": "ma max_age maxage",
+    "max_inactivity": "mi max_inactivity maxinactivity",
+}
+_AGES: Final = ("max_age", "max_inactivity")
+_CHANNELS: Final = "channels channels_limits channelslimits per_channel per_channel_limits"
+_STORES: Final = ("MEMORY", "FILE", "SQL")
+
+
+class Files:
+    """What the files say: the settings of the NATS server, and by target those of the service."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.own: dict[str, Any] = {}
+        self.channels: dict[str, StanChannelConfig] = {}
+        self.idle: list[str] = []  # keys without effect
+        self.warnings: list[tuple[str, bool]] = []  # and whether each is only a note
+
+
+def read_files(
+    nats_file: str, stan_file: str, plain: Settings, environment: Mapping[str, str]
+) -> Files:
+    """One file stands for both when only one is given. ConfErrors."""
+    first = nats_file or stan_file
+    if not first:
+        return Files(plain)
+    values = _parse(first, environment)
+    settings, warnings = reader.read_values(_of_nats(values), first, environment)
+    found = Files(settings)
+    other = stan_file or nats_file
+    _Reader(values if other == first else _parse(other, environment), other, found).read()
+    found.warnings += [(str(one), isinstance(one, ConfNote)) for one in warnings]
+    return found
+
+
+def _parse(path: str, environment: Mapping[str, str]) -> Map:
+    try:
+        return parse_file(Path(path), environment)
+    except reader.ConfError as error:
+        raise ConfErrors([error]) from None
+
+
+def _of_nats(values: Map) -> Map:
+    """Without what is not for it."""
+    if any(key.lower() == "streaming" for key in values):
+        return {key: it for key, it in values.items() if key.lower() != "streaming"}
+    return {key: it for key, it in values.items() if key.lower() not in _OURS}
+
+
+class _Reader:
+    """One file, as the service reads it."""
+
+    def __init__(self, values: Map, file: str, found: Files) -> None:
+        inner = [it for key, it in values.items() if key.lower() == "streaming"]
+        self.alone = bool(inner)  # there is a block, all keys of which are for the service
+        self.mistakes = Mistakes(tolerant=True)
+        place = inner[-1] if inner else Value(values, file, 1, 1)
+        self.root = Block(place, self.mistakes, "streaming")
+        self.found = found
+
+    def read(self) -> None:
+        """ConfErrors."""
+        root, own = self.root, self.found.own
+        for target, names in _TEXTS.items():
+            _take(own, target, root, names, root.text)
+        for target, names in _FLAGS.items():
+            _take(own, target, root, names, root.flag)
+        for target, names in _NUMBERS.items():
+            _take(own, target, root, names, root.number)
+        for target, names in _DURATIONS.items():
+            _take_duration(own, target, root, names)
+        store = own.get("store", "MEMORY").upper()
+        if store not in _STORES:
+            reason = errors.STAN_UNKNOWN_STORE.format(own["store"])
+            root.wrong(reason, *words(_TEXTS["store"]))
+        if own.get("encryption_key"):
+            own["encrypt"] = True
+        if self.root.block("cluster") is not None:
+            own["clustered"] = True
+        self.limits(root.block(*words(_LIMITS)))
+        self.file(root.block(*words(_FILE)))
+        for name in (*words(_SQL), *words(_IDLE), *(("tls",) if self.alone else ())):
+            if root.take(name) is not None:
+                self.found.idle.append(name)
+        if self.alone:
+            root.done()
+        if self.mistakes.errors:
+            raise ConfErrors(self.mistakes.errors)
+        self.found.warnings += [(str(one), True) for one in self.mistakes.warnings]
+
+    def limits(self, block: Block | None) -> None:
+        own = self.found.own
+        if block is None:
+            return
+        _take(own, "max_channels", block, "mc max_channels maxchannels", block.number)
+        own |= self.bounds(block)
+        channels = block.block(*words(_CHANNELS))
+        for name, place in channels.rest() if channels is not None else ():
+            if not is_valid_channel(name, wildcards=True):
+                self.mistakes.add(place, errors.STAN_CHANNEL_NAME.format(go_quote(name)))
+            inner = Block(place, self.mistakes, name)
+            bounds = {key: max(it, 0) for key, it in self.bounds(inner).items()}
+            inner.done()
+            names = {f"{key}_ns" if key in _AGES else key: it for key, it in bounds.items()}
+            self.found.channels[name] = StanChannelConfig(name, **names)
+        block.done()
+
+    def bounds(self, block: Block) -> dict[str, int]:
+        """Those of a channel, or of all."""
+        found: dict[str, int] = {}
+        for target, names in _BOUNDS.items():
+            if target in _AGES:
+                _take_duration(found, target, block, names)
+            else:
+                _take(found, target, block, names, block.number)
+        return found
+
+    def file(self, block: Block | None) -> None:
+        own = self.found.own
+        if block is None:
+            return
+        _take(own, "file_sync", block, "sync do_sync sync_on_flush", block.flag)
+        _take_duration(own, "file_auto_sync", block, "file_auto_sync auto_sync")
+        script = "slice_archive_script slice_archive slice_script"
+        _take(own, "archive_script", block, script, block.text)
+        self.found.idle += [f"file.{name}" for name, _ in block.rest()]
+
+
+def _take(
+    found: dict[str, Any], target: str, block: Block, names: str, read: Callable[..., Any]
+) -> None:
+    if block.has(*words(names)):
+        found[target] = read(*words(names))
+
+
+def _take_duration(found: dict[str, Any], target: str, block: Block, names: str) -> None:
+    entry = block.peek(*words(names))
+    text = block.text(*words(names))
+    if entry is None or not isinstance(entry.it, str):
+        return
+    try:
+        found[target] = go_duration(text)
+    except ValueError as problem:
+        block.mistakes.add(entry, f"{target}: {problem}")
+
+
+# --- flags over files
 
 _FOREIGN: Final = "server.dat"  # in every file store of the original
 _AUTO_SYNC: Final = 60 * SECOND  # of the original, when it does not sync each write
@@ -54,37 +270,54 @@ def check(own: Mapping[str, Any]) -> None:
         raise FlagError(errors.FLAG_REFUSED.format("store SQL", errors.STAN_SQL))
 
 
-def settings_of(own: Mapping[str, Any], files: Files, account: str) -> StanSettings:
-    """What the service is told; problem_of() says whether it can be."""
-    plain = StanSettings()
-    bounds = plain.limits
-    return StanSettings(
-        cluster_id=own.get("cluster_id", plain.cluster_id),
-        discover_prefix=own.get("discover_prefix", plain.discover_prefix),
+# Keys of [stan] by what flags and files call them.
+_KEYS: Final = {
+    **{
+        name: name
+        for name in (
+            *("cluster_id", "discover_prefix", "replace_durable", "hb_fail_count"),
+            *("max_channels", "max_subs", "max_msgs", "max_bytes"),
+        )
+    },
+    **{name: f"{name}_ns" for name in ("hb_interval", "hb_timeout", "max_age", "max_inactivity")},
+}
+
+
+def settings_of(own: Mapping[str, Any], files: Files, account: str) -> StanConfig:
+    """The section of the service; problem_of() says whether it can be started with it."""
+    return StanConfig(
+        enabled=True,
         account=account,
         store="file" if own.get("store", "").upper() == "FILE" else "memory",
         sync=_sync(own),
-        replace_durable=own.get("replace_durable", False),
-        hb_interval_ns=own.get("hb_interval", plain.hb_interval_ns),
-        hb_timeout_ns=own.get("hb_timeout", plain.hb_timeout_ns),
-        hb_fail_count=own.get("hb_fail_count", plain.hb_fail_count),
-        max_channels=own.get("max_channels", plain.max_channels),
-        limits=ChannelLimits(
-            max_msgs=own.get("max_msgs", bounds.max_msgs),
-            max_bytes=own.get("max_bytes", bounds.max_bytes),
-            max_age_ns=own.get("max_age", bounds.max_age_ns),
-            max_subs=own.get("max_subs", bounds.max_subs),
-            max_inactivity_ns=own.get("max_inactivity", bounds.max_inactivity_ns),
-        ),
-        channels=tuple(files.channels.items()),
+        channel=tuple(files.channels.values()),
+        **{key: own[name] for name, key in _KEYS.items() if name in own},
     )
 
 
-def _sync(own: Mapping[str, Any]) -> str | float:
+def config_of(stan: StanConfig, folder: Path | None, http: HttpConfig) -> Config:
+    """The configuration of the server that runs the service.
+
+    As in the original, messages of channels do not reach other subjects, nor the other way round;
+    and only the limits of channels say how much memory may hold.
+    """
+    nothing = BridgeConfig(
+        nsq_to_nats=False, nats_to_nsq=False, stan_to_nats=False, nats_to_stan=False
+    )
+    return Config(
+        server=ServerConfig(data=str(folder or "")),
+        http=http,
+        stan=stan,
+        storage=StorageConfig(sync=stan.sync, memory_topic_max=COUNT_MAX),
+        bridge=nothing,
+    )
+
+
+def _sync(own: Mapping[str, Any]) -> SyncPolicy:
     if own.get("file_sync", True):
-        return "always"
+        return SyncPolicy("always")
     period_ns = own.get("file_auto_sync", _AUTO_SYNC)
-    return period_ns / SECOND if period_ns > 0 else "none"
+    return SyncPolicy("period", period_ns) if period_ns > 0 else SyncPolicy("none")
 
 
 def problem_of(own: Mapping[str, Any], files: Files) -> str:
@@ -147,9 +380,9 @@ def _public_key(path: str) -> str:
 _WIDTH: Final = 34  # of the frame, unless something is wider
 
 
-def limit_lines(settings: StanSettings) -> list[str]:
+def limit_lines(settings: StanConfig) -> list[str]:
     """The original's table; * marks what is the default."""
-    usual = ChannelLimits()
+    usual = StanConfig().limits
     lines = [
         "---------- Store Limits ----------",
         f"Channels:        {_shown(settings.max_channels, limits.STAN_MAX_CHANNELS, str)}",
@@ -168,7 +401,7 @@ def limit_lines(settings: StanSettings) -> list[str]:
     return [*lines, *rows, "-" * width]
 
 
-def _channel_lines(settings: StanSettings, levels: int) -> Iterator[str]:
+def _channel_lines(settings: StanConfig, levels: int) -> Iterator[str]:
     for pattern, bounds in settings.patterns():
         row = [(name, found) for name, found in settings.patterns() if covers(name, pattern)]
         level = [name for name, _ in row].index(pattern)

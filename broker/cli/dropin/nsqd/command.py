@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
 import fcntl
 import logging
@@ -19,7 +18,6 @@ import click
 import uvloop
 
 from broker.base import logs
-from broker.cli import open_files
 from broker.cli.dropin import errors, goflags
 from broker.cli.dropin.nsqd import config as translate
 from broker.cli.dropin.nsqd import flags as nsqd_flags
@@ -29,6 +27,7 @@ from broker.cli.serve import (
     on_signal,
     raise_open_files_limit,
     reload_soon,
+    until_stopped,
 )
 from broker.net import limits as net_limits
 from broker.protocols.nsq import limits as nsq_limits
@@ -37,7 +36,7 @@ from broker.server import limits as server_limits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from broker.config.load import Config
+    from broker.config.config import Config
 
 log = logging.getLogger("broker.dropin")
 
@@ -84,7 +83,7 @@ class GoFormatter(logging.Formatter):
         self.prefix = prefix
 
     def format(self, record: logging.LogRecord) -> str:
-        """The message, with its fields, as our own text log has it behind the logger's name."""
+        """The message, with its fields, as our own text log has it after the logger's name."""
         moment = datetime.fromtimestamp(record.created).astimezone()
         level = _NAMES.get(record.levelno, record.levelname)
         text = logs.message_of(record)
@@ -117,7 +116,7 @@ def die(program: str, text: str) -> NoReturn:
 def read(
     program: str, flags: Mapping[str, goflags.Flag], args: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The value of each flag, and those that somebody gave. Ends the process as the original."""
+    """The value of each flag, and those that were given. Ends the process as the original."""
     try:
         found = goflags.parse(flags, args)
     except goflags.HelpWanted:
@@ -193,11 +192,8 @@ def lookup_server(config: Config) -> Callable[[], Startable]:
     def make() -> Startable:
         import importlib
 
-        from broker.net.http.guard import HttpSettings
-
         module = importlib.import_module("broker.protocols.nsq.lookup.server")
-        http = HttpSettings(**dataclasses.asdict(config.http))
-        server: Startable = module.LookupServer(section, http=http)
+        server: Startable = module.LookupServer(section, http=config.http)
         return server
 
     return make
@@ -267,7 +263,7 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     names = listeners(server.ports)
     for name, where in names:
         log.info("%s: listening on %s", name, where)
-    await open_files.until(stopping, log)
+    await until_stopped(stopping, log)
     for name, where in names:
         log.info("%s: closing %s", name, where)
     try:
@@ -281,8 +277,8 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
 
 def listeners(ports: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
     """TCP, HTTP and HTTPS with their addresses, in the original's order."""
-    doors = (("TCP", "nsq"), ("HTTP", "nsq_http"), ("HTTPS", "nsq_https"))
-    return [(label, address_text(*ports[door][:2])) for label, door in doors if door in ports]
+    names = (("TCP", "nsq"), ("HTTP", "nsq_http"), ("HTTPS", "nsq_https"))
+    return [(label, address_text(*ports[name][:2])) for label, name in names if name in ports]
 
 
 def address_text(host: str, port: int) -> str:

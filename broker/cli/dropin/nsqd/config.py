@@ -7,24 +7,18 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.base.settings import duration_text, parse_address
+from broker.base.settings import Address, duration_text, parse_address, settings
 from broker.base.units import US
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import Flag, FlagError
 from broker.cli.dropin.http_environment import http_config
 from broker.cli.dropin.nsqd import flags as nsqd_flags
-from broker.config.load import (
-    SECTIONS,
-    Address,
-    Config,
-    ConfigError,
-    SyncPolicy,
-    read_toml,
-    settings,
-)
+from broker.config.config import Config
+from broker.config.load import SECTIONS, ConfigError, read_toml
 from broker.engine import limits as engine_limits
+from broker.engine.config import SyncPolicy
 from broker.net import limits as net_limits
-from broker.net.listening import ListenError
+from broker.net.listener import ListenError
 from broker.protocols.nsq import limits as nsq_limits
 
 if TYPE_CHECKING:
@@ -107,7 +101,7 @@ def check(values: Mapping[str, Any]) -> None:
 
 
 def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
-    """Our configuration for these flags: only the doors of NSQ are open. StartError."""
+    """Our configuration for these flags: only the listeners of NSQ are open. StartError."""
     try:
         base = Config(http=http_config())
     except ConfigError as error:

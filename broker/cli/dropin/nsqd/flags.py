@@ -97,8 +97,8 @@ def _common(program: str) -> list[Flag]:
 
 # Rows whose target is "nsq." and the name with _ for -.
 _PLAIN: tuple[Row, ...] = (
-    ("broadcast-tcp-port", INT, 0, "TCP port told to nsqlookupd (default: the one in use)"),
-    ("broadcast-http-port", INT, 0, "HTTP port told to nsqlookupd (default: the one in use)"),
+    ("broadcast-tcp-port", INT, 0, "TCP port reported to nsqlookupd (default: the one in use)"),
+    ("broadcast-http-port", INT, 0, "HTTP port reported to nsqlookupd (default: the one in use)"),
     ("topology-region", STRING, "", "region of this server"),
     ("topology-zone", STRING, "", "zone of this server, within its region"),
     ("enable-experiment", LIST, (), "switch on a feature: topology-aware-consumption"),
@@ -199,7 +199,7 @@ def _named(hostname: str) -> list[Flag]:
             "broadcast-address",
             STRING,
             hostname,
-            "address told to nsqlookupd",
+            "address reported to nsqlookupd",
             "nsq.broadcast_address",
         ),
         Flag(

@@ -18,23 +18,25 @@ class Message(NamedTuple):
     account: Account
 
 @final
-class Desk: ...
+class CurrentPublisher: ...
 
 @final
-class Listener(Sink):
+class LocalSubscription(Sink):
     def close(self) -> None: ...
+
+class Importer(Sink): ...
 
 @final
 class Account:
     name: str
     router: Router
     turn: Turn
-    desk: Desk
+    current_publisher: CurrentPublisher
     sessions: set[Any]
     leafs: set[Any]
     config: Any
     mapper: Mapper | None
-    imports: Any
+    imports: Importer | None
     connections_max: int
     subscriptions_max: int
     payload_max: int
@@ -42,14 +44,20 @@ class Account:
     bucket: Bucket | None
     total_connections: int
     slow_consumers: int
-    def __init__(self, name: str, turn: Turn, desk: Desk, router: Router | None = None) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        turn: Turn,
+        current_publisher: CurrentPublisher,
+        router: Router | None = None,
+    ) -> None: ...
     def traffic(self) -> tuple[int, int, int, int]: ...
     def join(self, session: Any) -> None: ...
     def leave(self, session: Any) -> None: ...
     def interest(self, subject: bytes) -> int: ...
     def listen(
         self, subject: bytes, callback: Callable[[Message], object], queue: bytes = b""
-    ) -> Listener: ...
+    ) -> LocalSubscription: ...
     def publish(
         self,
         subject: bytes,

@@ -9,31 +9,40 @@ from libc.string cimport memset
 from broker.protocols.nats import limits
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink
+from broker.routing.trie cimport sub_t
 from broker.runtime.turn cimport PHASE_STORE, Turn
 from broker.runtime.types cimport record_t
 
 LOG = logging.getLogger('broker.nats')
 
-# What a Listener hears; `data` is the body, `session` who published it or None.
+# What a LocalSubscription hears; `data` is the body, `session` who published it or None.
 Message = namedtuple('Message', 'subject reply headers data session account')
 
 
-cdef class Desk:
+cdef class CurrentPublisher:
     pass
 
 
+cdef class Importer(Sink):
+    cdef int subscribed(self, Sink sink, sub_t *sub) except -1:
+        return 0
+
+    cdef void unsubscribed(self, Sink sink, sub_t *sub) noexcept:
+        pass
+
+
 cdef class Account:
-    def __init__(self, str name, Turn turn, Desk desk, Router router=None):
+    def __init__(self, str name, Turn turn, CurrentPublisher current_publisher, Router router=None):
         """`router`: one that is there already; None makes one."""
         self.name = name
         self.turn = turn
-        self.desk = desk
+        self.current_publisher = current_publisher
         if router is None:
             router = Router(limits.NATS_ACCOUNT_CACHE, limits.NATS_ACCOUNT_CACHE_REFS)
         self.router = router
         self.sessions = set()
         self.leafs = set()
-        self.listeners = set()
+        self.local_subscriptions = set()
         self.connections_max = self.subscriptions_max = self.payload_max = self.leafs_max = -1
 
     def traffic(self):
@@ -68,21 +77,21 @@ cdef class Account:
 
     def listen(self, bytes subject, callback, bytes queue=b''):
         """`callback(Message)` is called at the end of the turn for what is published there."""
-        cdef Listener listener = Listener()
-        listener.account = self
-        listener.callback = callback
-        listener.heard = []
-        listener.sub = self.router.add(
-            listener, subject, <size_t>len(subject), queue, <size_t>len(queue), b'', 0)
-        self.listeners.add(listener)
-        return listener
+        cdef LocalSubscription subscription = LocalSubscription()
+        subscription.account = self
+        subscription.callback = callback
+        subscription.heard = []
+        subscription.sub = self.router.add(
+            subscription, subject, <size_t>len(subject), queue, <size_t>len(queue), b'', 0)
+        self.local_subscriptions.add(subscription)
+        return subscription
 
     def publish(self, bytes subject, bytes data=b'', bytes reply=b'', bytes headers=b'',
                 Sink session=None):
         """Route one message now; how many took it. `session`: on whose behalf."""
         cdef record_t rec
         cdef bytes whole = headers + data if headers else data
-        cdef void *before = self.desk.speaker
+        cdef void *before = self.current_publisher.session
         cdef uint32_t taken
         memset(&rec, 0, sizeof(rec))
         rec.subject = subject
@@ -93,22 +102,22 @@ cdef class Account:
         rec.total_len = <uint32_t>len(whole)
         rec.headers_len = <uint32_t>len(headers)
         rec.timestamp_ns = self.turn.wall_ns
-        self.desk.speaker = <void *>session if session is not None else NULL
+        self.current_publisher.session = <void *>session if session is not None else NULL
         taken = self.router.route(
             self.router.match(subject, <size_t>len(subject)), &rec, NULL)
-        self.desk.speaker = before
+        self.current_publisher.session = before
         return taken
 
 
-cdef class Listener(Sink):
+cdef class LocalSubscription(Sink):
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
-        cdef void *speaker = self.account.desk.speaker
-        if self.sub == NULL or len(self.heard) >= limits.NATS_LISTENER_MAX:
+        cdef void *publisher = self.account.current_publisher.session
+        if self.sub == NULL or len(self.heard) >= limits.NATS_LOCAL_MESSAGES_MAX:
             return 0
         self.heard.append(Message(
             rec.subject[:rec.subject_len], rec.reply[:rec.reply_len] if rec.reply_len else b'',
             rec.data[:rec.headers_len], rec.data[rec.headers_len:rec.total_len],
-            <object>speaker if speaker != NULL else None, self.account))
+            <object>publisher if publisher != NULL else None, self.account))
         self.account.turn.add(PHASE_STORE, self)
         return 1
 
@@ -127,5 +136,5 @@ cdef class Listener(Sink):
         """Hear no more. Not inside `deliver`."""
         if self.sub != NULL:
             self.account.router.remove(self.sub)
-            self.account.listeners.discard(self)
+            self.account.local_subscriptions.discard(self)
             self.sub = NULL

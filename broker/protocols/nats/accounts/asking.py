@@ -18,7 +18,7 @@ class Heard(Protocol):
     def subject(self) -> bytes: ...
 
 
-class Ear(Protocol):
+class LocalSubscription(Protocol):
     """A subscription of the server's own."""
 
     def close(self) -> None: ...
@@ -29,14 +29,14 @@ class Bus(Protocol):
 
     def listen(
         self, subject: bytes, callback: Callable[..., object], queue: bytes = b""
-    ) -> Ear: ...
+    ) -> LocalSubscription: ...
     def publish(
         self, subject: bytes, data: bytes = b"", reply: bytes = b"", headers: bytes = b""
     ) -> int: ...
 
 
 def inbox() -> bytes:
-    """A subject that nobody can guess."""
+    """A subject that no client can guess."""
     return b"$SYS._INBOX." + secrets.token_urlsafe(16).encode()
 
 
@@ -55,15 +55,15 @@ async def ask(
     timeout_s: float,
     wanted: Callable[[bytes], bool] = lambda _data: True,
 ) -> bytes | None:
-    """The first answer that is wanted; None if nobody heard the question or none came in time."""
+    """The first answer that is wanted; None if it found no subscriber or no answer came in time."""
     reply = inbox()
     answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    def hear(message: Heard) -> None:
+    def take(message: Heard) -> None:
         if not answer.done() and wanted(message.data):
             answer.set_result(message.data)
 
-    ear = bus.listen(reply, hear)
+    subscription = bus.listen(reply, take)
     try:
         if not bus.publish(question.subject, question.data, reply, question.headers):
             return None
@@ -72,4 +72,4 @@ async def ask(
     except TimeoutError:
         return None
     finally:
-        ear.close()
+        subscription.close()

@@ -21,7 +21,7 @@ from broker.routing.router cimport Router
 from broker.routing.trie cimport key_of
 from broker.runtime.turn cimport PHASE_STORE, Turn
 from broker.runtime.types cimport REC_CRLF, record_t
-from broker.protocols.nats.accounts.account cimport Account, Desk
+from broker.protocols.nats.accounts.account cimport Account, CurrentPublisher
 from broker.protocols.nats.accounts.mapping cimport MAP_LOST, MAP_TO, Mapper
 from broker.protocols.nats.client.session cimport NatsSession
 from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX
@@ -41,10 +41,11 @@ assert limits.NATS_IMPORT_CHAIN == CHAIN_MAX
 
 @cython.final
 cdef class Crossing(Task):
-    def __init__(self, Turn turn, Desk desk, str server_name='', str cluster=''):
+    def __init__(self, Turn turn, CurrentPublisher current_publisher, str server_name='',
+                 str cluster=''):
         digest = hashlib.sha256(server_name.encode()).digest()
         self.turn = turn
-        self.desk = desk
+        self.current_publisher = current_publisher
         self.server = {'server': server_name, 'cluster': cluster}
         self.mark = ('.' + ''.join(LETTERS[b % 62] for b in digest[:HASH_LEN]) + '.T').encode()
         self.key = key_of(os.urandom(sizeof(self.key)))
@@ -77,22 +78,23 @@ cdef class Crossing(Task):
         self.said[self.depth] = None
 
     cdef void *muted(self) noexcept:
-        cdef void *speaker = self.desk.speaker
-        if speaker == NULL:
+        cdef void *publisher = self.current_publisher.session
+        if publisher == NULL:
             return NULL
-        if isinstance(<object>speaker, NatsSession):
-            return NULL if (<NatsSession>speaker).echo else speaker
-        return speaker      # another server: it has done what is to be done there
+        if isinstance(<object>publisher, NatsSession):
+            return NULL if (<NatsSession>publisher).echo else publisher
+        return publisher      # another server: it has done what is to be done there
 
-    cdef object speaker(self):
-        return <object>self.desk.speaker if self.desk.speaker != NULL else None
+    cdef object publisher(self):
+        cdef void *session = self.current_publisher.session
+        return <object>session if session != NULL else None
 
     cdef bytes info(self, Account importer, bint share, bint system, const record_t *rec):
         # The export of this request has been entered already: it is the last of the chain.
-        cdef object speaker = self.speaker()
+        cdef object publisher = self.publisher()
         cdef bint own = share
         cdef NatsSession client
-        if speaker is None:
+        if publisher is None:
             return None
         if self.depth > 1:
             share = self.shares[self.depth - 2]
@@ -102,24 +104,24 @@ cdef class Crossing(Task):
                 self.said[self.depth - 2], importer.name,
                 self.server if not share and (own or system) else None)
             return go_json(fields)
-        if isinstance(speaker, NatsSession):
-            client = <NatsSession>speaker
+        if isinstance(publisher, NatsSession):
+            client = <NatsSession>publisher
             if not share and not system:
-                if self.memo_speaker != <void *>client or self.memo_id != client.client_id or (
+                if self.memo_publisher != <void *>client or self.memo_id != client.client_id or (
                         self.memo_rtt != client.rtt_ns) or self.memo is None:
                     self.memo = go_json(client_info(client, None))
-                    self.memo_speaker = <void *>client
+                    self.memo_publisher = <void *>client
                     self.memo_id = client.client_id
                     self.memo_rtt = client.rtt_ns
                 return self.memo
-        fields = client_info(speaker, self.server if share else None)
+        fields = client_info(publisher, self.server if share else None)
         if system and not share:
             fields |= {
-                name: text for name, text in server_of(speaker, self.server).items() if text}
+                name: text for name, text in server_of(publisher, self.server).items() if text}
         return go_json(fields)
 
     cdef int pack(self, parcel_t *parcel, const record_t *rec, const char *subject, size_t n,
-                  bytes reply, bytes info, bint told) except -1:
+                  bytes reply, bytes info, bint is_request) except -1:
         """Make the message for the other account; `send` frees it."""
         cdef size_t reply_len = <size_t>len(reply), body = rec.total_len - rec.headers_len
         cdef size_t room = n + reply_len
@@ -127,7 +129,7 @@ cdef class Crossing(Task):
         cdef char *p
         if info is not None:
             head = with_header(rec.data[:rec.headers_len], info)
-        elif told and rec.headers_len:
+        elif is_request and rec.headers_len:
             head = without_header(rec.data[:rec.headers_len])
         if head is not None:
             room += <size_t>len(head) + body + 2
@@ -183,7 +185,7 @@ cdef class Crossing(Task):
         memcpy(out, subject, n)
         return n
 
-    cdef int tell(self, Account account, bytes subject, bytes data) except -1:
+    cdef int publish_later(self, Account account, bytes subject, bytes data) except -1:
         """Publish it when what goes on at the moment is over."""
         self.events.append((account, subject, data))
         self.turn.add(PHASE_STORE, self)

@@ -21,7 +21,7 @@ from broker.protocols.nats.settings import Account as Config
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from broker.protocols.nats.accounts.account import Account, Desk
+    from broker.protocols.nats.accounts.account import Account, CurrentPublisher
     from broker.protocols.nats.settings import Export, Import
     from broker.runtime.turn import Turn
 
@@ -34,14 +34,14 @@ class Exchange:
     def __init__(
         self,
         turn: Turn,
-        desk: Desk,
+        current_publisher: CurrentPublisher,
         *,
         server_name: str = "",
         cluster: str = "",
         system_account: str = "",
     ) -> None:
         """`system_account`: its name; empty when there is none."""
-        self.crossing = Crossing(turn, desk, server_name, cluster)
+        self.crossing = Crossing(turn, current_publisher, server_name, cluster)
         self.cluster = cluster
         self.system_account = system_account
         self.members: dict[str, Imports] = {}

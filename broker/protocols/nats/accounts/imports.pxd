@@ -5,10 +5,11 @@ from libc.stdint cimport int64_t, uint32_t
 from broker.runtime.interfaces cimport Sink, Task
 from broker.routing.trie cimport sub_t
 from broker.runtime.types cimport record_t
-from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.accounts.account cimport Account, Importer
 from broker.protocols.nats.accounts.crossing cimport Crossing
 from broker.protocols.nats.accounts.responses cimport links_t, response_t
 from broker.protocols.nats.accounts.transform cimport Transform
+from broker.protocols.nats.client.line_session cimport LineSession
 
 cdef enum:
     PREFIX_LEN = 11         # of `_R_.xxxxxx.`
@@ -53,12 +54,12 @@ cdef class StreamImport:
 cdef class Shadow(Sink):
     cdef StreamImport what
     cdef Imports owner                  # of the subscriber's account
-    cdef readonly Sink sink             # the subscriber
+    cdef readonly LineSession sink      # the subscriber
     cdef sub_t *real                    # its subscription; it goes after this
     cdef sub_t *sub                     # ours, in the exporter's router
 
 
-cdef class Imports(Sink):
+cdef class Imports(Importer):
     cdef readonly Account account
     cdef readonly Crossing crossing
     cdef readonly list streams          # StreamImports
@@ -68,16 +69,11 @@ cdef class Imports(Sink):
     cdef dict shadows                   # address of a sub_t -> its Shadows
     cdef links_t by_token               # responses that are answered here
     cdef links_t by_reply               # responses that are waited for here
-    cdef list unwanted                  # replies that somebody stopped to listen to
+    cdef list unwanted                  # replies that a requester no longer subscribes to
     cdef uint32_t unchecked             # slots of by_reply to look through for the like
     cdef uint32_t cursor
     cdef char prefix[PREFIX_LEN]
     cdef sub_t *inbox                   # on `_R_.xxxxxx.>`; NULL until it is needed
-
-    # To be called with each subscription that a client or a leaf of this account makes, and before
-    # one is removed from the router: always, also for one that ran out or whose session is gone.
-    cdef int subscribed(self, Sink sink, sub_t *sub) except -1
-    cdef void unsubscribed(self, Sink sink, sub_t *sub) noexcept
 
     cdef int add_shadow(self, Sink sink, sub_t *sub, StreamImport what, bytes subject) except -1
     cdef response_t *expect(self, ServiceExport export, Imports asker, const record_t *rec,

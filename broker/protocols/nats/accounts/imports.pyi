@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import Any, final
 
-from broker.protocols.nats.accounts.account import Account
+from broker.protocols.nats.accounts.account import Account, Importer
 from broker.protocols.nats.accounts.crossing import Crossing
 from broker.protocols.nats.accounts.transform import Transform
+from broker.protocols.nats.client.line_session import LineSession
 from broker.protocols.nats.settings import Export
 from broker.runtime.interfaces import Sink, Task
 
@@ -55,10 +56,10 @@ class StreamImport:
 
 @final
 class Shadow(Sink):
-    sink: Sink
+    sink: LineSession
 
 @final
-class Imports(Sink):
+class Imports(Importer):
     account: Account
     crossing: Crossing
     streams: list[StreamImport]

@@ -13,19 +13,19 @@ cimport cython
 import logging
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
 from broker.protocols.nats import limits
 from broker.routing.router cimport Router
-from broker.runtime.interfaces cimport Session, Sink, Task
+from broker.runtime.interfaces cimport Sink, Task
 from broker.routing.trie cimport node_t, queue_name, set_far, spell, sub_t
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport record_t, tw_hash
-from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.accounts.account cimport Account, Importer
 from broker.protocols.nats.accounts.crossing cimport Crossing, parcel_t
-from broker.protocols.nats.leafnodes.session cimport LeafSession
+from broker.protocols.nats.client.line_session cimport LineSession
 from broker.protocols.nats.accounts.responses cimport (
     TOKEN_LEN, draw, link_t, links_drop, links_first, links_free, links_next, links_put, links_t,
     put_token, response_t)
@@ -37,7 +37,7 @@ from broker.protocols.nats.accounts.subjects import has_wildcard
 LOG = logging.getLogger('broker.nats')
 
 cdef enum:
-    STATUS_DONE = 0         # nothing is told
+    STATUS_DONE = 0         # nothing is reported
     STATUS_NO_REPLY = 400
     STATUS_UNWANTED = 408
     STATUS_NOBODY = 503
@@ -125,7 +125,7 @@ cdef class ServiceImport(Sink):
             self.request(rec)
         except Exception:
             LOG.exception('request on %r of account %s', self.here, self.importer.account.name)
-        return 1    # as the original: who asks an import is never told that nobody is there
+        return 1    # as the original: a requester on an import never gets 'no responders'
 
     cdef int request(self, const record_t *rec) except -1:
         cdef Crossing x = self.importer.crossing
@@ -146,7 +146,7 @@ cdef class ServiceImport(Sink):
                 r = self.exporter.expect(self.export, self.importer, rec, self.share, sample)
                 reply = own = self.exporter.reply_to(r)
             elif sample is not None:
-                x.tell(account, self.export.latency_subject, latency.failed(
+                x.publish_later(account, self.export.latency_subject, latency.failed(
                     sample, STATUS_NO_REPLY, x.server))
             if self.same:
                 subject = rec.subject
@@ -174,7 +174,7 @@ cdef class ServiceImport(Sink):
         found = latency.wanted(self.export.sampling, headers)
         if found is None:
             return None
-        return latency.Sample(self.importer.crossing.speaker(), self.share, found)
+        return latency.Sample(self.importer.crossing.publisher(), self.share, found)
 
 
 @cython.final
@@ -227,8 +227,8 @@ cdef class Shadow(Sink):
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef Crossing x = self.owner.crossing
         cdef StreamImport what = self.what
-        cdef record_t copy = rec[0]
-        cdef Py_ssize_t n
+        cdef const char *subject = rec.subject
+        cdef Py_ssize_t n = rec.subject_len
         cdef int taken
         # what came by a service import is not given on to stream imports
         if x.depth or self.real.retired or x.muted() == <void *>self.sink:
@@ -237,22 +237,18 @@ cdef class Shadow(Sink):
             n = what.forth.apply(rec.subject, rec.subject_len, x.scratch)
             if n < 0:
                 return 0
-            copy.subject = x.scratch
-            copy.subject_len = <uint16_t>n
+            subject = x.scratch
         elif not what.same:
-            copy.subject = what.here
-            copy.subject_len = <uint16_t>len(what.here)
-        if type(self.sink) is LeafSession:
-            taken = (<LeafSession>self.sink).take(
-                self.real, rec, copy.subject, copy.subject_len, what.exporter.account.router)
-        else:
-            taken = self.sink.deliver(self.real, &copy)
+            subject = what.here
+            n = len(what.here)
+        taken = self.sink.deliver_as(
+            self.real, rec, subject, <size_t>n, what.exporter.account.router)
         self.sub.delivered += <uint64_t>taken
         return taken
 
 
 @cython.final
-cdef class Imports(Sink):
+cdef class Imports(Importer):
     def __init__(self, Account account, Crossing crossing):
         self.account = account
         self.crossing = crossing
@@ -348,7 +344,7 @@ cdef class Imports(Sink):
         cdef bytes queue = queue_name(sub)
         shadow.what = what
         shadow.owner = self
-        shadow.sink = sink
+        shadow.sink = <LineSession?>sink
         shadow.real = sub
         shadow.sub = what.exporter.account.router.add(
             shadow, subject, <size_t>len(subject), queue, <size_t>len(queue),
@@ -424,7 +420,7 @@ cdef class Imports(Sink):
         return reply + self.crossing.mark if r.sample != NULL else reply
 
     cdef response_t *find(self, const char *subject, size_t n) noexcept:
-        """The response that a subject behind our prefix means."""
+        """The response that a subject after our prefix means."""
         cdef bytes mark = self.crossing.mark
         cdef const char *token = subject + <int>PREFIX_LEN
         cdef size_t rest
@@ -444,7 +440,7 @@ cdef class Imports(Sink):
         return NULL
 
     cdef void finish(self, response_t *r, int status) noexcept:
-        """Forget it; who measures it is told a status that is not 0."""
+        """Forget it; a status other than 0 is published to the latency subject."""
         cdef ServiceExport export = <ServiceExport>r.export
         cdef Imports asker = <Imports>r.asker
         links_drop(&self.by_token, &r.by_token)
@@ -453,8 +449,8 @@ cdef class Imports(Sink):
         if r.sample != NULL:
             try:
                 if status and not r.answered:
-                    self.crossing.tell(self.account, export.latency_subject, latency.failed(
-                        <object>r.sample, status, self.crossing.server))
+                    event = latency.failed(<object>r.sample, status, self.crossing.server)
+                    self.crossing.publish_later(self.account, export.latency_subject, event)
             except Exception:
                 LOG.exception('latency of %s', export.config.subject)
             Py_DECREF(<object>r.sample)
@@ -498,8 +494,8 @@ cdef class Imports(Sink):
             reply = r.reply[:r.reply_len]
             if r.sample != NULL and not r.answered:
                 r.answered = 1
-                x.tell(self.account, export.latency_subject, latency.answered(
-                    <object>r.sample, x.speaker(), x.server))
+                x.publish_later(self.account, export.latency_subject, latency.answered(
+                    <object>r.sample, x.publisher(), x.server))
             if rec.reply_len and keeps_reply(rec):
                 back = rec.reply[:rec.reply_len]
             elif rec.reply_len:     # the asker may answer in turn; this may end the oldest one
@@ -522,7 +518,7 @@ cdef class Imports(Sink):
             x.leave()
         return 0
 
-    # --- answers that nobody waits for any more
+    # --- answers that no requester waits for
 
     cdef void run(self) noexcept:
         cdef list unwanted = self.unwanted
@@ -546,7 +542,7 @@ cdef class Imports(Sink):
             self.crossing.turn.add(PHASE_STORE, self)
 
     cdef int check_reply(self, bytes reply) except -1:
-        """End what is answered there if nobody listens."""
+        """End the responses to this subject if no subscriber is left."""
         if self.account.router.match(reply, <size_t>len(reply)).size:
             return 0
         cdef link_t *link = links_first(
@@ -586,11 +582,11 @@ cdef gather(node_t *node, list found):
     """Those of a node and of what hangs below it by `*` and `>`."""
     cdef uint32_t i, j
     for i in range(node.subs_size):
-        if isinstance(<object>node.subs[i].sink, Session):
+        if isinstance(<object>node.subs[i].sink, LineSession):
             found.append(<uintptr_t>node.subs[i])
     for i in range(node.queues_size):
         for j in range(node.queues[i].size):
-            if isinstance(<object>node.queues[i].members[j].sink, Session):
+            if isinstance(<object>node.queues[i].members[j].sink, LineSession):
                 found.append(<uintptr_t>node.queues[i].members[j])
     if node.star != NULL:
         gather(node.star, found)

@@ -1,4 +1,4 @@
-"""How long a service took: which requests are measured, and what is told about them.
+"""How long a service took: which requests are measured, and what is published about them.
 
 Source: nats-server accounts.go (shouldSample, ServiceLatency and who sends it).
 """

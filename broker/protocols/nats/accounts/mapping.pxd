@@ -7,7 +7,7 @@ from broker.runtime.types cimport tw_key_t
 cdef enum:
     MAP_SAME = 0        # no mapping is meant
     MAP_TO = 1          # `out` holds another subject
-    MAP_LOST = 2        # the message is taken and reaches nobody
+    MAP_LOST = 2        # the message is taken and dropped
     # With one of these: chance had a part in it, the next message may go elsewhere. An answer
     # without it is the same for ever (a reload makes a new Mapper) and may be remembered.
     MAP_CHANCE = 4

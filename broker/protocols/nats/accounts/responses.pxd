@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
-    TOKEN_LEN = 6       # letters of base 62 behind the prefix of the account
+    TOKEN_LEN = 6       # letters of base 62 after the prefix of the account
 
 # One place in one of the tables.
 ctypedef struct link_t:

@@ -70,7 +70,7 @@ cdef class Transform:
             raise MemoryError
         self.size = <uint32_t>len(tokens)
         if self.tail:
-            self.size -= 1      # the rest is written behind the pieces
+            self.size -= 1      # the rest is written after the pieces
         for i in range(self.size):
             token, place = tokens[i]
             self.fill(i, token, place, stars)

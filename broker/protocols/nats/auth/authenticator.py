@@ -19,7 +19,7 @@ class TlsPeer:
     der: bytes | None = field(default=None, repr=False)  # its certificate, if it showed one
     version: str = ""  # 1.3
     cipher: str = ""  # TLS_AES_128_GCM_SHA256
-    chain: tuple[bytes, ...] = field(default=(), repr=False)  # what it showed behind its own
+    chain: tuple[bytes, ...] = field(default=(), repr=False)  # what it showed after its own
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who it is, and what that one may do."""
+    """A client's identity, and what it may do."""
 
     account: str = GLOBAL_ACCOUNT
     user: str = ""  # as monitoring shows it
@@ -51,7 +51,7 @@ class Identity:
     issuer_key: str = ""  # who signed it
     name_tag: str = ""
     tags: tuple[str, ...] = ()
-    key: str = ""  # how a reload finds it again: user:NAME, nkey:U..., token; "": nobody asked
+    key: str = ""  # how a reload finds it again: user:NAME, nkey:U..., token; "": none
     owner: str = ""  # the same with each login of one user; "": the key is
     # What the password was compared with: while that stays, it need not be compared again.
     proof: str = field(default="", repr=False, compare=False)
@@ -79,7 +79,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not a fault
 
 
 class Authenticator(Protocol):
-    """Decides about logins; made anew when the configuration changes."""
+    """Decides about logins; replaced when the configuration changes."""
 
     required: bool  # INFO says auth_required
     must_connect: bool  # nothing but CONNECT may come first
@@ -90,7 +90,7 @@ class Authenticator(Protocol):
         """Whether logins of that kind are looked at."""
 
     def check(self, login: Login) -> Identity | Awaitable[Identity]:
-        """Who it is; raises Refused, as the awaitable does."""
+        """The client's identity; raises Refused, as the awaitable does."""
 
     def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
         """The same after a change, of one who was let in before it: who it is now."""

@@ -32,23 +32,24 @@ _LEAFS: Final = frozenset({"LEAFNODE", "LEAFNODE_WS"})
 
 
 class Host(Protocol):
-    """What is needed of the server."""
+    """What a callout asks of the server."""
 
     key: nkeys.KeyPair
     xkey: nkeys.CurvePair
     server_name: str
-    settings: settings.Settings
 
+    @property
+    def settings(self) -> settings.Settings: ...
     @property
     def login_timeout_ns(self) -> int: ...
 
     def bus(self, account: str) -> Bus | None:
-        """The account of that name, made if need be."""
+        """The account of that name, made if its token is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Who is asked, and who must answer."""
+    """The account that is asked, and the key that must sign the answer."""
 
     account: str
     issuer: str  # of the users' tokens
@@ -148,7 +149,7 @@ class Caller:
         host, options = self.host, login.options
         server: dict[str, Any] = {
             "name": host.server_name,
-            "host": host.settings.listen[0],
+            "host": host.settings.address[0],
             "id": host.key.public,
             "version": limits.NATS_VERSION,
         }
@@ -222,7 +223,7 @@ def _owner(account: str, signed: str, said: str) -> str:
 
 
 def without_requests(permissions: settings.Permissions | None) -> settings.Permissions:
-    """In the service's account nobody but the server publishes such requests."""
+    """In the service's account only the server publishes such requests."""
     given = permissions or settings.Permissions()
     deny = (*given.publish.deny, settings.SubjectRule(SUBJECT))
     return dataclasses.replace(given, publish=dataclasses.replace(given.publish, deny=deny))

@@ -1,7 +1,7 @@
 """Authenticators that ask a service on the bus, but for the service's own logins.
 
 Whether the service is asked is decided by who the client has proved to be (password, signature,
-certificate), never by the name it gives: names and public keys are no secrets.
+certificate), never by the name it gives: names and public keys are not secret.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class OperatorCallout:
         basis = found.basis
         assert isinstance(basis, Basis)
         user = basis.token.claims.sub
-        # A bearer's token proves nothing: whoever has seen it could pass for the service.
+        # A bearer's token proves nothing: any client that has seen it could pass for the service.
         if user in body.authorization.auth_users and not basis.rights.bearer_token:
             return dataclasses.replace(found, permissions=without_requests(found.permissions))
         return self._ask(account.token, login, user)

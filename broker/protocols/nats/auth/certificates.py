@@ -99,7 +99,7 @@ def _name_of(subject: x509.Name) -> Name | None:
 
 
 def _texts(subject: x509.Name) -> Iterator[str]:
-    """As Go writes a subject; before that with its domain components behind it."""
+    """As Go writes a subject; before that followed by its domain components."""
     values: dict[str, list[str]] = {}
     for attribute in subject:
         oid = attribute.oid.dotted_string
@@ -147,7 +147,7 @@ def parse_name(text: str) -> Name | None:
 def _pairs(text: str) -> Iterator[tuple[tuple[str, bool, str], str]]:
     """Each type, whether "=" came, the value; and what ended the pair."""
     kind, equals = "", False
-    word, kept = bytearray(), 0  # kept: bytes of it that are no trailing blanks
+    word, kept = bytearray(), 0  # kept: bytes of it without trailing blanks
     at, raw = 0, text.encode("utf-8", "surrogatepass")
     while at < len(raw):
         char = chr(raw[at])
@@ -178,7 +178,7 @@ def _pairs(text: str) -> Iterator[tuple[tuple[str, bool, str], str]]:
 
 
 def _escaped(rest: bytes) -> tuple[bytes, int] | None:
-    """What stands behind a backslash: one special character, or two hexadecimal digits."""
+    """What follows a backslash: one special character, or two hexadecimal digits."""
     if rest and chr(rest[0]) in _SPECIAL:
         return rest[:1], 1
     try:

@@ -1,4 +1,4 @@
-"""What is told about a client to those it asks: the header Nats-Request-Info, and in events.
+"""What services learn about a client that asks them: the header Nats-Request-Info, and in events.
 
 Source: nats-server events.go ClientInfo (the order of the fields too), client.go getClientInfo.
 """
@@ -63,7 +63,7 @@ def is_leaf(session: Any) -> bool:
 
 
 def server_of(session: Any, server: Mapping[str, str]) -> dict[str, str]:
-    """The server that its clients are connected to: ours, or the one behind a leaf node."""
+    """The server that its clients are connected to: ours, or that of a leaf node."""
     return {**server, "server": session.peer_name} if is_leaf(session) else dict(server)
 
 
@@ -105,7 +105,7 @@ def ordered(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def passed_on(value: bytes, service: str, server: Mapping[str, str] | None) -> dict[str, Any]:
-    """What one account is told about a client, for the next that the request is handed on to;
+    """What one account learns about a client, for the next that the request is handed on to;
     `server`: to be added. `value` is what the server itself has put into the request."""
     info = orjson.loads(value)
     info["svc"] = service
@@ -113,7 +113,7 @@ def passed_on(value: bytes, service: str, server: Mapping[str, str] | None) -> d
 
 
 def without_header(block: bytes) -> bytes | None:
-    """A block of headers without any line that somebody could take for Nats-Request-Info.
+    """A block of headers without any line that could be taken for Nats-Request-Info.
 
     Clients differ in how they read such a block: some end lines at a lone CR or LF, ignore the
     case of names, strip blanks around them, or join lines that begin with a blank to the one

@@ -29,7 +29,7 @@ _SIGNED: Final = "signed"  # the proof of an nkey
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Somebody of the configuration."""
+    """A user of the configuration."""
 
     user: User
     account: str
@@ -53,8 +53,8 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class _Door:
-    """What counts at the door somebody came through."""
+class _Listener:
+    """The logins of the listener that a client connected to."""
 
     authorization: Authorization
     no_auth_user: str
@@ -102,7 +102,7 @@ class LocalAuth:
         )
 
     def _open_global_account(self) -> None:
-        """Those who say nothing are somebody whom nobody can name; INFO still asks for a login."""
+        """Let in clients without a login, as a user that none can name; INFO still asks."""
         name, password = (base64.b32encode(os.urandom(5)).decode().lower() for _ in range(2))
         user = User(name=f"nats-{name}", password=password)
         # The name is another one after each start and reload.
@@ -122,7 +122,7 @@ class LocalAuth:
         what, _, name = identity.key.partition(":")
         if what in {"user", "nkey"}:
             known = (self._users if what == "user" else self._nkeys).get(name)
-            single = what == "user" and name == self._door(login).authorization.user
+            single = what == "user" and name == self._listener(login).authorization.user
             if known is None and not single:
                 raise Refused("the user is gone", silent=True)
             if known is not None and known.account != identity.account:
@@ -130,19 +130,19 @@ class LocalAuth:
         return self._check(login, identity.proof)
 
     def name_of(self, login: Login) -> str:
-        """What somebody goes by: an nkey or a name, also by certificate or as `no_auth_user`."""
-        door, options = self._door(login), login.options
-        nkey = self._nkey_of(login, door)
+        """What a user is called: an nkey or a name, also by certificate or as `no_auth_user`."""
+        listener, options = self._listener(login), login.options
+        nkey = self._nkey_of(login, listener)
         if nkey:
             return nkey
-        if self._users and door.maps_certificates:
+        if self._users and listener.maps_certificates:
             found = self._by_certificate(login)
             return options.user if found is None else found.user.name
-        return self._user_of(login, door) or options.token
+        return self._user_of(login, listener) or options.token
 
     # --- one login
 
-    def _door(self, login: Login) -> _Door:
+    def _listener(self, login: Login) -> _Listener:
         settings = self._settings
         websocket, leafnodes = settings.websocket, settings.leafnodes
         tls, no_auth_user, own = settings.tls, self._no_auth_user, settings.authorization
@@ -155,13 +155,13 @@ class LocalAuth:
             tls = leafnodes.tls if leafnodes is not None else None
             if login.kind == "LEAFNODE_WS" and websocket is not None and websocket.no_auth_user:
                 no_auth_user = websocket.no_auth_user
-        return _Door(own, no_auth_user, _maps(tls))
+        return _Listener(own, no_auth_user, _maps(tls))
 
     def _websocket_decides(self) -> bool:
-        door = self._settings.websocket
-        own = door.authorization if door is not None else None
+        listener = self._settings.websocket
+        own = listener.authorization if listener is not None else None
         named = own is not None and bool(own.user or own.token)
-        return named or (door is not None and bool(door.no_auth_user))
+        return named or (listener is not None and bool(listener.no_auth_user))
 
     def _check(self, login: Login, proof: str) -> Identity | Awaitable[Identity]:
         if login.kind in LEAF_KINDS and self._settings.leafnodes is not None:
@@ -170,50 +170,50 @@ class LocalAuth:
                 return leaf
         if not self.asks(login.kind):
             return Identity()
-        door = self._door(login)
-        nkey = self._nkey_of(login, door)
+        listener = self._listener(login)
+        nkey = self._nkey_of(login, listener)
         if nkey and self._nkeys:
-            return self._by_nkey(nkey, login, door, proof)
+            return self._by_nkey(nkey, login, listener, proof)
         if self._users:
-            known = self._user(login, door)
+            known = self._user(login, listener)
             if known is not None:
-                no_auth = known.user.name == door.no_auth_user and self._says_nothing(login)
+                no_auth = known.user.name == listener.no_auth_user and self._says_nothing(login)
                 given = known.user.password if no_auth else login.options.password
                 return self._compare(known.user.password, given, known.identity(), proof)
             if login.options.user:
                 return self._unknown(login)
-        return self._by_door(login, door, proof)
+        return self._by_listener(login, listener, proof)
 
     def _says_nothing(self, login: Login) -> bool:
         options = login.options
         return not (options.user or options.password or options.token)
 
-    def _nkey_of(self, login: Login, door: _Door) -> str:
+    def _nkey_of(self, login: Login, listener: _Listener) -> str:
         if not login.options.nkey and self._says_nothing(login):
-            return door.no_auth_user if door.no_auth_user in self._nkeys else ""
+            return listener.no_auth_user if listener.no_auth_user in self._nkeys else ""
         return login.options.nkey
 
-    def _user_of(self, login: Login, door: _Door) -> str:
-        if self._says_nothing(login) and door.no_auth_user in self._users:
-            return door.no_auth_user
+    def _user_of(self, login: Login, listener: _Listener) -> str:
+        if self._says_nothing(login) and listener.no_auth_user in self._users:
+            return listener.no_auth_user
         return login.options.user
 
-    def _by_nkey(self, nkey: str, login: Login, door: _Door, proof: str) -> Identity:
+    def _by_nkey(self, nkey: str, login: Login, listener: _Listener, proof: str) -> Identity:
         known = self._nkeys.get(nkey)
         if known is None or not known.may_come(login.kind):
             raise Refused("the nkey is unknown, or this kind of connection is not its")
-        signed = proof == _SIGNED or nkey == door.no_auth_user
+        signed = proof == _SIGNED or nkey == listener.no_auth_user
         if not signed and not nkeys.verify_nonce(nkey, login.nonce, login.options.signature):
             raise Refused("the nonce is not signed by the nkey")
         return known.identity()
 
-    def _user(self, login: Login, door: _Door) -> _Known | None:
-        if door.maps_certificates:
+    def _user(self, login: Login, listener: _Listener) -> _Known | None:
+        if listener.maps_certificates:
             known = self._by_certificate(login)
             if known is None:
                 raise Refused("the certificate stands for no user")
             return known
-        known = self._users.get(self._user_of(login, door))
+        known = self._users.get(self._user_of(login, listener))
         if known is not None and not known.may_come(login.kind):
             raise Refused("this kind of connection is not the user's")
         return known
@@ -234,8 +234,10 @@ class LocalAuth:
         await self._awaited(self._decoy, given, Identity())
         raise Refused("the user is unknown")
 
-    def _by_door(self, login: Login, door: _Door, proof: str) -> Identity | Awaitable[Identity]:
-        own, options = door.authorization, login.options
+    def _by_listener(
+        self, login: Login, listener: _Listener, proof: str
+    ) -> Identity | Awaitable[Identity]:
+        own, options = listener.authorization, login.options
         if login.kind in LEAF_KINDS:
             leafnodes = self._settings.leafnodes
             account = leafnodes.account if leafnodes is not None else ""
@@ -249,7 +251,7 @@ class LocalAuth:
         raise Refused("neither token nor user")
 
     def _leaf(self, login: Login, proof: str) -> Identity | Awaitable[Identity] | None:
-        """By the block of leaf nodes; None if it asks for nobody in particular."""
+        """By the block of leaf nodes; None if it names no user."""
         leafnodes = self._settings.leafnodes
         assert leafnodes is not None
         own, options = leafnodes.authorization or Authorization(), login.options
@@ -281,7 +283,7 @@ class LocalAuth:
     ) -> Identity | Awaitable[Identity]:
         user = users.get(name)
         if user is None:
-            raise Refused("the user is no leaf node's")
+            raise Refused("the user is not a leaf node's")
         identity = Identity(
             account=user.account or GLOBAL_ACCOUNT, user=name, key="leaf", proof=user.password
         )

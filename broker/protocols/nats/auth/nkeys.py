@@ -207,7 +207,7 @@ class CurvePair:
         return _seed(CURVE, bytes(self._private))
 
     def seal(self, message: bytes, recipient: str, nonce: bytes | None = None) -> bytes:
-        """ValueError when the recipient is no curve key."""
+        """ValueError when the recipient is not a curve key."""
         nonce = os.urandom(_NONCE) if nonce is None else nonce
         return _SEALED + nonce + self._box(recipient).encrypt(message, nonce).ciphertext
 

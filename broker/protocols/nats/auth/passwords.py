@@ -29,7 +29,7 @@ def is_hash(stored: str) -> bool:
 
 
 def same(stored: str, given: str) -> bool:
-    """Whether two secrets are equal, in a time that does not tell where they differ."""
+    """Whether two secrets are equal, in a time that does not depend on where they differ."""
     return hmac.compare_digest(_bytes(stored), _bytes(given))
 
 

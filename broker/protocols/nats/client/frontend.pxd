@@ -12,9 +12,9 @@ cdef enum:
     SLOW_PAUSE = 2      # who publishes to it waits before the queue is full
 
 
-cdef class NatsFace:
+cdef class NatsFrontend:
     cdef readonly Turn turn
-    cdef public object gate             # who lets sessions in: see gate.Gate
+    cdef public object handshake             # who lets sessions in: see handshake.ClientHandshake
     cdef public object tracer           # is shown every operation, or None
     cdef public bint must_connect       # nothing but CONNECT may come first
     cdef bint headers                   # supported

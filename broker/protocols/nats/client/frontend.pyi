@@ -2,19 +2,18 @@
 
 from typing import Any, final
 
-from broker.protocols.nats.client.session import NatsSession
 from broker.runtime.turn import Turn
 
 @final
-class NatsFace:
+class NatsFrontend:
     turn: Turn
-    gate: Any
+    handshake: Any
     tracer: Any
     must_connect: bool
     connections_max: int
     payload_max: int
     ping_interval_ns: int
-    sessions: set[NatsSession]
+    sessions: set[Any]
     info_head: bytes
     total_connections: int
     slow_consumers: int

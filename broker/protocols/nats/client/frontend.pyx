@@ -13,7 +13,7 @@ from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX
 SLOW_POLICIES = {'close': SLOW_CLOSE, 'drop': SLOW_DROP, 'pause': SLOW_PAUSE}
 
 
-cdef class NatsFace:
+cdef class NatsFrontend:
     def __cinit__(self):
         self.mapped = <char *>malloc(SUBJECT_MAX)
         if self.mapped == NULL:

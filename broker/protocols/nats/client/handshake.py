@@ -1,11 +1,9 @@
-"""Who is let in: INFO, CONNECT and what follows from it, for each session of a server."""
+"""From INFO to a login: what the sessions of clients call as they begin and end."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
-import os
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,7 +13,7 @@ from broker.protocols.nats import errors, limits
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
 from broker.protocols.nats.client.permissions import permit_for
 from broker.protocols.nats.client.rate_limit import Bucket
-from broker.protocols.nats.tls_gate import TlsGate
+from broker.protocols.nats.tls import TlsHandshake
 from broker.protocols.nats.trace import Violations
 from broker.protocols.nats.wire.options import ClientOptions
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
     from broker.protocols.nats.accounts.account import Account
     from broker.protocols.nats.auth.authenticator import Authenticator, TlsPeer
-    from broker.protocols.nats.client.frontend import NatsFace
+    from broker.protocols.nats.client.frontend import NatsFrontend
     from broker.protocols.nats.client.session import NatsSession
     from broker.protocols.nats.settings import RateLimit
     from broker.protocols.nats.tls import TlsPolicy
@@ -33,7 +31,7 @@ log = logging.getLogger("broker.nats")
 
 
 class Anybody:
-    """The authenticator of a server that asks nobody."""
+    """The authenticator of a server without logins."""
 
     required = False
     must_connect = False
@@ -41,36 +39,36 @@ class Anybody:
     anonymous: Identity | None = Identity()
 
     def asks(self, kind: str) -> bool:  # noqa: ARG002
-        """Nobody is."""
+        """No kind of client is asked."""
         return False
 
     def check(self, login: Login) -> Identity:  # noqa: ARG002
-        """Everybody is the same one."""
+        """All clients have one identity."""
         return Identity()
 
     def check_again(self, identity: Identity, login: Login) -> Identity:  # noqa: ARG002
-        """And stays it."""
+        """The identity stays."""
         return identity
 
 
-class Gate:
-    """Lets sessions in, one by one."""
+class ClientHandshake:
+    """The handshake and login of each client of one server."""
 
-    def __init__(self, face: NatsFace) -> None:
-        self.face = face
+    def __init__(self, frontend: NatsFrontend) -> None:
+        self.frontend = frontend
         self.authenticator: Authenticator = Anybody()
         self.accounts: dict[str, Account] = {}
         self.violations = Violations()
         self.login_timeout_ns = limits.NATS_AUTH_TIMEOUT
-        self.tls: TlsPolicy | None = None  # of the door for plain clients
+        self.tls: TlsPolicy | None = None  # of the listener for plain clients
         self.info: dict[str, Any] = {}  # what every INFO says
-        self.tasks: set[asyncio.Task[None]] = set()  # logins that somebody is asked about
+        self.tasks: set[asyncio.Task[None]] = set()  # logins that wait for an answer
         self.find_account: Callable[[str], Account | None] = lambda _name: None
         self.on_open: list[Callable[[NatsSession], object]] = []  # a connection was made
         self.on_connect: list[Callable[[NatsSession], object]] = []  # a client was let in
         self.on_refuse: list[Callable[[NatsSession, Login, str], object]] = []
         self.on_leave: list[Callable[[NatsSession], object]] = []  # whether or not it was let in
-        face.gate = self
+        frontend.handshake = self
 
     # --- asked by others
 
@@ -82,24 +80,18 @@ class Gate:
 
     def opened(self, session: NatsSession) -> None:
         """A connection was made."""
-        peer = session.link.peer
-        session.host = peer[0] if isinstance(peer, tuple) else ""
-        session.port = peer[1] if isinstance(peer, tuple) else 0
-        if session.extra is not None:
-            session.tls_peer = session.extra.tls_peer
         for act in self.on_open:
             act(session)
         tls = self.tls if session.extra is None else None
-        face = self.face
-        if face.connections_max and len(face.sessions) > face.connections_max:
+        frontend = self.frontend
+        if frontend.connections_max and len(frontend.sessions) > frontend.connections_max:
             if tls is None or not tls.first:
                 session.send(self.info_line(session))
             session.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
         elif tls is None:
             self.greet(session)
         else:
-            session.tls_gate = TlsGate(tls, session, self.greet_behind, self.begin)
-            session.tls_gate.opened()
+            session.start_tls(TlsHandshake(tls, session, self.greet_behind, self.begin))
 
     def greet(self, session: NatsSession) -> None:
         """Say INFO, and wait for a login if one is needed."""
@@ -107,15 +99,13 @@ class Gate:
         self.begin(session, None)
 
     def greet_behind(self, session: NatsSession, first: bool) -> None:
-        """Say INFO, in plain or behind a handshake that came first."""
+        """Say INFO, in plain or after a handshake that came first."""
         more = {} if not first or "tls_required" in self.info else {"tls_required": True}
         session.send(self.info_line(session, **more))
 
     def begin(self, session: NatsSession, peer: TlsPeer | None) -> None:
         """Wait for a login if one is needed."""
-        session.tls_gate = None
-        if peer is not None:
-            session.tls_peer = peer
+        session.finish_tls(peer)
         if self.authenticator.asks(session.kind):
             own_ns = session.extra.login_timeout_ns if session.extra is not None else 0
             session.expect_login(own_ns or self.login_timeout_ns)
@@ -124,11 +114,9 @@ class Gate:
 
     def info_line(self, session: NatsSession, **more: object) -> bytes:
         """INFO for this client. A blank before CRLF: clients have come to see it there."""
-        if self.authenticator.wants_nonce and not session.nonce:
-            session.nonce = base64.urlsafe_b64encode(os.urandom(limits.NATS_NONCE_BYTES)).rstrip(
-                b"="
-            )
-        head = self.face.info_head
+        if self.authenticator.wants_nonce:
+            session.make_nonce()
+        head = self.frontend.info_head
         fields: dict[str, object] = {"client_id": session.client_id}
         if session.host:
             fields["client_ip"] = session.host
@@ -142,15 +130,15 @@ class Gate:
     def set_info(self, fields: dict[str, Any]) -> None:
         """From now on INFO says this, and what differs from client to client."""
         self.info = fields
-        self.face.info_head = b"INFO " + orjson.dumps(fields)[:-1]
+        self.frontend.info_head = b"INFO " + orjson.dumps(fields)[:-1]
 
     def first(self, session: NatsSession) -> None:
         """The first operation is not CONNECT."""
-        somebody = self.authenticator.anonymous
-        if somebody is None:
+        anonymous = self.authenticator.anonymous
+        if anonymous is None:
             self.refuse(session, "not CONNECT")
             return
-        self._admit(session, self.login(session), somebody)
+        self._admit(session, self.login(session), anonymous)
 
     def connect(self, session: NatsSession, raw: bytes) -> None:
         """CONNECT, the first or a later one."""
@@ -169,13 +157,13 @@ class Gate:
             act(session)
 
     def refuse(self, session: NatsSession, reason: str) -> None:
-        """Turn away somebody who did not even ask properly."""
+        """Reject a client whose first operation is not a proper CONNECT."""
         self.turn_away(session, self.login(session), Refused(reason))
 
     # --- logins
 
     def login(self, session: NatsSession) -> Login:
-        """What is known about somebody who wants in."""
+        """What is known about a client, for the authenticator."""
         extra = session.extra
         return Login(
             options=session.options or ClientOptions(),
@@ -201,15 +189,21 @@ class Gate:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
+    async def resolve(self, login: Login, answer: Awaitable[Identity]) -> Identity:
+        """The identity that an authenticator answers later; Refused. It is checked again if a
+        reload brought another authenticator meanwhile."""
+        asked = self.authenticator
+        identity = await answer
+        if self.authenticator is not asked:
+            again = self.authenticator.check_again(identity, login)
+            identity = again if isinstance(again, Identity) else await again
+        return identity
+
     async def _check_later(
         self, session: NatsSession, login: Login, answer: Awaitable[Identity]
     ) -> None:
-        asked = self.authenticator
         try:
-            identity = await answer
-            if self.authenticator is not asked:  # there was a reload meanwhile
-                again = self.authenticator.check_again(identity, login)
-                identity = again if isinstance(again, Identity) else await again
+            identity = await self.resolve(login, answer)
         except Refused as refusal:
             if session.link is not None:
                 self.turn_away(session, login, refusal)
@@ -225,7 +219,7 @@ class Gate:
         session.go()
 
     def turn_away(self, session: NatsSession, login: Login, refusal: Refused) -> None:
-        """It has not logged in, or its login does not hold any more."""
+        """Close a session whose login was rejected, or no longer holds."""
         for act in self.on_refuse:
             act(session, login, str(refusal))
         session.end(refusal.error, refusal.why)
@@ -264,7 +258,7 @@ class Gate:
 
 
 def bucket(rate: RateLimit | None) -> Bucket | None:
-    """A full one of this size; None when there is no limit."""
+    """A full bucket of this size; None when there is no limit."""
     if rate is None:
         return None
     return Bucket(rate.msgs_per_second, rate.bytes_per_second, rate.burst_ns / SECOND)

@@ -1,7 +1,7 @@
-"""What the log says of clients: who comes and goes, who is turned away, who is cut off and why.
+"""What the log says of clients: connections, rejected logins, and why connections were closed.
 
 The words are nats-server's: client.go closeConnection, authViolation, maxPayloadViolation. What
-clients may not do is told by trace.Violations, which also counts what could be said too often.
+clients may not do is logged by trace.Violations, which also limits how often.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.protocols.nats.auth.authenticator import Login
-    from broker.protocols.nats.client.handshake import Gate
+    from broker.protocols.nats.client.handshake import ClientHandshake
     from broker.protocols.nats.client.session import NatsSession
     from broker.protocols.nats.settings import Settings
 
 log = logging.getLogger("broker.nats")
 
-# Why a connection was closed, where somebody should know of it.
+# Reasons of a close that operators should see.
 _CLOSED: Final[dict[str, tuple[int, str]]] = {
     errors.NATS_CLOSED_PARSE: (logging.ERROR, "Client parser ERROR"),
     errors.NATS_CLOSED_PROTOCOL: (logging.ERROR, "Client parser ERROR"),
@@ -50,13 +50,13 @@ _CLOSED: Final[dict[str, tuple[int, str]]] = {
 class ClientLog:
     """Written by one server."""
 
-    def __init__(self, gate: Gate, settings: Callable[[], Settings]) -> None:
+    def __init__(self, handshake: ClientHandshake, settings: Callable[[], Settings]) -> None:
         """`settings`: those that hold now."""
         self._settings = settings
-        self._violations = gate.violations
-        gate.on_open.append(self.opened)
-        gate.on_refuse.append(self.refused)
-        gate.on_leave.append(self.left)
+        self._violations = handshake.violations
+        handshake.on_open.append(self.opened)
+        handshake.on_refuse.append(self.refused)
+        handshake.on_leave.append(self.left)
 
     def opened(self, session: NatsSession) -> None:
         """A connection was made."""
@@ -64,7 +64,7 @@ class ClientLog:
             log.debug("%s - Client connection created", who(session))
 
     def refused(self, session: NatsSession, login: Login, reason: str) -> None:
-        """Somebody is not let in. A name without a password may be a token."""
+        """A login is rejected. A name without a password may be a token."""
         options, name = login.options, who(session)
         if reason == errors.NATS_ACCOUNT_CONNECTIONS.text:
             log.error("%s - %s", name, reason)

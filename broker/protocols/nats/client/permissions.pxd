@@ -24,7 +24,7 @@ cdef class Permit:
     cdef readonly object permissions            # settings.Permissions it was made from
     cdef Patterns publish_allow, publish_deny, subscribe_allow, subscribe_deny  # or None
     cdef readonly Patterns filter               # what must not be delivered, or None
-    cdef tuple denied                           # subject patterns behind `filter`
+    cdef tuple denied                           # the subject patterns of `filter`
     cdef readonly bint responses                # replies to what was delivered may be published
     cdef readonly int64_t responses_max         # per reply subject; < 0 = no limit
     cdef readonly int64_t responses_expire_ns   # < 0 = never

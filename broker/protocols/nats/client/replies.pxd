@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Where somebody may publish because it was asked: allow_responses."""
+"""Subjects that a responder may publish to because it was asked: allow_responses."""
 from libc.stdint cimport int64_t
 
 

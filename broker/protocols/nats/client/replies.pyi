@@ -1,4 +1,4 @@
-"""Where somebody may publish because it was asked: allow_responses."""
+"""Subjects that a responder may publish to because it was asked: allow_responses."""
 
 from typing import final
 

@@ -1,124 +1,105 @@
 # cython: language_level=3
-"""NATS sessions: a connection's life, its input, its subscriptions, and what is delivered to it.
+"""NATS sessions of clients: logins, publishing, subscriptions, and what is delivered to them.
 
-    feed -> walk -> publishing.publish, subscribe, unsubscribe, ...
-    CONNECT -> gate.connect -> (a login, perhaps later) -> bind
+    CONNECT -> handshake.connect -> (a login, perhaps later) -> bind
+    PUB -> publish -> publish_to -> find -> publish_each -> Router.route -> deliver of each sink
+                                         -> publish_run  -> deliver_run of each session
 
 Until `bind` a session belongs to no account and no operation but CONNECT is done.
 """
+cimport cython
 import logging
 import random
+from logging import ERROR
 
-from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
 
-from broker.base.gotext import go_quote
 from broker.protocols.nats import errors
-from broker.runtime.outbuf cimport out_commit, out_put, out_reserve
-from broker.runtime.interfaces cimport RIGHT_WRITE, Session
-from broker.routing.trie cimport sub_t
+from broker.runtime.buffers cimport out_commit, out_put, out_reserve
+from broker.routing.router cimport Router
+from broker.runtime.interfaces cimport RIGHT_WRITE
+from broker.routing.trie cimport (
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, match_t, sub_t, subject_shape)
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport REC_CRLF, record_t
 from broker.protocols.nats.accounts.account cimport Account
-from broker.protocols.nats.client.frontend cimport SLOW_DROP, SLOW_PAUSE, NatsFace
-from broker.protocols.nats.accounts.imports cimport Imports
-from broker.protocols.nats.wire.options import parse_object
-from broker.protocols.nats.client.permissions cimport PERMIT_YES, Permit
-from broker.protocols.nats.client.publishing cimport pay, publish
+from broker.protocols.nats.client.frontend cimport SLOW_DROP, SLOW_PAUSE, NatsFrontend
+from broker.protocols.nats.client.line_session cimport LineSession, recalls, remember
+from broker.protocols.nats.client.permissions cimport (
+    PERMIT_FILTERED, PERMIT_NO, PERMIT_YES, Permit)
+from broker.protocols.nats.client.rate_limit cimport Bucket
 from broker.protocols.nats.client.replies cimport Replies
 from broker.protocols.nats.client.subscriptions cimport (
-    subs_any, subs_drop, subs_free, subs_retire, subs_unretire,
-)
-from broker.protocols.nats.client.subscribing cimport listing, prune, subscribe, unsubscribe
-from broker.protocols.nats.client.tracing cimport trace
+    sid_hash, subs_find, subs_retire, subs_unretire)
+from broker.protocols.nats.wire.options import parse_object
 from broker.protocols.nats.wire.wire cimport (
-    OP_CONNECT, OP_ERROR, OP_INFO, OP_PEER_ERROR, OP_PING, OP_PONG, OP_PUB, OP_SUB, OP_UNSUB,
-    OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_UNKNOWN, TW_SLACK, head_bytes, op_t, put_head,
-    scan, tw_put_run)
+    OP_PUB, SIZES_MAX, TW_SLACK, count_tokens, fill_record, head_bytes, join_sizes,
+    no_responders_bytes, op_t, put_head, put_no_responders, reserved_reply, reserved_subject, scan,
+    tw_put_run)
 
 LOG = logging.getLogger('broker.nats')
 
 cdef const char *OK = b'+OK\r\n'
-cdef const char *PING = b'PING\r\n'
-cdef const char *PONG = b'PONG\r\n'
 cdef enum:
     OK_LEN = 5
-    PING_LEN = 6
 
 
-cdef class NatsSession(Session):
-    def __init__(self, NatsFace face):
-        self.face = face
+@cython.final
+cdef class NatsSession(LineSession):
+    def __init__(self, NatsFrontend frontend, str kind='STANDARD', extra=None):
+        """`extra`: listener.Visitor of a connection that came by WebSocket; None: any other."""
+        super().__init__(frontend)
         self.verbose = self.pedantic = self.echo = True
-        self.kind = 'STANDARD'
-        self.host = ''
-        self.account_subs_max = -1
-        self.state.control_line_max = face.control_line_max
-        self.state.payload_max = face.payload_max
-        self.state.run_max = face.run_max
-
-    def __dealloc__(self):
-        subs_free(&self.subs)
+        self.kind = kind
+        if extra is not None:
+            self.extra = extra
+            self.tls_peer = extra.tls_peer
+        self.state.control_line_max = frontend.control_line_max
+        self.state.payload_max = frontend.payload_max
 
     # --- the life of a connection
 
     cdef void opened(self, object link) except *:
-        cdef NatsFace face = self.face
-        self.link = link
-        self.out = link.out
-        self.start_ns = face.turn.wall_ns
-        self.active_ns = face.turn.now_ns
-        face.total_connections += 1
-        face.last_id += 1
-        self.client_id = face.last_id
-        face.sessions.add(self)
-        self.ping_due_ns = face.turn.now_ns + face.ping_interval_ns
-        face.gate.opened(self)
-        if not self.closing and self.tls_gate is None:
+        cdef NatsFrontend frontend = self.frontend
+        LineSession.opened(self, link)
+        frontend.total_connections += 1
+        frontend.sessions.add(self)
+        self.ping_due_ns = frontend.turn.now_ns + frontend.ping_interval_ns
+        frontend.handshake.opened(self)
+        if not self.closing and self.tls_handshake is None:
             self.set_timer()
 
     cdef void begun(self, int first) noexcept:
-        self.pass_gate(lambda: self.tls_gate.begun(first))
+        self.pass_handshake(lambda: self.tls_handshake.begun(first))
 
     cdef void secured(self, str cause) noexcept:
-        self.pass_gate(lambda: self.tls_gate.secured(cause))
+        self.pass_handshake(lambda: self.tls_handshake.secured(cause))
 
-    def pass_gate(self, step):
-        """One step of TLS; whoever is half way through does not get in."""
+    def pass_handshake(self, step):
+        """One step of TLS; an internal error in it drops the connection."""
         try:
             step()
         except Exception as problem:
             LOG.error('connection dropped after an internal error', exc_info=problem)
             self.link.abort()
 
-    cdef void closed(self) noexcept:
-        cdef NatsFace face = self.face
-        face.turn.disarm(self)
-        face.sessions.discard(self)
-        face.gone_in_msgs += self.in_msgs
-        face.gone_in_bytes += self.in_bytes
-        face.gone_out_msgs += self.out_msgs
-        face.gone_out_bytes += self.out_bytes
-        if self.closed_because is None:
-            self.closed_because = (
-                self.tls_gate.lost() if self.tls_gate is not None else
-                errors.NATS_CLOSED_WRITE if isinstance(self.link.failure, BrokenPipeError) else
-                errors.NATS_CLOSED_READ if self.link.failure is not None else
-                errors.NATS_CLOSED_CLIENT)
-        self.tls_gate = None
-        self.stop_ns = face.turn.wall_ns
-        if self.account is not None:
-            self.account.leave(self)
-            if self.account.desk.speaker == <void *>self:
-                self.account.desk.speaker = NULL
-        face.gate.left(self)
-        self.link = None
-        self.gone = True
-        self.stall_due_ns = 0
-        if face.stalled == <void *>self:
-            face.stalled = NULL
-        self.wake_waiters()
-        self.run()
+    cdef str reason_lost(self):
+        if self.tls_handshake is not None:
+            return self.tls_handshake.lost()
+        if isinstance(self.link.failure, BrokenPipeError):
+            return errors.NATS_CLOSED_WRITE
+        return errors.NATS_CLOSED_CLIENT if self.link.failure is None else errors.NATS_CLOSED_READ
+
+    cdef void left(self) noexcept:
+        cdef NatsFrontend frontend = self.frontend
+        self.tls_handshake = None
+        frontend.sessions.discard(self)
+        frontend.gone_in_msgs += self.in_msgs
+        frontend.gone_in_bytes += self.in_bytes
+        frontend.gone_out_msgs += self.out_msgs
+        frontend.gone_out_bytes += self.out_bytes
+        frontend.handshake.left(self)
 
     def bind(self, Account account, identity, Permit permit):
         """Belong to an account from here on, with these rights."""
@@ -138,11 +119,8 @@ cdef class NatsSession(Session):
         self.replies = None
         self.memo = NULL
         self.unknown = False
-        self.login_due_ns = 0
+        self.handshake_due_ns = 0
         self.limit(identity)
-
-    cdef bint lives_in(self, void *space) noexcept:
-        return space == <void *>self.router
 
     cdef bint may(self, void *space, int right, const char *subject, size_t n) except -1:
         if space != <void *>self.router:
@@ -162,195 +140,222 @@ cdef class NatsSession(Session):
 
     def limit(self, identity):
         """The smallest of the server's, the account's and the user's limits holds."""
-        cdef NatsFace face = self.face
-        sizes = [n for n in (face.payload_max, self.account.payload_max, identity.payload_max)
+        cdef NatsFrontend frontend = self.frontend
+        sizes = [n for n in (frontend.payload_max, self.account.payload_max, identity.payload_max)
                  if n >= 0]
-        counts = [n for n in (face.subscriptions_max or -1, self.account.subscriptions_max,
+        counts = [n for n in (frontend.subscriptions_max or -1, self.account.subscriptions_max,
                               identity.subscriptions_max) if n >= 0]
         self.state.payload_max = min(sizes)
-        self.account_subs_max = min(counts) if counts else -1
+        self.subs_max = min(counts) if counts else -1
         self.expires_due_ns = 0
         if identity.expires_ns:
             self.expires_due_ns = (
-                face.turn.now_ns + max(0, identity.expires_ns - face.turn.wall_ns))
+                frontend.turn.now_ns + max(0, identity.expires_ns - frontend.turn.wall_ns))
         self.set_timer()
 
     def expect_login(self, int64_t timeout_ns):
         """Nothing is done for this client before it is known who it is; 0 = it has the time."""
         self.unknown = True
-        self.ping_due_ns = self.face.turn.now_ns + self.face.ping_interval_ns
-        self.login_due_ns = self.face.turn.now_ns + timeout_ns if timeout_ns else 0
+        self.ping_due_ns = self.frontend.turn.now_ns + self.frontend.ping_interval_ns
+        self.handshake_due_ns = self.frontend.turn.now_ns + timeout_ns if timeout_ns else 0
         self.set_timer()
-
-    def wait(self):
-        """Take no more input: somebody is asked about this client."""
-        self.waiting = True
-        self.link.pause()
-
-    def go(self):
-        """The answer is there."""
-        self.waiting = False
-        if self.link is not None and not self.stall_due_ns:
-            self.link.resume()
-
-    cdef bint drop_any(self) noexcept:
-        """Remove one subscription; False when there is none."""
-        cdef sub_t *sub = subs_any(&self.subs, &self.sweep)
-        if sub == NULL:
-            return False
-        self.remove_sub(sub)
-        return True
-
-    cdef void run(self) noexcept:
-        """Remove what could not be removed while messages were on their way."""
-        cdef uint32_t left = self.face.teardown_max
-        if not self.gone:
-            self.remove_retired()
-            return
-        while left:
-            if not self.drop_any():
-                return
-            left -= 1
-        self.face.turn.add(PHASE_STORE, self)   # a million must not stop the loop
-
-    def end(self, error, str why):
-        """Say the error, if any, and close when it is written; `why` is for monitoring."""
-        if self.closing:
-            return
-        self.closed_because = why
-        if error is not None:
-            self.tell(error)
-        if not self.closing:
-            self.link.close()
-
-    def tell(self, error, **parts):
-        """Put an error into the output; `parts` are the names it speaks of, as they came."""
-        quoted = {name: go_quote(text) for name, text in parts.items()}
-        cdef bytes line = errors.nats_line(error, **quoted)
-        self.say(line, <size_t>len(line))
-
-    def send(self, bytes line):
-        """Put a line of the protocol into the output."""
-        self.say(line, <size_t>len(line))
-
-    cdef void say(self, const char *line, size_t n) noexcept:
-        if self.face.tracer is not None:
-            self.face.tracer.went(self, line[:n])
-        if not out_put(self.out, line, n):
-            self.drop_slow(errors.NATS_CLOSED_PENDING)
-
-    def drop_slow(self, str why):
-        """The peer reads too slowly: close at once, without a word."""
-        if self.closing:
-            return
-        self.closed_because = why
-        self.face.slow_consumers += 1
-        if self.account is not None:
-            self.account.slow_consumers += 1
-        self.link.abort()
-
-    # --- input
-
-    cdef Py_ssize_t feed(self, const char *data, Py_ssize_t n) except -1:
-        cdef op_t ops[OPS_MAX]
-        cdef uint32_t count
-        cdef size_t used = 0, step
-        self.input_end = data + n
-        if self.unknown and self.face.must_connect and n and (data[0] | 0x20) != c'c' and (
-                self.options is None and not self.closing and not self.state.pending):
-            self.face.gate.refuse(self, 'not CONNECT')
-        while used < <size_t>n and not self.closing and not self.waiting:
-            step = scan(data + used, <size_t>n - used, ops, &count, &self.state)
-            if count:
-                self.walk(ops, count)
-            if step == 0:
-                break
-            used += step
-        self.need = self.state.need
-        if self.account is not None:
-            self.account.desk.speaker = NULL
-        if self.rated:
-            pay(self)
-        if self.face.stalled != NULL:
-            self.stall()
-        if self.face.turn.pressed is not None:
-            log = self.face.turn.pressed
-            self.face.turn.pressed = None
-            if not self.closing:
-                log.stall(self.link)
-        return <Py_ssize_t>used
-
-    cdef int walk(self, op_t *ops, uint32_t count) except -1:
-        cdef uint32_t i
-        cdef op_t *op
-        for i in range(count):
-            op = ops + i
-            if self.unknown and op.kind != OP_CONNECT and op.kind != OP_ERROR:
-                self.face.gate.first(self)
-                if self.closing:
-                    break
-            if self.face.tracer is not None:
-                trace(self, op)
-            if op.kind == OP_PUB:
-                publish(self, op)
-            elif op.kind == OP_SUB:
-                subscribe(self, op)
-            elif op.kind == OP_UNSUB:
-                unsubscribe(self, op)
-            elif op.kind == OP_PING:
-                self.pinged_ns = self.face.turn.now_ns
-                self.say(PONG, PING_LEN)
-                self.ponged = self.options is not None
-            elif op.kind == OP_PONG:
-                self.pings_out = 0
-                if self.rtt_start_ns:
-                    self.rtt_ns = max(1, self.face.turn.now_ns - self.rtt_start_ns)
-            elif op.kind == OP_CONNECT:
-                self.face.gate.connect(self, op.data[:op.total_len])
-            elif op.kind == OP_INFO:
-                try:
-                    parse_object(op.data[:op.total_len])
-                except ValueError:
-                    self.end(None, errors.NATS_CLOSED_PARSE)
-            elif op.kind == OP_PEER_ERROR:
-                self.end(None, errors.NATS_CLOSED_PARSE)
-            elif op.kind == OP_ERROR:
-                self.refuse(op.code)
-            if self.closing:
-                break
-        return 0
-
-    def refuse(self, int code):
-        """The peer broke the protocol."""
-        if code == SCAN_UNKNOWN:
-            self.end(errors.NATS_UNKNOWN_OPERATION, errors.NATS_CLOSED_PROTOCOL)
-        elif code == SCAN_CONTROL_LINE:
-            self.end(errors.NATS_CONTROL_LINE, errors.NATS_CLOSED_CONTROL_LINE)
-        elif code == SCAN_PAYLOAD:
-            self.end(errors.NATS_PAYLOAD, errors.NATS_CLOSED_PAYLOAD)
-        else:
-            self.end(None, errors.NATS_CLOSED_PARSE)
 
     def take(self, options):
         """What a CONNECT, the first or a later one, asked for."""
-        cdef NatsFace face = self.face
-        cdef uint64_t jitter = <uint64_t>face.first_ping_ns // face.first_ping_jitter
+        cdef NatsFrontend frontend = self.frontend
+        cdef uint64_t jitter = <uint64_t>frontend.first_ping_ns // frontend.first_ping_jitter
         if self.rtt_ns == 0:
-            self.rtt_ns = max(1, face.turn.wall_ns - self.start_ns)
-        self.ping_due_ns = face.turn.now_ns + face.first_ping_ns + random.randrange(jitter + 1)
-        self.login_due_ns = 0  # who is asked about it may take longer
+            self.rtt_ns = max(1, frontend.turn.wall_ns - self.start_ns)
+        self.ping_due_ns = (
+            frontend.turn.now_ns + frontend.first_ping_ns + random.randrange(jitter + 1))
+        self.handshake_due_ns = 0     # who is asked about it may take longer
         self.options = options
         self.echo = options.echo
         self.verbose = options.verbose
         self.pedantic = options.pedantic
-        self.state.headers = face.headers and options.headers
+        self.state.headers = frontend.headers and options.headers
         self.no_responders = options.no_responders
         self.set_timer()
+
+    cdef void late(self) noexcept:
+        self.end(errors.NATS_LOGIN_TIMEOUT, errors.NATS_CLOSED_AUTH_TIMEOUT)
+
+    cdef void work(self) noexcept:
+        self.remove_retired()
+
+    cdef void count_slow(self) noexcept:
+        self.frontend.slow_consumers += 1
+
+    # --- lines for the peer
+
+    cdef void say(self, const char *line, size_t n) noexcept:
+        if self.frontend.tracer is not None:
+            self.frontend.tracer.went(self, line[:n])
+        if not out_put(self.out, line, n):
+            self.drop_slow(errors.NATS_CLOSED_PENDING)
 
     def ok(self):
         """Say +OK if that is wanted."""
         if self.verbose:
             self.say(OK, OK_LEN)
+
+    # --- input
+
+    cdef size_t scan_input(self, const char *data, size_t n, op_t *ops, uint32_t *count) noexcept:
+        return scan(data, n, ops, count, &self.state)
+
+    cdef int not_connect(self) except -1:
+        if self.frontend.must_connect and self.options is None and not self.closing:
+            self.frontend.handshake.refuse(self, 'not CONNECT')
+        return 0
+
+    cdef int before_connect(self) except -1:
+        self.frontend.handshake.first(self)
+        return 0
+
+    cdef int connect(self, op_t *op) except -1:
+        self.frontend.handshake.connect(self, op.data[:op.total_len])
+        return 0
+
+    cdef int info(self, op_t *op) except -1:
+        try:
+            parse_object(op.data[:op.total_len])
+        except ValueError:
+            self.end(None, errors.NATS_CLOSED_PARSE)
+        return 0
+
+    cdef int peer_error(self, op_t *op) except -1:
+        self.end(None, errors.NATS_CLOSED_PARSE)
+        return 0
+
+    cdef str reason_silent(self):
+        return errors.NATS_CLOSED_PARSE
+
+    cdef int trace(self, op_t *op) except -1:
+        """Show the operator what came in; of a run each message."""
+        cdef const char *data = op.data
+        cdef uint32_t _n
+        words = (op.subject[:op.subject_len], op.reply[:op.reply_len], op.text[:op.text_len])
+        for _n in range(op.count if op.kind == OP_PUB else 1):
+            self.frontend.tracer.came(self, op.kind, words, data[:op.total_len], op.count)
+            data += op.stride
+        return 0
+
+    # --- publishing
+
+    cdef const match_t *find(self, const char *subject, size_t n) except NULL:
+        """Who wants it; what only depends on the subject is worked out once for many messages."""
+        if recalls(self, subject, n):
+            return self.memo
+        remember(self, self.router.match(subject, n))
+        self.memo_denied = self.permit is not None and not self.permit.may_publish(subject, n)
+        return self.memo
+
+    cdef int publish(self, op_t *op) except -1:
+        if self.account.mapper is None:
+            return self.publish_to(op, False)
+        return self.publish_mapped(op, self.account.mapper)
+
+    cdef void lose(self, op_t *op) noexcept:
+        """It counts as published, and no subscriber gets it."""
+        cdef uint32_t _k
+        self.in_msgs += op.count
+        self.in_bytes += <uint64_t>op.total_len * op.count
+        if self.verbose:
+            for _k in range(op.count):
+                self.say(OK, OK_LEN)
+
+    cdef int publish_to(self, op_t *op, bint mapped) except -1:
+        cdef record_t rec
+        cdef char sizes[SIZES_MAX]
+        cdef void *skip = NULL if self.echo else <void *>self
+        cdef const match_t *m = self.find(op.subject, op.subject_len)
+        self.in_msgs += op.count
+        self.in_bytes += <uint64_t>op.total_len * op.count
+        self.active_ns = self.frontend.turn.now_ns
+        self.account.current_publisher.session = <void *>self
+        fill_record(&rec, op, self.frontend.turn.wall_ns)
+        if op.headers_len:
+            rec.size_text = sizes
+            rec.size_text_len = <uint8_t>join_sizes(sizes, op.text, op.text_len)
+        if self.is_plain(op):
+            if m.size == 0:
+                return 0
+            if op.count > 1 and m.groups == 0 and self.apart(m):
+                return self.publish_run(op, &rec, m, skip)
+        return self.publish_each(op, &rec, m, skip)
+
+    cdef inline bint is_plain(self, op_t *op) noexcept:
+        """It is valid as it stands, and needs no check of permissions."""
+        return not (self.verbose or self.pedantic or self.memo_denied or op.reply_len
+                    or op.subject[0] == c'_')
+
+    cdef int publish_each(self, op_t *op, record_t *rec, const match_t *m,
+                          void *skip) except -1:
+        """One message after the other, with everything that may be said of each."""
+        cdef Router router = self.router
+        cdef uint32_t k
+        cdef bint plain = self.is_plain(op)
+        for k in range(op.count):
+            if not plain and not self.allowed(op):
+                continue
+            if self.closing:
+                break
+            if router.changes != self.memo_changes:
+                m = self.find(op.subject, op.subject_len)
+            rec.data = op.data + <size_t>k * op.stride
+            if not router.route(m, rec, skip) and op.reply_len and self.no_responders:
+                self.no_one(op)
+        return 0
+
+    cdef inline bint allowed(self, op_t *op) except -1:
+        """Say what must be said before a message goes out; False when it must not."""
+        if self.pedantic and subject_shape(op.subject, op.subject_len):
+            self.send_error(errors.NATS_PUBLISH_SUBJECT)
+        if reserved_subject(op.subject, op.subject_len) or (
+                self.memo_denied and not self.may_answer(op.subject[:op.subject_len])):
+            self.send_error(errors.NATS_PUBLISH_DENIED, subject=op.subject[:op.subject_len])
+            self.frontend.handshake.violations.publish(self, 'Subject', op.subject[:op.subject_len])
+            return False
+        if reserved_reply(op.reply, op.reply_len):
+            self.send_error(errors.NATS_REPLY_DENIED, subject=op.reply[:op.reply_len])
+            self.frontend.handshake.violations.publish(self, 'Reply', op.reply[:op.reply_len])
+            return False
+        if self.verbose:
+            self.say(OK, OK_LEN)
+        return True
+
+    cdef int no_one(self, op_t *op) except -1:
+        """No subscriber took a request: answer the requester, if it subscribes to the reply."""
+        cdef const match_t *m = self.router.match(op.reply, op.reply_len)
+        cdef uint32_t i
+        cdef sub_t *sub
+        cdef char *p
+        cdef char *end
+        for i in range(m.plain):
+            sub = m.subs[i]
+            if sub.sink != <void *>self or sub.retired:
+                continue
+            p = out_reserve(self.out, no_responders_bytes(op.reply_len, sub.sid_len))
+            if p == NULL:
+                self.drop_slow(errors.NATS_CLOSED_PENDING)
+                return 0
+            end = put_no_responders(p, op.reply, op.reply_len, sub.sid, sub.sid_len)
+            out_commit(self.out, <size_t>(end - p))
+            return 0
+        return 0
+
+    cdef void pay(self) noexcept:
+        """Charge what was published since the last read to the rate limiters."""
+        cdef uint64_t msgs = self.in_msgs - self.paid_msgs, octets = self.in_bytes - self.paid_bytes
+        cdef int64_t wait = 0
+        cdef Bucket bucket
+        self.paid_msgs = self.in_msgs
+        self.paid_bytes = self.in_bytes
+        for bucket in self.buckets:
+            wait = max(wait, bucket.take(self.frontend.turn.now_ns, msgs, octets))
+        if wait and not self.stall_due_ns and not self.closing:
+            self.rest(wait)
 
     # --- delivery
 
@@ -382,12 +387,12 @@ cdef class NatsSession(Session):
         self.counted(sub, 1, size)
         if rec.reply_len and self.permit is not None and self.permit.responses:
             self.may_be_answered(rec)
-        if self.face.tracer is not None:
-            self.face.tracer.went(self, p[:q - p])
+        if self.frontend.tracer is not None:
+            self.frontend.tracer.went(self, p[:q - p])
         return 1
 
-    cdef void deliver_run(self, sub_t *sub, record_t *rec, op_t *op, const char *limit) noexcept:
-        """Take the messages of a run; `limit` is the end of the input they stand in."""
+    cdef void deliver_run(self, sub_t *sub, const record_t *rec, const op_t *op,
+                          const char *limit) noexcept:
         cdef uint64_t left = op.count, n
         cdef size_t cut = 0, body, each, room, head
         cdef const char *data = op.data
@@ -405,7 +410,7 @@ cdef class NatsSession(Session):
             # the first one with its head; the others copy the head from there
             room = head_bytes(rec, sub.sid_len) + body + TW_SLACK
             if self.out.len + room > self.out.cap:
-                each = min(left, self.face.run_bytes // room + 1)
+                each = min(left, self.frontend.run_bytes // room + 1)
                 p = out_reserve(self.out, each * room)
                 if p == NULL:
                     self.no_room(left)
@@ -419,8 +424,8 @@ cdef class NatsSession(Session):
             data += op.stride
             each = head + body
             n = min(left - 1, (self.out.cap - self.out.len - each - TW_SLACK) // each)
-            if self.face.tracer is not None:
-                self.face.tracer.went(self, p[:head], n + 1)
+            if self.frontend.tracer is not None:
+                self.frontend.tracer.went(self, p[:head], n + 1)
             q = tw_put_run(q, p, head, data + cut, op.stride, body, n, limit)
             data += n * op.stride
             out_commit(self.out, <size_t>(q - p))
@@ -429,41 +434,98 @@ cdef class NatsSession(Session):
 
     cdef void no_room(self, uint64_t messages) noexcept:
         """What is queued has reached its limit."""
-        if self.face.slow_policy == SLOW_DROP:
+        if self.frontend.slow_policy == SLOW_DROP:
             self.dropped += messages
-            self.face.dropped += messages
+            self.frontend.dropped += messages
         else:
             self.drop_slow(errors.NATS_CLOSED_PENDING)
 
     cdef inline void counted(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept:
         self.out_msgs += messages
         self.out_bytes += nbytes
-        self.active_ns = self.face.turn.now_ns
+        self.active_ns = self.frontend.turn.now_ns
         sub.delivered += messages
         if sub.max and sub.delivered >= sub.max:
             # it goes when no message is on its way any more
             subs_retire(&self.subs, sub)
-            self.face.turn.add(PHASE_STORE, self)
-        if self.out.full_bytes > self.face.stall_bytes:
-            self.face.stalled = <void *>self
+            self.frontend.turn.add(PHASE_STORE, self)
+        if self.out.full_bytes > self.frontend.stall_bytes:
+            self.frontend.stalled = <void *>self
 
     cdef void may_be_answered(self, const record_t *rec) noexcept:
         """Remember a reply subject that this client may publish to."""
         if self.replies is None:
             self.replies = Replies(self.permit.responses_max, self.permit.responses_expire_ns)
-        self.replies.note(rec.reply[:rec.reply_len], self.face.turn.now_ns)
+        self.replies.note(rec.reply[:rec.reply_len], self.frontend.turn.now_ns)
 
     cdef bint may_answer(self, bytes subject) except -1:
         """May it publish there because it was asked?"""
-        return self.replies is not None and self.replies.take(subject, self.face.turn.now_ns)
+        return self.replies is not None and self.replies.take(subject, self.frontend.turn.now_ns)
 
     # --- subscriptions
 
-    cdef void remove_sub(self, sub_t *sub) noexcept:
-        if self.account.imports is not None:
-            (<Imports>self.account.imports).unsubscribed(self, sub)
-        subs_drop(&self.subs, sub)
-        self.router.remove(sub)
+    cdef int subscribe(self, op_t *op) except -1:
+        cdef NatsFrontend frontend = self.frontend
+        cdef uint32_t hash = sid_hash(&frontend.key, op.text, op.text_len)
+        cdef uint64_t held = self.subs.size - self.subs.retired_size
+        cdef int permitted = PERMIT_YES
+        cdef sub_t *sub
+        self.active_ns = frontend.turn.now_ns
+        if op.code and op.reply_len == 5 and memcmp(op.reply, b'_sys_', 5) == 0:
+            self.deny(op)
+            return 0
+        if frontend.tokens_max and count_tokens(op.subject, op.subject_len) > frontend.tokens_max:
+            self.send_error(errors.NATS_SUB_TOKENS, subject=op.subject[:op.subject_len])
+            frontend.handshake.violations.subscribe(
+                self, op.subject[:op.subject_len], b'', op.text[:op.text_len], ' Too Many Tokens')
+            return 0
+        if self.permit is not None:
+            permitted = self.permit.may_subscribe(
+                op.subject, op.subject_len, op.reply, op.reply_len if op.code else 0)
+        if permitted == PERMIT_NO:
+            self.deny(op)
+            return 0
+        if self.subs_max >= 0 and <int64_t>held >= self.subs_max:
+            self.send_error(errors.NATS_SUBSCRIPTIONS)
+            frontend.handshake.violations.other(self, ERROR, errors.NATS_SUBSCRIPTIONS.text)
+            return 0
+        sub = subs_find(&self.subs, hash, op.text, op.text_len)
+        if sub != NULL and sub.retired:
+            self.remove_retired()
+            sub = NULL
+        if sub == NULL:
+            if subject_shape(op.subject, op.subject_len) & (
+                    SUBJECT_EMPTY_TOKEN | SUBJECT_TAIL_INSIDE):
+                self.send_error(errors.NATS_SUBJECT)
+                return 0
+            if permitted == PERMIT_FILTERED:
+                self.filter = self.permit.filter
+            self.add_sub(op, op.text, op.text_len, hash)
+        if self.verbose:
+            self.say(OK, OK_LEN)
+        return 0
+
+    cdef int deny(self, op_t *op) except -1:
+        """A subscription that is not permitted."""
+        subject, queue = op.subject[:op.subject_len], op.reply[:op.reply_len] if op.code else b''
+        self.frontend.handshake.violations.subscribe(self, subject, queue, op.text[:op.text_len])
+        if op.code:
+            self.send_error(errors.NATS_QUEUE_DENIED, subject=subject, queue=queue)
+        else:
+            self.send_error(errors.NATS_SUBSCRIPTION_DENIED, subject=subject)
+        return 0
+
+    cdef int unsubscribe(self, op_t *op) except -1:
+        cdef sub_t *sub = self.sub_of(op.text, op.text_len)
+        self.active_ns = self.frontend.turn.now_ns
+        if sub != NULL and not sub.retired:
+            if op.count > sub.delivered:
+                sub.max = op.count
+            else:
+                self.remove_sub(sub)
+        if self.verbose:
+            self.say(OK, OK_LEN)
+        return 0
 
     cdef void remove_retired(self) noexcept:
         cdef sub_t *sub = subs_unretire(&self.subs)
@@ -471,128 +533,31 @@ cdef class NatsSession(Session):
             self.remove_sub(sub)
             sub = subs_unretire(&self.subs)
 
-    # --- time
-
-    cdef void set_timer(self) noexcept:
-        """Arm the one timer for whatever comes first."""
-        cdef int64_t due = self.ping_due_ns
-        if self.out.blocked and (self.closing or self.face.slow_policy != SLOW_DROP):
-            due = min(due, self.out.blocked_ns + self.face.write_deadline_ns)
-        if self.stall_due_ns:
-            due = min(due, self.stall_due_ns)
-        if self.login_due_ns:
-            due = min(due, self.login_due_ns)
-        if self.expires_due_ns:
-            due = min(due, self.expires_due_ns)
-        self.face.turn.arm(self, due)
-
-    cdef void expired(self, int64_t now_ns) noexcept:
-        if self.gone:
-            return
-        if self.out.blocked and now_ns >= self.out.blocked_ns + self.face.write_deadline_ns and (
-                self.closing or self.face.slow_policy != SLOW_DROP):
-            if self.closing:
-                self.link.abort()
-            else:
-                self.drop_slow(errors.NATS_CLOSED_DEADLINE)
-            return
-        if self.login_due_ns and now_ns >= self.login_due_ns:
-            self.login_due_ns = 0
-            self.end(errors.NATS_LOGIN_TIMEOUT, errors.NATS_CLOSED_AUTH_TIMEOUT)
-        if self.expires_due_ns and now_ns >= self.expires_due_ns:
-            self.expires_due_ns = 0
-            self.end(self.identity.expired, errors.NATS_CLOSED_EXPIRED)
-        if self.stall_due_ns and now_ns >= self.stall_due_ns:
-            if self.face.slow_policy == SLOW_PAUSE and self.slow is not None and (
-                    not self.slow.closing and self.slow.waiters is not None):
-                self.stall_due_ns = now_ns + self.face.stall_ns
-            else:
-                self.go_on()
-        if now_ns >= self.ping_due_ns:
-            self.ping_due_ns = now_ns + self.face.ping_interval_ns
-            if not self.closing:
-                self.ping_tick(now_ns)
-        self.set_timer()
-
-    cdef void ping_tick(self, int64_t now_ns) noexcept:
-        cdef int64_t quiet = now_ns - self.face.ping_interval_ns
-        cdef bint measured = self.rtt_ns and self.rtt_start_ns and (
-            now_ns - self.rtt_start_ns <= self.face.rtt_max_age_ns)
-        if measured and (self.active_ns > quiet or self.pinged_ns > quiet):
-            return
-        if self.pings_out + 1 > self.face.ping_max:
-            self.face.stale += 1
-            self.end(errors.NATS_STALE, errors.NATS_CLOSED_STALE)
-            return
-        self.pings_out += 1
-        self.rtt_start_ns = now_ns
-        self.say(PING, PING_LEN)
-
-    # --- a subscriber that is behind
-
-    cdef void blocked(self) noexcept:
-        if not self.gone:
-            self.set_timer()
-
-    cdef void writable(self) noexcept:
-        self.wake_waiters()
-
-    cdef void stall(self) noexcept:
-        """What was read just now went to a session that has much to send: rest a little."""
-        cdef Session slow = <Session>self.face.stalled
-        self.face.stalled = NULL
-        if slow is self or slow.closing or self.closing or self.stall_due_ns:
-            return
-        if slow.waiters is None:
-            slow.waiters = []
-        slow.waiters.append(self)
-        self.slow = slow
-        self.rest(self.face.stall_ns)
-
-    cdef void rest(self, int64_t wait_ns) noexcept:
-        """Take no input for a while."""
-        self.stall_due_ns = self.face.turn.now_ns + wait_ns
-        self.link.pause()
-        self.set_timer()
-
-    cdef void wake_waiters(self) noexcept:
-        waiters = self.waiters
-        if waiters is None:
-            return
-        self.waiters = None
-        for session in waiters:
-            session.go_on()
-
-    def go_on(self):
-        """Read again after a rest."""
-        if self.stall_due_ns == 0:
-            return
-        self.stall_due_ns = 0
-        self.slow = None
-        if not self.waiting:
-            self.link.resume()
-
-    @property
-    def subscriptions(self):
-        return self.subs.size - self.subs.retired_size
-
-    @property
-    def pending_bytes(self):
-        return 0 if self.link is None else self.link.pending_bytes
-
-    def closing_down(self):
-        """The server stops."""
-        if self.closed_because is None:
-            self.closed_because = errors.NATS_CLOSED_SHUTDOWN
-
-    def kick(self):
-        """Close it, as an operator asked."""
-        self.end(None, errors.NATS_CLOSED_KICKED)
-
-    def list_subs(self, uint64_t most=UINT64_MAX):
-        """(subject, queue, sid, delivered, max) of each subscription, or of so many."""
-        return listing(self, most)
-
     def prune(self):
         """Remove the subscriptions that are not permitted any more, and say so."""
-        prune(self)
+        cdef int permitted
+        self.filter = None
+        if self.permit is None:
+            return
+        for subject, queue, sid, _delivered, _max in self.list_subs():
+            permitted = self.permit.may_subscribe(
+                subject, <size_t>len(subject), queue, <size_t>len(queue))
+            if permitted == PERMIT_FILTERED:
+                self.filter = self.permit.filter
+            if permitted != PERMIT_NO:
+                continue
+            self.remove_sub(self.sub_of(sid, <size_t>len(sid)))
+            self.send_error(errors.NATS_SUBSCRIPTION_ENDED, subject=subject, sid=sid)
+            self.frontend.handshake.violations.removed(self, subject, sid)
+
+    # --- time
+
+    cdef bint has_deadline(self) noexcept:
+        return self.closing or self.frontend.slow_policy != SLOW_DROP
+
+    cdef void stall_over(self, int64_t now_ns) noexcept:
+        if self.frontend.slow_policy == SLOW_PAUSE and self.slow is not None and (
+                not self.slow.closing and self.slow.waiters is not None):
+            self.stall_due_ns = now_ns + self.frontend.stall_ns
+        else:
+            self.go_on()

@@ -84,7 +84,7 @@ cdef void subs_drop(subs_t *t, sub_t *sub) noexcept nogil:
 
 
 cdef sub_t *subs_any(subs_t *t, uint32_t *cursor) noexcept nogil:
-    """Some subscription at or behind *cursor, which moves along: for taking all out one by one."""
+    """Some subscription at or after *cursor, which moves along: for taking all out one by one."""
     cdef uint32_t i
     if t.size == 0:
         return NULL

@@ -272,7 +272,7 @@ def mappings(block: Block) -> tuple[Mapping, ...]:
     found = []
     for source, entry in inner.value.it.items():
         if not is_subject(source):
-            block.mistakes.add(entry, f"{source!r} is no subject")
+            block.mistakes.add(entry, f"{source!r} is not a subject")
             continue
         destinations = _destinations(entry, block.mistakes)
         reason = _wrong_destinations(source, destinations)

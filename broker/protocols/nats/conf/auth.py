@@ -29,7 +29,7 @@ CONNECTION_TYPES: Final = frozenset(
 
 
 class Logins:
-    """Users and nkeys seen so far, each with its place: nobody may be there twice."""
+    """Users and nkeys seen so far, each with its place: none may be there twice."""
 
     def __init__(self, mistakes: Mistakes) -> None:
         self.mistakes = mistakes
@@ -37,7 +37,7 @@ class Logins:
         self.given: Value | None = None  # an array of users
 
     def add(self, name: str, value: Value) -> None:
-        """Somebody more."""
+        """Add a user."""
         first = self.seen.setdefault(name, value)
         if first is not value:
             place = f"{first.file}:{first.line}"
@@ -89,7 +89,7 @@ def subject_rules(block: Block, *names: str, queues: bool) -> tuple[SubjectRule,
         if is_subject(text):
             found.append(SubjectRule(text))
         elif len(parts) != 2 or not is_subject(parts[0]):
-            block.mistakes.add(value, f"{names[0]}: {text!r} is no subject")
+            block.mistakes.add(value, f"{names[0]}: {text!r} is not a subject")
         elif not queues:
             reason = f"{names[0]}: {text!r} names a queue group, which only a subscription has"
             block.mistakes.add(value, reason)
@@ -211,7 +211,7 @@ def authorization(block: Block, logins: Logins) -> Authorization:
 
 
 def simple(block: Block) -> Authorization:
-    """Of a door: one user or a token."""
+    """Of a listener: one user or a token."""
     result = Authorization(
         user=block.text("user", "username"),
         password=block.text("password", "pass"),

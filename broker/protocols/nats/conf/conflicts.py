@@ -134,26 +134,26 @@ class _Conflicts:
         place = Block(block, self.mistakes, "authorization").peek("auth_callout", "auth_hook")
         assert place is not None
         if found.account not in self.accounts:
-            reason = f'auth_callout: there is no account "{found.account}": nobody can log in'
+            reason = f'auth_callout: there is no account "{found.account}": no client can log in'
             self.mistakes.note(place, reason)
         for name in found.auth_users:
             if name not in self.logins:
                 self.mistakes.note(place, f'auth_callout: there is no user "{name}"')
 
     def websocket(self, places: dict[str, Value]) -> None:
-        door = self.settings.websocket
-        if door is None:
+        listener = self.settings.websocket
+        if listener is None:
             return
-        if door.no_auth_user:
-            reason = self.unknown_user(door.no_auth_user)
+        if listener.no_auth_user:
+            reason = self.unknown_user(listener.no_auth_user)
             if reason:
                 self.mistakes.add(places["no_auth_user"], f"no_auth_user: {reason}")
-        who = door.authorization
+        who = listener.authorization
         if who is not None and self.users and (who.user or who.token):
             what = "user" if who.user else "token"
             place = places.get("authorization") or places["authentication"]
             self.mistakes.add(place, f"websocket: {what} does not go together with users")
-        if door.jwt_cookie and self.settings.resolver is None:
+        if listener.jwt_cookie and self.settings.resolver is None:
             reason = "jwt_cookie: needs operators or trusted keys"
             self.mistakes.add(places["jwt_cookie"], reason)
 

@@ -49,7 +49,7 @@ class _Check:
                     kind = "service" if export.service else "stream"
                     self.mistakes.add(place, f"{kind} {export.subject!r}: {reason}")
                 elif not is_subject(export.subject):
-                    reason = f"{export.subject!r} is no subject: nobody can import it"
+                    reason = f"{export.subject!r} is not a subject: no account can import it"
                     self.mistakes.note(place, reason)
         for service in False, True:
             for placed in self.accounts.values():
@@ -75,7 +75,7 @@ class _Check:
         if results and not system:
             reason = "there is no system account"
         elif results and (not is_subject(results) or has_wildcard(results)):
-            reason = f"{results!r} is no subject to publish to"
+            reason = f"{results!r} is not a subject to publish to"
         elif results and any(e.service and lies_within(results, e.subject) for e in exports):
             reason = f"{results!r} is a service of this account"
         elif results and export.response_type != "singleton":
@@ -119,7 +119,7 @@ class _Check:
         if one.prefix:
             here = f"{one.prefix.removesuffix('.')}.{one.subject}"
         if not is_subject(here):
-            return f"to: {here!r} is no subject"
+            return f"to: {here!r} is not a subject"
         if self.leads_back(name, one.account, here, self.streams) or self.leads_back(
             name, one.account, one.subject, self.streams
         ):
@@ -138,7 +138,7 @@ class _Check:
     def taken_service(self, name: str, one: Import) -> str:
         here, there = one.to or one.subject, one.subject
         if not is_subject(here) or not is_subject(there):
-            return f"to: {here!r} is no subject" if is_subject(there) else "is no subject"
+            return f"to: {here!r} is not a subject" if is_subject(there) else "is not a subject"
         if not self.approved(name, one):
             return f'account "{one.account}" does not export it to "{name}"'
         start = unnumbered(here)[0] if has_wildcard(there) else here

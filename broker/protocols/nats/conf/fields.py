@@ -1,7 +1,7 @@
 """Reading a block of a configuration: each key once, by any of its names, checked for its type.
 
-Mistakes are gathered, so that all of them can be told at once. What nobody has asked for when the
-block is done is unknown, unless some $variable stands for it.
+Mistakes are gathered, so that all of them can be reported at once. A key that no reader has asked
+for when the block is done is unknown, unless some $variable stands for it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.base.units import HOUR, MINUTE, MS, PORT_MAX, SECOND, US
+from broker.base.gotext import UNITS
+from broker.base.units import PORT_MAX, SECOND
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.conf.text import ConfError, ConfNote
 
@@ -19,16 +20,6 @@ if TYPE_CHECKING:
     from broker.protocols.nats.conf.text import Value
 
 _PART: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
-_UNITS: Final = {
-    "ns": 1,
-    "us": US,
-    "\u00b5s": US,
-    "\u03bcs": US,
-    "ms": MS,
-    "s": SECOND,
-    "m": MINUTE,
-    "h": HOUR,
-}
 _KINDS: Final = {str: "a string", int: "a number", float: "a number with a fraction",
                  bool: "true or false", list: "an array", dict: "a map"}  # fmt: skip
 _OWNERS: Final = {
@@ -60,14 +51,14 @@ def go_duration(text: str) -> int:
         return 0
     total, at = 0, 0
     if len(rest) > _DURATION_MAX:
-        raise ValueError("is no duration")
+        raise ValueError("is not a duration")
     while match := _PART.match(rest, at):
         whole, _, part = match[1].partition(".")
-        unit = _UNITS[match[2]]
+        unit = UNITS[match[2]]
         total += int(whole or 0) * unit + (int(part) * unit // 10 ** len(part) if part else 0)
         at = match.end()
     if at == 0 or at != len(rest) or total > _INT64:
-        raise ValueError(f"{text!r} is no duration")
+        raise ValueError(f"{text!r} is not a duration")
     return -total if text.startswith("-") else total
 
 
@@ -75,7 +66,7 @@ class Mistakes:
     """What is wrong, and what is only doubtful, in the order of reading."""
 
     def __init__(self, *, tolerant: bool = False) -> None:
-        """`tolerant`: what nobody knows is only noted."""
+        """`tolerant`: unknown keys are only noted."""
         self.errors: list[ConfError] = []
         self.warnings: list[ConfError] = []
         self.tolerant = tolerant
@@ -89,7 +80,7 @@ class Mistakes:
         self.warnings.append(value.error(reason))
 
     def unknown(self, value: Value, key: str) -> None:
-        """A key that nobody has asked for."""
+        """A key that no reader has asked for."""
         if self.tolerant:
             self.note(value, f'"{key}" is not known here, and left out')
         else:
@@ -109,7 +100,7 @@ class Block:
         self.mistakes = mistakes
         self.what = what
         self.all: dict[str, Value] = {}  # by their names in lower case
-        self.left: dict[str, str] = {}  # what nobody has asked for: that name, and as written
+        self.left: dict[str, str] = {}  # keys not asked for yet: that name, and as written
         if isinstance(value.it, dict):
             self.all = {key.lower(): entry for key, entry in value.it.items()}
             self.left = {key.lower(): key for key in value.it}
@@ -138,7 +129,7 @@ class Block:
                 self.mistakes.unknown(entry, key)
 
     def rest(self) -> list[tuple[str, Value]]:
-        """What nobody has asked for; now somebody has."""
+        """The keys that were not asked for; from here on they count as asked for."""
         found = [(written, self.all[key]) for key, written in self.left.items()]
         self.left.clear()
         return found
@@ -270,7 +261,7 @@ class Block:
             self.mistakes.add(entry, reason)
             return None
         if not _PORT.fullmatch(port) or not PORT_ANY <= int(port) <= PORT_MAX:
-            self.mistakes.add(entry, f"{names[0]}: {port!r} is no port")
+            self.mistakes.add(entry, f"{names[0]}: {port!r} is not a port")
             return None
         return host.strip("[]"), int(port)
 
@@ -290,12 +281,12 @@ class Block:
         return []
 
     def blocks(self, *names: str, what: str) -> list[Block]:
-        """An array of maps; what is no map is told and left out."""
+        """An array of maps; what is not a map is reported and left out."""
         found = [Block(one, self.mistakes, what) for one in self.items(*names)]
         return [block for block in found if isinstance(block.value.it, dict)]
 
     def key(self, kind: str, *names: str) -> str:
-        """The public key of somebody of that kind."""
+        """A public key of that kind."""
         entry = self.peek(*names)
         found = self.text(*names)
         if entry is not None and isinstance(entry.it, str) and not nkeys.is_public(kind, found):

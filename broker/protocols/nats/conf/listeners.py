@@ -1,4 +1,4 @@
-"""Blocks of a configuration about the doors for browsers and for leaf nodes, and who we join."""
+"""Blocks of a configuration: the listeners for browsers and leaf nodes, and the remotes to join."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _VERSION: Final = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?:[-+]
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
-def door(block: Block, default_host: str = _ANY_HOST) -> Address | None:
+def listener(block: Block, default_host: str = _ANY_HOST) -> Address | None:
     """Where to listen, by `listen` or by `host` and `port`; None: nowhere. Port 0 is any."""
     listen = block.listen("listen")
     host, port = listen or ("", 0)
@@ -54,13 +54,13 @@ def door(block: Block, default_host: str = _ANY_HOST) -> Address | None:
 
 
 def websocket(block: Block) -> tuple[Websocket | None, dict[str, Value]]:
-    """The door if it is one, and the places of what is to be checked further."""
+    """The listener if it is one, and the places of what is to be checked further."""
     places = {
         key: found
         for key in ("no_auth_user", "jwt_cookie", "authorization", "authentication")
         if (found := block.peek(key)) is not None
     }
-    listen = door(block)
+    listen = listener(block)
     plain = block.flag("no_tls")
     has_tls = block.has("tls")
     secured = optional_tls(block)
@@ -70,7 +70,7 @@ def websocket(block: Block) -> tuple[Websocket | None, dict[str, Value]]:
     for text, value in block.each_text(*names, "origin"):
         origins.append(text)
         if not _is_url(text):
-            block.mistakes.add(value, f"allowed_origins: {text!r} is no URL")
+            block.mistakes.add(value, f"allowed_origins: {text!r} is not a URL")
     result = Websocket(
         listen=listen or (_ANY_HOST, 0),
         tls=secured,
@@ -106,7 +106,7 @@ class Leafs:
 
     def read(self, block: Block) -> Leafnodes:
         default = Leafnodes()
-        listen = door(block)
+        listen = listener(block)
         who, account, nkey = self.authorization(block)
         _compression(block)
         version = block.text("min_version", "minimum_version")
@@ -130,7 +130,7 @@ class Leafs:
         return result
 
     def authorization(self, block: Block) -> tuple[Authorization | None, str, str]:
-        """Who may join, and the account of the single user or nkey, and the nkey."""
+        """The users that may join, the account of the single user or nkey, and the nkey."""
         inner = block.block("authorization")
         if inner is None or not isinstance(inner.value.it, dict):
             return None, "", ""
@@ -298,7 +298,7 @@ def _thresholds(block: Block) -> None:
 def _wrong_version(text: str) -> str:
     match = _VERSION.fullmatch(text)
     if match is None:
-        return f"{text!r} is no version"
+        return f"{text!r} is not a version"
     least = limits.NATS_LEAF_VERSION_MIN
     if tuple(map(int, match.groups())) < least:
         return f"{text} is too old, {'.'.join(map(str, least))} is the least"

@@ -109,7 +109,7 @@ class OperatorMode:
     # --- resolvers
 
     def of_operator(self) -> Resolver | None:
-        """The server of which the only operator's token tells."""
+        """The account server that the only operator's token names."""
         if len(self.operators) != 1:
             return None
         url: str = self.operators[0].body.account_server_url
@@ -205,7 +205,7 @@ def _wrong_folder(directory: str) -> str:
     path = Path(directory)
     try:
         if path.exists() and not (path.is_dir() and os.access(path, os.W_OK)):
-            return f"{directory} is no folder that can be written to"
+            return f"{directory} is not a folder that can be written to"
     except (OSError, ValueError):
         return f"{directory} cannot be looked at"
     return ""

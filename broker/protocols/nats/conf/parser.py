@@ -42,7 +42,7 @@ _BOOLS: Final = {
     **dict.fromkeys(("false", "no", "off"), False),
 }
 _INT64: Final = range(-(1 << 63), 1 << 63)
-# A bare hash is no variable.
+# A bare hash is not a variable.
 _BCRYPT: Final = "$2a$"
 _DIGITS_MAX: Final = 64
 
@@ -307,14 +307,14 @@ class _Parser(Source):
             self.pos, start = match.end(), self.pos
             return self.whole_number(match[1], (match[2] or "").lower(), start)
         if after == "." or (after == "-" and not match[2]):
-            raise self.wrong("is no number, no address and no date")
+            raise self.wrong("is not a number, an address or a date")
         # Behind plain digits the character that made it a string belongs to it, whatever it is.
         return self.bare(match.end() + (0 if match[2] else 1))
 
     def whole_number(self, digits: str, unit: str, start: int) -> int:
         base = 1024 if unit[1:] in ("b", "i", "ib") else 1000
         if unit[1:] not in ("", "b", "i", "ib"):
-            raise self.wrong(f"{unit} is no unit", start)
+            raise self.wrong(f"{unit} is not a unit", start)
         # Longer than that is too much anyway, and more than int() may take.
         short = digits if len(digits) < _DIGITS_MAX else digits[:_DIGITS_MAX]
         number = int(short) * base ** _POWERS[unit[0]] if unit else int(short)

@@ -2,9 +2,9 @@
 
     settings, warnings = read_file(path, environment)
 
-All that is wrong is told at once, each with file, line and column, in their order: ConfErrors.
-Warnings do not keep a server from starting; those that are no ConfNote make a check fail. Keys and
-what they may hold are those of nats-server 2.10.22, server/opts.go; the block `twinwire`, and
+All mistakes are reported at once, each with file, line and column, in their order: ConfErrors.
+Warnings do not keep a server from starting; those that are not a ConfNote make a check fail. Keys
+and what they may hold are those of nats-server 2.10.22, server/opts.go; the block `twinwire`, and
 `rate_limits` of accounts and users, are ours.
 """
 
@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.base.units import COUNT_MAX
 from broker.protocols.nats import limits
-from broker.protocols.nats.conf import (
-    auth as conf_auth,
-)
-from broker.protocols.nats.conf import (
-    conflicts as conf_conflicts,
-)
-from broker.protocols.nats.conf import (
-    unsupported as conf_absent,
-)
+from broker.protocols.nats.conf import auth, conflicts, unsupported
 from broker.protocols.nats.conf.accounts import Placed, accounts, mappings
 from broker.protocols.nats.conf.fields import INT32, Block, Mistakes
 from broker.protocols.nats.conf.listeners import Leafs, websocket
@@ -33,6 +25,7 @@ from broker.protocols.nats.conf.parser import parse_file, parse_text
 from broker.protocols.nats.conf.text import ConfError, ConfErrors, ConfNote, Value
 from broker.protocols.nats.conf.tls import optional_tls
 from broker.protocols.nats.settings import (
+    ORIGINAL,
     SYSTEM_ACCOUNT,
     Address,
     Authorization,
@@ -88,23 +81,23 @@ class _Reader:
         self.root = Block(Value(values, file, 1, 1), self.mistakes, "the configuration")
         if not values and not tolerant:
             self.mistakes.warn(self.root.value, "has no values")
-        self.logins = conf_auth.Logins(self.mistakes)
+        self.logins = auth.Logins(self.mistakes)
         self.leafs = Leafs(environment)
         self.placed: list[Placed] = []
 
     def finish(self) -> tuple[Settings, list[ConfError]]:
-        settings = self.ours(self.trust(self.doors(self.numbers(self.plain(Settings())))))
-        conf_absent.gateway(self.root)
-        conf_absent.mqtt(self.root)
-        conf_absent.jetstream(self.root)
-        conf_absent.profiling_and_ocsp(self.root)
-        settings = replace(settings, cluster_name=conf_absent.cluster_name(self.root))
+        settings = self.ours(self.trust(self.listeners(self.numbers(self.plain(ORIGINAL)))))
+        unsupported.gateway(self.root)
+        unsupported.mqtt(self.root)
+        unsupported.jetstream(self.root)
+        unsupported.profiling_and_ocsp(self.root)
+        settings = replace(settings, cluster_name=unsupported.cluster_name(self.root))
         self.root.done()
         if self.mistakes.errors:
             # What follows from a mistake is none of its own.
             raise ConfErrors(self.in_order(self.mistakes.errors))
-        conf_conflicts.check(
-            conf_conflicts.Read(
+        conflicts.check(
+            conflicts.Read(
                 settings,
                 self.mistakes,
                 self.root.all,
@@ -128,8 +121,8 @@ class _Reader:
         root = self.root
         host, port = root.listen("listen") or ("", 0)
         alone = root.port("port")
-        port = (port if alone is None else alone) or default.listen[1]
-        listen = root.text("host", "net") or host or default.listen[0], max(port, 0)
+        port = (port if alone is None else alone) or default.address[1]
+        listen = root.text("host", "net") or host or default.address[0], max(port, 0)
         verbose = root.flag("trace_verbose")
         base = root.text("http_base_path")
         return replace(
@@ -224,8 +217,8 @@ class _Reader:
             self.root.wrong("lame_duck_duration: 30s is the least", "lame_duck_duration")
         return found
 
-    def doors(self, settings: Settings) -> Settings:
-        """TLS, and the doors other than the clients' own."""
+    def listeners(self, settings: Settings) -> Settings:
+        """TLS, and the listeners other than the clients' own."""
         root = self.root
         found, self.websocket_places = None, dict[str, Value]()
         inner = root.block("websocket", "ws")
@@ -250,7 +243,7 @@ class _Reader:
         given = root.block("authorization")
         who = Authorization()
         if given is not None and isinstance(given.value.it, dict):
-            who = conf_auth.authorization(given, self.logins)
+            who = auth.authorization(given, self.logins)
         operator = OperatorMode(root)
         system_place = root.peek("system_account", "system")
         other = root.text("system")

@@ -1,4 +1,4 @@
-"""A `tls` block of a configuration; the files it names are opened, to tell what is wrong early."""
+"""A `tls` block of a configuration; its files are opened, so that mistakes are reported early."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VERSIONS: Final = ("1.0", "1.1", "1.2", "1.3")
 
 
 def tls(block: Block, server: bool) -> Tls | None:
-    """Of a door of ours (which needs a certificate), or of connections we make."""
+    """Of a listener of ours (which needs a certificate), or of connections we make."""
     if not isinstance(block.value.it, dict):
         return None
     before = len(block.mistakes.errors)

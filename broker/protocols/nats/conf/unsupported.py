@@ -42,7 +42,7 @@ _SWITCH: Final = {"enabled": True, "enable": True, "disabled": False, "disable":
 
 
 def cluster_name(root: Block) -> str:
-    """The name alone may be given: servers that join as leaf nodes are told it."""
+    """The name alone may be given: INFO shows it to servers that join as leaf nodes."""
     inner = root.block("cluster")
     if inner is None:
         return ""

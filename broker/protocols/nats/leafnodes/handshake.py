@@ -1,4 +1,4 @@
-"""How two servers become hub and leaf.
+"""How two servers become hub and leaf, and what the links of one server share.
 
     acceptor                                    solicitor, who dialled
     INFO nonce, leafnode_urls        -->
@@ -8,56 +8,98 @@
     INFO connect_info, rights, LS+   -->
                                      <--        LS+
 
-Which of the two is the hub is another matter: the acceptor, unless the solicitor says `is_hub`.
-Streams compressed with S2 are not offered, so nobody asks for one. Source: nats-server leafnode.go.
+The acceptor is the hub, unless the solicitor says `is_hub`. S2 compression is not offered, so no
+peer asks for it. Source: nats-server leafnode.go.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from broker.base.gotext import go_quote
+from broker.base.units import SECOND
 from broker.protocols.nats import errors as nats_errors
 from broker.protocols.nats import limits as nats_limits
+from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.client.replies import Replies
 from broker.protocols.nats.leafnodes import errors, limits
-from broker.protocols.nats.leafnodes.acceptor import Acceptor
-from broker.protocols.nats.leafnodes.solicitor import Solicitor
+from broker.protocols.nats.leafnodes.hello import (
+    CredentialsError,
+    PeerConnect,
+    PeerInfo,
+    at_least,
+    connect_line,
+    denied,
+    permissions_info,
+    sign_in,
+)
+from broker.protocols.nats.leafnodes.interest import Interests
+from broker.protocols.nats.settings import Leafnodes, Permissions, Rules
+from broker.protocols.nats.tls import TlsHandshake, TlsPolicy, peer_of
 from broker.protocols.nats.trace import who
-from broker.protocols.nats.wire.options import parse_object
+from broker.protocols.nats.wire.options import ClientOptions, parse_object
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Awaitable, Callable
 
     from broker.protocols.nats.accounts.account import Account
-    from broker.protocols.nats.auth.authenticator import Identity
-    from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
+    from broker.protocols.nats.auth.authenticator import Identity, TlsPeer
+    from broker.protocols.nats.context import NatsContext
     from broker.protocols.nats.leafnodes.session import LeafSession
+    from broker.protocols.nats.settings import Rules
 
 log = logging.getLogger("broker.nats")
 
 
-class LeafGate:
-    """Called by the links."""
+class LeafHandshake:
+    """What the links of one server call as they begin, go on and end; and what they share."""
 
-    def __init__(self, nodes: LeafNodes) -> None:
-        self.nodes = nodes
+    def __init__(self, context: NatsContext) -> None:
+        self.context = context
+        self.interests = Interests()
+        self.sessions: set[LeafSession] = set()  # every connection, also before its login
+        self.on_join: list[Callable[[LeafSession], object]] = []  # a link works
+        self.on_refuse: list[Callable[[LeafSession, Login, str], object]] = []
+        self.on_leave: list[Callable[[LeafSession], object]] = []  # whether or not it worked
+        self.own_info: dict[str, Any] = {}  # what INFO says to a server that joins us
+        self.tls: TlsPolicy | None = None  # of the listener
         self.slow = 0  # links closed because the peer did not read
-        self.pending_max = nodes.server.settings.max_pending
-        self.tasks: set[asyncio.Task[None]] = set()  # logins that somebody is asked about
+        self.pending_max = context.settings.max_pending
+        self.tasks: set[asyncio.Task[None]] = set()  # logins that wait for an answer
         self.acceptor = Acceptor(self)
         self.solicitor = Solicitor(self)
+
+    @property
+    def config(self) -> Leafnodes:
+        """What is configured, or the defaults."""
+        return self.context.settings.leafnodes or Leafnodes()
+
+    @property
+    def cluster(self) -> str:
+        """The name of our cluster; a server that joins others is a cluster of its own."""
+        own_name = self.context.server_name if self.config.remotes else ""
+        return self.context.settings.cluster or own_name
+
+    @property
+    def login_timeout_ns(self) -> int:
+        """From INFO, or the end of the TLS handshake, to CONNECT."""
+        own = self.config.authorization
+        if own is not None and own.timeout_ns:
+            return own.timeout_ns
+        if self.config.tls is not None:
+            return self.config.tls.timeout_ns + SECOND
+        return nats_limits.NATS_AUTH_TIMEOUT
 
     # --- called by the links as their handshake goes on
 
     def opened(self, session: LeafSession) -> None:
         """A connection is made."""
-        peer = session.link.peer
-        session.host, session.port = peer[:2] if isinstance(peer, tuple) else ("", 0)
-        self.nodes.sessions.add(session)
+        self.sessions.add(session)
         side = self.acceptor if session.remote is None else self.solicitor
         side.opened(session)
 
@@ -83,33 +125,33 @@ class LeafGate:
         self.solicitor.secured(session, cause)
 
     def refuse(self, session: LeafSession, reason: str) -> None:
-        """Turn away somebody who did not even ask properly."""
+        """Reject a peer whose first operation is not a proper CONNECT."""
         self.acceptor.refuse(session, reason)
 
     def info_line(self, session: LeafSession, **more: object) -> bytes:
         """INFO for this peer."""
-        fields = {**self.nodes.info, "client_id": session.client_id, **more}
+        fields = {**self.own_info, "client_id": session.client_id, **more}
         return b"INFO " + orjson.dumps(fields) + b" \r\n"
 
     # --- for both sides of the handshake
 
     def bind(self, session: LeafSession, account: Account, identity: Identity | None) -> None:
-        """Make it one of an account's."""
-        server = self.nodes.server
-        most = [server.settings.max_subscriptions or -1, account.subscriptions_max]
+        """Bind the link to an account."""
+        context = self.context
+        most = [context.settings.max_subscriptions or -1, account.subscriptions_max]
         if identity is not None:
             most.append(identity.subscriptions_max)
         most = [count for count in most if count >= 0]
         session.bind(
             account,
-            self.nodes.interest_of(account),
-            account is server.system_account,
+            self.interests.of(account),
+            account is context.system_account,
             min(most) if most else -1,
         )
 
     def begun(self, session: LeafSession) -> None:
-        """The handshake is over: tell the peer what is wanted here."""
-        first = min(self.nodes.server.settings.ping_interval_ns, limits.NATS_LEAF_FIRST_PING)
+        """The handshake is over: announce to the peer what is wanted here."""
+        first = min(self.context.settings.ping_interval_ns, limits.NATS_LEAF_FIRST_PING)
         jitter = random.randrange(first // nats_limits.NATS_FIRST_PING_JITTER + 1)  # noqa: S311
         identity = session.identity
         session.ping_in(first + jitter, identity.expires_ns if identity is not None else 0)
@@ -117,7 +159,7 @@ class LeafGate:
         session.interest.join(session)
         if session.remote is not None:
             session.remote.begun()
-        for act in self.nodes.on_join:
+        for act in self.on_join:
             act(session)
 
     # --- called by the links later
@@ -127,7 +169,7 @@ class LeafGate:
         side = self.acceptor if session.remote is None else self.solicitor
         side.late(session)
 
-    def told(self, session: LeafSession, raw: bytes) -> None:
+    def peer_error(self, session: LeafSession, raw: bytes) -> None:
         """-ERR of the peer."""
         text = "".join(c if c.isprintable() else "?" for c in raw.decode("utf-8", "replace"))
         text = text[: limits.NATS_LEAF_ERROR_SHOWN]
@@ -144,7 +186,7 @@ class LeafGate:
             session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
 
     def loop(self, session: LeafSession) -> None:
-        """What it announces comes from ourselves."""
+        """The peer announces our own loop subject: the links form a circle."""
         account = session.account.name.encode() if session.account is not None else b""
         self._delay(session)
         log.error(
@@ -155,9 +197,9 @@ class LeafGate:
         session.end(errors.NATS_LEAF_LOOP, nats_errors.NATS_CLOSED_PROTOCOL, account=account)
 
     def unwanted(self, session: LeafSession, subject: bytes) -> None:
-        """It asks for what may not be sent to it."""
+        """The peer subscribes to a subject that may not be sent to it."""
         if session.spoke:
-            return  # our hub tells everybody; what we may not send stays here
+            return  # a hub announces to all its leafs; what we may not send stays here
         self._delay(session)
         log.error(
             "%s - Subscription Violation on %s - Check other side configuration",
@@ -167,8 +209,8 @@ class LeafGate:
         session.end(errors.NATS_LEAF_UNWANTED, nats_errors.NATS_CLOSED_PROTOCOL, subject=subject)
 
     def violated(self, session: LeafSession, subject: bytes) -> None:
-        """It sends what it may not: the message is dropped."""
-        session.tell(errors.NATS_LEAF_VIOLATED, subject=subject)
+        """The peer sent to a subject that it may not publish to; the message is dropped."""
+        session.send_error(errors.NATS_LEAF_VIOLATED, subject=subject)
 
     @staticmethod
     def _delay(session: LeafSession) -> None:
@@ -178,7 +220,7 @@ class LeafGate:
     def left(self, session: LeafSession) -> None:
         """A link is gone."""
         self.acceptor.left(session)
-        self.nodes.sessions.discard(session)
+        self.sessions.discard(session)
         account = session.account
         log.info(
             "%s - Leafnode connection closed: %s%s",
@@ -188,7 +230,325 @@ class LeafGate:
         )
         if session.interest is not None:
             session.interest.leave(session)
-        for act in self.nodes.on_leave:
+        for act in self.on_leave:
             act(session)
         if session.remote is not None:
             session.remote.ended()
+
+
+class Acceptor:
+    """The part of the handshake for links that were accepted."""
+
+    def __init__(self, handshake: LeafHandshake) -> None:
+        self.handshake = handshake
+        self._pending: dict[LeafSession, PeerConnect] = {}  # their logins are looked at
+
+    def opened(self, session: LeafSession) -> None:
+        """Send INFO, begin TLS if it is configured, and wait for CONNECT."""
+        log.info("%s - Leafnode connection created", who(session))
+        if self.handshake.tls is not None and session.kind == "LEAFNODE":
+            session.start_tls(TlsHandshake(self.handshake.tls, session, self._greet, self._begin))
+            return
+        self._greet(session, False)
+        self._begin(session, session.tls_peer)
+
+    def _greet(self, session: LeafSession, _behind_tls: bool) -> None:
+        session.send(self.handshake.info_line(session, nonce=session.make_nonce().decode()))
+
+    def _begin(self, session: LeafSession, tls: TlsPeer | None) -> None:
+        """CONNECT must come, and in time."""
+        session.finish_tls(tls)
+        session.hurry(self.handshake.login_timeout_ns)
+
+    def connect(self, session: LeafSession, raw: bytes) -> None:
+        """CONNECT of a server that joins us."""
+        options = ClientOptions()
+        session.hurry(0)
+        try:
+            options.merge(raw)
+            self._pending[session] = PeerConnect.read(raw)
+        except ValueError:
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
+            return
+        session.take(options)
+        login = self.login(session)
+        try:
+            answer = self.handshake.context.handshake.authenticator.check(login)
+        except Refused as refusal:
+            self._refuse(session, refusal)
+            return
+        if isinstance(answer, Identity):
+            self._admit(session, answer)
+            return
+        session.wait()
+        task = asyncio.get_running_loop().create_task(self._check_later(session, answer))
+        self.handshake.tasks.add(task)
+        task.add_done_callback(self.handshake.tasks.discard)
+
+    def login(self, session: LeafSession) -> Login:
+        """What is known about the peer."""
+        return Login(
+            options=session.options or ClientOptions(),
+            nonce=session.nonce or b"",
+            host=session.host,
+            kind=session.kind,
+            tls=session.tls_peer,
+            client_id=session.client_id,
+        )
+
+    async def _check_later(self, session: LeafSession, answer: Awaitable[Identity]) -> None:
+        try:
+            identity = await self.handshake.context.handshake.resolve(self.login(session), answer)
+        except Refused as refusal:
+            if session.link is not None:
+                self._refuse(session, refusal)
+            return
+        except Exception:
+            log.exception("login of leaf %d", session.client_id)
+            if session.link is not None:
+                self._refuse(session, Refused("internal error"))
+            return
+        if session.link is not None:
+            self._admit(session, identity)
+            session.go()
+
+    def refuse(self, session: LeafSession, reason: str) -> None:
+        """Reject a peer whose first operation is not a proper CONNECT."""
+        self._refuse(session, Refused(reason))
+
+    def _refuse(self, session: LeafSession, refusal: Refused) -> None:
+        login = self.login(session)
+        log.error("%s - authentication error", who(session))
+        log.debug("%s - %s", who(session), refusal)
+        for act in self.handshake.on_refuse:
+            act(session, login, str(refusal))
+        self._pending.pop(session, None)
+        session.end(refusal.error, refusal.why)
+
+    def _admit(self, session: LeafSession, identity: Identity) -> None:
+        """The login is valid: check the rest of its CONNECT, and begin."""
+        hello, options = self._pending.pop(session), session.options
+        assert options is not None
+        account = self.handshake.context.handshake.account(identity.account)
+        if account is None:
+            self._refuse(session, Refused(f"account {identity.account} is not there"))
+        elif options.account or options.new_account:
+            self._refuse(session, Refused("an account is named in CONNECT"))
+        elif 0 <= account.leafs_max <= len(account.leafs):
+            session.end(
+                nats_errors.NATS_ACCOUNT_CONNECTIONS, nats_errors.NATS_CLOSED_ACCOUNT_CONNECTIONS
+            )
+        elif options.lang:
+            session.end(errors.NATS_LEAF_PORT, nats_errors.NATS_CLOSED_WRONG_PORT)
+        elif any(letter.isspace() for letter in hello.cluster):
+            session.end(errors.NATS_LEAF_CLUSTER_BLANK, nats_errors.NATS_CLOSED_PROTOCOL)
+        elif hello.cluster and hello.cluster == self.handshake.cluster:
+            session.end(errors.NATS_LEAF_CLUSTER, nats_errors.NATS_CLOSED_CLUSTER)
+        elif hello.gateway:
+            session.end(
+                errors.NATS_LEAF_GATEWAY,
+                nats_errors.NATS_CLOSED_GATEWAY,
+                name=hello.gateway.encode(),
+            )
+        elif not at_least(hello.version, self.handshake.config.min_version):
+            self._too_old(session, account)
+        else:
+            self._accept(session, account, identity, hello)
+
+    def _too_old(self, session: LeafSession, account: Account) -> None:
+        """Its version is too old. It is kept for a while, as it would join again at once."""
+        least = self.handshake.config.min_version
+        session.send(
+            self.handshake.info_line(session, connect_info=True, remote_account=account.name)
+        )
+        session.send_error(errors.NATS_LEAF_VERSION, version=least.encode())
+        session.link.pause()
+        session.hurry(limits.NATS_LEAF_VERSION_WAIT)
+
+    def _accept(
+        self, session: LeafSession, account: Account, identity: Identity, hello: PeerConnect
+    ) -> None:
+        try:
+            rights = identity.permissions or Permissions()
+            send, want = denied(rights.subscribe, hello.deny_pub), rights.publish
+        except ValueError:
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
+            return
+        replies = None
+        if rights.responses is not None:
+            replies = Replies(rights.responses.max_msgs, rights.responses.expires_ns)
+            if want.allow is None:
+                want = Rules((), want.deny)
+        session.admit(identity, hello)
+        session.rights(Rules(send.allow or None, send.deny), want, replies)
+        self.handshake.bind(session, account, identity)
+        self._replace(session, account)
+        session.begin()
+        session.send(
+            self.handshake.info_line(
+                session,
+                **permissions_info(identity.permissions),
+                connect_info=True,
+                remote_account=account.name,
+            )
+        )
+        self.handshake.begun(session)
+
+    def _replace(self, session: LeafSession, account: Account) -> None:
+        """The same server joins again: end its older connection, which must have broken."""
+        if not session.peer_name or not session.peer_account:
+            return
+        for other in list(account.leafs):
+            if (
+                other.remote is None
+                and other.peer_name == session.peer_name
+                and other.peer_cluster == session.peer_cluster
+                and other.peer_account == session.peer_account
+            ):
+                log.warning("%s - Replacing connection from same server", who(session))
+                other.end(errors.NATS_LEAF_DUPLICATE, nats_errors.NATS_CLOSED_DUPLICATE)
+
+    def late(self, session: LeafSession) -> None:
+        """CONNECT has not come, or one that was too old has been kept for long enough."""
+        if session.options is not None:
+            session.end(None, nats_errors.NATS_CLOSED_VERSION)
+        else:
+            session.end(nats_errors.NATS_LOGIN_TIMEOUT, nats_errors.NATS_CLOSED_AUTH_TIMEOUT)
+
+    def left(self, session: LeafSession) -> None:
+        """The connection is gone."""
+        self._pending.pop(session, None)
+
+
+class Solicitor:
+    """The part of the handshake for links that we dialled."""
+
+    def __init__(self, handshake: LeafHandshake) -> None:
+        self.handshake = handshake
+
+    def opened(self, session: LeafSession) -> None:
+        """Bind the link to its account, and wait for INFO."""
+        assert session.remote is not None
+        account = self.handshake.context.handshake.account(session.remote.config.account)
+        if account is None:
+            log.error(
+                "Unable to lookup account %s for solicited leafnode connection",
+                session.remote.config.account,
+            )
+            session.end(None, nats_errors.NATS_CLOSED_MISSING_ACCOUNT)
+            return
+        log.info("%s - Leafnode connection created for account: %s", who(session), account.name)
+        self.handshake.bind(session, account, None)
+        session.hurry(limits.NATS_LEAF_INFO)
+        if session.remote.tls_first:
+            session.remote.secure(session)
+
+    def info(self, session: LeafSession, raw: bytes) -> None:
+        """INFO of the server that we join."""
+        try:
+            info = PeerInfo.read(raw)
+        except ValueError:
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
+            return
+        remote = session.remote
+        assert remote is not None
+        if not session.greeted and (not info.client_id or info.urls is None):
+            log.error("%s - %s", who(session), errors.NATS_LEAF_WRONG_PORT)
+            session.end(None, nats_errors.NATS_CLOSED_WRONG_PORT)
+            return
+        if info.urls:
+            remote.learn(info.urls)
+        if info.publish is not None or info.subscribe is not None:
+            self._take_rights(session, info.publish, info.subscribe)
+        if session.greeted:
+            if info.remote_account:
+                session.enter(info.remote_account)
+            if info.connect_info:
+                self._finish(session)
+            return
+        session.greet(info)
+        if info.publish is None and info.subscribe is None:
+            self._take_rights(session, None, None)
+        remote.answered = info.info_on_connect
+        if session.tls_peer is None and remote.wants_tls(asked=info.tls_required):
+            remote.secure(session)
+        else:
+            self._introduce(session)
+
+    def _take_rights(
+        self, session: LeafSession, publish: Rules | None, subscribe: Rules | None
+    ) -> None:
+        assert session.remote is not None
+        config = session.remote.config
+        session.rights(denied(publish, config.deny_exports), denied(subscribe, config.deny_imports))
+
+    def secured(self, session: LeafSession, cause: str | None) -> None:
+        """TLS with a server that we join is there, or (cause) it is not."""
+        assert session.remote is not None
+        if cause is None and not session.remote.knows(session.link.certificate):
+            cause = "certificate not pinned"
+        if cause is not None:
+            log.error("%s - TLS leafnode handshake error: %s", who(session), cause)
+            session.end(None, nats_errors.NATS_CLOSED_TLS)
+            return
+        session.finish_tls(peer_of(session.link.security, session.link.certificate))
+        if session.greeted:
+            self._introduce(session)
+
+    def _introduce(self, session: LeafSession) -> None:
+        """Send CONNECT."""
+        remote, account = session.remote, session.account
+        assert remote is not None
+        assert account is not None
+        try:
+            login = sign_in(remote.config, session.nonce or b"", *remote.user())
+        except CredentialsError as problem:
+            log.error("%s - %s", who(session), problem)
+            session.end(None, nats_errors.NATS_CLOSED_AUTHENTICATION)
+            return
+        context = self.handshake.context
+        session.send(
+            connect_line(
+                {
+                    "version": nats_limits.NATS_VERSION,
+                    **login,
+                    "server_id": context.server_id,
+                    "name": context.server_name,
+                    "is_hub": remote.config.hub,
+                    "cluster": self.handshake.cluster,
+                    "headers": not context.settings.no_header_support,
+                    "deny_pub": list(remote.config.deny_imports),
+                    "remote_account": account.name,
+                }
+            )
+        )
+        session.hurry(limits.NATS_LEAF_ANSWER)
+        if not remote.answered:
+            self._finish(session)
+
+    def _finish(self, session: LeafSession) -> None:
+        """The handshake is complete."""
+        account = session.account
+        assert account is not None
+        if session.ready or session.ending:
+            return
+        cluster = session.peer_cluster
+        if cluster and any(
+            leaf.peer_cluster == cluster and not leaf.spoke for leaf in account.leafs
+        ):
+            self.handshake.loop(session)
+            return
+        if 0 <= account.leafs_max <= len(account.leafs):
+            session.end(
+                nats_errors.NATS_ACCOUNT_CONNECTIONS, nats_errors.NATS_CLOSED_ACCOUNT_CONNECTIONS
+            )
+            return
+        session.begin()
+        self.handshake.begun(session)
+
+    def late(self, session: LeafSession) -> None:
+        """What was waited for has not come."""
+        if session.greeted:
+            session.end(errors.NATS_LEAF_STALE, nats_errors.NATS_CLOSED_STALE)
+        else:
+            session.end(None, nats_errors.NATS_CLOSED_READ)

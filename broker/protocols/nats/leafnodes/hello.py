@@ -1,4 +1,4 @@
-"""What two servers tell each other before a leaf link works: INFO and CONNECT as JSON.
+"""What two servers send each other before a leaf link works: INFO and CONNECT as JSON.
 
 Fields are read as the original reads them: unknown ones are ignored, a wrong type refuses the
 whole. Source: nats-server leafnode.go leafConnectInfo, processLeafnodeInfo.
@@ -90,7 +90,7 @@ class PeerInfo:
     info_on_connect: bool
     connect_info: bool
     remote_account: str
-    urls: tuple[str, ...] | None  # None: not said, which only other doors do
+    urls: tuple[str, ...] | None  # None: not said, which only other listeners do
     publish: Rules | None  # what we may send; None: not said
     subscribe: Rules | None
 
@@ -148,7 +148,7 @@ def denied(rules: Rules | None, more: Iterable[str]) -> Rules:
 
 
 def permissions_info(permissions: Permissions | None) -> dict[str, Any]:
-    """What INFO tells a leaf of what it may do here."""
+    """What INFO says of the permissions of a leaf."""
     if permissions is None:
         return {}
     return {
@@ -171,7 +171,7 @@ class CredentialsError(Exception):
 
 
 def sign_in(remote: Remote, nonce: bytes, user: str, password: str) -> dict[str, str]:
-    """The fields of CONNECT by which we log in; CredentialsError when a file is no good."""
+    """The fields of CONNECT by which we log in; CredentialsError when a file is invalid."""
     if remote.credentials:
         token, key = _read_credentials(remote.credentials)
         return {"jwt": token, "sig": nkeys.to_base64(key.sign(nonce))}

@@ -1,13 +1,14 @@
 """What the links of an account announce to their peers.
 
-A peer is told of a key, which is a subject or a subject and a queue group, when the first who wants
-it comes and when the last one goes; of a group whenever its weight changes. A hub tells a leaf of
-everything that others want here, a leaf tells its hub only of what is wanted on its own side: by
-clients, and by leafs of its own. Nobody is told of what it wants itself, nor what a leaf of the
-same cluster does. Source: nats-server leafnode.go initLeafNodeSmapAndSendSubs, updateSmap.
+A key is a subject, or a subject and a queue group. It is announced when its first subscription
+comes and when its last one goes; that of a group whenever the number of its members changes. A hub
+announces to a leaf everything that others want here, a leaf announces to its hub only what is
+wanted on its own side: by clients, and by leafs of its own. A peer does not hear of its own
+subscriptions, nor of those of a leaf of the same cluster. Source: nats-server leafnode.go
+initLeafNodeSmapAndSendSubs, updateSmap.
 
-Keys lie in drawers. A new peer is told of one drawer after the other, in as many turns as it takes;
-of a drawer that it has not come to it is told no changes.
+Keys are kept in buckets by their hash. A new peer gets one bucket after the other, in as many turns
+as that takes; changes in a bucket that it has not got yet are not sent to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from broker.protocols.nats.leafnodes import limits
 from broker.protocols.nats.leafnodes.session import LeafSession
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from broker.protocols.nats.accounts.account import Account
     from broker.runtime.interfaces import Sink
@@ -36,57 +37,57 @@ def _key(subject: bytes, queue: bytes) -> bytes:
 
 
 def line(key: bytes, count: int) -> bytes:
-    """What is sent when so many want it now."""
+    """The protocol line that says how many subscriptions a key has now."""
     if count <= 0:
         return b"LS- " + key + b"\r\n"
     return b"LS+ %b %d\r\n" % (key, count) if b" " in key else b"LS+ " + key + b"\r\n"
 
 
 class Tally:
-    """How many want each key."""
+    """How many subscriptions each key has."""
 
-    __slots__ = ("drawers",)
+    __slots__ = ("buckets",)
 
     def __init__(self) -> None:
-        self.drawers: dict[int, dict[bytes, int]] = {}
+        self.buckets: dict[int, dict[bytes, int]] = {}
 
     def get(self, key: bytes) -> int:
-        drawer = self.drawers.get(drawer_of(key))
-        return 0 if drawer is None else drawer.get(key, 0)
+        bucket = self.buckets.get(bucket_of(key))
+        return 0 if bucket is None else bucket.get(key, 0)
 
     def add(self, key: bytes, delta: int) -> int:
-        """So many more, or less; how many there are now."""
-        number = drawer_of(key)
-        drawer = self.drawers.get(number)
-        if drawer is None:
-            drawer = self.drawers[number] = {}
-        count = drawer.get(key, 0) + delta
+        """Add to the count of a key; returns the new count."""
+        number = bucket_of(key)
+        bucket = self.buckets.get(number)
+        if bucket is None:
+            bucket = self.buckets[number] = {}
+        count = bucket.get(key, 0) + delta
         if count:
-            drawer[key] = count
+            bucket[key] = count
             return count
-        drawer.pop(key, None)
-        if not drawer:
-            del self.drawers[number]
+        bucket.pop(key, None)
+        if not bucket:
+            del self.buckets[number]
         return 0
 
 
-def drawer_of(key: bytes) -> int:
-    """Where a key lies."""
-    return hash(key) % limits.NATS_LEAF_DRAWERS
+def bucket_of(key: bytes) -> int:
+    """The number of the bucket that a key is in."""
+    return hash(key) % limits.NATS_LEAF_BUCKETS
 
 
 class Interest:
-    """Of one account. It counts from before the first link on: to count a million subscriptions
-    when that one comes would stop everybody for seconds."""
+    """What is wanted in one account, and which links have to hear of it. It counts before the first
+    link comes: to count a million subscriptions then would stop all clients for seconds."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
         letters = (secrets.choice(_LETTERS) for _ in range(_LOOP_LETTERS))
-        # Nobody else announces it: if a peer does, it has gone round in a circle.
+        # Only this server announces it: a peer that does so has it from us, in a circle of links.
         self.loop_subject = LOOP_PREFIX + "".join(letters).encode()
         self.links: set[LeafSession] = set()
         self._clusters: dict[str, list[LeafSession]] = {}
-        self._untold: dict[LeafSession, int] = {}  # the first drawer it has not heard of yet
+        self._next_bucket: dict[LeafSession, int] = {}  # the first bucket that it has not got yet
         self.local = Tally()  # wanted here
         self.below = Tally()  # on leafs of ours
         self.above = Tally()  # on our hubs
@@ -102,23 +103,23 @@ class Interest:
     # --- links
 
     def join(self, link: LeafSession) -> None:
-        """A link is there: tell its peer everything, the most of it in later turns."""
+        """A new link: announce everything to its peer, most of it in later turns."""
         self.links.add(link)
         self._clusters.setdefault(link.peer_cluster, []).append(link)
-        self._untold[link] = 0
-        link.send(line(self.loop_subject, 1))  # first: a circle is noticed before all the rest
-        self.tell_more(link)
+        self._next_bucket[link] = 0
+        link.send(line(self.loop_subject, 1))  # first, so that a circle is found at once
+        self.announce_more(link)
 
-    def tell_more(self, link: LeafSession) -> bool:
-        """Announce a further part of what was wanted when it joined; False when that is done."""
-        number = self._untold.get(link)
+    def announce_more(self, link: LeafSession) -> bool:
+        """Announce the next part of what was wanted when the link came; False when that is done."""
+        number = self._next_bucket.get(link)
         if number is None:
             return False
         lines: list[bytes] = []
         looked_at = 0
         tallies = (self.local, self.below) if link.spoke else (self.local, self.below, self.above)
-        while number < limits.NATS_LEAF_DRAWERS and looked_at < limits.NATS_LEAF_ANNOUNCE:
-            for key in {key for tally in tallies for key in tally.drawers.get(number, ())}:
+        while number < limits.NATS_LEAF_BUCKETS and looked_at < limits.NATS_LEAF_ANNOUNCE:
+            for key in {key for tally in tallies for key in tally.buckets.get(number, ())}:
                 looked_at += 1
                 count = self._seen_by(link, key)
                 if (
@@ -128,26 +129,26 @@ class Interest:
                 ):
                     lines.append(line(key, count))
             number += 1
-        self._untold[link] = number
-        if number == limits.NATS_LEAF_DRAWERS:
-            del self._untold[link]
+        self._next_bucket[link] = number
+        if number == limits.NATS_LEAF_BUCKETS:
+            del self._next_bucket[link]
         if lines:
             link.send(b"".join(lines))
-        return number < limits.NATS_LEAF_DRAWERS
+        return number < limits.NATS_LEAF_BUCKETS
 
     def leave(self, link: LeafSession) -> None:
-        """A link is gone; what its peer wanted is taken out one by one."""
+        """A link is gone. What its peer wanted is removed with its subscriptions, one by one."""
         if link not in self.links:
             return
         self.links.remove(link)
-        self._untold.pop(link, None)
+        self._next_bucket.pop(link, None)
         twins = self._clusters[link.peer_cluster]
         twins.remove(link)
         if not twins:
             del self._clusters[link.peer_cluster]
 
     def _seen_by(self, link: LeafSession, key: bytes) -> int:
-        """How many want it as this peer may know."""
+        """How many subscriptions of a key this peer may hear of."""
         upward = not link.spoke or key.startswith(LOOP_PREFIX)
         count = self.local.get(key) + self.below.get(key)
         if upward:
@@ -174,24 +175,24 @@ class Interest:
         if not self.links:
             return
         if count > 0 and count > delta and b" " not in key:
-            return  # some were there before and some still are, which everybody knows
+            return  # some were there before and still are: the peers know that
         for link in tuple(self.links):
-            self._tell(link, key, delta)
+            self._announce(link, key, delta)
 
     def leaf_changed(self, source: LeafSession, subject: bytes, queue: bytes, delta: int) -> None:
-        """The peer of a link wants more of it or less; the link knows that already."""
+        """The peer of a link has more subscriptions, or fewer; called after the link has them."""
         key = _key(subject, queue)
         self._counts_of(source).add(key, delta)
         cluster = source.peer_cluster
-        everybody = not source.spoke or subject.startswith(LOOP_PREFIX)
+        is_for_all = not source.spoke or subject.startswith(LOOP_PREFIX)
         for link in tuple(self.links):
             if link is source or (cluster and link.peer_cluster == cluster):
                 continue
-            if everybody or not link.spoke:
-                self._tell(link, key, delta)
+            if is_for_all or not link.spoke:
+                self._announce(link, key, delta)
 
-    def _tell(self, link: LeafSession, key: bytes, delta: int) -> None:
-        if drawer_of(key) >= self._untold.get(link, limits.NATS_LEAF_DRAWERS):
+    def _announce(self, link: LeafSession, key: bytes, delta: int) -> None:
+        if bucket_of(key) >= self._next_bucket.get(link, limits.NATS_LEAF_BUCKETS):
             return
         count = self._seen_by(link, key)
         if b" " not in key and (count > 0) == (count - delta > 0):
@@ -200,7 +201,7 @@ class Interest:
             link.send(line(key, count))
 
     def force(self, subjects: Iterable[bytes]) -> None:
-        """Announce these too, and no longer those of before: the sources of mappings."""
+        """Announce these subjects, the sources of mappings, instead of those of the last call."""
         new = tuple(subjects)
         old, self._forced = self._forced, new
         if new == old:
@@ -209,3 +210,34 @@ class Interest:
             self._changed_here(subject, 1)
         for subject in old:
             self._changed_here(subject, -1)
+
+
+def mapped_subjects(account: Account) -> tuple[bytes, ...]:
+    """Subjects that an account takes in to publish them elsewhere."""
+    return () if account.mapper is None else account.mapper.sources
+
+
+class Interests:
+    """The interest of each account that has links, or may get some."""
+
+    def __init__(self) -> None:
+        self._by_account: dict[Account, Interest] = {}
+
+    @property
+    def accounts(self) -> Collection[Account]:
+        """The accounts whose subscriptions are counted."""
+        return self._by_account.keys()
+
+    def of(self, account: Account) -> Interest:
+        """The interest of one account; counted from here on if it was not."""
+        if account not in self._by_account:
+            self._by_account[account] = Interest(account)
+            self._by_account[account].force(mapped_subjects(account))
+        return self._by_account[account]
+
+    def refresh(self, present: Collection[Account]) -> None:
+        """After a reload: forget accounts that are not present, read the mappings of all."""
+        for account, interest in list(self._by_account.items()):
+            if account not in present and not interest.links:
+                del self._by_account[account]
+            interest.force(mapped_subjects(account))

@@ -1,4 +1,4 @@
-"""Leaf nodes of a server: those that join it, and those it joins."""
+"""Leaf nodes of a server: the listener for servers that join it, and the servers that it joins."""
 
 from __future__ import annotations
 
@@ -6,109 +6,96 @@ import asyncio
 import contextlib
 import logging
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from broker.base.units import SECOND
-from broker.protocols.nats import errors, limits
+from broker.net.listener import Listener, join
+from broker.protocols.nats import errors
 from broker.protocols.nats.auth.authenticator import Identity, Refused
-from broker.protocols.nats.leafnodes.door import LeafDoor
-from broker.protocols.nats.leafnodes.handshake import LeafGate
-from broker.protocols.nats.leafnodes.interest import Interest
+from broker.protocols.nats.context import server_info
+from broker.protocols.nats.leafnodes import limits
+from broker.protocols.nats.leafnodes.handshake import LeafHandshake
+from broker.protocols.nats.leafnodes.interest import mapped_subjects
 from broker.protocols.nats.leafnodes.remote import RemoteLink
-from broker.protocols.nats.listener import ANY_HOST
-from broker.protocols.nats.settings import Leafnodes
+from broker.protocols.nats.leafnodes.session import LeafSession
+from broker.protocols.nats.listener import ANY_HOST, LEAF
 from broker.protocols.nats.tls import TlsPolicy
-from broker.protocols.nats.wire.options import server_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Iterable
 
     from broker.protocols.nats.accounts.account import Account
-    from broker.protocols.nats.auth.authenticator import Login
-    from broker.protocols.nats.leafnodes.session import LeafSession
-    from broker.protocols.nats.server import NatsServer
+    from broker.protocols.nats.auth.authenticator import TlsPeer
+    from broker.protocols.nats.context import NatsContext
+    from broker.protocols.nats.settings import Leafnodes
+
 
 log = logging.getLogger("broker.nats")
+
+
+class LeafListener(Listener):
+    """Accepts links."""
+
+    def __init__(self, handshake: LeafHandshake, listen: tuple[str, int]) -> None:
+        super().__init__(handshake.context.runtime, listen, limits.NATS_LEAF_PENDING)
+        self.handshake = handshake
+
+    def new_session(self) -> LeafSession:
+        return LeafSession(self.handshake.context.frontend, self.handshake)
+
+    def new_websocket_session(self, peer: TlsPeer | None) -> LeafSession:
+        """The session of a link that the WebSocket listener accepted."""
+        return LeafSession(self.handshake.context.frontend, self.handshake, None, LEAF, peer)
 
 
 class LeafNodes:
     """Made by the server, started and stopped with it."""
 
-    def __init__(self, server: NatsServer) -> None:
-        self.server = server
-        self.sessions: set[LeafSession] = set()  # every connection, also before its login
-        self.on_join: list[Callable[[LeafSession], object]] = []  # a link works
-        self.on_refuse: list[Callable[[LeafSession, Login, str], object]] = []
-        self.on_leave: list[Callable[[LeafSession], object]] = []  # whether or not it worked
-        self.info: dict[str, Any] = {}
-        self._told_cluster: str | None = None  # its name, from the start on
-        self.door: LeafDoor | None = None
+    def __init__(self, context: NatsContext) -> None:
+        self.context = context
+        self.handshake = LeafHandshake(context)
+        self.listener: LeafListener | None = None
         self.remotes: list[RemoteLink] = []
-        self.gate = LeafGate(self)
-        self.tls: TlsPolicy | None = None  # of the door
-        self._interests: dict[Account, Interest] = {}
+        self._announced_cluster: str | None = None  # its name, from the start on
 
     @property
     def config(self) -> Leafnodes:
         """What is configured, or the defaults."""
-        return self.server.settings.leafnodes or Leafnodes()
-
-    @property
-    def cluster(self) -> str:
-        """The name of our cluster; a server that joins others is a cluster of its own."""
-        own_name = self.server.server_name if self.config.remotes else ""
-        return self.server.settings.cluster or own_name
-
-    def interest_of(self, account: Account) -> Interest:
-        """What the links of this account announce."""
-        if account not in self._interests:
-            self._interests[account] = Interest(account)
-            self._interests[account].force(mapped_subjects(account))
-        return self._interests[account]
-
-    @property
-    def counted(self) -> Collection[Account]:
-        """Accounts of which it is known what is wanted there."""
-        return self._interests.keys()
+        return self.handshake.config
 
     def adopt(self, account: Account) -> None:
-        """An account is new, or its mappings are: if it may have links, count who wants what."""
+        """A new account, or new mappings: count its subscriptions if it may have links."""
         config = self.config
         if config.listen is not None or any(one.account == account.name for one in config.remotes):
-            self.interest_of(account).force(mapped_subjects(account))
+            self.handshake.interests.of(account).force(mapped_subjects(account))
 
     def configure(self) -> None:
-        """Settings are others now. Addresses and remotes stay, certificates and mappings change."""
+        """Apply the current certificates and mappings; addresses and remotes stay."""
         tls = self.config.tls
         if self.config.listen is not None and tls is not None:
-            self.tls = TlsPolicy(tls, former=self.tls)
-        if self._told_cluster not in {None, self.cluster}:
+            self.handshake.tls = TlsPolicy(tls, former=self.handshake.tls)
+        if self._announced_cluster not in {None, self.handshake.cluster}:
             self._rename()
         for link, remote in zip(self.remotes, self.config.remotes, strict=False):
             if link.config.urls == remote.urls:
                 link.config = remote
-        there = set(self.server.accounts.values())
-        for account, interest in list(self._interests.items()):
-            if account not in there and not interest.links:
-                del self._interests[account]
-            interest.force(mapped_subjects(account))
+        self.handshake.interests.refresh(set(self.context.accounts.values()))
 
     async def recheck(self, sessions: Iterable[LeafSession] | None = None) -> None:
-        """Close the links whose login does not hold any more, or holds for something else (they
-        come back if they may), and the newest of an account that may have fewer. None: all."""
-        gate = self.server.gate
-        rechecked = list(self.sessions if sessions is None else sessions)
+        """Close the links whose login no longer holds, or now has other rights (the peer may join
+        again), and the newest links of an account over its limit. `sessions`: None means all."""
+        clients = self.context.handshake
+        rechecked = list(self.handshake.sessions if sessions is None else sessions)
         for session in rechecked:
             account = session.account
             if session.link is None or account is None or session.ending:
                 continue
-            if gate.account(account.name) is not account:
+            if clients.account(account.name) is not account:
                 session.end(None, errors.NATS_CLOSED_MISSING_ACCOUNT)
             if session.identity is None or session.ending:
                 continue
             try:
-                answer = gate.authenticator.check_again(
-                    session.identity, self.gate.acceptor.login(session)
+                answer = clients.authenticator.check_again(
+                    session.identity, self.handshake.acceptor.login(session)
                 )
                 identity = answer if isinstance(answer, Identity) else await answer
             except Refused as refusal:
@@ -126,99 +113,79 @@ class LeafNodes:
     # --- life
 
     async def start(self) -> None:
-        """Open the door, if there is one, and dial; OSError when the address is taken."""
+        """Open the listener, if there is one, and dial; OSError when the address is taken."""
         if self.config.listen is not None:
             self.configure()
-            self.door = LeafDoor(self, self.config.listen)
-            await self.door.open()
-            host, port = self.door.address
-            self._tell(host, port)
+            self.listener = LeafListener(self.handshake, self.config.listen)
+            await self.listener.open()
+            host, port = self.listener.address
+            self.update_info(host, port)
             if self.config.advertise:
-                log.info("Advertise address for leafnode is set to %s", self.info["ip"])
-        self._told_cluster = self.cluster
-        self.remotes = [RemoteLink(self, remote) for remote in self.config.remotes]
+                shown = self.handshake.own_info["ip"]
+                log.info("Advertise address for leafnode is set to %s", shown)
+        self._announced_cluster = self.handshake.cluster
+        self.remotes = [RemoteLink(self.handshake, remote) for remote in self.config.remotes]
         for remote in self.remotes:
             remote.start()
 
     def _rename(self) -> None:
-        """Our cluster has another name: those that we join have to hear of it."""
-        self._told_cluster = self.cluster
-        self.info.pop("cluster", None)
-        if self.cluster:
-            self.info["cluster"] = self.cluster
-        for session in list(self.sessions):
+        """Our cluster has another name: join our hubs again, which then learn it."""
+        self._announced_cluster = self.handshake.cluster
+        self.handshake.own_info.pop("cluster", None)
+        if self.handshake.cluster:
+            self.handshake.own_info["cluster"] = self.handshake.cluster
+        for session in list(self.handshake.sessions):
             if session.remote is not None:
                 session.end(None, errors.NATS_CLOSED_CLUSTER)
 
-    def _tell(self, host: str, port: int) -> None:
-        """Work out INFO."""
-        server = self.server
+    def update_info(self, host: str, port: int) -> None:
+        """Put together what INFO says to servers that join us."""
+        context = self.context
         config = self.config
         shown, shown_port = public_address(host), port
         if config.advertise:
             name, _, number = config.advertise.rpartition(":")
             shown, shown_port = (name, int(number)) if name else (number, port)
-        place = _join(shown, shown_port)
-        self.info = {
+        place = join(shown, shown_port)
+        self.handshake.own_info = {
             **server_info(
-                server.server_id,
-                server.server_name,
+                context.server_id,
+                context.server_name,
                 (shown, shown_port),
-                headers=not server.settings.no_header_support,
-                max_payload=server.settings.max_payload,
+                headers=not context.settings.no_header_support,
+                max_payload=context.settings.max_payload,
             ),
             "auth_required": True,
             "ip": place,
             "info_on_connect": True,
             "leafnode_urls": [place],
         }
-        if self.cluster:
-            self.info["cluster"] = self.cluster
-        if self.tls is not None:
-            self.info |= self.tls.info()
+        if self.handshake.cluster:
+            self.handshake.own_info["cluster"] = self.handshake.cluster
+        if self.handshake.tls is not None:
+            self.handshake.own_info |= self.handshake.tls.info()
 
     async def close(self) -> None:
-        """Accept nobody any more, dial nobody; links stay."""
-        if self.door is not None:
-            await self.door.close()
+        """Accept and dial no more; links stay."""
+        if self.listener is not None:
+            await self.listener.close()
         await asyncio.gather(*(remote.stop() for remote in self.remotes))
 
     async def stop(self) -> None:
-        """End every link when what waits for it is written."""
+        """End every link, after it has written what waits for it."""
         await self.close()
-        for session in list(self.sessions):
+        for session in list(self.handshake.sessions):
             session.closing_down()
-        if self.door is not None:
-            await self.door.drain()
+        if self.listener is not None:
+            await self.listener.drain()
         await asyncio.gather(*(remote.drain() for remote in self.remotes))
-        for task in list(self.gate.tasks):
+        for task in list(self.handshake.tasks):
             task.cancel()
-        await asyncio.gather(*self.gate.tasks, return_exceptions=True)
-
-    # --- called by the gate
-
-    @property
-    def login_timeout_ns(self) -> int:
-        """From INFO, or the end of the TLS handshake, to CONNECT."""
-        own = self.config.authorization
-        if own is not None and own.timeout_ns:
-            return own.timeout_ns
-        if self.config.tls is not None:
-            return self.config.tls.timeout_ns + SECOND
-        return limits.NATS_AUTH_TIMEOUT
-
-
-def mapped_subjects(account: Account) -> tuple[bytes, ...]:
-    """Subjects that an account takes in to publish them elsewhere."""
-    return () if account.mapper is None else account.mapper.sources
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        await asyncio.gather(*self.handshake.tasks, return_exceptions=True)
 
 
 def public_address(host: str) -> str:
-    """An address under which others find one who listens everywhere."""
+    """An address under which other servers reach this one, also if it listens on all interfaces."""
     if host not in {"", ANY_HOST, "::"}:
         return host
     family = socket.AF_INET6 if host == "::" else socket.AF_INET

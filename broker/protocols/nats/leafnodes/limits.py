@@ -21,10 +21,10 @@ NATS_LEAF_ANSWER: Final = 2 * SECOND  # from our CONNECT to its answer (connectP
 NATS_LEAF_FIRST_PING: Final = 1 * SECOND  # after the handshake (firstPingInterval)
 NATS_LEAF_DELAY: Final = 30 * SECOND  # before the next try when the peer is the wrong one
 NATS_LEAF_VERSION_WAIT: Final = 5 * SECOND  # a peer that is too old is kept so long
-NATS_LEAF_ANNOUNCE: Final = 1_024  # of what is wanted here, told to a new peer per turn
-NATS_LEAF_DRAWERS: Final = 1_024  # parts of what is wanted here; one is told as a whole
-NATS_LEAF_ERROR_SHOWN: Final = 512  # characters of an error that a peer tells us
-NATS_LEAF_STALL: Final = 10 * MS  # a link rests so long at most for a client that is behind
+NATS_LEAF_ANNOUNCE: Final = 1_024  # keys that are announced to a new peer per turn
+NATS_LEAF_BUCKETS: Final = 1_024  # of the keys of an account; one is announced as a whole
+NATS_LEAF_ERROR_SHOWN: Final = 512  # characters of a peer's error, in the log
+NATS_LEAF_STALL: Final = 10 * MS  # a link rests so long at most for a client that reads too slowly
 NATS_LEAF_URLS_MAX: Final = 1_000  # that a hub can name
 
 assert NATS_LEAF_PAYLOAD_MAX <= NATS_PAYLOAD_HUGE

@@ -1,12 +1,17 @@
-"""A server that we join: dialled, and dialled again when it is gone, until we stop.
+"""A server that we join: dialled, and dialled again when the connection is gone, until we stop.
 
-Attempts keep a distance: the interval that is configured and a random part of it more, and half a
-minute where the peer said that it is no use. Source: nats-server leafnode.go.
+Attempts keep a distance: the configured interval plus a random part of it, and half a minute after
+an error that another attempt would meet again. A hub may be joined through its WebSocket listener:
+
+    dialled -> (TLS) -> GET .../leafnode -> 101 -> LeafSession with a WebSocket filter below it
+
+Source: nats-server leafnode.go, leafNodeSolicitWSConnection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import ipaddress
 import logging
 import os
@@ -16,19 +21,25 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from broker.base.units import SECOND
+from broker.net import errors
 from broker.net import limits as net_limits
 from broker.net.conn import Conn
-from broker.net.handover import Knock
+from broker.net.handover import HandoverSession
 from broker.net.openssl import TlsError
+from broker.net.upgrade import HEAD_END, Answer, NotHttp, read_answer
+from broker.net.websocket import WebSocket, accept_key
 from broker.protocols.nats.leafnodes import limits
 from broker.protocols.nats.leafnodes.session import LeafSession
-from broker.protocols.nats.leafnodes.websocket import Call
+from broker.protocols.nats.listener import LEAF, LEAF_PATH, NO_MASKING, PMCE, close_status
 from broker.protocols.nats.settings import Tls
-from broker.protocols.nats.tls import client_context, is_known
+from broker.protocols.nats.tls import client_context, is_known, peer_of
 
 if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
     from broker.net.listener import Runtime
-    from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
+    from broker.protocols.nats.auth.authenticator import TlsPeer
+    from broker.protocols.nats.leafnodes.handshake import LeafHandshake
     from broker.protocols.nats.settings import Remote
     from broker.runtime.interfaces import Session
 
@@ -36,6 +47,9 @@ log = logging.getLogger("broker.nats")
 
 _WEBSOCKET: Final = frozenset({"ws", "wss"})
 _SECURE: Final = frozenset({"tls"})
+_KEY_BYTES: Final = 16
+_EXTENSION: Final = "permessage-deflate"
+_NO_CONTEXT: Final = frozenset({"server_no_context_takeover", "client_no_context_takeover"})
 
 
 def read_url(text: str) -> SplitResult:
@@ -64,8 +78,8 @@ def is_address(host: str) -> bool:
 class RemoteLink:
     """One remote of the configuration, and the connection to it while there is one."""
 
-    def __init__(self, nodes: LeafNodes, config: Remote) -> None:
-        self.nodes = nodes
+    def __init__(self, handshake: LeafHandshake, config: Remote) -> None:
+        self.handshake = handshake
         self.config = config
         self.delay_ns = 0  # before the next attempt
         self.session: LeafSession | None = None
@@ -136,12 +150,12 @@ class RemoteLink:
             await asyncio.sleep(self._pause_ns() / SECOND)
 
     def _pause_ns(self) -> int:
-        interval = self.nodes.config.reconnect_ns
+        interval = self.handshake.config.reconnect_ns
         return interval + random.randrange(interval + 1)  # noqa: S311 - only spreads load
 
     def _report(self, attempts: int, problem: OSError) -> None:
         """The first failure, then every so many; once it has worked, each."""
-        settings = self.nodes.server.settings
+        settings = self.handshake.context.settings
         every = settings.reconnect_error_reports if self._joined else settings.connect_error_reports
         often = attempts == 1 or attempts % max(1, every) == 0
         log.log(
@@ -168,15 +182,15 @@ class RemoteLink:
 
     def _first_session(self) -> Session:
         if self._current is not None and self.by_websocket:
-            return Knock(Call(self, self._current))
-        self.session = LeafSession(self.nodes.server.face, self.nodes.gate, self)
+            return HandoverSession(Call(self, self._current))
+        self.session = LeafSession(self.handshake.context.frontend, self.handshake, self)
         return self.session
 
-    # --- called by the connection, to which this is a door
+    # --- called by the connection, to which this is a listener
 
     @property
     def runtime(self) -> Runtime:
-        return self.nodes.server.runtime
+        return self.handshake.context.runtime
 
     def joined(self, conn: Conn) -> None:
         self.conns.add(conn)
@@ -184,7 +198,7 @@ class RemoteLink:
     def left(self, conn: Conn) -> None:
         self.conns.discard(conn)
 
-    # --- called by the gate
+    # --- called by the handshake
 
     def begun(self) -> None:
         """The handshake is over."""
@@ -205,7 +219,7 @@ class RemoteLink:
     def learn(self, texts: tuple[str, ...]) -> None:
         """These addresses the hub has; they come before those of the configuration."""
         if self.by_websocket:
-            return  # those are addresses of another door
+            return  # those are addresses of another listener
         known = {address_of(url) for url in self._configured}
         fresh = []
         for text in texts:
@@ -223,7 +237,7 @@ class RemoteLink:
 
     @property
     def by_websocket(self) -> bool:
-        """Whether it is dialled at its WebSocket door."""
+        """Whether it is dialled at its WebSocket listener."""
         return self._configured[0].scheme in _WEBSOCKET
 
     @property
@@ -238,14 +252,14 @@ class RemoteLink:
         return self._tls and not self.by_websocket
 
     def secure(self, session: LeafSession) -> None:
-        """Begin the handshake; the gate's `secured` is told of its end."""
+        """Begin TLS; LeafHandshake.secured is called at its end."""
         session.hurry(0)
         problem = self.begin_tls(session.link)
         if problem:
-            self.nodes.gate.secured(session, problem)
+            self.handshake.secured(session, problem)
 
     def begin_tls(self, link: Conn) -> str:
-        """Begin the handshake; the session of the link is told of its end. Why it cannot be."""
+        """Begin TLS, whose end the link's session gets. Returns why it cannot begin, or ''."""
         tls = self.config.tls or Tls("", "")
         host = address_of(self._current)[0] if self._current is not None else ""
         name = host if not is_address(host) else self._tls_name or host
@@ -271,16 +285,126 @@ class RemoteLink:
         return self._urls[0]
 
     def _keep_name(self, url: SplitResult) -> None:
-        """Certificates are for names: the first one that is no address is remembered."""
+        """Certificates are for names: the first one that is not an address is remembered."""
         host = address_of(url)[0]
         if not is_address(host):
             self._tls_name = self._tls_name or host
 
 
 def _reason(problem: OSError, peer: str) -> str:
-    """Why nobody answered there, as nats-server says it."""
+    """Why the dial failed, in nats-server's words."""
     if isinstance(problem, socket.gaierror):
         return f"lookup {peer.rpartition(':')[0]}: no such host"
     if problem.errno:
         return f"dial tcp {peer}: connect: {os.strerror(problem.errno).lower()}"
     return f"dial tcp {peer}: i/o timeout" if isinstance(problem, TimeoutError) else str(problem)
+
+
+class Call:
+    """One connection that was dialled: what its HandoverSession reports to."""
+
+    def __init__(self, remote: RemoteLink, url: SplitResult) -> None:
+        self.remote = remote
+        self.url = url
+        self._key = base64.b64encode(os.urandom(_KEY_BYTES)).decode()
+        self._tls_peer: TlsPeer | None = None
+
+    @property
+    def _secret(self) -> bool:
+        return self.url.scheme == "wss" or self.remote.config.tls is not None
+
+    def opened(self, handover: HandoverSession) -> None:
+        """The connection is there."""
+        if self._secret:
+            problem = self.remote.begin_tls(handover.link)
+            if problem:
+                self.secured(handover, problem)
+        else:
+            self._ask(handover)
+
+    def secured(self, handover: HandoverSession, cause: str | None) -> None:
+        """TLS is there, or (cause) it is not."""
+        if cause is None and not self.remote.knows(handover.link.certificate):
+            cause = "certificate not pinned"
+        if cause is not None:
+            log.error("%s - TLS leafnode handshake error: %s", self.remote.peer, cause)
+            handover.link.close()
+            return
+        self._tls_peer = peer_of(handover.link.security, handover.link.certificate)
+        self._ask(handover)
+
+    def _ask(self, handover: HandoverSession) -> None:
+        config = self.remote.config
+        lines = [
+            f"GET {self.url.path.rstrip('/')}{LEAF_PATH} HTTP/1.1",
+            f"Host: {self.url.netloc.rpartition('@')[2]}",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            f"Sec-WebSocket-Key: {self._key}",
+            "Sec-WebSocket-Version: 13",
+        ]
+        if config.ws_compression:
+            lines.append(f"Sec-WebSocket-Extensions: {PMCE}")
+        if config.ws_no_masking:
+            lines.append(f"{NO_MASKING}: true")
+        handover.say("\r\n".join([*lines, "", ""]).encode())
+        handover.wait(limits.NATS_LEAF_INFO)
+
+    def heard(self, handover: HandoverSession, data: bytes) -> None:
+        """A part of the answer, perhaps with what follows it."""
+        handover.head += data
+        head, end, early = bytes(handover.head).partition(HEAD_END)
+        if not end:
+            if len(head) > net_limits.WEBSOCKET_REQUEST_MAX:
+                self._give_up(handover, errors.HTTP_TOO_LARGE)
+            return
+        try:
+            answer = read_answer(head)
+            compression = self._check(answer)
+        except (NotHttp, ValueError) as problem:
+            self._give_up(handover, str(problem))
+            return
+        masks = answer.first(NO_MASKING.lower()) != "true"
+        frames = WebSocket(compression=compression, masked=False, masks=masks)
+        session = LeafSession(
+            self.remote.handshake.context.frontend,
+            self.remote.handshake,
+            self.remote,
+            LEAF,
+            self._tls_peer,
+        )
+        frames.status = lambda: close_status(session)
+        handover.wait(0)
+        self.remote.session = session
+        handover.link.hand_over(session, frames, early)
+
+    def _check(self, answer: Answer) -> bool:
+        """Whether messages may be compressed; ValueError when this is not a WebSocket."""
+        if (
+            answer.status != 101
+            or not answer.says("upgrade", "websocket")
+            or not answer.says("connection", "upgrade")
+            or answer.first("sec-websocket-accept") != accept_key(self._key)
+        ):
+            raise ValueError("invalid websocket connection")
+        wanted = answer.first("sec-websocket-extensions")
+        if not wanted:
+            return False
+        name, *parts = (part.strip() for part in wanted.split(";"))
+        agreed = self.remote.config.ws_compression and name == _EXTENSION
+        if not agreed or not _NO_CONTEXT.issubset(parts):
+            raise ValueError("compression negotiation error")
+        return True
+
+    def _give_up(self, handover: HandoverSession, why: str) -> None:
+        log.error("Error soliciting websocket connection: %s", why)
+        handover.wait(0)
+        handover.link.abort()
+
+    def late(self, handover: HandoverSession) -> None:
+        """The answer has not come."""
+        self._give_up(handover, "timed out")
+
+    def left(self, handover: HandoverSession) -> None:  # noqa: ARG002
+        """It is gone."""
+        self.remote.ended()

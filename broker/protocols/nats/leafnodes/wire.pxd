@@ -18,7 +18,7 @@ cdef size_t scan_leaf(const char *data, size_t n, op_t *ops, uint32_t *count,
 # The next name of a list; False at its end.
 cdef bint next_group(const char **p, const char *end, token_t *name) noexcept nogil
 
-# `groups` is a list of names with a blank behind each; groups_len 0 = none.
+# `groups` is a list of names with a blank after each; groups_len 0 = none.
 cdef size_t leaf_head_bytes(const record_t *rec, size_t groups_len) noexcept nogil
 cdef char *put_leaf_head(char *p, const record_t *rec, const char *groups, size_t groups_len,
                          bint headers) noexcept nogil

@@ -17,8 +17,8 @@ from broker.runtime.types cimport REC_AT_HOME, record_t
 from broker.protocols.nats.wire.wire cimport (
     OP_CONNECT, OP_ERROR, OP_HPUB, OP_INFO, OP_OK, OP_PEER_ERROR, OP_PING, OP_PONG, OP_PUB, OP_SUB,
     OP_UNSUB, OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_SILENT, SCAN_UNKNOWN, SIZES_MAX, fail,
-    find_line, match_name, op_t, parse_number, scan_line, scan_t, skip_line, token_t,
-    tw_put_number, tw_run)
+    find_line, match_name, op_t, parse_number, put_sizes, scan_line, scan_payload, scan_t,
+    skip_line, token_t)
 from broker.protocols.nats.wire.wire import NAMES
 
 cdef enum:
@@ -164,7 +164,7 @@ cdef size_t scan_message(const char *p, size_t line_len, const char *end, op_t *
     """LMSG or HMSG with its payload, and the equal ones that follow it directly."""
     cdef tokens_t t
     cdef token_t *size
-    cdef size_t avail = <size_t>(end - p), stride, sizes = 2 if headers else 1
+    cdef size_t sizes = 2 if headers else 1
     split_all(arg, &t)
     size = &t.before if headers else &t.last
     if t.count < 1 + sizes or not parse_number(&t.last, &op.total_len):
@@ -187,27 +187,14 @@ cdef size_t scan_message(const char *p, size_t line_len, const char *end, op_t *
             op.groups = t.first[2].ptr + t.first[2].len
     if op.total_len > st.payload_max:
         return fail(op, SCAN_PAYLOAD)
-    stride = line_len + op.total_len + 2
-    if avail < stride:
-        if avail == stride - 1 and p[stride - 2] != c'\r':
-            return fail(op, SCAN_UNKNOWN)
-        st.need = <uint32_t>stride
-        return 0
-    if p[stride - 2] != c'\r' or p[stride - 1] != c'\n':
-        return fail(op, SCAN_UNKNOWN)
-    op.kind = OP_PUB
-    op.code = 0
     op.subject = t.first[0].ptr
     op.subject_len = <uint16_t>t.first[0].len
-    op.data = p + line_len
     op.text = size.ptr
     op.text_len = <uint16_t>(t.last.ptr + t.last.len - size.ptr)
     if headers and (op.headers_len == 0 or t.last.ptr != size.ptr + size.len + 1
                     or size.ptr[size.len] != c' '):
         op.text_len = 0
-    op.stride = <uint32_t>stride
-    op.count = 1 + tw_run(p + stride, end, p, line_len, stride, st.run_max - 1)
-    return stride * op.count
+    return scan_payload(p, line_len, end, op, st)
 
 
 cdef void split_all(token_t *arg, tokens_t *t) noexcept nogil:
@@ -273,20 +260,7 @@ cdef char *put_leaf_head(char *p, const record_t *rec, const char *groups, size_
     if groups_len:
         memcpy(p, groups, groups_len)
         p += groups_len
-    if rec.headers_len and not with_headers:
-        p = tw_put_number(p, rec.total_len - rec.headers_len)
-    elif rec.size_text != NULL:
-        memcpy(p, rec.size_text, rec.size_text_len)
-        p += rec.size_text_len
-    else:
-        if with_headers:
-            p = tw_put_number(p, rec.headers_len)
-            p[0] = c' '
-            p += 1
-        p = tw_put_number(p, rec.total_len)
-    p[0] = c'\r'
-    p[1] = c'\n'
-    return p + 2
+    return put_sizes(p, rec, with_headers)
 
 
 cdef bint can_travel(const char *subject, size_t n, const record_t *rec) noexcept nogil:

@@ -11,9 +11,14 @@ from broker.protocols.nats.accounts.import_rules import local_subject, system_ex
 from broker.protocols.nats.accounts.subjects import numbered
 from broker.protocols.nats.monitoring import errors
 from broker.protocols.nats.monitoring.jwt import account_facts, known
-from broker.protocols.nats.monitoring.options import AccountzOptions, AccstatzOptions, PageError
+from broker.protocols.nats.monitoring.options import (
+    AccountzOptions,
+    AccstatzOptions,
+    PageError,
+    filled,
+    rfc3339,
+)
 from broker.protocols.nats.monitoring.subsz import counts
-from broker.protocols.nats.monitoring.text import filled, rfc3339
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Export, Import
 
 if TYPE_CHECKING:
@@ -80,15 +85,15 @@ def _is_service(it: Import) -> bool:
 
 def _exports(server: ServerView, account: AccountView) -> tuple[Export, ...]:
     """Those of the configuration, and what the system account gives to all others."""
-    told = account.config.exports if account.config is not None else ()
-    return (*told, *system_exports(told)) if account is server.system_account else told
+    exports = account.config.exports if account.config is not None else ()
+    return (*exports, *system_exports(exports)) if account is server.system_account else exports
 
 
 def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
-    told = account.config.imports if account.config is not None else ()
+    imports = account.config.imports if account.config is not None else ()
     system = server.system_account
     if system is None:
-        return told
+        return imports
     about = f"$SYS.REQ.ACCOUNT.{account.name}"
     user = Import(
         system.name,
@@ -98,13 +103,13 @@ def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
         share=True,
     )
     if account is system:
-        return (*told, user)
+        return (*imports, user)
     own = [
         Import(system.name, f"{about}.{what}", service=True, to=f"$SYS.REQ.{asked}.PING.{what}")
         for asked, what in (("ACCOUNT", "CONNZ"), ("SERVER", "CONNZ"), ("ACCOUNT", "STATZ"))
     ]
-    configured = {it.to or it.subject for it in told if it.service}
-    return (*told, *(it for it in (*own, user) if it.to not in configured))
+    configured = {it.to or it.subject for it in imports if it.service}
+    return (*imports, *(it for it in (*own, user) if it.to not in configured))
 
 
 def _destinations(mapping: Mapping) -> list[dict[str, Any]]:
@@ -152,7 +157,7 @@ def _import(it: Import) -> dict[str, Any]:
 
 
 def accstatz(server: ServerView, options: AccstatzOptions) -> dict[str, Any]:
-    """What goes through the accounts that somebody is connected to, or through all."""
+    """The traffic of the accounts that have connections, or of all."""
     named = [server.accounts[name] for name in options.accounts if name in server.accounts]
     shown = [
         account_stat(account)

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.monitoring import limits
+from broker.protocols.nats.views import ClosedConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.protocols.nats.views import AccountView, Connection, Subscription
+    from broker.protocols.nats.views import Connection, SessionView
 
 HIDDEN = "[REDACTED]"
 
 
-def raw_user(connection: Connection) -> str:
+def raw_user(connection: SessionView) -> str:
     """How a client named itself, or how the server knows it; a token is a secret."""
     options, identity = connection.options, connection.identity
     known = identity.user if identity is not None else ""
@@ -35,47 +35,13 @@ def raw_user(connection: Connection) -> str:
     return known
 
 
-@dataclass(slots=True)
-class ClosedConnection:
-    """One that is gone. It has what an open one has, as far as the pages look at it."""
-
-    client_id: int
-    kind: str
-    host: str
-    port: int
-    start_ns: int  # wall clock, as are the next two
-    last_ns: int
-    stop_ns: int
-    reason: str
-    rtt_ns: int
-    pending_bytes: int
-    in_msgs: int
-    out_msgs: int
-    in_bytes: int
-    out_bytes: int
-    subscriptions: int
-    name: str
-    lang: str
-    version: str
-    tls_version: str
-    tls_cipher: str
-    tls_first: bool
-    user: str
-    account: str  # "": it was never let into one
-    jwt: str = field(repr=False)
-    issuer_key: str
-    name_tag: str
-    tags: tuple[str, ...]
-    subs: list[Subscription] = field(repr=False)
-
-
 def closed_connection(
     connection: Connection, *, subs_most: int = limits.MONITOR_CLOSED_SUBSCRIPTIONS
 ) -> ClosedConnection:
     """What is left of a connection that ends now."""
     options, identity, tls = connection.options, connection.identity, connection.tls_peer
     stop_ns = time.time_ns()
-    account: AccountView | None = connection.account
+    account = connection.account
     return ClosedConnection(
         client_id=connection.client_id,
         kind=connection.kind,

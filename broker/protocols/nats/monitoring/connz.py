@@ -1,6 +1,6 @@
 """/connz: the connections that are there, and those that are gone.
 
-Who is shown is decided and sorted on the connections themselves. Entries are made one by one while
+Connections are chosen and sorted as they are. Entries are made one by one while
 the page is written, so that ten thousand of them need not be made in one go.
 """
 
@@ -14,19 +14,34 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from broker.protocols.nats.monitoring import errors, limits
-from broker.protocols.nats.monitoring.closed import ClosedConnection, raw_user
-from broker.protocols.nats.monitoring.lists import LongPage
-from broker.protocols.nats.monitoring.options import ANY, CLOSED, OPEN, ConnzOptions, PageError
-from broker.protocols.nats.monitoring.subjects import is_literal
-from broker.protocols.nats.monitoring.text import filled, rfc3339, round_trip, text, uptime
+from broker.protocols.nats.monitoring.closed import raw_user
+from broker.protocols.nats.monitoring.lists import LongPage, is_literal
+from broker.protocols.nats.monitoring.options import (
+    ANY,
+    CLOSED,
+    OPEN,
+    ConnzOptions,
+    PageError,
+    filled,
+    rfc3339,
+    round_trip,
+    text,
+    uptime,
+)
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
-from broker.routing.survey import holders, takers
+from broker.protocols.nats.views import ClosedConnection
+from broker.routing.router import holders, matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from broker.protocols.nats.monitoring.process import Clock
-    from broker.protocols.nats.views import AccountView, Connection, ServerView, Subscription
+    from broker.protocols.nats.views import (
+        AccountView,
+        Connection,
+        ServerView,
+        Subscription,
+    )
 
     Row = Connection | ClosedConnection
 
@@ -116,7 +131,7 @@ class _Entries:
         if self.options.auth:
             yield from (("authorized_user", row.user), ("account", _shown(row.account)))
         yield from self._subs(row, row.account, row.subs[: self.subs_left], with_account=True)
-        if self.options.auth:  # nats-server shows these to everybody
+        if self.options.auth:  # nats-server shows these without a login
             yield from (("jwt", row.jwt), ("issuer_key", row.issuer_key))
             yield from (("name_tag", row.name_tag), ("tags", list(row.tags)))
 
@@ -217,7 +232,7 @@ def _check(options: ConnzOptions) -> None:
 
 
 def _rows(server: ServerView, options: ConnzOptions) -> tuple[list[Row], int]:
-    """Who is to be shown, and how many there were to choose from."""
+    """The connections to show, and how many there were to choose from."""
     rows: list[Row] = []
     total = 0
     account = server.accounts[options.acc] if options.acc else None
@@ -253,7 +268,7 @@ def _filtered_open(
         return found
     raw = wanted.encode("utf-8", "replace")
     if is_literal(wanted):
-        known = {id(seen[3]) for seen in takers(account.router, raw)}
+        known = {id(seen[3]) for seen in matching(account.router, raw)}
     else:
         known = holders(account.router, raw)
     return [row for row in found if id(row) in known]

@@ -1,7 +1,7 @@
-"""The monitoring door: pages that NATS tools and load balancers read, over HTTP.
+"""The monitoring listener: pages that NATS tools and load balancers read, by HTTP, HTTPS or both.
 
-What is on them is made elsewhere; here are paths, statuses, headers and JSONP, as nats-server
-has them. Whoever builds the server may add pages (`/metrics` is one).
+The pages are made elsewhere; here are paths, statuses, headers and JSONP, as nats-server has them.
+Services of the server may add pages (`/metrics` is one).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from urllib.parse import quote
 from aiohttp import web
 
 from broker import __version__
+from broker.net.http.pages import Pages
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.auth.passwords import same
 from broker.protocols.nats.monitoring import errors, limits, options
 from broker.protocols.nats.monitoring.accountz import accountz, accstatz
-from broker.protocols.nats.monitoring.health import jsz
 from broker.protocols.nats.monitoring.leafz import gatewayz, leafz, routez
-from broker.protocols.nats.monitoring.options import PageError, Query
+from broker.protocols.nats.monitoring.options import PageError, Query, encode
 from broker.protocols.nats.monitoring.process import stacks
-from broker.protocols.nats.monitoring.text import encode
+from broker.protocols.nats.monitoring.varz import jsz
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
     Json = dict[str, Any]
+    import ssl
+
+    from broker.net.http.config import HttpConfig
+    from broker.protocols.nats.settings import Settings
 
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 _NO_SNIFF: Final = {"X-Content-Type-Options": "nosniff"}
@@ -71,7 +75,7 @@ a:hover {{ color: #33c }}
 
 
 class MonitorHttp:
-    """The handlers of one server's door, or of its two: plain and HTTPS."""
+    """The handlers of one server's listener, or of its two: plain and HTTPS."""
 
     def __init__(
         self,
@@ -207,7 +211,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _dressed(request: web.Request, private: bool) -> tuple[bytes, bytes, dict[str, str]]:
-    """What stands before and behind a page, and its headers; `private`: not for other sites."""
+    """What goes before and after a page, and its headers; `private`: not for other sites."""
     if private:
         return (
             b"",
@@ -223,15 +227,15 @@ def _dressed(request: web.Request, private: bool) -> tuple[bytes, bytes, dict[st
 
 def json_answer(request: web.Request, body: bytes, status: int = 200) -> web.Response:
     """A page that is made already, as JSON, or as JSONP when a callback is named."""
-    before, behind, headers = _dressed(request, private=False)
-    return web.Response(status=status, body=before + body + behind, headers=headers)
+    before, after, headers = _dressed(request, private=False)
+    return web.Response(status=status, body=before + body + after, headers=headers)
 
 
 async def _long(
     request: web.Request, page: LongPage, *, private: bool = False
 ) -> web.StreamResponse:
     """In one piece if it is not that long after all, else piece by piece as it is read."""
-    before, behind, headers = _dressed(request, private)
+    before, after, headers = _dressed(request, private)
     ready = bytearray(before)
     answer: web.StreamResponse | None = None
     async for part in page.parts():
@@ -243,8 +247,64 @@ async def _long(
             await answer.prepare(request)
         await answer.write(bytes(ready))
         ready.clear()
-    ready += behind
+    ready += after
     if answer is None:
         return web.Response(body=bytes(ready), headers=headers)
     await answer.write_eof(bytes(ready))
     return answer
+
+
+class MonitorListener:
+    """The sockets of one server's pages."""
+
+    def __init__(self, pages: MonitorPages, more: Mapping[str, Handler] | None = None) -> None:
+        """`more`: further paths."""
+        self.pages = pages
+        self.more = more
+        self.http: HttpConfig | None = None  # set before `open`; None: the defaults
+        self.ports: dict[str, tuple[str, int]] = {}  # monitor; monitor_https if both are open
+        self._plain: Pages | None = None
+        self._secure: Pages | None = None
+
+    async def open(self, settings: Settings, context: ssl.SSLContext | None = None) -> None:
+        """Listen where the settings say; OSError when an address is taken or not ours.
+
+        `context` is for HTTPS and asks for no certificate.
+        """
+        login = None
+        if settings.monitor_user or settings.monitor_password:
+            login = (settings.monitor_user, settings.monitor_password)
+        handlers = MonitorHttp(self.pages, self.more, base=settings.http_base_path, login=login)
+        # Without a login pages are public, for scripts of other sites too, as in nats-server.
+        public = login is None
+
+        def pages(context: ssl.SSLContext | None) -> Pages:
+            return Pages(handlers.app(), context, self.http, public=public)
+
+        try:
+            if settings.http is not None:
+                self._plain = pages(None)
+                await self._plain.open(settings.http)
+                self.ports["monitor"] = self._plain.address
+            if settings.https is not None:
+                assert context is not None
+                self._secure = pages(context)
+                await self._secure.open(settings.https)
+                name = "monitor" if settings.http is None else "monitor_https"
+                self.ports[name] = self._secure.address
+        except OSError:
+            await self.close()
+            raise
+
+    async def use(self, context: ssl.SSLContext) -> None:
+        """Certificates were read again."""
+        if self._secure is not None:
+            await self._secure.use(context)
+
+    async def close(self) -> None:
+        """Stop listening, end the connections."""
+        for listener in (self._plain, self._secure):
+            if listener is not None:
+                await listener.close()
+        self._plain = self._secure = None
+        self.ports.clear()

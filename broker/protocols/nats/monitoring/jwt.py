@@ -8,7 +8,7 @@ import orjson
 
 from broker.base.units import SECOND
 from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats.monitoring.text import filled, rfc3339
+from broker.protocols.nats.monitoring.options import filled, rfc3339
 
 if TYPE_CHECKING:
     from broker.protocols.nats.auth.jwt.accounts import Account
@@ -56,7 +56,7 @@ def account_facts(account: Account) -> dict[str, Any]:
 
 def operator_facts(server: ServerView) -> dict[str, Any]:
     """Of /varz."""
-    told = server.settings.resolver
-    texts = list(told.operators) if told is not None else []
+    resolver = server.settings.resolver
+    texts = list(resolver.operators) if resolver is not None else []
     claims = [payload(text) for text in texts]
     return filled({"trusted_operators_jwt": texts, "trusted_operators_claim": claims})

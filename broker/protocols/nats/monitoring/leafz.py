@@ -6,8 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from broker.protocols.nats.monitoring import limits
-from broker.protocols.nats.monitoring.options import GatewayzOptions, LeafzOptions, RoutezOptions
-from broker.protocols.nats.monitoring.text import rfc3339, round_trip, text
+from broker.protocols.nats.monitoring.options import (
+    GatewayzOptions,
+    LeafzOptions,
+    RoutezOptions,
+    rfc3339,
+    round_trip,
+    text,
+)
 from broker.protocols.nats.views import links
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
+from broker.base.metrics import Block, Place
 from broker.base.units import SECOND
 from broker.protocols.nats.monitoring import limits
 from broker.protocols.nats.monitoring.accountz import account_stat
@@ -88,6 +88,16 @@ def nats_facts(pages: MonitorPages) -> NatsFacts:
     )
 
 
+def nats_metrics(pages: MonitorPages) -> Block:
+    """The series of a NATS server as things stand; to be called on the loop's thread."""
+    return nats_block(nats_facts(pages))
+
+
+def nats_block(facts: NatsFacts) -> Block:
+    """The series of these facts."""
+    return Block(Place.EXPORTED, NatsFamilies(facts).collect)
+
+
 def _gauge(name: str, labels: Iterable[str], rows: Iterable[tuple[list[str], float]]) -> Metric:
     text = name.split("_", 1)[1]
     family = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=list(labels))
@@ -108,7 +118,7 @@ def _flat(page: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, ob
             yield name, key, value
 
 
-class NatsCollector(Collector):
+class NatsFamilies:
     """One scrape's facts as metric families."""
 
     def __init__(self, facts: NatsFacts) -> None:
@@ -190,6 +200,6 @@ class NatsCollector(Collector):
 
 
 def _milliseconds(rfc3339: str) -> float:
-    """Since 1970. Nine digits behind the point are more than Python reads."""
+    """Seconds since 1970. Nine digits after the point are more than Python reads."""
     text = re.sub(r"(\.\d{6})\d+", r"\1", rfc3339)
     return round(datetime.fromisoformat(text).timestamp() * 1000)

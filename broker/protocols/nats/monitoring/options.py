@@ -1,16 +1,21 @@
-"""What can be asked of each monitoring page, from a query string or from the JSON of a request.
+"""Options of the monitoring pages, from a query string or from the JSON of a request; and how the
+pages write times, durations and numbers, which is how Go does.
 
 Fields have the names of the JSON. A query has other names for some of them, and is checked in the
-original's order: the first mistake is the one that is told.
+original's order: the first mistake is reported.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from broker.base.gotext import go_quote
+import orjson
+
+from broker.base.gotext import duration_text, go_quote
+from broker.base.units import MS, SECOND, US
 from broker.protocols.nats.monitoring import errors
 
 if TYPE_CHECKING:
@@ -24,14 +29,15 @@ _INT_MAX: Final = 2**63
 
 OPEN, CLOSED, ANY = range(3)  # `state`
 _STATES: Final = {"": OPEN, "open": OPEN, "closed": CLOSED, "any": ANY, "all": ANY}
+_ESCAPED = {b"<": rb"\u003c", b">": rb"\u003e", b"&": rb"\u0026"}
 
 
 class PageError(ValueError):
-    """A page cannot be made from these options; the text is for whoever asked."""
+    """A page cannot be made from these options; the text is for the client."""
 
 
 class Query:
-    """The part of a URL behind the `?`."""
+    """The part of a URL after the `?`."""
 
     def __init__(self, query: Mapping[str, str]) -> None:
         self._query = query
@@ -294,3 +300,75 @@ class HealthzOptions(_FromJson):
             stream=query.text("stream"),
             consumer=query.text("consumer"),
         )
+
+
+_ESCAPED |= {"\u2028".encode(): rb"\u2028", "\u2029".encode(): rb"\u2029"}
+
+
+def rfc3339(wall_ns: int) -> str:
+    """A wall clock time, UTC, nanoseconds without trailing zeros."""
+    seconds, fraction = divmod(wall_ns, SECOND)
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    digits = f"{fraction:09d}".rstrip("0")
+    return f"{text}.{digits}Z" if digits else f"{text}Z"
+
+
+def uptime(span_ns: int) -> str:
+    """1y2d3h4m5s, from the largest unit that is not zero."""
+    seconds = max(0, span_ns) // SECOND
+    rest, parts = divmod(seconds, 60)[0], [f"{seconds % 60}s"]
+    for size, unit in ((60, "m"), (24, "h"), (365, "d")):
+        if not rest:
+            break
+        rest, count = divmod(rest, size)
+        parts.append(f"{count}{unit}")
+    if rest:
+        parts.append(f"{rest}y")
+    return "".join(reversed(parts))
+
+
+def round_trip(rtt_ns: int) -> str:
+    """In whole microseconds as long as it is less than a millisecond."""
+    if US < rtt_ns < MS:
+        rtt_ns -= rtt_ns % US
+    return duration_text(rtt_ns)
+
+
+def number(value: float) -> float:
+    """A whole number has no fraction in JSON."""
+    return int(value) if value == int(value) else value
+
+
+def seconds(duration_ns: int) -> float:
+    """A duration where the original keeps seconds."""
+    return number(duration_ns / SECOND)
+
+
+def text(raw: bytes) -> str:
+    """A subject or name for JSON, which knows no bytes."""
+    return raw.decode("utf-8", "replace")
+
+
+def encode(page: Any, *, indent: bool = True) -> bytes:
+    """JSON byte for byte as Go writes it: what HTML could take for its own is escaped."""
+    try:
+        body = orjson.dumps(page, option=orjson.OPT_INDENT_2 if indent else 0)
+    except TypeError:  # half a surrogate pair, out of some client's JSON
+        body = orjson.dumps(_whole(page), option=orjson.OPT_INDENT_2 if indent else 0)
+    for mark, escape in _ESCAPED.items():
+        if mark in body:
+            body = body.replace(mark, escape)
+    return body
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_whole(key): _whole(inner) for key, inner in value.items()}
+    return [_whole(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those that are empty, as Go's omitempty leaves them out."""
+    return {name: value for name, value in fields.items() if value or value is None}

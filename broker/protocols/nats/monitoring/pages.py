@@ -1,4 +1,4 @@
-"""All pages of one server by name: the monitoring door and the system account show the same."""
+"""All pages of one server by name: the monitoring listener and the system account show the same."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from broker.protocols.nats.monitoring import options
 from broker.protocols.nats.monitoring.accountz import account_info, accountz, accstatz
 from broker.protocols.nats.monitoring.connz import connz
-from broker.protocols.nats.monitoring.health import Health, healthz, jsz
 from broker.protocols.nats.monitoring.leafz import gatewayz, leafz, routez
 from broker.protocols.nats.monitoring.options import PageError
 from broker.protocols.nats.monitoring.process import Clock, CpuMeter
 from broker.protocols.nats.monitoring.subsz import Subsz, subsz
-from broker.protocols.nats.monitoring.varz import varz
+from broker.protocols.nats.monitoring.varz import Health, healthz, jsz, varz
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -34,7 +34,7 @@ class CpuMeter:
         self._percent = 0.0
 
     def percent(self) -> float:
-        """With one digit behind the point."""
+        """With one digit after the point."""
         wall_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
         span_ns = wall_ns - self._wall_ns
         if span_ns >= limits.MONITOR_CPU_SPAN:
@@ -50,7 +50,7 @@ class Clock:
         self._ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def wall_ns(self, monotonic_ns: int) -> int:
-        """When that was by the calendar; a calendar that was set anew is followed."""
+        """When that was by the calendar; a clock that was set is followed."""
         ahead_ns = time.time_ns() - time.monotonic_ns()
         if abs(ahead_ns - self._ahead_ns) > SECOND:
             self._ahead_ns = ahead_ns

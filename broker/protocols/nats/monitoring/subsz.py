@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from broker.protocols.nats.monitoring import errors, limits
 from broker.protocols.nats.monitoring.connz import detail
-from broker.protocols.nats.monitoring.lists import LongPage
-from broker.protocols.nats.monitoring.options import PageError, SubszOptions
-from broker.protocols.nats.monitoring.subjects import is_literal
-from broker.protocols.nats.monitoring.text import number, rfc3339
-from broker.routing.survey import count_local, fanout, takers, window
+from broker.protocols.nats.monitoring.lists import LongPage, is_literal
+from broker.protocols.nats.monitoring.options import PageError, SubszOptions, number, rfc3339
+from broker.routing.router import count_local, fanout, matching, window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,7 +58,7 @@ def counts(routers: Iterable[Router]) -> dict[str, Any]:
 
 
 def subsz(server: ServerView, options: SubszOptions) -> Subsz:
-    """PageError when `test` is no subject to publish to."""
+    """PageError when `test` is not a subject to publish to."""
     if options.test and not is_literal(options.test):
         raise PageError(errors.TEST_SUBJECT.format(options.test))
     limit = options.limit if options.limit > 0 else limits.MONITOR_SUBSCRIPTIONS
@@ -86,19 +84,19 @@ def subsz(server: ServerView, options: SubszOptions) -> Subsz:
 
 def _size(router: Router, test: bytes) -> int:
     """Subscriptions of our own clients; what stands for other servers is shown by /leafz."""
-    return len(takers(router, test, local=True)) if test else count_local(router)
+    return len(matching(router, test, local=True)) if test else count_local(router)
 
 
 def _entries(
     accounts: list[AccountView], test: bytes, skip: int, most: int
 ) -> Iterator[dict[str, Any]]:
-    """`most` of them behind the first `skip`, taken from the routers a few at a time."""
+    """`most` of them after the first `skip`, taken from the routers a few at a time."""
     for account in accounts:
         size = _size(account.router, test)
         while skip < size and most > 0:
             step = min(most, limits.MONITOR_LISTED)
             if test:
-                seen = takers(account.router, test, local=True)[skip : skip + step]
+                seen = matching(account.router, test, local=True)[skip : skip + step]
             else:
                 seen = window(account.router, skip, step, local=True)
             if not seen:

@@ -1,42 +1,57 @@
-"""/varz: who the server is, what it was told, how much it does."""
+"""/varz: who the server is, how it is configured, how much it does; /healthz and /jsz."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from broker import __version__
 from broker.base.units import SECOND
 from broker.protocols.nats import limits
+from broker.protocols.nats.monitoring import errors
 from broker.protocols.nats.monitoring.jwt import operator_facts
+from broker.protocols.nats.monitoring.options import (
+    HealthzOptions,
+    JszOptions,
+    PageError,
+    filled,
+    number,
+    rfc3339,
+    seconds,
+    uptime,
+)
 from broker.protocols.nats.monitoring.process import CpuMeter, resident_bytes
-from broker.protocols.nats.monitoring.text import filled, number, rfc3339, seconds, uptime
 from broker.protocols.nats.views import links, subscription_count
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from broker.protocols.nats.settings import Authorization, Leafnodes, Remote, Tls, Websocket
     from broker.protocols.nats.views import ServerView
 
 _PROTO = 1  # of the client protocol
+_OK: Final = 200
+_BAD_REQUEST: Final = 400
+_FAILED: Final = 500
+_UNAVAILABLE: Final = 503
 
 
 def varz(server: ServerView, cpu: CpuMeter, requests: Counter[str]) -> dict[str, Any]:
     """The page; `requests` counts those to each page."""
     now_ns = time.time_ns()
-    page = _who(server) | _told(server) | _now(server, now_ns, cpu)
+    page = _who(server) | _configured(server) | _now(server, now_ns, cpu)
     page |= {
         "http_req_stats": dict(sorted(requests.items())),
         "config_load_time": rfc3339(server.reload_ns),
     }
     page |= _trust(server)
     page["slow_consumer_stats"] = {
-        "clients": server.face.slow_consumers,
+        "clients": server.frontend.slow_consumers,
         "routes": 0,
         "gateways": 0,
         "leafs": 0,
@@ -45,9 +60,9 @@ def varz(server: ServerView, cpu: CpuMeter, requests: Counter[str]) -> dict[str,
 
 
 def _who(server: ServerView) -> dict[str, Any]:
-    info = server.gate.info
+    info = server.handshake.info
     host, port = server.ports.get("nats", ("", 0))
-    # With a user for those who say nothing INFO asks nobody, but there are users all the same.
+    # With a no_auth_user INFO asks for no login, although there are users.
     asks = {"auth_required": True} if server.settings.no_auth_user else {}
     page: dict[str, Any] = {
         "server_id": server.server_id,
@@ -65,47 +80,49 @@ def _who(server: ServerView) -> dict[str, Any]:
     return page
 
 
-def _told(server: ServerView) -> dict[str, Any]:
-    told = server.settings
-    asked, pages = told.http or told.https, _page_ports(server)
-    page: dict[str, Any] = {"max_connections": told.max_connections}
-    if told.max_subscriptions:
-        page["max_subscriptions"] = told.max_subscriptions
+def _configured(server: ServerView) -> dict[str, Any]:
+    settings = server.settings
+    asked, pages = settings.http or settings.https, _page_ports(server)
+    page: dict[str, Any] = {"max_connections": settings.max_connections}
+    if settings.max_subscriptions:
+        page["max_subscriptions"] = settings.max_subscriptions
     page |= {
-        "ping_interval": told.ping_interval_ns,
-        "ping_max": told.ping_max,
-        "http_host": asked[0] if asked is not None else told.listen[0],
+        "ping_interval": settings.ping_interval_ns,
+        "ping_max": settings.ping_max,
+        "http_host": asked[0] if asked is not None else settings.address[0],
         "http_port": pages.get("http", 0),
-        "http_base_path": told.http_base_path,
+        "http_base_path": settings.http_base_path,
         "https_port": pages.get("https", 0),
-        "auth_timeout": _auth_timeout(told.authorization, told.tls),
-        "max_control_line": told.max_control_line,
-        "max_payload": told.max_payload,
-        "max_pending": told.max_pending,
-        "cluster": filled({"name": told.cluster}),
+        "auth_timeout": _auth_timeout(settings.authorization, settings.tls),
+        "max_control_line": settings.max_control_line,
+        "max_payload": settings.max_payload,
+        "max_pending": settings.max_pending,
+        "cluster": filled({"name": settings.cluster}),
         "gateway": {},
-        "leaf": _leaf(server, told.leafnodes),
+        "leaf": _leaf(server, settings.leafnodes),
         "mqtt": {},
-        "websocket": _websocket(server, told.websocket),
+        "websocket": _websocket(server, settings.websocket),
         "jetstream": {},
-        "tls_timeout": seconds(told.tls.timeout_ns if told.tls else limits.NATS_TLS_TIMEOUT),
-        "write_deadline": told.write_deadline_ns,
+        "tls_timeout": seconds(
+            settings.tls.timeout_ns if settings.tls else limits.NATS_TLS_TIMEOUT
+        ),
+        "write_deadline": settings.write_deadline_ns,
     }
     return page
 
 
 def _page_ports(server: ServerView) -> dict[str, int]:
-    """Where the monitoring door is, by scheme."""
-    told = server.settings
-    if told.http is not None and told.https is not None:
+    """Where the monitoring listener is, by scheme."""
+    settings = server.settings
+    if settings.http is not None and settings.https is not None:
         names = {"http": "monitor", "https": "monitor_https"}
     else:
-        names = {"https" if told.https is not None else "http": "monitor"}
+        names = {"https" if settings.https is not None else "http": "monitor"}
     return {kind: server.ports[name][1] for kind, name in names.items() if name in server.ports}
 
 
 def _now(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
-    in_msgs, in_bytes, out_msgs, out_bytes = server.face.traffic()
+    in_msgs, in_bytes, out_msgs, out_bytes = server.frontend.traffic()
     leafs = list(links(server))
     for leaf in leafs:
         in_msgs += leaf.in_msgs
@@ -121,7 +138,7 @@ def _now(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
         "gomaxprocs": 1,  # messages are handled by one thread
         "cpu": number(cpu.percent()),
         "connections": len(server.sessions),
-        "total_connections": server.face.total_connections,
+        "total_connections": server.frontend.total_connections,
         "routes": 0,
         "remotes": 0,
         "leafnodes": len(leafs),
@@ -129,7 +146,7 @@ def _now(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
         "out_msgs": out_msgs,
         "in_bytes": in_bytes,
         "out_bytes": out_bytes,
-        "slow_consumers": server.face.slow_consumers,
+        "slow_consumers": server.frontend.slow_consumers,
         "subscriptions": subscription_count(server),
     }
 
@@ -146,33 +163,33 @@ def _auth_timeout(authorization: Authorization | None, tls: Tls | None) -> float
     return seconds(tls.timeout_ns + SECOND if tls else limits.NATS_AUTH_TIMEOUT)
 
 
-def _leaf(server: ServerView, told: Leafnodes | None) -> dict[str, Any]:
-    if told is None:
+def _leaf(server: ServerView, settings: Leafnodes | None) -> dict[str, Any]:
+    if settings is None:
         return {}
     page: dict[str, Any] = {}
-    if told.listen is not None:
+    if settings.listen is not None:
         page |= filled(
             {
-                "host": told.listen[0],
-                "port": server.ports.get("leafnodes", told.listen)[1],
-                "auth_timeout": _auth_timeout(told.authorization, told.tls),
-                "tls_timeout": seconds(told.tls.timeout_ns if told.tls else SECOND * 2),
-                "tls_required": told.tls is not None,
-                "tls_verify": told.tls is not None and told.tls.verify,
+                "host": settings.listen[0],
+                "port": server.ports.get("leafnodes", settings.listen)[1],
+                "auth_timeout": _auth_timeout(settings.authorization, settings.tls),
+                "tls_timeout": seconds(settings.tls.timeout_ns if settings.tls else SECOND * 2),
+                "tls_required": settings.tls is not None,
+                "tls_verify": settings.tls is not None and settings.tls.verify,
             }
         )
-    if told.remotes:
-        page["remotes"] = [_remote(remote) for remote in told.remotes]
+    if settings.remotes:
+        page["remotes"] = [_remote(remote) for remote in settings.remotes]
     return page
 
 
-def _remote(told: Remote) -> dict[str, Any]:
-    deny = filled({"exports": list(told.deny_exports), "imports": list(told.deny_imports)})
+def _remote(remote: Remote) -> dict[str, Any]:
+    deny = filled({"exports": list(remote.deny_exports), "imports": list(remote.deny_imports)})
     return filled(
         {
-            "local_account": told.account,
-            "tls_timeout": seconds(told.tls.timeout_ns) if told.tls else 0,
-            "urls": [_address(url) for url in told.urls],  # without the password in it
+            "local_account": remote.account,
+            "tls_timeout": seconds(remote.tls.timeout_ns) if remote.tls else 0,
+            "urls": [_address(url) for url in remote.urls],  # without the password in it
             "deny": deny,
         }
     )
@@ -183,24 +200,80 @@ def _address(url: str) -> str:
     return parts.netloc.rpartition("@")[2]
 
 
-def _websocket(server: ServerView, told: Websocket | None) -> dict[str, Any]:
-    if told is None:
+def _websocket(server: ServerView, settings: Websocket | None) -> dict[str, Any]:
+    if settings is None:
         return {}
-    login = told.authorization
-    tls = told.tls
+    login = settings.authorization
+    tls = settings.tls
     fields: Mapping[str, Any] = {
-        "host": told.listen[0],
-        "port": server.ports.get("websocket", told.listen)[1],
-        "advertise": told.advertise,
-        "no_auth_user": told.no_auth_user,
-        "jwt_cookie": told.jwt_cookie,
-        "handshake_timeout": told.handshake_timeout_ns,
+        "host": settings.listen[0],
+        "port": server.ports.get("websocket", settings.listen)[1],
+        "advertise": settings.advertise,
+        "no_auth_user": settings.no_auth_user,
+        "jwt_cookie": settings.jwt_cookie,
+        "handshake_timeout": settings.handshake_timeout_ns,
         "auth_timeout": seconds(login.timeout_ns) if login is not None else 0,
         "no_tls": tls is None,
         "tls_map": tls is not None and tls.verify_and_map,
         "tls_pinned_certs": sorted(tls.pinned_certs) if tls is not None else [],
-        "same_origin": told.same_origin,
-        "allowed_origins": list(told.allowed_origins),
-        "compression": told.compression,
+        "same_origin": settings.same_origin,
+        "allowed_origins": list(settings.allowed_origins),
+        "compression": settings.compression,
     }
     return filled(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """An answer, with its status for HTTP."""
+
+    page: dict[str, Any]
+    code: int  # in the system account
+    status: int  # over HTTP: details are always a success
+
+
+def healthz(
+    server: ServerView, options: HealthzOptions, broken: Callable[[], str | None]
+) -> Health:
+    """`broken` says what else is wrong with this process, or None."""
+    if options.stream and not options.account:
+        return _wrong(options, _BAD_REQUEST, "error", "BAD_REQUEST", errors.STREAM_ALONE)
+    if options.consumer and not options.stream:
+        return _wrong(options, _BAD_REQUEST, "error", "BAD_REQUEST", errors.CONSUMER_ALONE)
+    if server.lame or server.starting:
+        text = errors.NOT_READY.format("server")
+        return _wrong(options, _FAILED, "error", "CONNECTION", text)
+    problem = broken()
+    if problem is not None:
+        # of the kinds that Go programs know, the one for stored messages
+        return _wrong(options, _UNAVAILABLE, "unavailable", "JETSTREAM", problem)
+    return Health({"status": "ok"}, _OK, _OK)
+
+
+def _wrong(options: HealthzOptions, code: int, status: str, kind: str, text: str) -> Health:
+    if options.details:
+        return Health({"status": "error", "errors": [{"type": kind, "error": text}]}, code, _OK)
+    return Health({"status": status, "error": text}, code, code)
+
+
+def jsz(server: ServerView, options: JszOptions) -> dict[str, Any]:
+    """What a server says that has JetStream switched off."""
+    if options.leader_only:
+        raise PageError(errors.NOT_LEADER)
+    return {
+        "server_id": server.server_id,
+        "now": rfc3339(time.time_ns()),
+        "disabled": True,
+        "config": {"max_memory": 0, "max_storage": 0},
+        "memory": 0,
+        "storage": 0,
+        "reserved_memory": 0,
+        "reserved_storage": 0,
+        "accounts": 0,
+        "ha_assets": 0,
+        "api": {"total": 0, "errors": 0},
+        "streams": 0,
+        "consumers": 0,
+        "messages": 0,
+        "bytes": 0,
+    }

@@ -1,4 +1,4 @@
-"""What stands around everything the system account says: who says it, when, in which order."""
+"""What each message of the system account carries: the server, the time, a number, an encoding."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import io
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import snappy  # type: ignore[import-untyped]
 
-from broker.protocols.nats.monitoring.text import encode as json_of
-from broker.protocols.nats.monitoring.text import rfc3339
+from broker.protocols.nats.monitoring.options import encode as json_of
+from broker.protocols.nats.monitoring.options import rfc3339
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.views import AccountsView, LocalAccount
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BASE: Final = len(_DIGITS)
@@ -72,7 +75,7 @@ class Envelope:
 
 
 class EventIds:
-    """22 characters that nobody else has: a random head and a number that grows."""
+    """22 characters that are unique: a random head and a number that grows."""
 
     def __init__(self) -> None:
         self._start()
@@ -131,3 +134,30 @@ def pack(body: bytes, encoding: str) -> bytes:
     if encoding == "snappy":
         return bytes(snappy.StreamCompressor().compress(body))
     return body
+
+
+# --- what the service works with ----------------------------------------------------------------
+
+
+class Pages(Protocol):
+    """The pages of the monitoring listener, by the names that requests have for them.
+
+    VARZ SUBSZ CONNZ ROUTEZ GATEWAYZ LEAFZ ACCOUNTZ JSZ HEALTHZ, ACCSTATZ of all accounts or some,
+    and INFO, which is ACCOUNTZ' detail of one account. They raise PageError.
+    """
+
+    def page(self, name: str, options: Json) -> Json: ...
+
+
+@dataclass(slots=True)
+class Station:
+    """Where the service works."""
+
+    server: AccountsView
+    account: LocalAccount  # the system account
+    envelope: Envelope
+    pages: Pages
+
+    def publish(self, subject: bytes, event: Json, account: LocalAccount | None = None) -> None:
+        """At once; in the system account unless another is named."""
+        (account or self.account).publish(subject, encode(event))

@@ -1,6 +1,6 @@
-"""What the system account tells by itself: statistics, and who comes and goes.
+"""What the system account publishes by itself: statistics, and connections that come and go.
 
-Nothing is built before the router has said that somebody listens. What happens while a message is
+Nothing is built unless the router has a subscriber for it. What happens while a message is
 routed or a session ends is only noted; the events go out from the backlog.
 """
 
@@ -12,40 +12,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.base.units import SECOND
 from broker.protocols.nats import errors, limits
-from broker.protocols.nats.monitoring.text import rfc3339
+from broker.protocols.nats.monitoring.closed import HIDDEN, raw_user
+from broker.protocols.nats.monitoring.options import rfc3339
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
 from broker.protocols.nats.wire.options import ClientOptions
 
 if TYPE_CHECKING:
     from broker.protocols.nats.auth.authenticator import Identity
-    from broker.protocols.nats.system_view import (
-        AccountView,
-        Backlog,
-        Clock,
-        Json,
-        SessionView,
-        Station,
-        Timer,
-    )
+    from broker.protocols.nats.system.backlog import Backlog, Clock, Timer
+    from broker.protocols.nats.system.envelope import Json, Station
+    from broker.protocols.nats.views import LocalAccount, SessionView
 
-HIDDEN = "[REDACTED]"
 _CLIENT_TYPES = {"STANDARD": "nats", "IN_PROCESS": "nats", "WEBSOCKET": "websocket"}
 _LEAF = "LEAFNODE"
 # Of /varz, in the order and by the names that a STATSZ has for them.
 _STATSZ = ("start", "mem", "cores", "cpu", "connections", "total_connections")
-
-
-def raw_user(session: SessionView) -> str:
-    """How the client named itself, or how the server knows it; a token is a secret."""
-    options, identity = session.options, session.identity
-    known = identity.user if identity is not None else ""
-    if options is None or (identity is not None and identity.key.startswith("jwt:")):
-        return known
-    if options.nkey or options.user:
-        return options.nkey or options.user
-    if options.jwt:
-        return known
-    return HIDDEN if options.token else known
 
 
 def client_block(session: SessionView, account: str, *, gone_ns: int = 0) -> Json:
@@ -83,7 +64,7 @@ def _shown_jwt(options: ClientOptions, identity: Identity | None) -> str:
 class _Gone(NamedTuple):
     """One that is gone, or was not let in."""
 
-    home: AccountView  # where this is told
+    home: LocalAccount  # where this is published
     subject: bytes
     session: SessionView
     account: str
@@ -105,8 +86,8 @@ class Events:
         name = self.envelope.who.server_id
         self._statsz = f"$SYS.SERVER.{name}.STATSZ".encode()
         self._auth_error = f"$SYS.SERVER.{name}.CLIENT.AUTH.ERR".encode()
-        self._telling: set[str] = set()  # accounts whose connections will be told
-        self._beats: dict[str, int] = {}  # account -> when they are told again, oldest first
+        self._reporting: set[str] = set()  # accounts whose connections will be reported
+        self._beats: dict[str, int] = {}  # account -> when they are reported again, oldest first
         self._statsz_timer: Timer | None = None
         self._beat_timer: Timer | None = None
         self._statsz_pause_ns = limits.NATS_STATSZ_FIRST
@@ -126,7 +107,7 @@ class Events:
     def _now_ns(self) -> int:
         return int(self.clock.time() * SECOND)
 
-    def _wanted(self, subject: bytes, account: AccountView | None = None) -> bool:
+    def _wanted(self, subject: bytes, account: LocalAccount | None = None) -> bool:
         return (account or self.account).interest(subject) > 0
 
     # --- statistics -------------------------------------------------------------------------
@@ -196,9 +177,9 @@ class Events:
         self,
         session: SessionView,
         reason: str = errors.NATS_CLOSED_AUTHENTICATION,
-        account: AccountView | None = None,
+        account: LocalAccount | None = None,
     ) -> None:
-        """A login was turned down; `account` is where its owner hears of it, else the global."""
+        """A login was rejected; the event goes to `account`, or else to the global account."""
         home = account or session.account or self.server.accounts.get(GLOBAL_ACCOUNT)
         if home is not None and self._wanted(b"$SYS.ACCOUNT.CLIENT.AUTH.ERR", home):
             self._gone(home, b"$SYS.ACCOUNT.CLIENT.AUTH.ERR", session, home.name, reason)
@@ -208,7 +189,7 @@ class Events:
             self._gone(self.account, self._auth_error, session, name, failure)
 
     def _gone(
-        self, home: AccountView, subject: bytes, session: SessionView, account: str, reason: str
+        self, home: LocalAccount, subject: bytes, session: SessionView, account: str, reason: str
     ) -> None:
         gone = _Gone(home, subject, session, account, reason, time.time_ns())
         self.backlog.add(partial(self._disconnect, gone))
@@ -228,11 +209,11 @@ class Events:
 
     # --- an account's connections ---------------------------------------------------------------
 
-    def _changed(self, account: AccountView) -> None:
-        """Tell how many there are now; several changes before it is said are one."""
+    def _changed(self, account: LocalAccount) -> None:
+        """Report how many there are now; several changes before the report are one."""
         self._beat_later(account)
         name = account.name
-        if name in self._telling:
+        if name in self._reporting:
             return
         subjects = [
             subject
@@ -240,24 +221,24 @@ class Events:
             if self._wanted(subject := text.encode())
         ]
         if subjects and self.backlog.add(partial(self._tell, account, subjects)):
-            self._telling.add(name)
+            self._reporting.add(name)
 
-    def _tell(self, account: AccountView, subjects: list[bytes]) -> None:
-        self._telling.discard(account.name)
+    def _tell(self, account: LocalAccount, subjects: list[bytes]) -> None:
+        self._reporting.discard(account.name)
         event = self.account_event(account)
         for subject in subjects:
             event["server"] = self.envelope.server()
             self.station.publish(subject, event)
 
-    def account_event(self, account: AccountView) -> Json:
+    def account_event(self, account: LocalAccount) -> Json:
         """How many connections an account has, and its traffic."""
         options: dict[str, Any] = {"accounts": (account.name,), "include_unused": True}
         found = self.pages.page("ACCSTATZ", options)["account_statz"]
         head = self.envelope.event("account_connections")
         return {**head, "server": {}, **(found[0] if found else {"acc": account.name})}
 
-    def _beat_later(self, account: AccountView) -> None:
-        """Again after a while, unless there is nobody left by then."""
+    def _beat_later(self, account: LocalAccount) -> None:
+        """Report again after a while, unless no connection is left by then."""
         self._beats.pop(account.name, None)
         self._beats[account.name] = self._now_ns() + limits.NATS_ACCOUNT_BEAT
         if self._beat_timer is None:

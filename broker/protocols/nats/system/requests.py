@@ -1,42 +1,49 @@
 """What is asked of the system account, and how it is answered.
 
 A request without a reply subject is not answered; one that is meant for other servers neither. A
-page is only built when somebody waits for it.
+page is only built when a requester waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from broker.base.gotext import go_quote
+from broker.base.units import SECOND
 from broker.protocols.nats import limits
+from broker.protocols.nats.monitoring.closed import raw_user
 from broker.protocols.nats.monitoring.options import PageError
+from broker.protocols.nats.monitoring.process import resident_bytes
 from broker.protocols.nats.system import errors
 from broker.protocols.nats.system import options as system_options
-from broker.protocols.nats.system.count import count_subscribers
 from broker.protocols.nats.system.envelope import (
+    Json,
+    Station,
     accepted_encoding,
     content_encoding,
     encode,
     pack,
 )
 from broker.protocols.nats.system.events import Events
-from broker.protocols.nats.system.facts import expvarz, profilez, user_info
 from broker.protocols.nats.system.go_json import BadBody, Shape, decode
-from broker.protocols.nats.system_view import (
-    AccountView,
-    Json,
-    Message,
-    Station,
-)
+from broker.protocols.nats.views import LocalAccount, Message
+from broker.routing.local import shape, subscribers
 
-Handler = Callable[[AccountView, Message], None]
+if TYPE_CHECKING:
+    from broker.protocols.nats.settings import Permissions, Rules
+    from broker.protocols.nats.views import SessionView
+
+Handler = Callable[[LocalAccount, Message], None]
 _BAD_REQUEST: Final = 400
 _FAILED: Final = 500
 _PING: Final = "PING"
+_WILDCARD: Final = 2  # see routing.local.shape
 
 
 @dataclass(slots=True)
@@ -89,7 +96,7 @@ class Requests:
         found["$SYS.DEBUG.SUBSCRIBERS"] = self._subscribers
         return found
 
-    def imports(self, account: AccountView) -> dict[str, Handler]:
+    def imports(self, account: LocalAccount) -> dict[str, Handler]:
         """By subject, what every other account may ask about itself."""
         name = account.name
         connz = partial(self._account_page, "CONNZ", name=name)
@@ -106,20 +113,20 @@ class Requests:
 
     # --- answers ---------------------------------------------------------------------------
 
-    def respond(self, account: AccountView, reply: bytes, **parts: Any) -> None:
-        """`data=` or `error=` in an envelope, to whoever waits at `reply`."""
+    def respond(self, account: LocalAccount, reply: bytes, **parts: Any) -> None:
+        """`data=` or `error=` in an envelope, to the subject `reply`."""
         if not reply:
             return
         self._send(account, reply, encode({"server": self.envelope.server(), **parts}), "")
 
-    def _send(self, account: AccountView, reply: bytes, body: bytes, encoding: str) -> None:
+    def _send(self, account: LocalAccount, reply: bytes, body: bytes, encoding: str) -> None:
         if encoding in ("", "identity") or len(body) <= limits.NATS_PACK_INLINE:
             account.publish(reply, pack(body, encoding), headers=content_encoding(encoding))
             return
         self._later(self._send_packed(account, reply, body, encoding))
 
     async def _send_packed(
-        self, account: AccountView, reply: bytes, body: bytes, encoding: str
+        self, account: LocalAccount, reply: bytes, body: bytes, encoding: str
     ) -> None:
         packed = await asyncio.to_thread(pack, body, encoding)
         account.publish(reply, packed, headers=content_encoding(encoding))
@@ -129,10 +136,10 @@ class Requests:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _fail(self, account: AccountView, reply: bytes, code: int, text: str, **data: Any) -> None:
+    def _fail(self, account: LocalAccount, reply: bytes, code: int, text: str, **data: Any) -> None:
         self.respond(account, reply, **data, error={"code": code, "description": text})
 
-    def _options(self, account: AccountView, message: Message, shape: Shape) -> Json | None:
+    def _options(self, account: LocalAccount, message: Message, shape: Shape) -> Json | None:
         """What the body says; None when it is wrong, which is answered, or not for us."""
         try:
             if len(message.data) > limits.NATS_SYSTEM_BODY:
@@ -159,7 +166,7 @@ class Requests:
 
     def _answer(
         self,
-        account: AccountView,
+        account: LocalAccount,
         message: Message,
         shape: Shape,
         build: Callable[[Json], Json | None],
@@ -182,12 +189,12 @@ class Requests:
 
     # --- of this server ----------------------------------------------------------------------
 
-    def _page(self, name: str, account: AccountView, message: Message) -> None:
+    def _page(self, name: str, account: LocalAccount, message: Message) -> None:
         shape = system_options.PAGES[name]
         self._answer(account, message, shape, partial(self.pages.page, name))
 
-    def _statsz(self, account: AccountView, message: Message) -> None:
-        if not message.reply:  # then everybody hears it
+    def _statsz(self, account: LocalAccount, message: Message) -> None:
+        if not message.reply:  # then it goes to all
             if self._options(account, message, system_options.STATSZ) is not None:
                 self.events.send_statsz()
             return
@@ -196,25 +203,25 @@ class Requests:
         if self._options(account, message, system_options.STATSZ) is not None:
             self._send(account, message.reply, encode(self.events.statsz()), "")
 
-    def _idz(self, account: AccountView, message: Message) -> None:
+    def _idz(self, account: LocalAccount, message: Message) -> None:
         if message.reply:
             who = self.envelope.who
             block = {"name": who.name, "host": who.host, "id": who.server_id}
             self._send(account, message.reply, encode(block), "")
 
-    def _profilez(self, account: AccountView, message: Message) -> None:
+    def _profilez(self, account: LocalAccount, message: Message) -> None:
         self._answer(account, message, system_options.PROFILEZ, profilez)
 
-    def _expvarz(self, account: AccountView, message: Message) -> None:
+    def _expvarz(self, account: LocalAccount, message: Message) -> None:
         self._answer(account, message, system_options.EXPVARZ, expvarz)
 
-    def _reload(self, account: AccountView, message: Message) -> None:
+    def _reload(self, account: LocalAccount, message: Message) -> None:
         if not message.reply:
             return
         if self._options(account, message, system_options.FILTERS_ONLY) is not None:
             self._later(self._reload_now(account, message.reply))
 
-    async def _reload_now(self, account: AccountView, reply: bytes) -> None:
+    async def _reload_now(self, account: LocalAccount, reply: bytes) -> None:
         wrong = errors.RELOAD_NO_FILE
         if self.actions.reload is not None:
             wrong = await self.actions.reload()
@@ -223,7 +230,7 @@ class Requests:
         else:
             self.respond(account, reply)
 
-    def _act(self, what: str, account: AccountView, message: Message) -> None:
+    def _act(self, what: str, account: LocalAccount, message: Message) -> None:
         """KICK and LDM of one client."""
         if not message.reply or not message.data:
             return
@@ -243,7 +250,7 @@ class Requests:
     # --- of one account ------------------------------------------------------------------------
 
     def _account_page(
-        self, page: str, account: AccountView, message: Message, *, name: str = ""
+        self, page: str, account: LocalAccount, message: Message, *, name: str = ""
     ) -> None:
         """`name` is the account that the requester belongs to; else it is in the subject."""
         about = name or _account_of(message)
@@ -258,16 +265,16 @@ class Requests:
 
         self._answer(account, message, system_options.PAGES[page], build)
 
-    def _account_info(self, account: AccountView, message: Message) -> None:
+    def _account_info(self, account: LocalAccount, message: Message) -> None:
         def build(_options: Json) -> Json:
             return self.pages.page("INFO", {"account": _account_of(message)})
 
         self._answer(account, message, system_options.INFO, build)
 
-    def _account_statz(self, account: AccountView, message: Message, *, name: str = "") -> None:
+    def _account_statz(self, account: LocalAccount, message: Message, *, name: str = "") -> None:
         about = name or _account_of(message)
         if about == _PING and not name:
-            return  # another listener has it
+            return  # another subscription has it
 
         def build(options: Json) -> Json | None:
             options["accounts"] = (about,)
@@ -275,14 +282,14 @@ class Requests:
 
         self._answer(account, message, system_options.ACCSTATZ, build)
 
-    def _all_statz(self, account: AccountView, message: Message) -> None:
+    def _all_statz(self, account: LocalAccount, message: Message) -> None:
         self._answer(account, message, system_options.ACCSTATZ, self._statz_page)
 
     def _statz_page(self, options: Json) -> Json | None:
         page = self.pages.page("ACCSTATZ", options)
         return page if page["account_statz"] or options["include_unused"] else None
 
-    def _account_conns(self, account: AccountView, message: Message) -> None:
+    def _account_conns(self, account: LocalAccount, message: Message) -> None:
         """Servers ask this; the answer is the event."""
         about = self.server.accounts.get(_account_of(message))
         if not message.reply or about is None or not (about.sessions or about.leafs):
@@ -296,19 +303,19 @@ class Requests:
             event["server"] = self.envelope.server()
             self._send(account, message.reply, encode(event), "")
 
-    def _nobody(self, account: AccountView, message: Message) -> None:
+    def _nobody(self, account: LocalAccount, message: Message) -> None:
         """Asked past the subject that says who asks."""
         if message.reply:
             self.respond(account, message.reply, data={"user": "", "account": ""})
 
-    def _user_info(self, account: AccountView, message: Message) -> None:
+    def _user_info(self, account: LocalAccount, message: Message) -> None:
         session = message.session
         if message.reply and session is not None:
             self.respond(account, message.reply, data=user_info(session, account.name))
 
     # --- who subscribes ------------------------------------------------------------------------
 
-    def _subscribers(self, account: AccountView, message: Message) -> None:
+    def _subscribers(self, account: LocalAccount, message: Message) -> None:
         """How many clients listen to the subject, or in the queue group, that the body names."""
         if not message.reply:
             return
@@ -319,7 +326,7 @@ class Requests:
         count = count_subscribers(about, subject, queue.split(b" ")[0])
         self._send(account, message.reply, b"%d" % count, "")
 
-    def _count_asked_by_server(self, account: AccountView, message: Message) -> None:
+    def _count_asked_by_server(self, account: LocalAccount, message: Message) -> None:
         try:
             shape = Shape("accNumSubsReq", "", {"acc": "string", "subject": "string"}, "")
             options = decode(message.data, shape)
@@ -333,3 +340,83 @@ class Requests:
 
 def _account_of(message: Message) -> str:
     return message.subject.split(b".")[3].decode("utf-8", "replace")
+
+
+def user_info(session: SessionView, account: str) -> Json:
+    """A client's identity and what it may do."""
+    identity = session.identity
+    info: Json = {"user": raw_user(session), "account": account}
+    if identity is not None and identity.permissions is not None:
+        info["permissions"] = _permissions(identity.permissions)
+    if identity is not None and identity.expires_ns:
+        seconds = (identity.expires_ns - time.time_ns()) / SECOND
+        if int(seconds):
+            info["expires"] = int(seconds) * SECOND
+    return info
+
+
+def _permissions(permissions: Permissions) -> Json:
+    shown: Json = {
+        "publish": _rules(permissions.publish),
+        "subscribe": _rules(permissions.subscribe),
+    }
+    if permissions.responses is not None:
+        responses = permissions.responses
+        shown["responses"] = {"max": responses.max_msgs, "ttl": responses.expires_ns}
+    return shown
+
+
+def _rules(rules: Rules) -> Json:
+    lists = {"allow": rules.allow or (), "deny": rules.deny}
+    return {name: [rule.subject for rule in found] for name, found in lists.items() if found}
+
+
+def expvarz(_options: Json) -> Json:
+    """What Go programs publish about themselves; the command line could hold secrets."""
+    rss = resident_bytes()
+    return {"memstats": {"Alloc": rss, "Sys": rss}, "cmdline": sys.argv[:1]}
+
+
+def profilez(options: Json) -> Json:
+    """There are no profiles of Go here; the answer says so in the original's words."""
+    name, duration_ns = options["name"], options["duration"]
+    text = errors.PROFILE_UNKNOWN.format(go_quote(name.encode("utf-8", "replace")))
+    if not name:
+        text = errors.PROFILE_NAME
+    elif name == "cpu" and not 0 < duration_ns <= limits.NATS_PROFILE_MAX:
+        text = errors.PROFILE_DURATION.format(f"{duration_ns / SECOND:g}s")
+    return {"profile": None, "error": text}
+
+
+def count_subscribers(account: LocalAccount, subject: bytes, queue: bytes) -> int:
+    """Subscriptions of clients and leafs that a message to the subject would find.
+
+    With wildcards in it: those whose subject it covers. A queue counts its members only.
+    """
+    if not subject:
+        return 0
+    if shape(subject) & _WILDCARD:
+        found = [
+            (group, sink)
+            for mine, group, _, sink, *_ in account.router.listing()
+            if covers(subject, mine)
+        ]
+    else:
+        found = subscribers(account.router, subject)
+    peers = {id(peer) for peer in (*account.sessions, *account.leafs)}
+    return sum(id(sink) in peers and (not queue or queue == group) for group, sink in found)
+
+
+def covers(pattern: bytes, subject: bytes) -> bool:
+    """Whether every message that `subject` finds is found by `pattern` too."""
+    wide, narrow = pattern.split(b"."), subject.split(b".")
+    for at, token in enumerate(wide):
+        if at >= len(narrow):
+            return False
+        if token == b">" and at == len(wide) - 1:
+            return True
+        if narrow[at] == b">" and at == len(narrow) - 1:
+            return False
+        if token not in (b"*", narrow[at]):
+            return False
+    return len(wide) == len(narrow)

@@ -1,6 +1,6 @@
-"""The system account: what the server tells about itself, and what it can be asked.
+"""The system account: events that the server publishes about itself, and requests to it.
 
-A server makes one `System` for its system account, starts it when its door is open and says who
+A server makes one `System` for its system account, starts it when its listener is open and says who
 comes and goes. Requests and events wait in one backlog and are done between turns of the loop, a
 bounded bit at a time, so nothing here runs while a message is routed.
 """
@@ -14,20 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from broker.base.logs import fields
 from broker.protocols.nats import errors, limits
+from broker.protocols.nats.system.backlog import Backlog
 from broker.protocols.nats.system.events import Events
 from broker.protocols.nats.system.requests import Actions, Handler, Requests
-from broker.protocols.nats.system_view import Backlog
 
 if TYPE_CHECKING:
-    from broker.protocols.nats.system.envelope import Who
-    from broker.protocols.nats.system_view import (
-        AccountView,
-        Clock,
-        Listener,
-        Message,
-        SessionView,
-        Station,
-    )
+    from broker.protocols.nats.accounts.asking import LocalSubscription
+    from broker.protocols.nats.system.backlog import Clock
+    from broker.protocols.nats.system.envelope import Station, Who
+    from broker.protocols.nats.views import LocalAccount, Message, SessionView
 
 log = logging.getLogger("broker.protocols.nats.system")
 
@@ -47,7 +42,7 @@ class System:
         self.backlog = Backlog(clock)
         self.events = Events(station, self.backlog, clock)
         self.requests = Requests(station, self.events, actions or Actions())
-        self._listeners: dict[str, dict[str, Listener]] = {}  # by account and subject
+        self._subscriptions: dict[str, dict[str, LocalSubscription]] = {}  # by account and subject
         self._waiting = 0  # requests in the backlog
         self._running = False
 
@@ -62,12 +57,12 @@ class System:
             self.adopt(account)
         self.events.start()
 
-    def adopt(self, account: AccountView) -> None:
+    def adopt(self, account: LocalAccount) -> None:
         """Let an account ask about itself; to be called for each one that is made later, and
-        again when it is configured anew."""
+        again when its configuration changes."""
         if not self._running or account.name == self.account.name:
             return
-        open_ones = self._listeners.setdefault(account.name, {})
+        open_ones = self._subscriptions.setdefault(account.name, {})
         taken = _imported(account)
         for subject, handler in self.requests.imports(account).items():
             if subject in taken and subject in open_ones:
@@ -75,10 +70,10 @@ class System:
             elif subject not in taken and subject not in open_ones:
                 self._listen(account, subject, handler)
 
-    def forget(self, account: AccountView) -> None:
+    def forget(self, account: LocalAccount) -> None:
         """The account goes away."""
-        for listener in self._listeners.pop(account.name, {}).values():
-            listener.close()
+        for subscription in self._subscriptions.pop(account.name, {}).values():
+            subscription.close()
 
     def stop(self) -> None:
         """Say and answer nothing any more."""
@@ -87,10 +82,10 @@ class System:
         self.requests.stop()
         self.backlog.clear()
         self._waiting = 0
-        for listeners in self._listeners.values():
-            for listener in listeners.values():
-                listener.close()
-        self._listeners.clear()
+        for subscriptions in self._subscriptions.values():
+            for subscription in subscriptions.values():
+                subscription.close()
+        self._subscriptions.clear()
 
     def rename(self, who: Who) -> None:
         """The configuration says something else about the server."""
@@ -121,14 +116,14 @@ class System:
         self,
         session: SessionView,
         reason: str = errors.NATS_CLOSED_AUTHENTICATION,
-        account: AccountView | None = None,
+        account: LocalAccount | None = None,
     ) -> None:
-        """Its login was turned down. Who else is told is the owner of `account`."""
+        """Its login was rejected. The event goes to `account` as well."""
         if self._running:
             self.events.refused(session, reason, account)
 
     def lame_duck(self) -> None:
-        """The server accepts nobody any more."""
+        """The server accepts no more connections."""
         self._leave("LAMEDUCK")
 
     def shutdown(self) -> None:
@@ -143,13 +138,13 @@ class System:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _listen(self, account: AccountView, subject: str, handler: Handler) -> None:
-        mine = self._listeners.setdefault(account.name, {})
+    def _listen(self, account: LocalAccount, subject: str, handler: Handler) -> None:
+        mine = self._subscriptions.setdefault(account.name, {})
         if subject in mine:
             mine.pop(subject).close()
         mine[subject] = account.listen(subject.encode(), partial(self._heard, account, handler))
 
-    def _heard(self, account: AccountView, handler: Handler, message: Message) -> None:
+    def _heard(self, account: LocalAccount, handler: Handler, message: Message) -> None:
         """A request; one too many is dropped, as a slow requester's would be."""
         if self._waiting >= limits.NATS_SYSTEM_REQUESTS:
             log.debug("a request is dropped", extra=fields(subject=message.subject))
@@ -157,12 +152,12 @@ class System:
         if self.backlog.add(partial(self._handle, account, handler, message)):
             self._waiting += 1
 
-    def _handle(self, account: AccountView, handler: Handler, message: Message) -> None:
+    def _handle(self, account: LocalAccount, handler: Handler, message: Message) -> None:
         self._waiting -= 1
         handler(account, message)
 
 
-def _imported(account: AccountView) -> set[str]:
+def _imported(account: LocalAccount) -> set[str]:
     """Services that the configuration brings into the account itself."""
     if account.config is None:
         return set()

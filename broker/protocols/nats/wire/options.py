@@ -1,4 +1,4 @@
-"""The JSON ends of the NATS protocol: what INFO says and what CONNECT asks for.
+"""The JSON of the NATS protocol: what CONNECT asks for, and the address in INFO.
 
 CONNECT is read the way Go reads it: names in any case, unknown ones ignored, null keeps what was,
 a wrong type refuses the whole.
@@ -7,13 +7,10 @@ a wrong type refuses the whole.
 from __future__ import annotations
 
 import json
-import platform
 import sys
 from typing import Any, Final
 
 import orjson
-
-from broker.protocols.nats.limits import NATS_VERSION
 
 _INT_BITS: Final = 63
 
@@ -137,20 +134,3 @@ def advertised(where: str, address: tuple[str, int]) -> tuple[str, int]:
         host, port = where, ""
     number = int(port or 0)
     return host.strip("[] "), number if number > 0 else address[1]
-
-
-def server_info(
-    server_id: str, server_name: str, address: tuple[str, int], *, headers: bool, max_payload: int
-) -> dict[str, Any]:
-    """What INFO says to everybody, in the original's order; more may be added."""
-    return {
-        "server_id": server_id,
-        "server_name": server_name or server_id,
-        "version": NATS_VERSION,
-        "proto": 1,
-        "go": f"none ({platform.python_implementation()} {platform.python_version()})",
-        "host": address[0],
-        "port": address[1],
-        "headers": headers,
-        "max_payload": max_payload,
-    }

@@ -1,8 +1,9 @@
 # cython: language_level=3
 """The NATS client protocol as bytes: operations out of input, messages into output."""
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
-from broker.runtime.types cimport record_t
+from broker.runtime.types cimport REC_CRLF, record_t
 
 cdef extern from "wire.h" nogil:
     # One operation of a client, or a run of equal PUBs. Pointers are valid until the next read.
@@ -83,6 +84,61 @@ cdef size_t scan_line(const char *p, size_t at, const char *end, op_t *op, scan_
                       uint8_t kind) noexcept nogil
 cdef size_t fail(op_t *op, uint8_t code) noexcept nogil
 cdef size_t skip_line(const char *p, size_t n, op_t *op, scan_t *st) noexcept nogil
+
+
+cdef inline size_t scan_payload(const char *p, size_t line_len, const char *end, op_t *op,
+                                scan_t *st) noexcept nogil:
+    """What follows the line of a message: op.total_len bytes, and messages with the same line."""
+    cdef size_t avail = <size_t>(end - p), stride = line_len + op.total_len + 2
+    if avail < stride:
+        if avail == stride - 1 and p[stride - 2] != c'\r':
+            return fail(op, SCAN_UNKNOWN)
+        st.need = <uint32_t>stride
+        return 0
+    if p[stride - 2] != c'\r' or p[stride - 1] != c'\n':
+        return fail(op, SCAN_UNKNOWN)
+    op.kind = OP_PUB
+    op.code = 0
+    op.data = p + line_len
+    op.stride = <uint32_t>stride
+    op.count = 1 + tw_run(p + stride, end, p, line_len, stride, st.run_max - 1)
+    return stride * op.count
+
+
+cdef inline char *put_sizes(char *p, const record_t *rec, bint with_headers) noexcept nogil:
+    """The end of a head: `[headers] total CRLF`."""
+    if rec.headers_len and not with_headers:
+        p = tw_put_number(p, rec.total_len - rec.headers_len)
+    elif rec.size_text != NULL:
+        memcpy(p, rec.size_text, rec.size_text_len)
+        p += rec.size_text_len
+    else:
+        if with_headers:
+            p = tw_put_number(p, rec.headers_len)
+            p[0] = c' '
+            p += 1
+        p = tw_put_number(p, rec.total_len)
+    p[0] = c'\r'
+    p[1] = c'\n'
+    return p + 2
+
+
+cdef inline void fill_record(record_t *rec, const op_t *op, int64_t wall_ns) noexcept nogil:
+    """What rec says of the first message of an OP_PUB; its sizes as they are written there."""
+    rec.subject = op.subject
+    rec.reply = op.reply
+    rec.data = op.data
+    rec.size_text = op.text
+    rec.size_text_len = <uint8_t>op.text_len
+    rec.seq = 0
+    rec.timestamp_ns = wall_ns
+    rec.total_len = op.total_len
+    rec.headers_len = op.headers_len
+    rec.subject_len = op.subject_len
+    rec.reply_len = op.reply_len
+    rec.attempts = 0
+    rec.flags = REC_CRLF
+
 
 cdef size_t join_sizes(char *dst, const char *text, size_t n) noexcept nogil
 cdef size_t head_bytes(const record_t *rec, size_t sid_len) noexcept nogil

@@ -8,7 +8,7 @@
 
 Names in any case; blanks are runs of space and tab; CR is optional at the end of a line and
 required after a payload. A wrong byte is an error as soon as it is there, not at the end of its
-line. The first byte behind the blanks belongs to the argument, even if it is an LF.
+line. The first byte after the blanks belongs to the argument, even if it is an LF.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
@@ -21,7 +21,7 @@ cdef enum:
     NO_RESPONDERS_LEN = 26
     TOKENS_MAX = 5          # one more than any operation takes
     DIGITS_MAX = 9
-    BLANKS_KEPT = 64        # behind a name at the end of the input; more are used up
+    BLANKS_KEPT = 64        # after a name at the end of the input; more are used up
     SPAN_MAX = 0xFFFF       # a subject, reply or sid; its length is kept in 16 bits
 
 # Results of the functions below that take one operation: bytes used, or one of these.
@@ -67,6 +67,7 @@ cdef size_t scan(const char *data, size_t n, op_t *ops, uint32_t *count,
 
 
 cdef size_t fail(op_t *op, uint8_t code) noexcept nogil:
+    memset(op, 0, sizeof(op_t))     # a tracer is shown its subject and its data, too
     op.kind = OP_ERROR
     op.code = code
     return 1
@@ -160,7 +161,7 @@ cdef size_t match_name(const char *p, size_t avail, const char *name, size_t n) 
 
 cdef const char *find_line(const char *p, size_t at, const char *end, scan_t *st, token_t *arg,
                            size_t *stop, op_t *op, uint8_t kind) noexcept nogil:
-    """The argument behind an operation name; returns its LF, or NULL: then *stop is the result."""
+    """The argument after an operation name; returns its LF, or NULL: then *stop is the result."""
     cdef const char *eol
     cdef const char *a = p + at
     while a < end and (a[0] == c' ' or a[0] == c'\t'):
@@ -264,7 +265,7 @@ cdef size_t scan_pub(const char *p, size_t at, const char *end, op_t *op, scan_t
     cdef token_t arg
     cdef token_t tokens[TOKENS_MAX]
     cdef int n, sizes = 2 if hpub else 1
-    cdef size_t line_len, avail, stride, stop
+    cdef size_t stop
     cdef const char *eol = find_line(p, at, end, st, &arg, &stop, op,
                                      OP_HPUB if hpub else OP_PUB)
     if eol == NULL:
@@ -283,29 +284,14 @@ cdef size_t scan_pub(const char *p, size_t at, const char *end, op_t *op, scan_t
         return fail(op, SCAN_PAYLOAD)
     if arg.len > SPAN_MAX:
         return fail(op, SCAN_CONTROL_LINE)
-    line_len = <size_t>(eol + 1 - p)
-    stride = line_len + op.total_len + 2
-    avail = <size_t>(end - p)
-    if avail < stride:
-        if avail == stride - 1 and p[stride - 2] != c'\r':
-            return fail(op, SCAN_UNKNOWN)
-        st.need = <uint32_t>stride
-        return INCOMPLETE
-    if p[stride - 2] != c'\r' or p[stride - 1] != c'\n':
-        return fail(op, SCAN_UNKNOWN)
-    op.kind = OP_PUB
-    op.code = 0
     op.subject = tokens[0].ptr
     op.subject_len = <uint16_t>tokens[0].len
     op.reply = tokens[1].ptr
     op.reply_len = <uint16_t>(tokens[1].len if n == 2 + sizes else 0)
-    op.data = p + line_len
     # without header bytes it is a plain message, whatever the operation was called
     op.text = tokens[n - 2].ptr if op.headers_len else tokens[n - 1].ptr
     op.text_len = <uint16_t>(tokens[n - 1].ptr + tokens[n - 1].len - op.text)
-    op.stride = <uint32_t>stride
-    op.count = 1 + tw_run(p + stride, end, p, line_len, stride, st.run_max - 1)
-    return stride * op.count
+    return scan_payload(p, <size_t>(eol + 1 - p), end, op, st)
 
 
 cdef size_t join_sizes(char *dst, const char *text, size_t n) noexcept nogil:
@@ -348,20 +334,7 @@ cdef char *put_head(char *p, const record_t *rec, const char *sid, size_t sid_le
         p += rec.reply_len
         p[0] = c' '
         p += 1
-    if rec.headers_len and not with_headers:
-        p = tw_put_number(p, rec.total_len - rec.headers_len)
-    elif rec.size_text != NULL:
-        memcpy(p, rec.size_text, rec.size_text_len)
-        p += rec.size_text_len
-    else:
-        if with_headers:
-            p = tw_put_number(p, rec.headers_len)
-            p[0] = c' '
-            p += 1
-        p = tw_put_number(p, rec.total_len)
-    p[0] = c'\r'
-    p[1] = c'\n'
-    return p + 2
+    return put_sizes(p, rec, with_headers)
 
 
 cdef size_t no_responders_bytes(size_t reply_len, size_t sid_len) noexcept nogil:
@@ -370,7 +343,7 @@ cdef size_t no_responders_bytes(size_t reply_len, size_t sid_len) noexcept nogil
 
 cdef char *put_no_responders(char *p, const char *reply, size_t reply_len, const char *sid,
                              size_t sid_len) noexcept nogil:
-    """The status that answers a request which nobody took."""
+    """The status that answers a request that no subscriber took."""
     memcpy(p, b'HMSG ', 5)
     p += 5
     memcpy(p, reply, reply_len)

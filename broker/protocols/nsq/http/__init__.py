@@ -1,4 +1,5 @@
 """nsqd's HTTP interface, and the /v1 interface beside it.
 
-Start with `app` (the listener) and `api` (nsqd's requests). Imported by the server.
+Start with `app` (routes, queries, errors) and `api` (nsqd's requests); `v1` has our own. Imported
+by the server.
 """

@@ -1,22 +1,29 @@
-"""nsqd's HTTP API: publish, topics and channels, what there is."""
+"""nsqd's HTTP API: publish, topics and channels, statistics, and /config.
+
+/config shows the settings under nsqd's names; two of them can be changed while it runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 import time
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from broker.base.durable import sync_path
+from broker.base.redact import redacted
 from broker.base.units import MS, SECOND
 from broker.engine.log.files import CURSORS, QuarantinedError
+from broker.engine.log.publish import publish
 from broker.net.http.errors import HttpError
 from broker.protocols.access import READ, WRITE
 from broker.protocols.nsq import limits
-from broker.protocols.nsq.channels import channel_of
 from broker.protocols.nsq.http import debug, errors, stats
 from broker.protocols.nsq.http.app import (
     ApiError,
@@ -26,20 +33,93 @@ from broker.protocols.nsq.http.app import (
     make_refusing_app,
     read_body,
 )
-from broker.protocols.nsq.http.deadletter_api import routes as dead_letter_routes
-from broker.protocols.nsq.http.options import Options
+from broker.protocols.nsq.http.v1 import dead_letter_routes
+from broker.protocols.nsq.topics import channel_of
 from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from aiohttp import web
 
     from broker.engine.cursor.cursor import Cursor
     from broker.engine.log.log import Log
+    from broker.protocols.nsq.config import NsqConfig
     from broker.protocols.nsq.http.app import Answer, Query, Routes
-    from broker.protocols.nsq.listener import NsqDoor
+    from broker.protocols.nsq.listener import NsqListener
 
+LOOKUPD_ADDRESSES: Final = "nsqlookupd_tcp_addresses"
+LOG_LEVEL: Final = "log_level"
+AUTH: Final = "auth_http_addresses"
+
+# Every key nsqd shows, with its value where no setting here has that name.
+_KEYS: Final[dict[str, Answer]] = {
+    "id": 0,
+    LOG_LEVEL: 0,
+    "log_prefix": "",
+    "tcp_address": "",
+    "http_address": "",
+    "https_address": "",
+    "broadcast_address": "",
+    "broadcast_tcp_port": 0,
+    "broadcast_http_port": 0,
+    LOOKUPD_ADDRESSES: [],
+    AUTH: [],
+    "auth_http_request_method": "get",
+    "http_client_connect_timeout": 0,
+    "http_client_request_timeout": 0,
+    "topology_region": "",
+    "topology_zone": "",
+    "data_path": "",
+    "mem_queue_size": 0,  # nothing waits in memory alone
+    "max_bytes_per_file": 0,
+    "sync_every": 0,  # by time, not by number
+    "sync_timeout": 0,
+    "queue_scan_selection_count": 0,  # timers, no scanning
+    "queue_scan_worker_pool_max": 0,
+    "msg_timeout": 0,
+    "max_msg_timeout": 0,
+    "max_msg_size": 0,
+    "max_body_size": 0,
+    "max_req_timeout": 0,
+    "max_heartbeat_interval": 0,
+    "max_rdy_count": 0,
+    "max_output_buffer_size": 0,
+    "max_output_buffer_timeout": 0,
+    "min_output_buffer_timeout": 0,
+    "output_buffer_timeout": 0,
+    "max_channel_consumers": 0,
+    "statsd_address": "",
+    "statsd_prefix": "",
+    "statsd_interval": 0,
+    "statsd_mem_stats": False,
+    "statsd_udp_packet_size": 0,
+    "statsd_exclude_ephemeral": False,
+    "e2e_processing_latency_window_time": 0,
+    "e2e_processing_latency_percentiles": [],
+    "tls_cert": "",
+    "tls_key": "",
+    "tls_client_auth_policy": "",
+    "tls_root_ca_file": "",
+    "tls_required": 0,
+    "tls_min_version": 0,
+    "deflate": False,
+    "max_deflate_level": 0,
+    "snappy": False,
+    "enable_experiment": [],
+}
+# nsqd's numbers for words of the configuration.
+_WORDS: Final[dict[str, dict[str, int]]] = {
+    "tls_required": {"false": 0, "tcp-https": 1, "true": 2},
+    "tls_min_version": {"tls1.0": 0x301, "tls1.1": 0x302, "tls1.2": 0x303, "tls1.3": 0x304},
+}
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+}
 _GO_INT = re.compile(r"[+-]?[0-9]{1,400}", re.ASCII)
 
 
@@ -70,20 +150,94 @@ def _parts(body: bytes, message_max: int, body_max: int) -> list[bytes]:
     return found
 
 
+class Options:
+    """What /config reads and writes.
+
+    `lookupd_addresses` is the list of nsqlookupds that topics are reported to;
+    `on_lookupd_addresses` is called with each new list.
+    """
+
+    def __init__(self, config: NsqConfig, facts: Mapping[str, Answer]) -> None:
+        """`facts`: values that [nsq] does not have, under nsqd's keys; they override `config`."""
+        self._config = config
+        self.facts = dict(facts)
+        self.lookupd_addresses = [str(a) for a in getattr(config, LOOKUPD_ADDRESSES, ())]
+        self.on_lookupd_addresses: Callable[[list[str]], object] = lambda _addresses: None
+
+    def get(self, key: str) -> Answer:
+        """The value in force; INVALID_OPTION when nsqd has no such key."""
+        if key not in _KEYS:
+            raise ApiError(errors.NSQ_HTTP_OPTION)
+        if key == LOOKUPD_ADDRESSES:
+            return list(self.lookupd_addresses)
+        if key == LOG_LEVEL:
+            return logging.getLogger().getEffectiveLevel() // logging.DEBUG
+        if key in self.facts:
+            return self.facts[key]
+        value = getattr(self._config, key, None)
+        if value is None:
+            value = getattr(self._config, f"{key}_ns", None)
+        if isinstance(value, str) and key in _WORDS:
+            return _WORDS[key].get(value, 0)
+        plain = _plain(value, _KEYS[key])
+        # URLs of auth servers may have a password or token of ours in them.
+        if key == AUTH and isinstance(plain, list):
+            return [redacted(str(url)) for url in plain]
+        return plain
+
+    def put(self, key: str, body: bytes) -> None:
+        """Change one; INVALID_OPTION, INVALID_VALUE."""
+        if key == LOG_LEVEL:
+            level = _LEVELS.get(body.decode("utf-8", "replace").lower())
+            if level is None:
+                raise ApiError(errors.NSQ_HTTP_VALUE)
+            logging.getLogger().setLevel(level)
+        elif key == LOOKUPD_ADDRESSES:
+            self.lookupd_addresses = _addresses(body)
+            self.on_lookupd_addresses(list(self.lookupd_addresses))
+        else:
+            raise ApiError(errors.NSQ_HTTP_OPTION)
+
+
+def _plain(value: object, default: Answer) -> Answer:
+    if value is None:
+        return default
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(default, list) and isinstance(value, list | tuple):
+        return [item if isinstance(item, int | float) else str(item) for item in value]
+    return str(value)
+
+
+def _addresses(body: bytes) -> list[str]:
+    """A JSON list of strings; null is none."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise ApiError(errors.NSQ_HTTP_VALUE) from None
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise ApiError(errors.NSQ_HTTP_VALUE)
+    if not all(isinstance(address, str) for address in found):
+        raise ApiError(errors.NSQ_HTTP_VALUE)
+    return found
+
+
 class NsqApi:
-    """The handlers; one per door."""
+    """The handlers; one for each listener."""
 
     def __init__(
         self,
-        door: NsqDoor,
+        listener: NsqListener,
         health: Callable[[], str | None],
         facts: Mapping[str, Answer] | None = None,
     ) -> None:
-        """`health()` says what is wrong, or None; `facts`: see Options."""
-        self.door = door
-        self.engine = door.engine
-        self.topics = door.topics
-        self.config = door.config
+        """`health()` returns what is wrong, or None; `facts`: see Options."""
+        self.listener = listener
+        self.engine = listener.engine
+        self.topics = listener.topics
+        self.config = listener.config
         self.health = health
         self.hostname = socket.gethostname()
         self.http_port = self.https_port = 0  # set once they are known
@@ -112,7 +266,7 @@ class NsqApi:
             "/channel/unpause": {"POST": Route(self.channel_unpause)},
             **debug.routes(self.config.debug_peers),
         }
-        routes |= dead_letter_routes(self.door)
+        routes |= dead_letter_routes(self.listener)
         return make_app({**routes, **self.extra_routes}, self.config.max_body_size + 1)
 
     def refusing_app(self) -> web.Application:
@@ -122,24 +276,24 @@ class NsqApi:
             lambda: errors.NSQ_HTTP_TLS_REQUIRED.replace("{port}", str(self.https_port)),
         )
 
-    # --- what there is
+    # --- information
 
     async def ping(self, _request: web.Request, _query: Query) -> Answer:
-        """Whether all is well."""
+        """OK, or what is wrong with the data folder."""
         problem = self.health()
         if problem is None:
             return "OK"
         raise ApiError(errors.NSQ_HTTP_INTERNAL, text=f"NOK - {problem}")
 
     async def info(self, _request: web.Request, _query: Query) -> Answer:
-        """Who this is."""
+        """Version, addresses and limits."""
         config = self.config
         return {
             "version": limits.NSQ_VERSION,
             "broadcast_address": config.broadcast_address or self.hostname,
             "hostname": self.hostname,
             "http_port": self.http_port,
-            "tcp_port": self.door.address[1],
+            "tcp_port": self.listener.address[1],
             "start_time": self.start_ns // SECOND,
             "max_heartbeat_interval": config.max_heartbeat_interval_ns,
             "max_output_buffer_size": config.max_output_buffer_size,
@@ -154,7 +308,7 @@ class NsqApi:
         topic, channel = query.get("topic") or "", query.get("channel") or ""
         include_clients = query.flag("include_clients", True)
         memory = stats.memory() if query.flag("include_mem", True) else None
-        sessions = self.door.sessions
+        sessions = self.listener.sessions
         topics = stats.topic_pages(
             self.topics,
             sessions if include_clients else None,
@@ -180,13 +334,13 @@ class NsqApi:
     # --- settings
 
     async def option(self, request: web.Request, _query: Query) -> Answer:
-        """One setting."""
+        """The value of one setting."""
         key = request.path.rpartition("/")[2]
-        door = self.door
+        listener = self.listener
         self.options.facts.update(
-            tcp_address="{}:{}".format(*door.address),
+            tcp_address="{}:{}".format(*listener.address),
             broadcast_address=self.config.broadcast_address or self.hostname,
-            broadcast_tcp_port=getattr(self.config, "broadcast_tcp_port", 0) or door.address[1],
+            broadcast_tcp_port=getattr(self.config, "broadcast_tcp_port", 0) or listener.address[1],
             broadcast_http_port=getattr(self.config, "broadcast_http_port", 0) or self.http_port,
         )
         return self.options.get(key)
@@ -242,10 +396,10 @@ class NsqApi:
 
     async def _publish(self, log: Log, bodies: list[bytes], not_before_ns: int) -> None:
         try:
-            await log.publish(bodies, not_before_ns)
+            await publish(log, bodies, not_before_ns)
         except OSError as problem:
             raise ApiError(errors.NSQ_HTTP_EXITING) from problem
-        self.door.count_published(bodies)
+        self.listener.count_published(bodies)
 
     # --- topics
 
@@ -274,33 +428,33 @@ class NsqApi:
         return find_topic(self.topics, self._topic_name(query), *rights)
 
     async def topic_create(self, _request: web.Request, query: Query) -> Answer:
-        """Make it if need be."""
-        self._make_topic(query)
+        """Make it if it does not exist."""
+        await _on_disk(self._make_topic(query).sync.created())
         return None
 
     async def topic_delete(self, _request: web.Request, query: Query) -> Answer:
-        """Forget it with its channels; their consumers are cut off."""
+        """Delete it with its channels; their consumers are disconnected."""
         log = self._topic(query, READ, WRITE)
         folder = log.folder
-        self._cut_off(list(log.cursors.values()), lambda: self.engine.delete_log(log.name))
+        self._disconnect(list(log.cursors.values()), lambda: self.engine.delete_log(log.name))
         if folder is not None:
-            await _names_on_disk(Path(folder).parent)
+            await _sync_folder(Path(folder).parent)
         return None
 
     async def topic_empty(self, _request: web.Request, query: Query) -> Answer:
-        """Drop what no channel has yet."""
+        """Drop the messages that no channel has yet."""
         if not _named(self._topic_name(query)):
             raise ApiError(errors.NSQ_HTTP_TOPIC)
         self._topic(query, READ, WRITE).empty()
         return None
 
     async def topic_pause(self, _request: web.Request, query: Query) -> Answer:
-        """Give nothing to channels until unpause."""
+        """Pass no messages to channels until unpause."""
         self._topic(query, READ, WRITE).pause()
         return None
 
     async def topic_unpause(self, _request: web.Request, query: Query) -> Answer:
-        """Give to channels again."""
+        """Pass messages to channels again."""
         self._topic(query, READ, WRITE).unpause()
         return None
 
@@ -324,47 +478,63 @@ class NsqApi:
         return cursor
 
     async def channel_create(self, _request: web.Request, query: Query) -> Answer:
-        """Make it if need be; the topic must be there."""
+        """Make it if it does not exist; the topic must exist."""
         log, name = self._channel_args(query, READ)
-        log.open_cursor(name, ephemeral=is_ephemeral(name.encode()))
+        cursor = log.open_cursor(name, ephemeral=is_ephemeral(name.encode()))
+        await _on_disk(log.sync.created())
+        await _on_disk(cursor.synced())
         return None
 
     async def channel_delete(self, _request: web.Request, query: Query) -> Answer:
-        """Forget it; its consumers are cut off. So one of a topic that NSQ may not read any more
-        holds nothing back."""
+        """Delete it; its consumers are disconnected. This needs no right to the topic: a channel
+        that NSQ may no longer read would keep its messages for ever."""
         cursor = self._channel(query)
         log = cursor.log
-        self._cut_off([cursor], lambda: log.delete_cursor(cursor.name))
+        self._disconnect([cursor], lambda: log.delete_cursor(cursor.name))
         if log.folder is not None:
-            await _names_on_disk(Path(log.folder, CURSORS))
+            await _sync_folder(Path(log.folder, CURSORS))
         return None
 
     async def channel_empty(self, _request: web.Request, query: Query) -> Answer:
-        """Drop everything: waiting, deferred, in flight."""
-        self._channel(query, READ).empty()
+        """Drop all messages: waiting, deferred, in flight."""
+        cursor = self._channel(query, READ)
+        cursor.empty()
+        await _on_disk(cursor.synced())
         return None
 
     async def channel_pause(self, _request: web.Request, query: Query) -> Answer:
-        """Give nothing to consumers until unpause."""
-        self._channel(query, READ).pause()
+        """Deliver nothing to consumers until unpause."""
+        cursor = self._channel(query, READ)
+        cursor.pause()
+        await _on_disk(cursor.synced())
         return None
 
     async def channel_unpause(self, _request: web.Request, query: Query) -> Answer:
-        """Give to consumers again."""
-        self._channel(query, READ).unpause()
+        """Deliver to consumers again."""
+        cursor = self._channel(query, READ)
+        cursor.unpause()
+        await _on_disk(cursor.synced())
         return None
 
-    def _cut_off(self, cursors: Iterable[Cursor], delete: Callable[[], object]) -> None:
+    def _disconnect(self, cursors: Iterable[Cursor], delete: Callable[[], object]) -> None:
         """Delete cursors, then end the connections that were subscribed to them."""
         gone = set(cursors)
-        found = [s for s in self.door.sessions if s.cursor in gone]
+        found = [s for s in self.listener.sessions if s.cursor in gone]
         delete()
         for session in found:
             session.disconnect()
 
 
-async def _names_on_disk(folder: Path) -> None:
-    """What was deleted there does not come back after a power cut; ApiError: it may."""
+async def _on_disk(waiting: Awaitable[None]) -> None:
+    """Wait until a power cut cannot undo an order; ApiError: it may."""
+    try:
+        await waiting
+    except OSError as problem:
+        raise ApiError(errors.NSQ_HTTP_INTERNAL) from problem
+
+
+async def _sync_folder(folder: Path) -> None:
+    """Sync a folder, so that what was deleted in it does not come back after a power cut."""
     try:
         await asyncio.to_thread(sync_path, folder)
     except FileNotFoundError:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("broker.nsq.http")
 
-CONTENT_TYPE = "X-Nsq-Content-Type"  # go-nsq does without a wrapper around JSON when it sees it
+CONTENT_TYPE = "X-Nsq-Content-Type"  # go-nsq expects no wrapper around JSON when it is set
 CONTENT_TYPE_VALUE = "nsq; version=1.0"
 _PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _TEXT = "text/plain; charset=utf-8"
@@ -41,7 +41,7 @@ class ApiError(Exception):
     """A request ends with this."""
 
     def __init__(self, error: HttpError, *, close: bool = False, text: str | None = None) -> None:
-        """`close`: what is left of the request is not worth reading. `text` instead of JSON."""
+        """`close`: the rest of the request is not read. `text` instead of JSON."""
         super().__init__(error.code)
         self.error = error
         self.close = close

@@ -1,4 +1,4 @@
-"""/debug: where nsqd shows Go's profiles, what a Python process has in their place, as text."""
+"""/debug: profiles of the process as text, under the paths of nsqd's Go profiles."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import traceback
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from broker.base.gotext import go_quote
 from broker.base.redact import HIDDEN, redacted
 from broker.base.units import SECOND
 from broker.protocols.nsq import limits
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
     from broker.protocols.nsq.http.app import Answer, Handler, Query, Routes
 
 _GO_INT = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
-_busy: list[None] = []  # what is under way, in this process
+_busy: list[None] = []  # requests that run now, in this process
 _PAGES = ("block", "cmdline", "goroutine", "heap", "profile", "symbol", "threadcreate")
 
 
 def routes(peers: str) -> Routes:
     """Path -> method -> what it does. `peers`: who may ask, "local", "all" or "none".
 
-    What stops the loop for a while is asked by POST, so that no link or image brings it about.
+    Requests that stop the loop for a while are POST, so that no link or image can cause them.
     """
 
     def guarded(handler: Handler) -> Route:
@@ -79,7 +80,7 @@ def _is_local(request: web.Request) -> bool:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """One of those that cost something at a time."""
+    """Run one expensive request at a time."""
     if _busy:
         error = errors.NSQ_HTTP_PROFILING
         raise ApiError(error, text=error.code)
@@ -99,7 +100,7 @@ async def _cmdline(_request: web.Request, _query: Query) -> Answer:
 
 
 def _without_secrets(words: list[str]) -> Iterator[str]:
-    """`--password x` in two words is no text that `redacted` could know."""
+    """Hide the second word of `--password x`, which `redacted` does not recognize."""
     hide = False
     for word in words:
         yield HIDDEN if hide else word
@@ -155,7 +156,7 @@ async def _profile(_request: web.Request, query: Query) -> Answer:
     with _alone():
         try:
             profile.enable()
-        except ValueError:  # somebody else has one
+        except ValueError:  # another profiler is active
             error = errors.NSQ_HTTP_PROFILING
             raise ApiError(error, text=error.code) from None
         try:
@@ -168,10 +169,10 @@ async def _profile(_request: web.Request, query: Query) -> Answer:
 
 
 async def _set_block_rate(_request: web.Request, query: Query) -> Answer:
-    """Checked as nsqd does; there is no such profile to set."""
+    """Validated as in nsqd; there is no such profile."""
     rate = query.get("rate") or ""
     if not _GO_INT.fullmatch(rate):
-        cause = f'strconv.Atoi: parsing "{rate}": invalid syntax'
+        cause = f"strconv.Atoi: parsing {go_quote(rate)}: invalid syntax"
         text = errors.NSQ_HTTP_RATE.code.format(text=cause)
         raise ApiError(errors.NSQ_HTTP_RATE, text=text)
     return None

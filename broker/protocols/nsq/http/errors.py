@@ -8,7 +8,7 @@ from broker.net.http.errors import HttpError
 
 # --- NSQ HTTP (nsqd http.go, http_api) ----------------------------------------------------------
 
-# A text as it stands: nsqd puts a blank behind the colons.
+# The exact text: nsqd puts a blank after the colons.
 NSQ_HTTP_TLS_REQUIRED: Final = '{"message": "TLS_REQUIRED", "https_port": {port}}'
 NSQ_HTTP_NOT_FOUND: Final = HttpError(404, "NOT_FOUND")
 NSQ_HTTP_METHOD: Final = HttpError(405, "METHOD_NOT_ALLOWED")
@@ -39,7 +39,7 @@ NSQ_HTTP_FORBIDDEN: Final = HttpError(403, "FORBIDDEN")  # ours: a switch of [br
 NSQ_HTTP_UNKNOWN_CHANNEL: Final = HttpError(404, "CHANNEL_NOT_FOUND")
 
 
-# --- our own pages on the NSQ HTTP door (/v1/) --------------------------------------------------
+# --- our own requests on the NSQ HTTP API (/v1/) -------------------------------------------------
 
 V1_ARGUMENT: Final = HttpError(400, "INVALID_ARG_{name}: {reason}")
 V1_SETTINGS: Final = HttpError(400, "INVALID_SETTINGS: {reason}")

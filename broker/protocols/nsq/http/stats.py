@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from broker.base.units import MS, SECOND, US
 from broker.engine.cursor.latency import quantiles
 from broker.protocols.nsq import limits
-from broker.protocols.nsq.channels import channel_of, channels_of
+from broker.protocols.nsq.topics import channel_of, channels_of
 
 if TYPE_CHECKING:
     from broker.engine.cursor.cursor import Cursor
     from broker.engine.engine import Engine
     from broker.engine.log.log import Log
-    from broker.protocols.nsq.authorization import Warrant
+    from broker.protocols.nsq.authorization import AuthState
     from broker.protocols.nsq.session import NsqSession
     from broker.protocols.nsq.topics import Topics
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def memory() -> dict[str, int]:
-    """Under nsqd's names: ours is a process without Go's heap, what has no equal is 0."""
+    """Memory under nsqd's names; numbers of Go's heap that Python does not have are 0."""
     return {
         "heap_objects": sys.getallocatedblocks(),
         "heap_idle_bytes": 0,
@@ -49,8 +49,8 @@ def _resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
-def _granted(warrant: Warrant | None) -> Page:
-    grant = None if warrant is None else warrant.grant
+def _granted(auth: AuthState | None) -> Page:
+    grant = None if auth is None else auth.grant
     if grant is None or not grant.authorizations:
         return {}
     page: Page = {"authed": True}
@@ -62,7 +62,7 @@ def _granted(warrant: Warrant | None) -> Page:
 
 
 def client_page(session: NsqSession, topic: str) -> Page:
-    """One connection; of what it published, one topic: nsqd shows no more either."""
+    """One connection, with one topic that it published to: nsqd shows no more either."""
     who = session.identity
     security = None if session.link is None else session.link.security
     cipher, version, protocol = security or ("", "", "")
@@ -83,7 +83,7 @@ def client_page(session: NsqSession, topic: str) -> Page:
         "deflate": session.packing == "deflate",
         "snappy": session.packing == "snappy",
         "user_agent": who.user_agent,
-        **_granted(session.warrant),
+        **_granted(session.authorization),
         "topology_zone": who.topology_zone,
         "topology_region": who.topology_region,
     }
@@ -125,7 +125,7 @@ def _latency_text(page: Page) -> str:
 
 
 def _local_counts(cursor: Cursor) -> Page:
-    """Deliveries by distance; those there were none of are left out."""
+    """Deliveries by distance; counts of 0 are left out."""
     anyone, region, zone = cursor.nearness_counts
     counts = {"zone_local": zone, "region_local": region, "global": anyone}
     return {f"{name}_msg_count": count for name, count in counts.items() if count}
@@ -264,7 +264,7 @@ def text_page(
     health: str,
     start_ns: int,
 ) -> str:
-    """The page for people."""
+    """The page as text."""
     now_ns = time.time_ns()
     start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start_ns // SECOND))
     built = f"{sys.version_info.major}.{sys.version_info.minor}"

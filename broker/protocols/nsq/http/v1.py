@@ -1,11 +1,12 @@
-"""Our own pages on the NSQ HTTP door, under /v1/: what nsqd has no equal to. See docs/http-api.md.
+"""Requests under /v1/ of the NSQ HTTP API, which nsqd does not have (docs/reference/http-api.md).
 
-Answers are JSON. What is wrong with a request is said in full, as {"message": "CODE: reason"}.
+Answers are JSON; errors are {"message": "CODE: reason"}, those about dead letters the code alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import re
 from datetime import UTC, datetime, timedelta
@@ -13,35 +14,40 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from broker.base.units import INT64_MAX, SECOND, SEQ_MAX, US
-from broker.engine.cursor.peek import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
-from broker.engine.cursor.rewind import Approach, TimeSearch, rewind, saved
+from broker.base.units import COUNT_MAX, INT64_MAX, SECOND, SEQ_MAX, US
+from broker.engine import limits as engine_limits
+from broker.engine.bulk.ranges import Approach, TimeSearch
+from broker.engine.cursor.local import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
 from broker.engine.health import LOG
 from broker.engine.log.files import QuarantinedError
-from broker.net.http.errors import http_error
+from broker.net.http.errors import HttpError, http_error
 from broker.protocols.access import READ, WRITE
 from broker.protocols.nsq import limits
-from broker.protocols.nsq.channels import channel_of
+from broker.protocols.nsq.dead_letters import Policy, default_target, give_back
 from broker.protocols.nsq.http import errors
 from broker.protocols.nsq.http.app import ApiError, Route, find_topic, read_body
-from broker.protocols.nsq.http.messages import fill, rows_of
+from broker.protocols.nsq.session import NsqSession
+from broker.protocols.nsq.topics import channel_of, channels_of
+from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
     from aiohttp import web
 
     from broker.engine.cursor.cursor import Cursor
-    from broker.engine.cursor.peek import Peek
+    from broker.engine.cursor.local import Peek
     from broker.engine.log.log import Log
     from broker.protocols.nsq.http.app import Answer, Query, Routes
-    from broker.protocols.nsq.listener import NsqDoor
+    from broker.protocols.nsq.listener import NsqListener
 
 STATES = (WAITING, DEFERRED, IN_FLIGHT)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_HEADERS = b"NATS/1.0"
+_REQUEUE_CHANNEL = "requeue"
 _SECONDS = re.compile(r"([0-9]{1,11})(?:\.([0-9]{1,9}))?", re.ASCII)
 
 
 def refused(name: str, reason: str, **parts: object) -> ApiError:
-    """An argument of the request is no good."""
+    """The error for an invalid argument."""
     return ApiError(
         http_error(errors.V1_ARGUMENT, name=name.upper(), reason=reason.format(**parts))
     )
@@ -95,22 +101,115 @@ async def _page(page: Peek, form: str) -> dict[str, object]:
     return {"messages": messages, "next": page.next_seq}
 
 
+# --- messages as JSON objects
+
+
+def moment(time_ns: int) -> str:
+    """RFC 3339 in UTC with all nine digits."""
+    seconds, rest = divmod(time_ns, SECOND)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+
+
+def headers_of(raw: bytes) -> dict[str, list[str]]:
+    """Header names with their values, in the order they stand in."""
+    found: dict[str, list[str]] = {}
+    lines = raw.decode("utf-8", "replace").split("\r\n")
+    for line in lines[1:] if raw.startswith(_HEADERS) else lines:
+        name, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(name.strip(), []).append(value.strip())
+    return found
+
+
+def _holder(sink: object) -> dict[str, str] | None:
+    if not isinstance(sink, NsqSession):
+        return None
+    return {
+        "client_id": sink.identity.client_id,
+        "hostname": sink.identity.hostname,
+        "remote_address": sink.remote_address,
+    }
+
+
+def _body(body: bytes, form: str) -> dict[str, object]:
+    if form == "none":
+        return {}
+    if form == "text":
+        try:
+            return {"body": body.decode(), "encoding": "text"}
+        except UnicodeDecodeError:
+            pass  # shown as any bytes are
+    return {"body": base64.b64encode(body).decode(), "encoding": "base64"}
+
+
+def rows_of(page: Peek) -> list[dict[str, Any]]:
+    """What is known of each message before its bytes are read; on the loop."""
+    rows = []
+    for seq, state, attempts, due_ns, since_ns, sink in page.found:
+        row: dict[str, Any] = {"seq": seq}
+        if state is not None:
+            row |= {"state": state, "attempts": attempts}
+        if state == IN_FLIGHT:
+            row |= {
+                "in_flight_since": moment(since_ns),
+                "timeout_at": moment(due_ns),
+                "client": _holder(sink),
+            }
+        elif due_ns:
+            row["deferred_until"] = moment(due_ns)
+        rows.append(row)
+    return rows
+
+
+def fill(rows: list[dict[str, Any]], page: Peek, form: str) -> list[dict[str, Any]]:
+    """Read the bytes and complete the rows; on any thread."""
+    records = page.read(limits.V1_PEEK_BYTES_MAX)
+    shown = {row[0] for row in page.found}
+    complete = []
+    for row in rows:
+        if row["seq"] not in shown:
+            continue
+        record = records.get(row["seq"])
+        if record is None:
+            complete.append({**row, "unreadable": True})
+            continue
+        timestamp_ns, not_before_ns, subject, reply, headers, body, addressed = record
+        if addressed and page.reader not in ("", reply.decode("utf-8", "replace")):
+            continue  # for another channel alone
+        if not_before_ns and row.get("attempts", 0) == 0:
+            row.setdefault("deferred_until", moment(not_before_ns))
+        row |= {
+            "timestamp": moment(timestamp_ns),
+            "subject": subject.decode("utf-8", "replace"),
+            "headers": headers_of(headers),
+            "body_bytes": len(body),
+            **_body(body, form),
+        }
+        if reply and not addressed:
+            row["reply"] = reply.decode("utf-8", "replace")
+        complete.append(row)
+    return complete
+
+
+# --- handlers
+
+
 class Settings(Protocol):
     """Settings of single topics in the words of the configuration."""
 
     def show(self, log: Log) -> dict[str, object]:
-        """What holds, and which of it was set for this topic alone."""
+        """The settings in force, and those that were set for this topic alone."""
 
     def replace(self, log: Log, given: dict[str, object]) -> None:
-        """Set these and no others. ValueError says what is wrong; OSError: not stored."""
+        """Set these and no others. ValueError: invalid; OSError: they could not be stored."""
 
 
-class Extras:
-    """The handlers; one per door."""
+class V1Api:
+    """The handlers; one for each listener."""
 
-    def __init__(self, door: NsqDoor, settings: Settings) -> None:
-        self.engine = door.engine
-        self.topics = door.topics
+    def __init__(self, listener: NsqListener, settings: Settings) -> None:
+        self.engine = listener.engine
+        self.topics = listener.topics
         self.settings = settings
 
     def routes(self) -> Routes:
@@ -147,7 +246,7 @@ class Extras:
             raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
         return cursor
 
-    # --- what could not be opened
+    # --- logs that could not be opened
 
     async def health_show(self, _request: web.Request, _query: Query) -> Answer:
         """Everything that is wrong with the data folder, and where quarantined logs are."""
@@ -193,11 +292,11 @@ class Extras:
     # --- settings
 
     async def settings_show(self, _request: web.Request, query: Query) -> Answer:
-        """What holds for the topic."""
+        """The settings of the topic."""
         return self.settings.show(self.log(query))
 
     async def settings_put(self, request: web.Request, query: Query) -> Answer:
-        """Set what the body says, at once and for good; what it leaves out is as configured."""
+        """Set what the body has, now and after a restart; the rest is as configured."""
         self.log(query, READ, WRITE)
         body = await read_body(request, limits.V1_SETTINGS_BYTES_MAX, errors.NSQ_HTTP_BODY_BIG)
         try:
@@ -223,7 +322,7 @@ class Extras:
         return self.settings.show(log)
 
     async def topic_claim(self, _request: web.Request, query: Query) -> Answer:
-        """Let a topic whose metadata were lost be trimmed and limited again."""
+        """Trim and limit a topic whose metadata were lost again."""
         log = self.log(query, READ, WRITE)
         was = log.unclaimed
         try:
@@ -236,7 +335,7 @@ class Extras:
     # --- messages
 
     async def channel_messages(self, _request: web.Request, query: Query) -> Answer:
-        """What a channel has: waiting, deferred, in flight; nothing is consumed."""
+        """Messages of a channel: waiting, deferred, in flight; nothing is consumed."""
         cursor = self.cursor(query)
         state = choice(query, "state", "all", *STATES)
         form, first, limit = _paging(query)
@@ -251,7 +350,7 @@ class Extras:
         }
 
     async def topic_messages(self, _request: web.Request, query: Query) -> Answer:
-        """What a topic has that no channel was given yet, or all that it keeps."""
+        """Messages of a topic that no channel has yet, or all that it keeps."""
         log = self.log(query, READ)
         which = choice(query, "state", "backlog", "all")
         form, first, limit = _paging(query)
@@ -267,14 +366,14 @@ class Extras:
     # --- rewind
 
     async def channel_rewind(self, _request: web.Request, query: Query) -> Answer:
-        """Go on from another place, once that is in the file."""
+        """Continue from another position, once that is in the file."""
         cursor = self.cursor(query)
-        place = await self._place(cursor.log, query)
-        await asyncio.to_thread(Approach(cursor.log, place).read)
+        position = await self._position(cursor.log, query)
+        await asyncio.to_thread(Approach(cursor.log, position).read)
         if cursor.deleted:
             raise ApiError(http_error(errors.V1_CHANGED, reason=errors.V1_GONE))
-        seq = rewind(cursor, place)
-        await _saved(cursor)
+        seq = cursor.rewind(position)
+        await _wait_until_saved(cursor)
         return {
             "topic": cursor.log.name,
             "channel": cursor.name,
@@ -284,7 +383,7 @@ class Extras:
             "depth": cursor.depth,
         }
 
-    async def _place(self, log: Log, query: Query) -> int:
+    async def _position(self, log: Log, query: Query) -> int:
         to = query.get("to")
         if (to is None) == (query.get("seq") is None):
             raise refused("to", errors.V1_PLACE)
@@ -296,9 +395,124 @@ class Extras:
         return await asyncio.to_thread(TimeSearch(log).find, time_ns)
 
 
-async def _saved(cursor: Cursor) -> None:
-    """Wait until what the cursor's journal was told is in its file."""
-    error = await saved(cursor)
+async def _wait_until_saved(cursor: Cursor) -> None:
+    """Wait until the changes of the cursor's journal are in its file."""
+    error = await cursor.saved()
     if error:
         reason = os.strerror(error)
         raise ApiError(http_error(errors.V1_NOT_SAVED, reason=reason))
+
+
+# --- dead letters
+
+
+def dead_letter_routes(listener: NsqListener) -> dict[str, dict[str, Route]]:
+    """Paths under /v1/deadletters and what they do."""
+    api = DeadLetterApi(listener)
+    return {
+        "/v1/deadletters": {"GET": Route(api.show)},
+        "/v1/deadletters/set": {"POST": Route(api.set)},
+        "/v1/deadletters/unset": {"POST": Route(api.unset)},
+        "/v1/deadletters/requeue": {"POST": Route(api.requeue)},
+    }
+
+
+class DeadLetterApi:
+    """The handlers of /v1/deadletters; one for each listener."""
+
+    def __init__(self, listener: NsqListener) -> None:
+        self.topics = listener.topics
+        self.policies = listener.dead_letters
+
+    async def show(self, _request: web.Request, query: Query) -> Answer:
+        """The channels of a topic, or of all."""
+        if query.get("topic") is None:
+            logs = list(self.topics.logs.values())
+        else:
+            logs = [self._topic(query)]
+        found = [cursor for log in logs for cursor in channels_of(log)]
+        if (name := query.get("channel")) is not None:
+            found = [cursor for cursor in found if cursor.name == name]
+        found.sort(key=lambda cursor: (cursor.log.name, cursor.name))
+        return {"channels": [self._page(cursor) for cursor in found]}
+
+    async def set(self, _request: web.Request, query: Query) -> Answer:
+        """For one channel; overrides the configuration. 0 attempts: no dead letters."""
+        cursor = self._channel(query)
+        most = _number(query, "max_attempts", engine_limits.ATTEMPTS_MAX, errors.NSQ_DEAD_ATTEMPTS)
+        if most is None:
+            raise ApiError(errors.NSQ_DEAD_ATTEMPTS)
+        target = query.get("dead_letter_topic") or default_target(cursor.log.name)
+        raw = target.encode("utf-8", "surrogateescape")
+        if not is_name(raw) or is_ephemeral(raw) or target == cursor.log.name:
+            raise ApiError(errors.NSQ_DEAD_TARGET)
+        return self._set(cursor, Policy(most, target))
+
+    async def unset(self, _request: web.Request, query: Query) -> Answer:
+        """As the configuration says."""
+        return self._set(self._channel(query), None)
+
+    async def requeue(self, _request: web.Request, query: Query) -> Answer:
+        """Move the messages of a dead-letter topic back."""
+        log = self._topic(query, READ)
+        to = query.get("to") or "channel"
+        if to not in {"channel", "topic"}:
+            raise ApiError(errors.NSQ_DEAD_TO)
+        most = _number(query, "limit", COUNT_MAX, errors.NSQ_DEAD_LIMIT)
+        name = query.get("channel") or _REQUEUE_CHANNEL
+        if not is_name(name.encode("utf-8", "surrogateescape")):
+            raise ApiError(errors.NSQ_HTTP_ARG_CHANNEL)
+        if channel_of(log, name) is None and channels_of(log):
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)  # a new one would be empty
+        cursor = log.open_cursor(name, ephemeral=is_ephemeral(name.encode()))
+        if cursor.paused:
+            raise ApiError(errors.NSQ_DEAD_PAUSED)
+        most = COUNT_MAX if most is None else most
+        done = await give_back(self.topics, cursor, most, to_topic=to == "topic")
+        if done.failed and not done.moved:
+            raise ApiError(errors.NSQ_DEAD_FAILED)
+        return {**done._asdict(), "left": cursor.depth}
+
+    def _page(self, cursor: Cursor) -> dict[str, object]:
+        policy, dead = self.policies.policy(cursor), cursor.dead
+        return {
+            "topic": cursor.log.name,
+            "channel": cursor.name,
+            "max_attempts": policy.max_attempts,
+            "dead_letter_topic": policy.topic,
+            "set_for_channel": self.policies.is_own(cursor),
+            "dead_letters": 0 if dead is None else dead.count,
+            "leaving": 0 if dead is None else dead.leaving,
+            "failing": dead is not None and dead.failing,
+        }
+
+    def _set(self, cursor: Cursor, policy: Policy | None) -> Answer:
+        try:
+            self.policies.set(cursor, policy)
+        except OSError as problem:
+            raise ApiError(errors.NSQ_DEAD_FAILED) from problem
+        return self._page(cursor)
+
+    def _topic(self, query: Query, *rights: int) -> Log:
+        name = query.get("topic")
+        if name is None:
+            raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
+        return find_topic(self.topics, name, *rights)
+
+    def _channel(self, query: Query) -> Cursor:
+        log, name = self._topic(query, READ), query.get("channel")
+        if name is None:
+            raise ApiError(errors.NSQ_HTTP_NO_CHANNEL)
+        cursor = channel_of(log, name)
+        if cursor is None:
+            raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
+        return cursor
+
+
+def _number(query: Query, name: str, most: int, error: HttpError) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or int(text) > most:
+        raise ApiError(error)
+    return int(text)

@@ -33,16 +33,11 @@ def peers() -> kinds.Kind[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class LookupConfig:
-    """[nsqlookupd]: tells consumers which nsqd has which topic."""
+    """[nsqlookupd]: answers which nsqd has which topic."""
 
     enabled: bool = field(default=False, metadata={"kind": kinds.flag()})
-    listen: Address | None = field(
-        default=Address("127.0.0.1", limits.NSQ_LOOKUP_PORT), metadata={"kind": kinds.address()}
-    )
-    http: Address | None = field(
-        default=Address("127.0.0.1", limits.NSQ_LOOKUP_HTTP_PORT),
-        metadata={"kind": kinds.address()},
-    )
+    listen: Address | None = kinds.listen_setting(limits.NSQ_LOOKUP_PORT)
+    http: Address | None = kinds.listen_setting(limits.NSQ_LOOKUP_HTTP_PORT)
     broadcast_address: str = field(default="", metadata={"kind": kinds.text()})  # "": host's name
     inactive_producer_timeout_ns: int = field(
         default=limits.NSQ_LOOKUP_INACTIVE,

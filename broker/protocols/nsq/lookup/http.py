@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import logging
 import re
 import time
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
 
     from broker.protocols.nsq.http.app import Answer, Query
     from broker.protocols.nsq.lookup.registry import Registry
-    from broker.protocols.nsq.lookup.server import LookupServer
+
+LOG = logging.getLogger("broker.nsqlookupd")
 
 # A whole request for /lookup without a body, and without headers that change how it is answered.
-# Its end is looked for first, so this does not search.
+# The caller has checked its end, so this does not search.
 _PLAIN: Final = re.compile(
     rb"GET /lookup\?topic=([.a-zA-Z0-9_-]{1,64}) HTTP/1\.1\r\n"
     rb"(?:(?!(?i:content-length|transfer-encoding|expect|upgrade|origin|sec-fetch-"
@@ -49,12 +51,31 @@ _HEAD: Final = (
 )
 
 
+class DateLine:
+    """The beginning of every answer, formatted once a second."""
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._line = b""
+
+    def get(self) -> bytes:
+        """Status line and Date header."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            date = email.utils.formatdate(second, usegmt=True)
+            self._line = f"HTTP/1.1 200 OK\r\nDate: {date}\r\n{_HEAD}Content-Length: ".encode()
+        return self._line
+
+
 class LookupApi:
     """The handlers of the general HTTP server."""
 
-    def __init__(self, server: LookupServer) -> None:
-        self.server = server
-        self.registry: Registry = server.registry
+    def __init__(self, registry: Registry, now_ns: Callable[[], int]) -> None:
+        """`now_ns`: the clock that inactivity and tombstones go by."""
+        self.registry = registry
+        self.now_ns = now_ns
+        self.date_line = DateLine()
 
     def app(self) -> web.Application:
         """The application that serves all of it."""
@@ -75,7 +96,7 @@ class LookupApi:
         return make_app(routes, limits.NSQ_LOOKUP_BODY_MAX)
 
     async def ping(self, _request: web.Request, _query: Query) -> Answer:
-        """Alive."""
+        """The server is alive."""
         return "OK"
 
     async def info(self, _request: web.Request, _query: Query) -> Answer:
@@ -85,7 +106,7 @@ class LookupApi:
     async def lookup(self, _request: web.Request, query: Query) -> Answer:
         """Channels and living producers of a topic."""
         topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
-        producers = self.registry.producers(topic, self.server.now_ns())
+        producers = self.registry.producers(topic, self.now_ns())
         if producers is None:
             raise ApiError(errors.NSQ_HTTP_UNKNOWN_TOPIC)
         return {
@@ -104,11 +125,11 @@ class LookupApi:
 
     async def nodes(self, _request: web.Request, _query: Query) -> Answer:
         """Living producers with their topics."""
-        return {"producers": self.registry.nodes(self.server.now_ns())}
+        return {"producers": self.registry.nodes(self.now_ns())}
 
     async def debug(self, _request: web.Request, _query: Query) -> Answer:
         """Everything there is, with its times on the wall clock."""
-        now_ns = self.server.now_ns()
+        now_ns = self.now_ns()
         wall_ns = time.time_ns()
         life_ns = self.registry.tombstone_ns
         page: dict[str, object] = {}
@@ -131,7 +152,7 @@ class LookupApi:
         """Make the key of a topic."""
         topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
         _valid(topic, errors.NSQ_HTTP_ARG_TOPIC)
-        self.server.log.info("DB: adding topic(%s)", topic)
+        LOG.info("DB: adding topic(%s)", topic)
         self.registry.add(topic)
         return None
 
@@ -140,26 +161,24 @@ class LookupApi:
         topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
         for entry in self.registry.remove_topic(topic):
             if entry.subkey:
-                self.server.log.info("DB: removing channel(%s) from topic(%s)", entry.subkey, topic)
+                LOG.info("DB: removing channel(%s) from topic(%s)", entry.subkey, topic)
             else:
-                self.server.log.info("DB: removing topic(%s)", topic)
+                LOG.info("DB: removing topic(%s)", topic)
         return None
 
     async def topic_tombstone(self, _request: web.Request, query: Query) -> Answer:
         """Hide one producer of a topic for a while."""
         topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
         node = _given(query, "node", errors.NSQ_HTTP_NO_NODE)
-        self.server.log.info(
-            "DB: setting tombstone for producer@%s of topic(%s)", _clean(node), _clean(topic)
-        )
-        self.registry.tombstone(topic, node, self.server.now_ns())
+        LOG.info("DB: setting tombstone for producer@%s of topic(%s)", _clean(node), _clean(topic))
+        self.registry.tombstone(topic, node, self.now_ns())
         return None
 
     async def channel_create(self, _request: web.Request, query: Query) -> Answer:
         """Make the keys of a channel and its topic."""
         topic, channel = _topic_and_channel(query)
-        self.server.log.info("DB: adding channel(%s) in topic(%s)", channel, topic)
-        self.server.log.info("DB: adding topic(%s)", topic)
+        LOG.info("DB: adding channel(%s) in topic(%s)", channel, topic)
+        LOG.info("DB: adding topic(%s)", topic)
         self.registry.add(topic, channel)
         return None
 
@@ -168,7 +187,7 @@ class LookupApi:
         topic, channel = _topic_and_channel(query)
         if not self.registry.remove_channel(topic, channel):
             raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
-        self.server.log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
+        LOG.info("DB: removing channel(%s) from topic(%s)", channel, topic)
         return None
 
 
@@ -196,23 +215,6 @@ def _topic_and_channel(query: Query) -> tuple[str, str]:
     return topic, channel
 
 
-class DateLine:
-    """The beginning of every answer, made anew once a second."""
-
-    def __init__(self) -> None:
-        self._second = -1
-        self._line = b""
-
-    def get(self) -> bytes:
-        """Status line and Date header."""
-        second = int(time.time())
-        if second != self._second:
-            self._second = second
-            date = email.utils.formatdate(second, usegmt=True)
-            self._line = f"HTTP/1.1 200 OK\r\nDate: {date}\r\n{_HEAD}Content-Length: ".encode()
-        return self._line
-
-
 class Guard(Protocol):
     """What is asked of broker.net.http.guard."""
 
@@ -223,9 +225,9 @@ class LookupConnection(asyncio.Protocol):
     """One HTTP connection: plain lookups are answered here, all else by the general server."""
 
     def __init__(
-        self, server: LookupServer, general: Callable[[], asyncio.Protocol], guard: Guard
+        self, api: LookupApi, general: Callable[[], asyncio.Protocol], guard: Guard
     ) -> None:
-        self.server = server
+        self.api = api
         self.answered: Callable[[], None] | None = None  # called after each answer from here
         self._guard = guard
         self._general = general
@@ -253,10 +255,10 @@ class LookupConnection(asyncio.Protocol):
         hosts = _HOST.findall(data)
         if len(hosts) != 1 or not self._guard.is_host(hosts[0].decode("latin-1")):
             return False
-        body = self.server.registry.lookup(request[1].decode(), self.server.now_ns())
+        body = self.api.registry.lookup(request[1].decode(), self.api.now_ns())
         if body is None or self._transport is None:
             return False
-        head = b"%b%d\r\n\r\n" % (self.server.date_line.get(), len(body))
+        head = b"%b%d\r\n\r\n" % (self.api.date_line.get(), len(body))
         self._transport.writelines((head, body))
         if self.answered is not None:
             self.answered()
@@ -269,7 +271,7 @@ class LookupConnection(asyncio.Protocol):
         if self._inner is not None:
             self._inner.pause_writing()
         elif self._transport is not None:
-            self._transport.pause_reading()  # whoever does not take answers asks no more
+            self._transport.pause_reading()  # a client that does not read its answers is not read
 
     def resume_writing(self) -> None:
         if self._transport is not None:

@@ -21,7 +21,7 @@ _EPHEMERAL = "#ephemeral"
 
 
 class Producer:
-    """One connected peer that has introduced itself."""
+    """One connected peer that has sent IDENTIFY."""
 
     __slots__ = ("encoded", "entries", "fields", "id", "node", "seen_ns", "topics")
 
@@ -54,7 +54,7 @@ class Entry:
 
 
 class Registry:
-    """All keys and producers, and the encoded answers to /lookup."""
+    """All keys and producers, and encoded answers to /lookup."""
 
     def __init__(self, inactive_ns: int, tombstone_ns: int) -> None:
         self.inactive_ns = inactive_ns
@@ -68,7 +68,7 @@ class Registry:
     # --- producers
 
     def join(self, producer: Producer) -> None:
-        """A peer introduced itself."""
+        """A peer has sent IDENTIFY."""
         _link(self.clients, producer)
 
     def leave(self, producer: Producer) -> list[Entry]:
@@ -79,7 +79,7 @@ class Registry:
         return left
 
     def ping(self, producer: Producer, now_ns: int) -> None:
-        """It is alive."""
+        """A peer has sent PING."""
         if not self._active(producer, now_ns):
             self._forget_answers()  # of all topics that it was missing from
         producer.seen_ns = now_ns
@@ -104,7 +104,7 @@ class Registry:
         return [entry for entry in found if self._unlink(entry, producer)]
 
     def tombstone(self, topic: str, node: str, now_ns: int) -> None:
-        """Do not name the producer at `node` (address:http_port) for this topic for a while."""
+        """Do not list the producer at `node` (address:http_port) for this topic for a while."""
         entry = self.topics.get(topic)
         for producer in entry.producers if entry is not None else ():
             if entry is not None and producer.node == node:
@@ -120,7 +120,7 @@ class Registry:
             self._channel(topic, channel)
 
     def remove_topic(self, topic: str) -> list[Entry]:
-        """Forget a topic and its channels, whoever registered them."""
+        """Forget a topic and its channels, with all their registrations."""
         gone = list(self.channels.get(topic, {}).values())
         if topic in self.topics:
             gone.append(self.topics[topic])
@@ -186,7 +186,7 @@ class Registry:
         return sorted(self.channels.get(topic, ()))
 
     def producers(self, topic: str, now_ns: int) -> list[Producer] | None:
-        """Those to name for a topic: alive and without tombstone; None when it is unknown."""
+        """Producers to list for a topic: alive and without tombstone; None when it is unknown."""
         entry = self.topics.get(topic)
         if entry is None:
             return None
@@ -231,7 +231,7 @@ class Registry:
         return body
 
     def _good_until_ns(self, entry: Entry, producers: list[Producer], now_ns: int) -> int:
-        """When the first of those named falls silent, or the first tombstone is over."""
+        """When the first producer becomes inactive, or the first tombstone ends."""
         silent = (producer.seen_ns + self.inactive_ns + 1 for producer in producers)
         marks = (until_ns for until_ns in entry.producers.values() if until_ns > now_ns)
         return min((*silent, *marks), default=COUNT_MAX)

@@ -1,43 +1,26 @@
-"""nsqlookupd: a TCP door for nsqd, an HTTP door for consumers and tools, one registry."""
+"""nsqlookupd: a TCP listener for nsqds, an HTTP listener for consumers and tools, one registry."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from broker.net import limits as net_limits
 from broker.net.http.pages import Pages
-from broker.net.listener import files_are_short
-from broker.net.listening import opening
-from broker.net.sockets import bound
+from broker.net.listener import bound, opening
 from broker.protocols.nsq import limits
-from broker.protocols.nsq.lookup.http import DateLine, LookupApi, LookupConnection
+from broker.protocols.nsq.lookup.http import LookupApi, LookupConnection
 from broker.protocols.nsq.lookup.registry import Registry
-from broker.protocols.nsq.lookup.tcp import LOG, LookupPeer
+from broker.protocols.nsq.lookup.tcp import LOG, LookupPeer, Peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.net.http.guard import HttpSettings
-
-
-class LookupSettings(Protocol):
-    """The part of config.LookupConfig that is used here."""
-
-    @property
-    def listen(self) -> tuple[str, int] | None: ...
-    @property
-    def http(self) -> tuple[str, int] | None: ...
-    @property
-    def broadcast_address(self) -> str: ...
-    @property
-    def inactive_producer_timeout_ns(self) -> int: ...
-    @property
-    def tombstone_lifetime_ns(self) -> int: ...
+    from broker.net.http.config import HttpConfig
+    from broker.protocols.nsq.lookup.config import LookupConfig
 
 
 class LookupServer:
@@ -45,33 +28,25 @@ class LookupServer:
 
     def __init__(
         self,
-        config: LookupSettings,
+        config: LookupConfig,
         now_ns: Callable[[], int] = time.monotonic_ns,
-        http: HttpSettings | None = None,
+        http: HttpConfig | None = None,
     ) -> None:
         """`now_ns`: the clock that inactivity and tombstones go by."""
         self.config = config
         self.now_ns = now_ns
-        self.log: logging.Logger = LOG
-        self.silence_max_ns = max(
-            2 * config.inactive_producer_timeout_ns, limits.NSQ_LOOKUP_SILENCE_MIN
-        )
         self.registry = Registry(config.inactive_producer_timeout_ns, config.tombstone_lifetime_ns)
-        self.peers: set[LookupPeer] = set()
+        silence_max_ns = max(2 * config.inactive_producer_timeout_ns, limits.NSQ_LOOKUP_SILENCE_MIN)
+        self.peers = Peers(self.registry, now_ns, silence_max_ns, self.identity)
         self.http_settings = http
-        self.date_line = DateLine()
         self.ports: dict[str, tuple[str, int]] = {}  # "tcp", "http": where it really listens
         self.hostname = socket.gethostname()
         self._servers: list[asyncio.Server] = []  # of "tcp"
         self._open = False
         self._pages: Pages | None = None
 
-    def is_crowded(self) -> bool:
-        """Whether a new peer has to be closed: logs of the process need its last files."""
-        return files_are_short()
-
     async def start(self) -> None:
-        """Open both doors; OSError if one cannot be."""
+        """Open both listeners; OSError if one cannot be opened."""
         self._open = True
         try:
             await self._start()
@@ -84,12 +59,13 @@ class LookupServer:
         if config.listen is not None:
             await self._open_tcp(config.listen)
         if config.http is not None:
+            api = LookupApi(self.registry, self.now_ns)
             pages = self._pages = Pages(
-                LookupApi(self).app(),
+                api.app(),
                 settings=self.http_settings,
                 names=(config.broadcast_address,),
             )
-            pages.front = partial(LookupConnection, self)
+            pages.front = partial(LookupConnection, api)
             await pages.open(config.http)
             self.ports["http"] = pages.address
         for name, (host, port) in self.ports.items():
@@ -102,26 +78,26 @@ class LookupServer:
         for one in sockets:
             self._servers.append(
                 await asyncio.get_running_loop().create_server(
-                    lambda: LookupPeer(self), sock=one, backlog=net_limits.ACCEPT_BACKLOG
+                    lambda: LookupPeer(self.peers), sock=one, backlog=net_limits.ACCEPT_BACKLOG
                 )
             )
 
     async def stop(self) -> None:
-        """Close both doors and every connection."""
+        """Close both listeners and every connection."""
         if self._open:
             self._open = False
             for name, address in self.ports.items():
                 LOG.info("%s: closing %s", name.upper(), _shown(*address))
         while self._servers:
             self._servers.pop().close()
-        for peer in list(self.peers):
+        for peer in list(self.peers.connections):
             peer.close()
         if self._pages is not None:
             await self._pages.close()
             self._pages = None
 
     def identity(self) -> dict[str, Any]:
-        """What a peer is told of us."""
+        """What IDENTIFY is answered: where this nsqlookupd can be reached."""
         return {
             "broadcast_address": self.config.broadcast_address or self.hostname,
             "hostname": self.hostname,

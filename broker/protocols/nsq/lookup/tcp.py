@@ -3,28 +3,32 @@
     client: "  V1", then lines; IDENTIFY's is followed by int32 size and JSON
     server: int32 size, data; no type. Every error ends the connection.
 
-A peer that does not say who it is, or is silent for far too long, is cut off. It holds at most one
-unfinished line or body here; it is not read while it does not read.
+A peer that does not identify itself, or is silent for far too long, is cut off. At most one
+unfinished line or body of it is kept here; it is not read while it does not read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
 from broker.base.units import SECOND
+from broker.net.listener import files_are_short
 from broker.protocols.nsq import errors as nsq_errors
 from broker.protocols.nsq import limits
-from broker.protocols.nsq.identify import Refused, read_fields
+from broker.protocols.nsq.identify import INT, Refused, read_fields
 from broker.protocols.nsq.lookup import errors
 from broker.protocols.nsq.lookup.registry import Producer
 from broker.protocols.nsq.wire import is_name
 
 if TYPE_CHECKING:
-    from broker.protocols.nsq.lookup.server import LookupServer
+    from collections.abc import Callable
+
+    from broker.protocols.nsq.lookup.registry import Registry
 
 LOG = logging.getLogger("broker.nsqlookupd")
 
@@ -33,13 +37,12 @@ _SIZE_BYTES: Final = 4
 _GO_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
-_INT: Final = 63
 _FIELDS: Final[dict[str, int | type]] = {
     "remote_address": str,
     "hostname": str,
     "broadcast_address": str,
-    "tcp_port": _INT,
-    "http_port": _INT,
+    "tcp_port": INT,
+    "http_port": INT,
     "version": str,
     "topology_zone": str,
     "topology_region": str,
@@ -52,24 +55,35 @@ def _nothing() -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """What all connections of one nsqlookupd share."""
+
+    registry: Registry
+    now_ns: Callable[[], int]  # monotonic
+    silence_max_ns: int  # a peer that sends nothing for longer is cut off
+    identity: Callable[[], dict[str, Any]]  # what IDENTIFY is answered
+    connections: set[LookupPeer] = field(default_factory=set)  # open ones
+
+
 class LookupPeer(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, server: LookupServer) -> None:
-        self.server = server
-        self.registry = server.registry
+    def __init__(self, peers: Peers) -> None:
+        self.peers = peers
+        self.registry = peers.registry
         self.producer: Producer | None = None
         self.name = ""  # its address
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()  # received and not yet a whole step
         self._step = self._read_magic
         self._body_bytes = 0
-        self._full = False  # it does not take its answers
-        self._later = False  # it has had its turn
-        self._made = 0  # names it was the first to register
+        self._full = False  # it does not read its answers
+        self._later = False  # it goes on in the next pass of the loop
+        self._made = 0  # keys that were new when it registered for them
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None  # until IDENTIFY, then until the next PING
-        self._heard_ns = 0  # the last command
+        self._command_ns = 0  # the last command
 
     # --- asyncio
 
@@ -77,11 +91,11 @@ class LookupPeer(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         host, port = self._transport.get_extra_info("peername")[:2]
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if self.server.is_crowded():
+        if files_are_short():  # logs of this process need the last ones
             self._closing = True
             self._transport.abort()
             return
-        self.server.peers.add(self)
+        self.peers.connections.add(self)
         self._timer = asyncio.get_running_loop().call_later(
             limits.NSQ_GREETING / SECOND, self._transport.abort
         )
@@ -92,7 +106,7 @@ class LookupPeer(asyncio.Protocol):
         self._work()
 
     def eof_received(self) -> None:
-        """What was announced will not come: it is told which part was missed."""
+        """What was announced will not come: the error says which part is missing."""
         if self._step == self._read_size:
             self._fail(Refused(nsq_errors.NSQ_BODY_SIZE_UNREAD, command="IDENTIFY"))
         elif self._step == self._read_body:
@@ -112,11 +126,11 @@ class LookupPeer(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._stop_timer()
         self._closing = True
-        self.server.peers.discard(self)
+        self.peers.connections.discard(self)
         LOG.info("PROTOCOL(V1): [%s] exiting ioloop", self.name)
         if self.producer is not None:
             self._note("UNREGISTER", self.registry.leave(self.producer))
-        # else it would be in cycles, and the garbage collector comes rarely
+        # the references would be a cycle, and the garbage collector runs rarely
         self._transport, self._step = None, _nothing
 
     def _stop_timer(self) -> None:
@@ -124,22 +138,22 @@ class LookupPeer(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
-    def _listen_for(self, ns: int) -> None:
-        """Look again after this time whether it still says something."""
+    def _watch_for(self, ns: int) -> None:
+        """Check after this time whether it has sent something."""
         self._stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(ns / SECOND, self._look)
+        self._timer = asyncio.get_running_loop().call_later(ns / SECOND, self._check_silence)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         self._timer = None
-        left_ns = self._heard_ns + self.server.silence_max_ns - self.server.now_ns()
+        left_ns = self._command_ns + self.peers.silence_max_ns - self.peers.now_ns()
         if left_ns > 0:
-            self._listen_for(left_ns)
+            self._watch_for(left_ns)
         elif self._transport is not None:
             LOG.info("CLIENT(%s): silent for too long", self.name)
             self._transport.abort()
 
     def close(self) -> None:
-        """End the connection behind what it was told."""
+        """End the connection once its answers are sent."""
         self._closing = True
         if self._transport is not None:
             self._transport.close()
@@ -152,7 +166,7 @@ class LookupPeer(asyncio.Protocol):
             while not (self._closing or self._full or self._later) and self._step():
                 left -= 1
                 if not left:
-                    # the others have their turn
+                    # other connections go first
                     self._later = True
                     if self._transport is not None:
                         self._transport.pause_reading()
@@ -231,7 +245,7 @@ class LookupPeer(asyncio.Protocol):
     # --- commands
 
     def _execute(self, words: list[str]) -> None:
-        self._heard_ns = self.server.now_ns()
+        self._command_ns = self.peers.now_ns()
         command, parameters = words[0], words[1:]
         if command == "PING":
             self._ping()
@@ -248,7 +262,7 @@ class LookupPeer(asyncio.Protocol):
 
     def _ping(self) -> None:
         if self.producer is not None:
-            now_ns = self.server.now_ns()
+            now_ns = self.peers.now_ns()
             LOG.info(
                 "CLIENT(%s): pinged (last ping %ss)",
                 self.name,
@@ -265,16 +279,16 @@ class LookupPeer(asyncio.Protocol):
         fields: dict[str, Any] = {
             name: said.get(name, "" if kind is str else 0) for name, kind in _FIELDS.items()
         }
-        self.producer = Producer(self.name, fields, self.server.now_ns())
+        self.producer = Producer(self.name, fields, self.peers.now_ns())
         LOG.info(
             "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
             *(self.name, fields["broadcast_address"], fields["tcp_port"], fields["http_port"]),
             fields["version"],
         )
-        self._listen_for(self.server.silence_max_ns)
+        self._watch_for(self.peers.silence_max_ns)
         self.registry.join(self.producer)
         self._note("REGISTER", [self.registry.clients])
-        self._answer(orjson.dumps(self.server.identity()))
+        self._answer(orjson.dumps(self.peers.identity()))
 
     def _names(self, command: str, parameters: list[str]) -> tuple[Producer, str, str]:
         if self.producer is None:
@@ -293,7 +307,7 @@ class LookupPeer(asyncio.Protocol):
         if self._made >= limits.NSQ_LOOKUP_KEYS_MAX:
             raise Refused(errors.NSQ_LOOKUP_KEYS)
         new = self.registry.register(producer, topic, channel)
-        self._made += len(new)  # names stay when they are given up
+        self._made += len(new)  # keys stay when they are given up
         self._note("REGISTER", new)
         self._answer(b"OK")
 

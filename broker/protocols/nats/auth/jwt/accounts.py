@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.nats")
 
-_REFRESH: Final = 1.0  # an expired account is asked for anew once in so many seconds
+_REFRESH: Final = 1.0  # an expired account is asked for again once in so many seconds
 _TIMER_MAX: Final = 86_400.0  # what ends later is looked at again then
 
 
@@ -48,7 +48,7 @@ class AccountTokens:
         resolver: Resolver,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """ValueError when the operators' tokens are no good."""
+        """ValueError when the operators' tokens are invalid."""
         self.resolver = resolver
         self.clock = clock
         self.changed: list[Callable[[str], object]] = []  # called with an account's name
@@ -122,7 +122,7 @@ class AccountTokens:
         return True
 
     def remove(self, name: str) -> None:
-        """The account was deleted: nobody may be in it any more."""
+        """The account was deleted: its clients are closed."""
         account = self.accounts.get(name)
         if account is not None and not account.gone:
             account.gone = True
@@ -192,7 +192,7 @@ class AccountTokens:
         await self._load_exporters(token, limits.NATS_TOKEN_DEPTH_MAX)
         account = self.accounts.get(token.claims.sub)
         if account is not None and account.token is token:
-            self._translate(account)
+            self._translate(account, self.clock())
 
     # --- keeping
 
@@ -204,26 +204,26 @@ class AccountTokens:
         old = self.accounts.get(name)
         if old is not None and old.timer is not None:
             old.timer.cancel()
-        account = Account(token, self._config(token), keys, now)
+        account = Account(token, self._config(token, now), keys, now)
         self.accounts[name] = account
-        self._watch(account)
+        self._watch(account, now)
         if old is not None:
             self._tell(name)
         for other in list(self.accounts.values()):
             body: tokens.AccountBody = other.token.body
             if other is not account and any(one.account == name for one in body.imports):
-                self._translate(other)
+                self._translate(other, now)
         return account
 
-    def _config(self, token: Token) -> settings.Account:
-        return claims.account(token, self._token, self.clock())
+    def _config(self, token: Token, now: float) -> settings.Account:
+        return claims.account(token, self._token, now)
 
     def _token(self, name: str) -> Token | None:
         account = self.get(name)
         return None if account is None else account.token
 
-    def _translate(self, account: Account) -> None:
-        config = self._config(account.token)
+    def _translate(self, account: Account, now: float) -> None:
+        config = self._config(account.token, now)
         if config != account.config:
             account.config = config
             self._tell(account.token.claims.sub)
@@ -232,9 +232,12 @@ class AccountTokens:
         for act in self.changed:
             act(name)
 
-    def _watch(self, account: Account) -> None:
-        """Wake up when the account ends, or something that it imports by an activation."""
-        now = self.clock()
+    def _watch(self, account: Account, now: float) -> None:
+        """Wake up when the account ends, or something that it imports by an activation.
+
+        `now`: the time by which the account was translated. What ended after it was still in
+        force then, so its timer is due at once, and not forgotten.
+        """
         ends = [*claims.activation_ends(account.token), account.token.claims.exp]
         later = [end - now for end in ends if end > now]
         if later:
@@ -246,11 +249,12 @@ class AccountTokens:
         account.timer = None
         if self.accounts.get(account.token.claims.sub) is not account:
             return
-        if account.expired(self.clock()):
+        now = self.clock()  # once: a loop's timer may be due a moment before the second of the end
+        if account.expired(now):
             self._tell(account.token.claims.sub)
             return
-        self._translate(account)
-        self._watch(account)
+        self._translate(account, now)
+        self._watch(account, now)
 
 
 def operator_token(text: str) -> Token:

@@ -179,7 +179,7 @@ class TokenFolder:
                 self._files.pop(name, None)
 
     async def reload(self) -> None:
-        """Somebody else may have changed files."""
+        """Another process may have changed files."""
         async with self._busy:
             found = await asyncio.to_thread(self._scan)
             before, self._files = self._files, OrderedDict()

@@ -1,23 +1,24 @@
-"""Operator mode in a server: accounts are made when somebody logs in, and follow their tokens."""
+"""Operator mode in a server: accounts are made at the first login, and follow their tokens."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from broker.protocols.nats import errors, limits
 from broker.protocols.nats.auth.authenticator import Refused
 from broker.protocols.nats.auth.jwt.requests import ClaimsRequests
 from broker.protocols.nats.auth.jwt.tokens import Invalid
-from broker.protocols.nats.recheck import Recheck
+from broker.protocols.nats.client.recheck import Recheck
 
 if TYPE_CHECKING:
     from broker.protocols.nats import settings
-    from broker.protocols.nats.accounts.account import Account, Listener, Message
+    from broker.protocols.nats.accounts.account import Account, LocalSubscription, Message
     from broker.protocols.nats.auth.callout_auth import OperatorCallout
-    from broker.protocols.nats.server import NatsServer
+    from broker.protocols.nats.context import NatsContext
+    from broker.protocols.nats.leafnodes.session import LeafSession
 
 log = logging.getLogger("broker.nats")
 
@@ -25,16 +26,26 @@ log = logging.getLogger("broker.nats")
 class OperatorLink:
     """Between the tokens of accounts and the accounts of a server."""
 
-    def __init__(self, server: NatsServer, auth: OperatorCallout) -> None:
-        self.server = server
+    def __init__(
+        self,
+        context: NatsContext,
+        auth: OperatorCallout,
+        recheck_leafs: Callable[[Iterable[LeafSession]], Awaitable[None]],
+    ) -> None:
+        """`recheck_leafs` closes the links whose login no longer holds."""
+        self.context = context
         self.auth = auth
+        self.recheck_leafs = recheck_leafs
         self.tokens = auth.operator.accounts
         self.system_account = auth.operator.system_account
         self.tokens.changed.append(self._changed)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ears: list[Listener] = []
+        self._subscriptions: list[LocalSubscription] = []
         self._requests: ClaimsRequests | None = None
         self._answering = 0
+        context.operator_system_account = self.system_account
+        context.token_config = self.config
+        context.handshake.find_account = self.find
 
     def config(self, name: str) -> settings.Account | None:
         """The account as its token says."""
@@ -42,14 +53,14 @@ class OperatorLink:
 
     def find(self, name: str) -> Account | None:
         """An account whose token is known, made if it is not there yet."""
-        account = self.server.accounts.get(name)
+        account = self.context.accounts.get(name)
         config = self.config(name)
         if account is not None or config is None:
             return account
-        account = self.server.make_account(name)
+        account = self.context.make_account(name)
         for one in config.imports:
             self.find(one.account)
-        self.server.configure_account(account, config)
+        self.context.configure_account(account, config)
         return account
 
     # --- life
@@ -68,18 +79,20 @@ class OperatorLink:
 
     def _serve(self) -> None:
         """Answer requests about accounts."""
-        bus, config = self.find(self.system_account), self.server.settings.resolver
+        bus, config = self.find(self.system_account), self.context.settings.resolver
         assert bus is not None
         assert config is not None
         self._requests = ClaimsRequests(self.tokens, config, self.describe, self.system_account)
         for subject, queue in self._requests.subjects():
-            self._ears.append(bus.listen(subject.encode(), self._hear, queue.encode()))
+            self._subscriptions.append(
+                bus.listen(subject.encode(), self._take_request, queue.encode())
+            )
         if config.kind == "full":
             self._spawn(self._requests.exchange(bus, config.interval_ns))
 
     async def reload(self) -> None:
-        """What the configuration or somebody else changed in the resolver."""
-        config = self.server.settings.resolver
+        """Apply what the configuration or another process changed in the resolver."""
+        config = self.context.settings.resolver
         if config is None:
             return
         await self.tokens.resolver.reload(config)
@@ -95,8 +108,8 @@ class OperatorLink:
                 log.error("account: %s", error)
 
     async def stop(self) -> None:
-        for ear in self._ears:
-            ear.close()
+        for subscription in self._subscriptions:
+            subscription.close()
         for task in self._tasks:
             task.cancel()
         self.tokens.close()
@@ -104,21 +117,21 @@ class OperatorLink:
 
     def describe(self) -> dict[str, Any]:
         """This server, in answers."""
-        server = self.server
-        if server.system is not None:
-            return server.system.envelope.server()
+        context = self.context
+        if context.system is not None:
+            return context.system.envelope.server()
         return {
-            "name": server.server_name,
-            "host": server.settings.listen[0],
-            "id": server.server_id,
+            "name": context.server_name,
+            "host": context.settings.address[0],
+            "id": context.server_id,
             "ver": limits.NATS_VERSION,
             "jetstream": False,
         }
 
     # --- requests
 
-    def _hear(self, message: Message) -> None:
-        if self._answering >= limits.NATS_LISTENER_MAX:
+    def _take_request(self, message: Message) -> None:
+        if self._answering >= limits.NATS_LOCAL_MESSAGES_MAX:
             return
         self._answering += 1
         self._spawn(self._answer(message))
@@ -145,14 +158,14 @@ class OperatorLink:
     # --- changes
 
     def _changed(self, name: str) -> None:
-        account = self.server.accounts.get(name)
+        account = self.context.accounts.get(name)
         if account is None:
             return
         config = self.config(name)
-        if config is not None:  # else it has expired, and nobody may stay
+        if config is not None:  # else it has expired, and its clients are closed
             for one in config.imports:
                 self.find(one.account)
-            self.server.configure_account(account, config)
+            self.context.configure_account(account, config)
         self._spawn(self._look_again(account))
 
     async def _look_again(self, account: Account) -> None:
@@ -161,5 +174,5 @@ class OperatorLink:
             newest_first = sorted(account.sessions, key=lambda one: -one.start_ns)
             for session in newest_first[most:]:
                 session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
-        await Recheck(self.server.gate).run(list(account.sessions))
-        await self.server.leafs.recheck(list(account.leafs))
+        await Recheck(self.context.handshake).run(list(account.sessions))
+        await self.recheck_leafs(list(account.leafs))

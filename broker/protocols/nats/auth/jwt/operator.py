@@ -110,7 +110,7 @@ class OperatorAuth:
         own = claims.permissions(rights.pub, rights.sub, rights.resp)
         return Identity(
             account=account.token.claims.sub,
-            user=user.claims.sub,  # never what CONNECT says besides: nobody has checked that
+            user=user.claims.sub,  # never what CONNECT says besides: that is not checked
             permissions=account.config.default_permissions if own is None else own,
             subscriptions_max=rights.subs,
             payload_max=rights.payload,
@@ -181,7 +181,7 @@ def scoped_rights(user: Token, scope: Scope | None, account: Token) -> Rights:
 
 
 def kind_allowed(rights: Rights, kind: str) -> bool:
-    """Unknown kinds are passed over, but a list of nothing else allows nobody."""
+    """Unknown kinds are passed over, but a list of nothing else allows no client."""
     wanted = {text.upper() for text in rights.allowed_connection_types or ()}
     return not wanted or kind in wanted & CONNECTION_TYPES
 

@@ -1,6 +1,6 @@
 """Requests about account tokens on the system account: update, look up, list, delete, exchange.
 
-Whoever is on the system account may ask; what is taken is decided by signatures. Each answer is
+Any client of the system account may ask; signatures decide what is accepted. Each answer is
 what the original says, with `server` in front.
 """
 
@@ -15,7 +15,7 @@ import orjson
 
 from broker.base.units import SECOND
 from broker.protocols.nats import limits, settings
-from broker.protocols.nats.accounts.asking import Bus, Ear, Heard, inbox
+from broker.protocols.nats.accounts.asking import Bus, Heard, LocalSubscription, inbox
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.jwt import tokens, validate
 from broker.protocols.nats.auth.jwt.accounts import AccountTokens
@@ -190,14 +190,14 @@ class ClaimsRequests:
         """Ask the others on the system account, again and again, for what they have."""
         assert self._folder is not None
         loop = asyncio.get_running_loop()
-        waiting: asyncio.Queue[bytes] = asyncio.Queue(limits.NATS_LISTENER_MAX)
+        waiting: asyncio.Queue[bytes] = asyncio.Queue(limits.NATS_LOCAL_MESSAGES_MAX)
 
         def hear(message: Heard) -> None:
             if message.data and not waiting.full():
                 waiting.put_nowait(message.data)
 
         reply = inbox()
-        ear: Ear = bus.listen(reply, hear)
+        subscription: LocalSubscription = bus.listen(reply, hear)
         due = loop.time()
         try:
             while True:
@@ -209,7 +209,7 @@ class ClaimsRequests:
                 except TimeoutError:
                     bus.publish(PACK.encode(), self._folder.digest, reply)
         finally:
-            ear.close()
+            subscription.close()
 
     async def _merge(self, packed: bytes) -> None:
         assert self._folder is not None

@@ -58,7 +58,7 @@ class Directory:
     def __init__(
         self, config: settings.Resolver, system: Callable[[], Bus | None] = lambda: None
     ) -> None:
-        """`system`: the system account, where other servers are. OSError if there is no folder."""
+        """`system`: the system account, shared with other servers. OSError without a folder."""
         cache = config.kind == "cache"
         self.folder = TokenFolder(
             Path(config.directory),
@@ -107,7 +107,7 @@ class Directory:
 
 
 class Web:
-    """A web server that answers to GET of its address with the account's name behind it."""
+    """A web server that answers to GET of its address followed by the account's name."""
 
     def __init__(self, config: settings.Resolver, context: ssl.SSLContext | None = None) -> None:
         self._base = config.url if config.url.endswith("/") else f"{config.url}/"

@@ -3,7 +3,7 @@
     base64({"typ":"JWT","alg":"ed25519-nkey"}) . base64(claims) . base64(signature)
 
 Version 2 signs the first two parts with the dot between; version 1 the second part alone. A token
-says itself who signed it (`iss`): that the signature fits proves nothing until somebody looks
+says itself who signed it (`iss`): that the signature fits proves nothing until the caller looks
 whether that key is trusted.
 """
 
@@ -20,7 +20,7 @@ from broker.base.units import INT64_MAX, INT64_MIN
 from broker.protocols.nats.auth import nkeys
 
 PREFIX: Final = "eyJ"  # how every token begins
-ANY: Final = "*"  # everybody, among revocations; any account, among those allowed
+ANY: Final = "*"  # all users, among revocations; any account, among those allowed
 _ALGORITHMS: Final = {"ed25519-nkey", "ed25519"}
 _VERSION: Final = 2
 _HEADER: Final = nkeys.to_base64(b'{"typ":"JWT","alg":"ed25519-nkey"}')
@@ -48,7 +48,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Permission(msgspec.Struct, frozen=True):
-    """Subjects, each perhaps with a queue group behind a blank."""
+    """Subjects, each perhaps with a queue group after a blank."""
 
     allow: list[str] | None = None
     deny: list[str] | None = None

@@ -62,7 +62,7 @@ def content_faults(token: Token) -> Iterator[str]:
         yield from _rights(body)
         issuer = getattr(body, "issuer_account", "")
         if issuer and not nkeys.is_public(nkeys.ACCOUNT, issuer):
-            yield "issuer_account is no account"
+            yield "issuer_account is not an account"
     elif isinstance(body, AccountBody):
         yield from _account(token.claims.sub, body)
     elif isinstance(body, ActivationBody):
@@ -79,7 +79,7 @@ def subject_fault(subject: str) -> str | None:
     if not subject:
         return "a subject is empty"
     if " " in subject or "" in subject.split("."):
-        return f"{subject!r} is no subject"
+        return f"{subject!r} is not a subject"
     return None
 
 
@@ -144,7 +144,7 @@ def _rights(rights: Rights) -> Iterator[str]:
     yield from _permission(rights.pub, queues=False)
     yield from _permission(rights.sub, queues=True)
     if any(network(text) is None for text in rights.sources()):
-        yield "a source is no network"
+        yield "a source is not a network"
     for one in rights.times or ():
         if clock(one.start) is None or clock(one.end) is None:
             yield "a time of day is none"
@@ -215,7 +215,7 @@ def _account(name: str, body: AccountBody) -> Iterator[str]:
             yield "wildcards in exports are not allowed"
     for key in body.signing_keys:
         if not nkeys.is_public(nkeys.ACCOUNT, key if isinstance(key, str) else key.key):
-            yield "a signing key is no account's"
+            yield "a signing key is not an account's"
         if not isinstance(key, str):
             if key.kind != "user_scope":
                 yield "a signing key of an unknown kind"
@@ -247,7 +247,7 @@ def _external(body: AccountBody) -> Iterator[str]:
         elif not nkeys.is_public(nkeys.ACCOUNT, account):
             yield "an account of the authorization service is none"
     if outside.xkey and not nkeys.is_public(nkeys.CURVE, outside.xkey):
-        yield "the xkey is no curve key"
+        yield "the xkey is not a curve key"
 
 
 def _exports(exports: list[ExportClaim]) -> Iterator[str]:
@@ -284,7 +284,7 @@ def _export(one: ExportClaim) -> Iterator[str]:
         parts = one.subject.split(".")
         at = one.account_token_position - 1
         if at >= len(parts) or parts[at] != "*":
-            yield "the account's place in the subject is no wildcard"
+            yield "the account's place in the subject is not a wildcard"
 
 
 def _imports(name: str, imports: list[ImportClaim]) -> Iterator[str]:
@@ -364,7 +364,7 @@ def _activation(body: ActivationBody) -> Iterator[str]:
         yield "an activation of an unknown kind"
     yield from _subject(body.subject)
     if body.issuer_account and not nkeys.is_public(nkeys.ACCOUNT, body.issuer_account):
-        yield "issuer_account is no account"
+        yield "issuer_account is not an account"
 
 
 # --- operators
@@ -373,7 +373,7 @@ def _activation(body: ActivationBody) -> Iterator[str]:
 def _operator(body: OperatorBody) -> Iterator[str]:
     for key in body.signing_keys:
         if not nkeys.is_public(nkeys.OPERATOR, key):
-            yield "a signing key is no operator's"
+            yield "a signing key is not an operator's"
     if body.system_account and not nkeys.is_public(nkeys.ACCOUNT, body.system_account):
         yield "the system account is none"
     if body.account_server_url and not urlsplit(body.account_server_url).scheme:

@@ -1,0 +1,60 @@
+"""Series for /metrics: the form in which a service gives its own to the page.
+
+A scrape runs in two steps. On the loop's thread each part copies its numbers; on another thread
+the copies become text. A Block is the result of the first step: plain values that nothing else
+changes, with a function that makes metric families of them.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from prometheus_client.metrics_core import Metric
+
+
+class Place(IntEnum):
+    """Where a block stands on the page; blocks of one place follow in the order of services."""
+
+    LISTENERS = 0  # the broker, its listeners and their connections
+    SUBSCRIPTIONS = 1  # what is kept for connections
+    TOPICS = 2  # the contents of logs
+    STORAGE = 3  # the files of logs
+    PIPELINES = 4  # ranges and commits
+    DISK = 5  # how fast the disk is
+    EXPORTED = 6  # under the names of a protocol's own exporter
+
+
+class Block(NamedTuple):
+    """Families that stand together; `families` may run on any thread."""
+
+    place: Place
+    families: Callable[[], Iterable[Metric]]
+
+
+class Series(NamedTuple):
+    """One number of a row of values, as a family of its own."""
+
+    kind: type[CounterMetricFamily | GaugeMetricFamily]
+    name: str  # without prefix; counters get _total
+    attribute: str
+    text: str
+
+
+def families(
+    series: Sequence[Series],
+    labels: Sequence[str],
+    rows: Iterable[tuple[Sequence[str], object]],
+) -> Iterator[Metric]:
+    """One family for each of `series`, with a sample of each row: its labels and its values."""
+    known = list(rows)
+    for kind, name, attribute, text in series:
+        family = kind(f"twinwire_{name}", text, labels=labels)
+        for values, row in known:
+            family.add_metric(values, float(getattr(row, attribute)))
+        yield family

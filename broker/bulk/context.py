@@ -1,0 +1,77 @@
+"""What the handlers of the bulk API share: the engine, the caller of a request, threads for the
+disk, admission control. It is below all handlers; `app` is above them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from aiohttp import web
+
+from broker.bulk import errors, limits
+from broker.bulk.admission import Admission
+from broker.bulk.responses import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from broker.bulk.access import Caller, Identity
+    from broker.engine.engine import Engine
+    from broker.engine.log.log import Log
+
+T = TypeVar("T")
+CALLER: web.RequestKey[Caller] = web.RequestKey("caller")
+
+
+class BulkRoute(NamedTuple):
+    """One route below /bulk/v1; `{name}` in its path is one percent-decoded segment."""
+
+    method: str
+    path: str
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class BulkContext:
+    """What a handler may ask: logs of one engine, the request's caller, a thread, a slot."""
+
+    def __init__(self, engine: Engine, identity: Identity) -> None:
+        self.engine = engine
+        self.identity = identity
+        self.admission = Admission()
+        self._threads = ThreadPoolExecutor(limits.BULK_THREADS, "bulk", initializer=lower_priority)
+
+    def caller(self, request: web.Request) -> Caller:
+        """The caller as its token identifies it; the application's middleware has set it."""
+        return request[CALLER]
+
+    def log(self, name: str) -> Log:
+        """The log of that name. RefusedError."""
+        found = self.engine.log(name)
+        if found is None:
+            self.refuse_quarantined(name)
+            raise RefusedError(errors.BULK_NO_TOPIC, topic=name)
+        return found
+
+    def refuse_quarantined(self, name: str) -> None:
+        """A log that could not be opened must not look like a deleted one. RefusedError."""
+        if name in self.engine.quarantined:
+            raise RefusedError(errors.BULK_QUARANTINED, topic=name)
+
+    async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        """Run what waits for a disk, or takes long, on one of the threads."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, work, *arguments)
+
+    def close(self) -> None:
+        """End the threads; work that has not begun is cancelled."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def lower_priority() -> None:
+    """Let the loop's thread go first where there are more threads than cores."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), limits.BULK_NICE)

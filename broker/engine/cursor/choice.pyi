@@ -1,1 +1,0 @@
-"""Which consumer of a cursor takes a record."""

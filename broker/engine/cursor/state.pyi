@@ -1,1 +1,0 @@
-"""The state of a cursor as journal operations, and back; nothing here is for Python."""

@@ -1,6 +1,0 @@
-"""One run of records on its way into a segment."""
-
-from typing import final
-
-@final
-class Batch: ...

@@ -1,6 +1,0 @@
-"""Holding a new log back until all its cursors are there."""
-
-from broker.engine.log.log import Log
-
-def hold(log: Log) -> None: ...
-def release(log: Log) -> None: ...

@@ -1,6 +1,0 @@
-"""Keeping records of a log for readers of its files."""
-
-from broker.engine.log.log import Log
-
-def hold(log: Log, seq: int | None) -> None: ...
-def held_from(log: Log) -> int | None: ...

@@ -1,0 +1,32 @@
+"""What the parts of a log may know of it, and what a log knows of its readers."""
+
+from typing_extensions import disjoint_base
+
+from broker.engine.cursor.acks import AckSet
+from broker.engine.cursor.journal import Journal
+from broker.engine.log.segment import Segment
+from broker.engine.state import Shared
+from broker.runtime.workers import JobOwner
+
+@disjoint_base
+class LogReader(JobOwner):
+    name: str
+    ephemeral: bool
+    next_seq: int
+    acks: AckSet
+    journal: Journal | None
+
+@disjoint_base
+class LogState(JobOwner):
+    shared: Shared
+    name: str
+    folder: str | None
+    deleted: bool
+    log_id: bytes
+    segments: list[Segment]
+    next_seq: int
+    visible: int
+    frontier: int
+    waiting_bytes: int
+    unclaimed: bool
+    protocol: str | None

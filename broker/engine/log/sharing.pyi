@@ -1,1 +1,0 @@
-"""New records of a log, told to those who do not read the log."""

@@ -1,0 +1,567 @@
+# cython: language_level=3
+"""Sessions that speak lines of NATS, for every kind of peer: life, input, output, time.
+
+    feed -> scan_input -> walk -> publish -> publish_mapped -> publish_to -> publish_run
+                                                            -> deliver_run of each session
+                               -> subscribe, unsubscribe, connect, info, peer_error
+
+A run is a row of messages with the same control line. Each subscriber takes all of a run before
+the next subscriber does: its head is written once, and no peer can see a difference as long as no
+connection stands in the match twice.
+
+Subclasses are the sessions of clients and the links of leaf nodes: the .pxd says what they do.
+"""
+import base64
+import os
+
+from cpython.object cimport PyObject, PyTypeObject
+from libc.stdint cimport UINT64_MAX, int64_t, uint16_t, uint32_t, uint64_t
+
+from broker.base.gotext import go_quote
+from broker.protocols.nats import errors, limits
+from broker.runtime.buffers cimport out_put
+from broker.runtime.interfaces cimport Session, Sink
+from broker.routing.router cimport Router
+from broker.routing.trie cimport match_t, queue_name, set_far, spell, sub_t
+from broker.runtime.turn cimport PHASE_STORE
+from broker.runtime.types cimport record_t
+from broker.protocols.nats.accounts.mapping cimport MAP_CHANCE, MAP_LOST, MAP_TO, Mapper
+from broker.protocols.nats.client.frontend cimport NatsFrontend
+from broker.protocols.nats.client.subscriptions cimport (
+    sid_hash, subs_any, subs_drop, subs_find, subs_free, subs_put)
+from broker.protocols.nats.wire.wire cimport (
+    OP_CONNECT, OP_ERROR, OP_INFO, OP_PEER_ERROR, OP_PING, OP_PONG, OP_PUB, OP_SUB, OP_UNSUB,
+    OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_UNKNOWN, op_t)
+
+cdef extern from "Python.h":
+    bint PyObject_TypeCheck(PyObject *o, PyTypeObject *kind) nogil
+
+cdef const char *PING = b'PING\r\n'
+cdef const char *PONG = b'PONG\r\n'
+cdef enum:
+    PING_LEN = 6
+
+
+cdef inline int64_t sooner(int64_t due, int64_t other) noexcept nogil:
+    """The earlier of two times; 0 = never."""
+    return other if other and (due == 0 or other < due) else due
+
+
+cdef class LineSession(Session):
+    def __init__(self, NatsFrontend frontend):
+        self.frontend = frontend
+        self.host = ''
+        self.subs_max = -1
+        self.state.run_max = frontend.run_max
+
+    def __dealloc__(self):
+        subs_free(&self.subs)
+
+    # --- the life of a connection
+
+    cdef void opened(self, object link) except *:
+        self.link = link
+        self.out = link.out
+        self.start_ns = self.frontend.turn.wall_ns
+        self.active_ns = self.frontend.turn.now_ns
+        self.frontend.last_id += 1
+        self.client_id = self.frontend.last_id
+        if isinstance(link.peer, tuple):
+            self.host, self.port = link.peer[:2]
+
+    def start_tls(self, handshake):
+        """Let `handshake` (tls.TlsHandshake) decide what comes next, until `finish_tls`."""
+        self.tls_handshake = handshake
+        handshake.opened()
+
+    def finish_tls(self, peer):
+        """The handshake is over, or was not asked for; `peer`: TlsPeer, or None on a plain link."""
+        self.tls_handshake = None
+        if peer is not None:
+            self.tls_peer = peer
+
+    def make_nonce(self):
+        """The random text that a login signs: one for each connection."""
+        if not self.nonce:
+            self.nonce = base64.urlsafe_b64encode(
+                os.urandom(limits.NATS_NONCE_BYTES)).rstrip(b'=')
+        return self.nonce
+
+    cdef void closed(self) noexcept:
+        self.frontend.turn.disarm(self)
+        if self.closed_because is None:
+            self.closed_because = self.reason_lost()
+        self.stop_ns = self.frontend.turn.wall_ns
+        if self.account is not None:
+            self.account.leave(self)
+            if self.account.current_publisher.session == <void *>self:
+                self.account.current_publisher.session = NULL
+        self.left()
+        self.link = None
+        self.gone = True
+        self.stall_due_ns = 0
+        if self.frontend.stalled == <void *>self:
+            self.frontend.stalled = NULL
+        self.wake_waiters()
+        self.run()
+
+    cdef void left(self) noexcept:
+        pass
+
+    cdef str reason_lost(self):
+        return errors.NATS_CLOSED_CLIENT
+
+    cdef bint lives_in(self, void *space) noexcept:
+        return space == <void *>self.router
+
+    def wait(self):
+        """Take no more input: the peer's login is being checked."""
+        self.waiting = True
+        self.link.pause()
+
+    def go(self):
+        """The login has been checked."""
+        self.waiting = False
+        if self.link is not None and not self.stall_due_ns:
+            self.link.resume()
+
+    cdef void run(self) noexcept:
+        """Do what could not be done while messages were on their way."""
+        cdef uint32_t left = self.frontend.teardown_max
+        if not self.gone:
+            self.work()
+            return
+        while left:
+            if not self.drop_any():
+                return
+            left -= 1
+        self.frontend.turn.add(PHASE_STORE, self)   # a million must not stop the loop
+
+    cdef void work(self) noexcept:
+        pass
+
+    def end(self, error, str why, **parts):
+        """Send the error, if any, and close when it is written; `why` is for monitoring."""
+        if self.closing:
+            return
+        self.closed_because = why
+        if error is not None:
+            self.send_error(error, **parts)
+        if not self.closing:
+            self.link.close()
+
+    def closing_down(self):
+        """The server stops."""
+        if self.closed_because is None:
+            self.closed_because = errors.NATS_CLOSED_SHUTDOWN
+
+    def kick(self):
+        """Close it, as an operator asked."""
+        self.end(None, errors.NATS_CLOSED_KICKED)
+
+    # --- lines for the peer
+
+    def send_error(self, error, **parts):
+        """Put an error into the output; `parts` are the names in its text, as they came."""
+        quoted = {name: go_quote(text) for name, text in parts.items()}
+        self.put_lines(errors.nats_line(error, **quoted))
+
+    def send(self, bytes line):
+        """Put lines of the protocol into the output."""
+        self.put_lines(line)
+
+    cdef void put_lines(self, bytes lines) noexcept:
+        self.say(lines, <size_t>len(lines))
+
+    cdef void say(self, const char *line, size_t n) noexcept:
+        if not out_put(self.out, line, n):
+            self.drop_slow(errors.NATS_CLOSED_PENDING)
+
+    def drop_slow(self, str why):
+        """The peer reads too slowly: close at once, without an error."""
+        if self.closing:
+            return
+        self.closed_because = why
+        self.count_slow()
+        if self.account is not None:
+            self.account.slow_consumers += 1
+        self.link.abort()
+
+    cdef void count_slow(self) noexcept:
+        pass
+
+    # --- input
+
+    cdef Py_ssize_t feed(self, const char *data, Py_ssize_t n) except -1:
+        cdef op_t ops[OPS_MAX]
+        cdef uint32_t count
+        cdef size_t used = 0, step
+        self.input_end = data + n
+        if self.unknown and n and (data[0] | 0x20) != c'c' and not self.state.pending:
+            self.not_connect()
+        while used < <size_t>n and not self.closing and not self.waiting:
+            step = self.scan_input(data + used, <size_t>n - used, ops, &count)
+            if count:
+                self.walk(ops, count)
+            if step == 0:
+                break
+            used += step
+        self.need = self.state.need
+        if self.account is not None:
+            self.account.current_publisher.session = NULL
+        if self.rated:
+            self.pay()
+        if self.frontend.stalled != NULL:
+            self.stall()
+        if self.frontend.turn.pressed is not None:
+            log = self.frontend.turn.pressed
+            self.frontend.turn.pressed = None
+            if not self.closing:
+                log.stall(self.link)
+        return <Py_ssize_t>used
+
+    cdef size_t scan_input(self, const char *data, size_t n, op_t *ops, uint32_t *count) noexcept:
+        count[0] = 0
+        return 0
+
+    cdef int not_connect(self) except -1:
+        return 0
+
+    cdef int before_connect(self) except -1:
+        return 0
+
+    cdef void pay(self) noexcept:
+        pass
+
+    cdef int walk(self, op_t *ops, uint32_t count) except -1:
+        cdef uint32_t i
+        cdef op_t *op
+        for i in range(count):
+            op = ops + i
+            if self.unknown and op.kind != OP_CONNECT and op.kind != OP_ERROR:
+                self.before_connect()
+                if self.closing:
+                    break
+            if self.frontend.tracer is not None:
+                self.trace(op)
+            if op.kind == OP_PUB:
+                self.publish(op)
+            elif op.kind == OP_SUB:
+                self.subscribe(op)
+            elif op.kind == OP_UNSUB:
+                self.unsubscribe(op)
+            elif op.kind == OP_PING:
+                self.pinged_ns = self.frontend.turn.now_ns
+                self.say(PONG, PING_LEN)
+                self.ponged = self.options is not None
+            elif op.kind == OP_PONG:
+                self.pings_out = 0
+                if self.rtt_start_ns:
+                    self.rtt_ns = max(1, self.frontend.turn.now_ns - self.rtt_start_ns)
+            elif op.kind == OP_CONNECT:
+                self.connect(op)
+            elif op.kind == OP_INFO:
+                self.info(op)
+            elif op.kind == OP_PEER_ERROR:
+                self.peer_error(op)
+            elif op.kind == OP_ERROR:
+                self.refuse(op.code)
+            if self.closing:
+                break
+        return 0
+
+    cdef int connect(self, op_t *op) except -1:
+        return 0
+
+    cdef int info(self, op_t *op) except -1:
+        return 0
+
+    cdef int peer_error(self, op_t *op) except -1:
+        return 0
+
+    cdef int trace(self, op_t *op) except -1:
+        return 0
+
+    def refuse(self, int code):
+        """The peer broke the protocol."""
+        if code == SCAN_UNKNOWN:
+            self.end(errors.NATS_UNKNOWN_OPERATION, errors.NATS_CLOSED_PROTOCOL)
+        elif code == SCAN_CONTROL_LINE:
+            self.end(errors.NATS_CONTROL_LINE, errors.NATS_CLOSED_CONTROL_LINE)
+        elif code == SCAN_PAYLOAD:
+            self.end(errors.NATS_PAYLOAD, errors.NATS_CLOSED_PAYLOAD)
+        else:
+            self.end(None, self.reason_silent())
+
+    cdef str reason_silent(self):
+        return errors.NATS_CLOSED_PROTOCOL
+
+    # --- messages of the peer
+
+    cdef int publish(self, op_t *op) except -1:
+        return 0
+
+    cdef int publish_mapped(self, op_t *op, Mapper mapper) except -1:
+        """To where the mappings of the account send it, message by message if chance decides."""
+        cdef op_t part = op[0]
+        cdef uint32_t left = op.count
+        cdef size_t mapped_len = 0
+        cdef char *mapped = self.frontend.mapped
+        cdef int what
+        while left and not self.closing:
+            what = mapper.map(op.subject, op.subject_len, mapped, &mapped_len)
+            part.count = 1 if what & MAP_CHANCE else left
+            part.subject = op.subject
+            part.subject_len = op.subject_len
+            what &= ~MAP_CHANCE
+            if what == MAP_TO:
+                part.subject = mapped
+                part.subject_len = <uint16_t>mapped_len
+            if what == MAP_LOST:
+                self.lose(&part)
+            else:
+                self.publish_to(&part, what == MAP_TO)
+            part.data += <size_t>part.count * op.stride
+            left -= part.count
+        return 0
+
+    cdef int publish_to(self, op_t *op, bint mapped) except -1:
+        return 0
+
+    cdef void lose(self, op_t *op) noexcept:
+        pass
+
+    cdef int publish_run(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1:
+        """All messages of a run to one plain subscription after the other; right if `apart`."""
+        cdef Router router = self.router
+        cdef uint32_t i, k, before = router.late_size
+        cdef sub_t *sub
+        router.busy += 1
+        for i in range(m.plain):
+            sub = m.subs[i]
+            if sub.sink == skip or sub.retired:
+                continue
+            if is_line_session(sub.sink):
+                (<LineSession>sub.sink).deliver_run(sub, rec, op, self.input_end)
+                continue
+            for k in range(op.count):
+                rec.data = op.data + <size_t>k * op.stride
+                (<Sink>sub.sink).deliver(sub, rec)
+                if router.late_size != before:
+                    router.finish(rec, before)
+        router.busy -= 1
+        return 0
+
+    cdef bint apart(self, const match_t *m) noexcept:
+        """Is every connection of the match in it only once? Remembered as long as the match."""
+        if self.memo_apart == 0:
+            self.memo_apart = 1 if all_apart(self.frontend, m) else 2
+        return self.memo_apart == 1
+
+    # --- messages for the peer
+
+    cdef void deliver_run(self, sub_t *sub, const record_t *rec, const op_t *op,
+                          const char *limit) noexcept:
+        pass
+
+    cdef int deliver_as(self, sub_t *sub, const record_t *rec, const char *subject, size_t n,
+                        Router router) noexcept:
+        cdef record_t renamed = rec[0]
+        renamed.subject = subject
+        renamed.subject_len = <uint16_t>n
+        return self.deliver(sub, &renamed)
+
+    # --- subscriptions
+
+    cdef int subscribe(self, op_t *op) except -1:
+        return 0
+
+    cdef int unsubscribe(self, op_t *op) except -1:
+        return 0
+
+    cdef sub_t *sub_of(self, const char *sid, size_t n) noexcept:
+        return subs_find(&self.subs, sid_hash(&self.frontend.key, sid, n), sid, n)
+
+    cdef sub_t *add_sub(self, const op_t *op, const char *sid, size_t sid_len, uint32_t hash,
+                        uint16_t weight=0) except NULL:
+        """`weight`: 0, or how many members of a group on another server it stands for."""
+        cdef sub_t *sub = self.router.add(
+            self, op.subject, op.subject_len, op.reply, op.reply_len, sid, sid_len)
+        sub.hash = hash
+        if weight:
+            set_far(sub, weight)
+        try:
+            subs_put(&self.subs, sub)
+        except MemoryError:
+            self.router.remove(sub)
+            raise
+        if self.account.imports is not None:
+            self.account.imports.subscribed(self, sub)
+        return sub
+
+    cdef void remove_sub(self, sub_t *sub) noexcept:
+        if self.account.imports is not None:
+            self.account.imports.unsubscribed(self, sub)
+        subs_drop(&self.subs, sub)
+        self.router.remove(sub)
+
+    cdef bint drop_any(self) noexcept:
+        """Remove one subscription; False when there is none."""
+        cdef sub_t *sub = subs_any(&self.subs, &self.sweep)
+        if sub == NULL:
+            return False
+        self.remove_sub(sub)
+        return True
+
+    def list_subs(self, uint64_t most=UINT64_MAX):
+        """(subject, queue, sid, delivered, max) of each subscription, or of so many."""
+        cdef uint32_t i
+        cdef sub_t *sub
+        found = []
+        if self.subs.slots == NULL:
+            return found
+        for i in range(self.subs.mask + 1):
+            sub = self.subs.slots[i]
+            if most == 0:
+                break
+            if sub != NULL and not sub.retired:
+                most -= 1
+                found.append((spell(sub.node), queue_name(sub), sub.sid[:sub.sid_len],
+                              sub.delivered, sub.max))
+        return found
+
+    @property
+    def subscriptions(self):
+        return self.subs.size - self.subs.retired_size
+
+    @property
+    def pending_bytes(self):
+        return 0 if self.link is None else self.link.pending_bytes
+
+    # --- time
+
+    cdef void set_timer(self) noexcept:
+        """Arm the one timer for what comes first."""
+        cdef int64_t due = sooner(self.ping_due_ns, self.stall_due_ns)
+        due = sooner(sooner(due, self.handshake_due_ns), self.expires_due_ns)
+        if self.out.blocked and self.has_deadline():
+            due = sooner(due, self.out.blocked_ns + self.frontend.write_deadline_ns)
+        if due:
+            self.frontend.turn.arm(self, due)
+
+    cdef bint has_deadline(self) noexcept:
+        return True
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        if self.gone:
+            return
+        if self.out.blocked and self.has_deadline() and (
+                now_ns >= self.out.blocked_ns + self.frontend.write_deadline_ns):
+            if self.closing:
+                self.link.abort()
+            else:
+                self.drop_slow(errors.NATS_CLOSED_DEADLINE)
+            return
+        if self.handshake_due_ns and now_ns >= self.handshake_due_ns:
+            self.handshake_due_ns = 0
+            self.late()
+        if self.expires_due_ns and now_ns >= self.expires_due_ns:
+            self.expires_due_ns = 0
+            self.end(self.identity.expired, errors.NATS_CLOSED_EXPIRED)
+        if self.stall_due_ns and now_ns >= self.stall_due_ns:
+            self.stall_over(now_ns)
+        if self.ping_due_ns and now_ns >= self.ping_due_ns:
+            self.ping_due_ns = now_ns + self.frontend.ping_interval_ns
+            if not self.closing:
+                self.ping_tick(now_ns)
+        self.set_timer()
+
+    cdef void late(self) noexcept:
+        pass
+
+    cdef bint is_lively(self, int64_t now_ns) noexcept:
+        cdef int64_t quiet = now_ns - self.frontend.ping_interval_ns
+        cdef bint measured = self.rtt_ns and self.rtt_start_ns and (
+            now_ns - self.rtt_start_ns <= self.frontend.rtt_max_age_ns)
+        return measured and (self.active_ns > quiet or self.pinged_ns > quiet)
+
+    cdef void ping_tick(self, int64_t now_ns) noexcept:
+        if self.is_lively(now_ns):
+            return
+        if self.pings_out + 1 > self.frontend.ping_max:
+            self.frontend.stale += 1
+            self.end(errors.NATS_STALE, errors.NATS_CLOSED_STALE)
+            return
+        self.pings_out += 1
+        self.rtt_start_ns = now_ns
+        self.say(PING, PING_LEN)
+
+    # --- a subscriber that reads too slowly
+
+    cdef void blocked(self) noexcept:
+        if not self.gone:
+            self.set_timer()
+
+    cdef void writable(self) noexcept:
+        self.wake_waiters()
+
+    cdef void stall(self) noexcept:
+        """What was read just now went to a session that has much to send: pause a little."""
+        cdef Session slow = <Session>self.frontend.stalled
+        self.frontend.stalled = NULL
+        if slow is self or slow.closing or self.closing or self.stall_due_ns:
+            return
+        if slow.waiters is None:
+            slow.waiters = []
+        slow.waiters.append(self)
+        self.slow = slow
+        self.rest(self.stall_time())
+
+    cdef int64_t stall_time(self) noexcept:
+        return self.frontend.stall_ns
+
+    cdef void stall_over(self, int64_t now_ns) noexcept:
+        self.go_on()
+
+    cdef void rest(self, int64_t wait_ns) noexcept:
+        """Take no input for a while."""
+        self.stall_due_ns = self.frontend.turn.now_ns + wait_ns
+        self.link.pause()
+        self.set_timer()
+
+    cdef void wake_waiters(self) noexcept:
+        waiters = self.waiters
+        if waiters is None:
+            return
+        self.waiters = None
+        for session in waiters:
+            session.go_on()
+
+    def go_on(self):
+        """Read again after a pause."""
+        if self.stall_due_ns == 0:
+            return
+        self.stall_due_ns = 0
+        self.slow = None
+        if not self.waiting:
+            self.link.resume()
+
+
+cdef inline bint is_line_session(void *sink) noexcept:
+    return PyObject_TypeCheck(<PyObject *>sink, <PyTypeObject *>LineSession)
+
+
+cdef bint all_apart(NatsFrontend frontend, const match_t *m) noexcept:
+    """Is every connection of the match in it only once?"""
+    cdef uint32_t i, foreign = 0
+    cdef uint64_t *stamp
+    frontend.stamp += 1
+    for i in range(m.plain):
+        if not is_line_session(m.subs[i].sink):
+            foreign += 1
+            continue
+        stamp = &(<LineSession>m.subs[i].sink).stamp
+        if stamp[0] == frontend.stamp:
+            return False
+        stamp[0] = frontend.stamp
+    return foreign <= 1

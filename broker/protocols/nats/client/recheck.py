@@ -1,0 +1,107 @@
+"""After a reload: every open connection is checked again, a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from broker.protocols.nats import errors, limits
+from broker.protocols.nats.auth.authenticator import Identity, Refused
+from broker.protocols.nats.client.handshake import pace
+from broker.protocols.nats.client.permissions import permit_for
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+
+    from broker.protocols.nats.client.handshake import ClientHandshake
+    from broker.protocols.nats.client.session import NatsSession
+
+log = logging.getLogger("broker.nats")
+
+
+class Recheck:
+    """One round through all sessions of a server."""
+
+    def __init__(self, handshake: ClientHandshake) -> None:
+        self.handshake = handshake
+
+    async def run(self, sessions: Iterable[NatsSession] | None = None) -> None:
+        """Returns when each session has its rights of now, or is closed. None: all there are."""
+        later: list[tuple[NatsSession, Awaitable[Identity]]] = []
+        for at, session in enumerate(
+            list(self.handshake.frontend.sessions if sessions is None else sessions)
+        ):
+            if at % limits.NATS_RECHECK_BATCH == limits.NATS_RECHECK_BATCH - 1:
+                await asyncio.sleep(0)  # messages go on meanwhile
+            answer = self._look(session)
+            if answer is not None:
+                later.append((session, answer))
+        for session, waiting in later:  # passwords that have to be compared with another hash
+            try:
+                self._apply(session, await waiting)
+            except Refused as refusal:
+                self._cut(session, refusal)
+        self._too_many()
+
+    def _look(self, session: NatsSession) -> Awaitable[Identity] | None:
+        if session.link is None or session.tls_handshake is not None:
+            return None
+        if not self._pinned(session):
+            session.end(None, errors.NATS_CLOSED_TLS)
+            return None
+        if session.identity is None:  # it has said nothing yet
+            if self.handshake.authenticator.asks(session.kind) and not session.waiting:
+                session.expect_login(self.handshake.login_timeout_ns)
+            return None
+        try:
+            answer = self.handshake.authenticator.check_again(
+                session.identity, self.handshake.login(session)
+            )
+        except Refused as refusal:
+            self._cut(session, refusal)
+            return None
+        if not isinstance(answer, Identity):
+            return answer
+        self._apply(session, answer)
+        return None
+
+    def _pinned(self, session: NatsSession) -> bool:
+        tls, peer = self.handshake.tls, session.tls_peer
+        if tls is None or peer is None or session.extra is not None:
+            return True
+        return tls.admits(peer.der)
+
+    def _apply(self, session: NatsSession, identity: Identity) -> None:
+        if session.link is None:
+            return
+        account = self.handshake.account(identity.account)
+        if account is None or account is not session.account:
+            session.end(None, errors.NATS_CLOSED_AUTHENTICATION)
+            return
+        if session.identity == identity:
+            session.limit(identity)
+        else:
+            session.bind(account, identity, permit_for(identity.permissions))
+            session.prune()
+        pace(session, account, identity)
+
+    def _cut(self, session: NatsSession, refusal: Refused) -> None:
+        """Close a connection whose login does not hold any more."""
+        if session.link is None:
+            return
+        if refusal.error is errors.NATS_AUTHORIZATION and not refusal.silent:
+            self.handshake.turn_away(session, self.handshake.login(session), refusal)
+        else:
+            session.end(None if refusal.silent else refusal.error, refusal.why)
+
+    def _too_many(self) -> None:
+        """Close some if fewer may be connected now."""
+        most = self.handshake.frontend.connections_max
+        sessions = self.handshake.frontend.sessions
+        if not most or len(sessions) <= most:
+            return
+        many = len(sessions) - most
+        for session in list(sessions)[:many]:
+            session.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
+        log.info("Closed %d connections to fall within max_connections", many)

@@ -1,1 +1,0 @@
-"""The subscriptions of one connection by sid; nothing here is for Python."""

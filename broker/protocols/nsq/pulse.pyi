@@ -1,1 +1,0 @@
-"""The clock of an NSQ session."""

@@ -1,0 +1,174 @@
+"""NSQ as a service: the TCP listener, the HTTP API, statsd, and reports to nsqlookupds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broker.base.service import ListenerStats, Service
+from broker.engine.config import StorageConfig
+from broker.net.http.pages import Pages
+from broker.net.openssl import TlsError
+from broker.protocols.nsq.config import NsqConfig
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable, Sequence
+
+    from aiohttp import web
+
+    from broker.base.metrics import Block
+    from broker.base.settings import Address
+    from broker.protocols.host import Host
+    from broker.protocols.nsq.http.api import NsqApi
+    from broker.protocols.nsq.listener import NsqListener
+    from broker.protocols.nsq.lookup.client import LookupPeers
+
+log = logging.getLogger("broker.server")
+
+
+class NsqService(Service):
+    """Serves NSQ clients where [nsq] says; without a listener it counts topics for /metrics."""
+
+    name = "nsq"
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.config = host.section(NsqConfig)
+        self.listener: NsqListener | None = None
+        self.peers: LookupPeers | None = None  # the nsqlookupds that topics are reported to
+        self._pages: dict[str, Pages] = {}
+        self._statsd: asyncio.Task[None] | None = None
+
+    async def listen(self) -> None:
+        """Open the listeners, then report to statsd and nsqlookupds."""
+        if self.config.listen is None:
+            return
+        from broker.protocols.nsq.http.api import NsqApi
+        from broker.protocols.nsq.http.settings import TopicSettings
+        from broker.protocols.nsq.http.v1 import V1Api
+        from broker.protocols.nsq.listener import NsqListener
+        from broker.protocols.nsq.lookup.client import LookupPeers
+
+        host, config = self.host, self.config
+        nsq = NsqListener(config, host.runtime, host.engine, host.access)
+        nsq.dead_letters.begin(host.section(StorageConfig).for_topic)
+        await nsq.open()
+        self.listener = nsq
+        api = NsqApi(nsq, host.health, self._facts())
+        api.extra_routes = V1Api(nsq, TopicSettings(host.engine)).routes()
+        await self._open_pages(api, nsq)
+        if config.statsd_address is not None:
+            self._report_to_statsd(nsq)
+        self.peers = LookupPeers(config, host.engine)
+        api.options.on_lookupd_addresses = self.peers.set_addresses
+        tcp, http = (self.ports.get(name, ("", 0))[1] for name in ("nsq", "nsq_http"))
+        self.peers.start(tcp, http, config.nsqlookupd_tcp_addresses)
+
+    def _facts(self) -> dict[str, Any]:
+        """What /config of nsqd shows and [nsq] does not have."""
+        storage = self.host.section(StorageConfig)
+        return {
+            "id": max(self.config.node_id, 0),
+            "http_address": str(self.config.http or ""),
+            "data_path": str(Path(self.host.data or "").resolve()),
+            "max_bytes_per_file": storage.segment_size,
+            "sync_every": int(storage.sync.mode == "always"),
+            "sync_timeout": storage.sync.period_ns,
+        }
+
+    async def _open_pages(self, api: NsqApi, nsq: NsqListener) -> None:
+        config = self.config
+        if nsq.certificates is not None and config.https is not None:
+            context = nsq.certificates.context
+            await self._serve("nsq_https", config.https, api.app(), context)
+            api.https_port = self.ports["nsq_https"][1]
+        if config.http is not None:
+            # with a client policy, plain HTTP is refused as well
+            only_tls = config.tls_required == "true" or (
+                config.tls_required == "false" and config.tls_client_auth_policy != ""
+            )
+            app = api.refusing_app() if only_tls else api.app()
+            await self._serve("nsq_http", config.http, app)
+            api.http_port = self.ports["nsq_http"][1]
+
+    async def _serve(
+        self,
+        name: str,
+        listen: Address,
+        app: web.Application,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        names = (self.config.broadcast_address,)
+        pages = self._pages[name] = Pages(app, context, self.host.http, names=names)
+        await pages.open(listen)
+
+    def _report_to_statsd(self, nsq: NsqListener) -> None:
+        from broker.protocols.nsq.statsd import Statsd, full_prefix
+
+        host = self.config.broadcast_address or socket.gethostname()
+        port = self.ports.get("nsq_http", self.ports["nsq"])[1]
+        prefix = full_prefix(self.config.statsd_prefix, host, port)
+        self._statsd = asyncio.create_task(Statsd(nsq.topics, self.config, prefix).run())
+
+    async def drain(self) -> None:
+        """Leave the nsqlookupds, then accept no new clients."""
+        if self.peers is not None:
+            await self.peers.stop()
+        if self.listener is not None:
+            await self.listener.close()
+
+    async def disconnect(self) -> None:
+        """End each connection once its publishes are answered."""
+        if self.listener is not None:
+            await self.listener.drain()
+
+    async def stop(self) -> None:
+        """End reports, connections and pages."""
+        if self._statsd is not None:
+            self._statsd.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._statsd
+            self._statsd = None
+        if self.peers is not None:
+            await self.peers.stop()
+            self.peers = None
+        if self.listener is not None:
+            await self.listener.drain()
+            self.listener = None
+        await asyncio.gather(*(pages.close() for pages in self._pages.values()))
+        self._pages.clear()
+
+    async def reload(self) -> None:
+        """Read certificates again."""
+        if self.listener is None or self.listener.certificates is None:
+            return
+        certificates = self.listener.certificates
+        try:
+            certificates.reload()
+        except TlsError as problem:
+            log.error("certificates stay as they were: %s", problem)
+            return
+        if "nsq_https" in self._pages:
+            await self._pages["nsq_https"].use(certificates.context)
+        log.info("certificates were read again")
+
+    @property
+    def ports(self) -> dict[str, tuple[str, int]]:
+        """nsq, nsq_https and nsq_http, as far as they are open."""
+        tcp = {} if self.listener is None else {"nsq": self.listener.address}
+        return tcp | {name: pages.address for name, pages in self._pages.items()}
+
+    def stats(self) -> Sequence[ListenerStats]:
+        """Those of TCP connections, with messages that came by HTTP."""
+        return [] if self.listener is None else [ListenerStats.of(self.name, self.listener)]
+
+    def metrics(self) -> Iterable[Block]:
+        """Topics and channels, whether NSQ clients can connect or not."""
+        from broker.protocols.nsq.http.metrics import topic_metrics
+
+        return [topic_metrics(self.host.engine)]

@@ -1,0 +1,97 @@
+# cython: language_level=3
+"""Bytes on their way into and out of one connection.
+
+    full[0] full[1] ... current          chunks, oldest first
+    [######][######]    [####......]
+                         0   len  cap
+
+A chunk is written by one OutBuf, then exported to the transport, and from then on frozen: it
+returns to the pool when the transport has let go of it and nobody else holds it.
+
+What comes in is put into a buffer that all connections of a loop share:
+
+    data            fill             cap
+    [ kept tail .... | room ......... ]
+"""
+from libc.stdint cimport int64_t
+from libc.string cimport memcpy
+
+from broker.runtime.interfaces cimport Task
+from broker.runtime.turn cimport Turn
+
+
+cdef class Chunk:
+    cdef char *data             # owned, cap bytes
+    cdef size_t len             # bytes written
+    cdef size_t cap
+    cdef int exports            # views alive; > 0 means frozen
+
+
+cdef class ChunkPool:
+    cdef list free_small        # chunks of CHUNK_SMALL bytes
+    cdef list free_large        # chunks of CHUNK_LARGE bytes
+    cdef readonly size_t small_bytes, large_bytes, pooled_max
+
+    cdef Chunk take(self, size_t at_least)
+    cdef void give(self, Chunk chunk) noexcept
+
+
+cdef class OutBuf:
+    cdef char *data             # == current.data, or NULL
+    cdef size_t len             # bytes in current; authoritative while writing
+    cdef size_t cap
+    cdef Chunk current          # None while idle: an idle connection owns no chunk
+    cdef list full              # older chunks, or None
+    cdef size_t full_bytes
+    cdef size_t last_bytes      # how much the last flush took; sizes the next chunk
+    cdef readonly size_t limit  # bytes that may wait here; more sets overflow
+    cdef readonly bint overflow     # something was refused since the last reset
+    cdef bint blocked           # the transport is full: flush waits for writable
+    cdef int64_t blocked_ns     # since when (monotonic); 0 = it is not
+    cdef ChunkPool pool
+    cdef Turn turn
+    cdef Task owner             # its run() flushes
+
+    cdef char *grow(self, size_t n) noexcept
+    cdef void mark(self) noexcept
+    cdef Chunk take(self)
+    cdef void drop(self) noexcept
+    cpdef int put_bytes(self, const unsigned char[:] data) noexcept
+
+
+# n writable bytes, or NULL when the limit would be passed. Valid until the next out_* call;
+# out_commit says how many were used.
+cdef inline char *out_reserve(OutBuf o, size_t n) noexcept:
+    if o.len + n <= o.cap:
+        return o.data + o.len
+    return o.grow(n)
+
+
+cdef inline void out_commit(OutBuf o, size_t n) noexcept:
+    o.len += n
+    if not o.owner.queued:
+        o.mark()
+
+
+cdef inline int out_put(OutBuf o, const char *data, size_t n) noexcept:
+    """Append n bytes; 0 when the limit refuses them."""
+    cdef char *p = out_reserve(o, n)
+    if p == NULL:
+        return 0
+    memcpy(p, data, n)
+    out_commit(o, n)
+    return 1
+
+
+cdef inline size_t out_waiting(OutBuf o) noexcept:
+    """Bytes not yet handed to the transport."""
+    return o.full_bytes + o.len
+
+
+cdef class InBuf:
+    cdef char *data             # owned, cap bytes
+    cdef size_t cap
+    cdef size_t fill            # bytes already there; the transport is lent what follows
+    cdef int exports            # > 0 while lent: data must not move
+
+    cdef size_t resize(self, size_t cap) except 0

@@ -1,0 +1,181 @@
+# cython: language_level=3
+"""Buffers of connections.
+
+Output: plain memory while written, a frozen buffer object while it is being sent. Input: one per
+loop, lent to each connection in turn, and one per oversize message.
+"""
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.stdlib cimport free, malloc, realloc
+
+from broker.runtime.interfaces cimport Task
+from broker.runtime.turn cimport PHASE_FLUSH, Turn
+
+
+cdef class Chunk:
+    def __dealloc__(self):
+        free(self.data)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, <Py_ssize_t>self.len, 1, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
+
+    def __len__(self):
+        return <Py_ssize_t>self.len
+
+
+cdef class ChunkPool:
+    def __init__(self, size_t small_bytes, size_t large_bytes, size_t pooled_max):
+        """Keeps at most `pooled_max` bytes of free chunks for reuse."""
+        self.small_bytes = small_bytes
+        self.large_bytes = large_bytes
+        self.pooled_max = pooled_max
+        self.free_small = []
+        self.free_large = []
+
+    cdef Chunk take(self, size_t at_least):
+        cdef list pool = self.free_small
+        cdef size_t cap = self.small_bytes
+        cdef Chunk chunk
+        if at_least > cap:
+            pool = self.free_large
+            cap = self.large_bytes
+        if at_least <= cap and pool:
+            chunk = pool.pop()
+            chunk.len = 0
+            return chunk
+        chunk = Chunk.__new__(Chunk)
+        chunk.cap = max(cap, at_least)
+        chunk.data = <char *>malloc(chunk.cap)
+        if chunk.data == NULL:
+            raise MemoryError
+        return chunk
+
+    cdef void give(self, Chunk chunk) noexcept:
+        if chunk.exports:
+            return              # the transport still reads it; the last view frees it
+        if chunk.cap == self.small_bytes:
+            if len(self.free_small) * self.small_bytes < self.pooled_max:
+                self.free_small.append(chunk)
+        elif chunk.cap == self.large_bytes:
+            if len(self.free_large) * self.large_bytes < self.pooled_max:
+                self.free_large.append(chunk)
+
+
+cdef class OutBuf:
+    def __init__(self, Task owner, Turn turn, ChunkPool pool, size_t limit):
+        """`owner.run` is queued for the flush phase of `turn` whenever bytes arrive."""
+        self.owner = owner
+        self.turn = turn
+        self.pool = pool
+        self.limit = limit
+
+    cdef char *grow(self, size_t n) noexcept:
+        """Room for n bytes: a first chunk, a longer one, or a further one."""
+        cdef Chunk chunk
+        if self.full_bytes + self.len + n > self.limit:
+            if self.full_bytes + self.len and not self.blocked:
+                self.owner.run()        # what waits goes first
+            # one piece alone is taken whatever its size; limit 0: the connection is gone
+            if self.limit == 0 or (
+                    self.full_bytes + self.len and self.full_bytes + self.len + n > self.limit):
+                self.overflow = True
+                return NULL
+        if self.current is None:
+            chunk = self.pool.take(max(n, self.last_bytes))
+        elif self.len + n <= self.pool.large_bytes and self.cap < self.pool.large_bytes:
+            # a small chunk that turns out too small becomes a large one
+            chunk = self.pool.take(self.pool.large_bytes)
+            memcpy(chunk.data, self.data, self.len)
+            self.pool.give(self.current)
+            self.current = chunk
+            self.data = chunk.data
+            self.cap = chunk.cap
+            return self.data + self.len
+        else:
+            if not self.blocked:
+                self.owner.run()    # while it is warm: the transport writes at once
+            if self.current is not None:
+                self.current.len = self.len
+                if self.full is None:
+                    self.full = []
+                self.full.append(self.current)
+                self.full_bytes += self.len
+            chunk = self.pool.take(max(n, self.pool.large_bytes))
+        self.current = chunk
+        self.data = chunk.data
+        self.cap = chunk.cap
+        self.len = 0
+        return self.data
+
+    cdef void mark(self) noexcept:
+        self.turn.add(PHASE_FLUSH, self.owner)
+
+    cdef Chunk take(self):
+        """The oldest waiting chunk, now frozen, or None. Give it back to the pool once written."""
+        cdef Chunk chunk
+        if self.full is not None:
+            chunk = self.full.pop(0)
+            self.full_bytes -= chunk.len
+            if not self.full:
+                self.full = None
+            return chunk
+        if self.len == 0:
+            return None
+        chunk = self.current
+        chunk.len = self.last_bytes = self.len
+        self.current = None
+        self.data = NULL
+        self.len = self.cap = 0
+        return chunk
+
+    cdef void drop(self) noexcept:
+        """Forget what waits (the connection is gone)."""
+        self.current = None
+        self.full = None
+        self.data = NULL
+        self.len = self.cap = self.full_bytes = 0
+        self.limit = 0
+
+    cpdef int put_bytes(self, const unsigned char[:] data) noexcept:
+        """Append a bytes-like object; 0 when the limit refuses it."""
+        if data.shape[0] == 0:
+            return 1
+        return out_put(self, <const char *>&data[0], <size_t>data.shape[0])
+
+
+cdef class InBuf:
+    def __cinit__(self, size_t cap):
+        self.data = <char *>malloc(cap)
+        if self.data == NULL:
+            raise MemoryError
+        self.cap = cap
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def __len__(self):
+        """Of the room that is lent out; a transport with TLS of its own asks."""
+        return self.cap - self.fill
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(
+            view, self, self.data + self.fill, <Py_ssize_t>(self.cap - self.fill), 0, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1
+
+    cdef size_t resize(self, size_t cap) except 0:
+        """Make it cap bytes long, keeping what it holds; not while it is lent out."""
+        cdef char *moved
+        if self.exports:
+            raise BufferError('receive buffer is lent out')
+        moved = <char *>realloc(self.data, cap)
+        if moved == NULL:
+            raise MemoryError
+        self.data = moved
+        self.cap = cap
+        return cap

@@ -1,1 +1,0 @@
-"""What the file system says of a file, without an object for it."""

@@ -1,0 +1,63 @@
+"""Memory that a burst has left free goes back to the system, now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from broker.runtime import memory
+from broker.server import limits
+
+_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+_STATM = Path("/proc/self/statm")  # pages: size, resident, of which shared, ...
+
+
+def resident_bytes() -> int:
+    """Memory of this process alone that is in RAM."""
+    _, resident, shared, *_ = _STATM.read_bytes().split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+class FreeMemory:
+    """Looks every so often how much more memory is in RAM than allocated, and has the rest of what
+    came since the last time given back.
+
+    Looking takes a thread of its own and a share of time that `limits.TRIM_REST` bounds, because
+    the loop may have to wait for the allocator meanwhile.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, period_s: float = limits.TRIM_PERIOD_S):
+        self.times = 0  # how often something was given back
+        self._loop = loop
+        self._period_s = period_s
+        self._rest_bytes = 0  # in RAM and not allocated when it was trimmed last
+        self._timer: asyncio.TimerHandle | None = None
+        self._later(period_s)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _later(self, seconds: float) -> None:
+        self._timer = self._loop.call_later(seconds, self._begin)
+
+    def _begin(self) -> None:
+        self._loop.run_in_executor(None, self.look).add_done_callback(self._looked)
+
+    def _looked(self, looking: asyncio.Future[float]) -> None:
+        if self._timer is not None:  # not stopped meanwhile
+            self._later(max(self._period_s, limits.TRIM_REST * looking.result()))
+
+    def look(self) -> float:
+        """Give back what is worth it; how many seconds that took."""
+        began = time.monotonic()
+        resident = resident_bytes()
+        rest = resident - memory.used_bytes()
+        if rest - self._rest_bytes > max(limits.TRIM_BYTES_MIN, resident // limits.TRIM_SHARE):
+            self.times += memory.trim()
+            self._rest_bytes = resident_bytes() - memory.used_bytes()
+        return time.monotonic() - began

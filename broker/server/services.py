@@ -1,0 +1,52 @@
+"""The services of a broker, in the order in which they start, listen and drain.
+
+A new one is one line here. Its module is imported when it is switched on, so what is off costs
+nothing; broker/base/service.py says when each of its methods is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker.protocols.nsq.lookup.config import LookupConfig
+from broker.protocols.stan.config import StanConfig
+
+if TYPE_CHECKING:
+    from broker.base.service import Service
+    from broker.protocols.host import Host
+
+
+class Switched(Protocol):
+    """A section of the configuration that can turn its service off."""
+
+    @property
+    def enabled(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Factory:
+    """How a service is made."""
+
+    module: str
+    kind: str  # the name of its class
+    switch: type[Switched] | None = None  # its section, if that can turn it off
+
+    def __call__(self, host: Host) -> Service | None:
+        """The service for this server; None when it is off."""
+        if self.switch is not None and not host.section(self.switch).enabled:
+            return None
+        service: Service = getattr(import_module(self.module), self.kind)(host)
+        return service
+
+
+SERVICES: Final[tuple[Factory, ...]] = (
+    Factory("broker.protocols.nsq.lookup.service", "LookupService", LookupConfig),
+    Factory("broker.server.metrics", "MetricsService"),
+    Factory("broker.protocols.nats.service", "NatsService"),
+    Factory("broker.protocols.stan.service", "StanService", StanConfig),
+    Factory("broker.protocols.nsq.service", "NsqService"),
+    Factory("broker.bulk.service", "BulkService"),
+    Factory("broker.protocols.nats.service", "MonitorService"),
+)

@@ -1,0 +1,94 @@
+"""Logs at which nothing goes on: no open file, no mapping, and all as before when they are used."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.engine import OPEN, Rig, bodies_of
+
+from broker.engine.cursor.local import LocalConsumer
+from broker.engine.log.publish import append, outcome
+from broker.runtime import vfs
+
+
+def open_files(root: Path) -> list[Path]:
+    """What this process holds open below a folder."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing's own
+            target = link.readlink()
+            if target.is_relative_to(root):
+                found.append(target)
+    return found
+
+
+def mappings(root: Path) -> int:
+    return Path("/proc/self/maps").read_text().count(str(root))
+
+
+@pytest.mark.parametrize("sync", ["none", "always", 1.0])
+def test_an_idle_log_holds_nothing_open(tmp_path: Path, sync: str | float) -> None:
+    with Rig(tmp_path, sync=sync) as rig:
+        log = rig.log()
+        taker = LocalConsumer(log.open_cursor("c"), 100)
+        rig.publish(log, [b"first"])
+        assert bodies_of(taker) == [b"first"]
+        assert taker.finish(1) == 0
+        rig.settle()
+        assert open_files(tmp_path)
+        for _ in range(5):
+            rig.advance(1)
+        assert open_files(tmp_path) == []
+        assert mappings(tmp_path) == 0
+        assert rig.publish(log, [b"second"]) == [1]
+        assert bodies_of(taker) == [b"second"]
+        rig.close()
+    with Rig(tmp_path, sync=sync) as rig:
+        assert open_files(tmp_path) == [], "a log that was found on the disk rests too"
+        log = rig.log()
+        taker = LocalConsumer(log.cursors["c"], 100)
+        assert rig.publish(log, [b"third"]) == [1]
+        assert bodies_of(taker) == [b"second", b"third"]
+
+
+def test_a_log_whose_records_nobody_has_read_rests_and_goes_on(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        log = rig.log()
+        rig.publish(log, [b"one", b"two"])
+        for _ in range(5):
+            rig.advance(1)
+        assert open_files(tmp_path) == []
+        taker = LocalConsumer(log.open_cursor("c"), 1)
+        rig.settle()
+        assert bodies_of(taker) == [b"one"]
+        for _ in range(5):
+            rig.advance(1)
+        assert taker.finish(1) == 0
+        rig.settle()
+        assert bodies_of(taker) == [b"two"]
+
+
+def test_when_no_more_files_may_be_open_idle_logs_give_theirs(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        idle = rig.log("idle")
+        rig.publish(idle, [b"x"])
+        assert len(open_files(tmp_path)) == 1
+        vfs.fail(OPEN, errno.EMFILE)
+        log = rig.log("busy")
+        ticket = append(log, b"y")
+        rig.settle()
+        assert outcome(log, ticket) == 1
+        assert [path.parent.name for path in open_files(tmp_path)] == ["busy"]
+        assert rig.publish(idle, [b"z"]) == [1]
+
+
+def test_when_all_files_are_busy_an_append_is_refused(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        log = rig.log()
+        vfs.fail(OPEN, errno.EMFILE)
+        assert append(log, b"x") == 0
+        rig.advance(1)
+        assert rig.publish(log, [b"x"]) == [1]

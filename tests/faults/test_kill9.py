@@ -1,0 +1,127 @@
+"""kill -9 in the midst of work, again and again: what was promised before is kept after."""
+
+from __future__ import annotations
+
+import array
+import os
+import random
+import select
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults.victim import SMALL, body_of
+from support.engine import Rig, scratch
+from support.fakes.loop import START_NS, WALL_NS
+
+from broker.engine.cursor.local import LocalConsumer
+
+ROUNDS = 12
+START_SECONDS = 20
+VICTIM = Path(__file__).with_name("victim.py")
+
+
+class Promises:
+    """What the processes were told, all together."""
+
+    def __init__(self) -> None:
+        self.stored: set[int] = set()
+        self.kept: set[int] = set()
+        self.about: set[int] = set()
+        self.finished: set[int] = set()
+        self.attempts: dict[int, int] = {}
+
+    def take(self, data: bytes) -> None:
+        at = 0
+        while at + 5 <= len(data):
+            kind = data[at : at + 1]
+            (count,) = struct.unpack_from("<I", data, at + 1)
+            end = at + 5 + 8 * count
+            if end > len(data):
+                break
+            values = array.array("Q", data[at + 5 : end])
+            at = end
+            if kind == b"D":
+                for seq, attempts in zip(values[::2], values[1::2], strict=True):
+                    self.attempts[seq] = max(attempts, self.attempts.get(seq, 0))
+                continue
+            {b"S": self.stored, b"K": self.kept, b"I": self.about, b"F": self.finished}[
+                kind
+            ].update(values)
+
+
+def run_and_kill(folder: Path, sync: str, seed: int, seconds: float) -> bytes:
+    """What a process said before it was killed."""
+    said = bytearray()
+    with subprocess.Popen(
+        [sys.executable, str(VICTIM), str(folder), sync, str(seed)],
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        pipe = process.stdout.fileno()
+        end = time.monotonic() + START_SECONDS
+        try:
+            while (left := end - time.monotonic()) > 0:
+                if not select.select([pipe], [], [], left)[0]:
+                    break
+                data = os.read(pipe, 1 << 20)
+                assert data, "it died by itself"
+                if not said:
+                    end = time.monotonic() + seconds
+                said += data
+        finally:
+            process.kill()
+        while data := os.read(pipe, 1 << 20):
+            said += data
+    assert said
+    return bytes(said)
+
+
+def check(folder: Path, copy: Path, promises: Promises) -> None:
+    shutil.copytree(folder, copy)
+    clock = (START_NS + time.time_ns() - WALL_NS, 0)
+    with Rig(copy, clock=clock, **SMALL) as rig:
+        assert all("torn tail" in p or "at the end" in p for p in rig.engine.problems)
+        audit = LocalConsumer(rig.engine.log("kept").cursors["audit"], 1 << 30)
+        rig.settle()
+        kept = {seq: body for seq, _, _, body in audit.records}
+        assert promises.kept <= kept.keys(), "an acknowledged record is gone"
+        assert all(body == body_of(seq) for seq, body in kept.items())
+        cursor = rig.engine.log("t").cursors["c"]
+        depth = cursor.depth + cursor.deferred_count
+        taker = LocalConsumer(cursor, 1 << 30, ack_wait=1000, ack_wait_max=1000)
+        for _ in range(3):
+            rig.advance(1)
+        there = {seq: attempts for seq, attempts, _, _ in taker.records}
+        assert len(there) == len(taker.records) == depth
+        assert all(body == body_of(seq) for seq, _, _, body in taker.records)
+        assert not promises.finished & there.keys(), "a finished record came back"
+        assert promises.stored - promises.about <= there.keys(), "an acknowledged record is gone"
+        for seq, attempts in there.items():
+            assert attempts > promises.attempts.get(seq, 0), "attempts went down"
+    shutil.rmtree(copy)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    path = scratch()
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.mark.parametrize("sync", ["none", "always"])
+def test_kill_9(folder: Path, sync: str) -> None:
+    rng = random.Random(f"kill {sync}")
+    promises = Promises()
+    for round_ in range(ROUNDS // 2):
+        said = run_and_kill(folder / "data", sync, round_, rng.uniform(0.05, 0.8))
+        promises.take(said)
+        check(folder / "data", folder / "copy", promises)
+    assert len(promises.stored) > 1000
+    assert promises.finished
+    assert max(promises.attempts.values()) > 1

@@ -1,0 +1,95 @@
+"""The writing half of the bulk API on its own engine and the test's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.bulk.responses import RefusedError
+from broker.bulk.write.service import Writes
+from broker.bulk.write.staging import Bounds
+from broker.engine.engine import Engine
+from broker.engine.log.segment import scan_records
+from broker.routing.router import Router
+from broker.runtime.turn import Turn
+from support.clients.upload import block
+from support.engine import LIMITS
+
+Named = dict[str, list[tuple[int, str, int]]]
+
+
+class BulkRig:
+    """An engine on the test's loop, with what writes to it in bulk."""
+
+    def __init__(self, folder: Path, bounds: Bounds, sync: str) -> None:
+        loop = asyncio.get_running_loop()
+        self.folder = folder
+        turn = Turn(loop.call_soon, lambda due, call: loop.call_at(due / 1e9, call))
+        self.writes = Writes(folder, folder / "logs", bounds)
+        self.writes.find_intents()
+        limits = replace(LIMITS, segment_bytes=1 << 14, retry_ns=1)
+        report: Callable[..., None] = lambda *_, **__: None  # noqa: E731
+        logs = str(folder / "logs")
+        self.engine = Engine(turn, Router(), logs, limits, lambda _: sync, report)
+        self.engine.open(loop)
+
+    async def stage(self, epoch: int, topic: str, part: int, rows: list[bytes]) -> Any:
+        data = bytearray(block(rows))
+        await self.writes.staging.stage("w", epoch, (topic, part, "a"), 0, data)
+        return part, "a", len(data)
+
+    async def stage_for(self, writer: str, epoch: int, topic: str, rows: list[bytes]) -> Any:
+        """A part of another writer."""
+        data = bytearray(block(rows))
+        await self.writes.staging.stage(writer, epoch, (topic, 0, "a"), 0, data)
+        return 0, "a", len(data)
+
+    async def commit(self, epoch: int, topics: Named) -> Any:
+        return await self.writes.commits.commit("w", epoch, topics)
+
+    async def publish(self, epoch: int, topic: str, rows: list[bytes]) -> Any:
+        """All in one part."""
+        named = await self.stage(epoch, topic, 0, rows)
+        return (await self.commit(epoch, {topic: [named]}))[topic]
+
+    def rows(self, topic: str) -> list[bytes]:
+        """What the log's files hold."""
+        log = self.engine.log(topic)
+        found = []
+        paths = sorted((self.folder / "logs" / topic).glob("*.seg"))
+        ends = [int(path.stem) for path in paths[1:]] + [log.visible]
+        for path, end in zip(paths, ends, strict=False):
+            records, _, _ = scan_records(path.read_bytes()[64:], log.log_id, int(path.stem))
+            # what is not below the next file's first seq has been refused
+            found += [record[4] for record in records if record[0] < end]
+        return found
+
+    async def close(self) -> None:
+        await self.writes.stop()
+        await self.engine.close()
+
+
+async def refused(work: Any) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        await work
+    return caught.value
+
+
+async def stands(rig: BulkRig, epoch: int, named: Any) -> bool:
+    """Commit; when the disk did not let it through, see to the log as the housekeeping does."""
+    try:
+        await rig.commit(epoch, {"t": [named]})
+    except RefusedError as refusal:
+        log = rig.engine.log("t")
+        if log is not None and log.last_error:
+            rig.engine.keep_house()
+            await rig.engine.settle()
+        if refusal.status not in (503, 507):
+            raise
+        return False
+    return True

@@ -1,0 +1,155 @@
+"""A fake bulk API whose answers the test chooses, and one that serves frames from a list."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from support.clients.frames import LOG_ID, frame
+
+INCARNATION = LOG_ID.hex()
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Answer:
+    """`cut` sends only so much of the body that it promised, and hangs up."""
+
+    status: int = 200
+    body: bytes = b"{}"
+    headers: dict[str, str] = field(default_factory=dict)
+    cut: int | None = None
+    drop: bool = False  # hang up without any answer
+
+
+def told(value: Any, status: int = 200, **headers: str) -> Answer:
+    """JSON; the headers' names with underscores."""
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return Answer(status, json.dumps(value).encode(), named)
+
+
+class ToyDoor:
+    """Calls `answer` for each request; those that came are in `requests`."""
+
+    def __init__(
+        self, answer: Callable[[Request], Answer], context: ssl.SSLContext | None = None
+    ) -> None:
+        self.requests: list[Request] = []
+        self.connections = 0
+        toy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                toy.connections += 1
+                super().setup()
+
+            def serve(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                url = urlsplit(self.path)
+                query = {k: v[0] for k, v in parse_qs(url.query).items()}
+                headers = {k.lower(): v for k, v in self.headers.items()}
+                body = self.rfile.read(length)
+                request = Request(self.command, unquote(url.path), query, headers, body)
+                toy.requests.append(request)
+                self._send(answer(request))
+
+            do_GET = do_POST = do_PUT = do_DELETE = serve  # noqa: N815
+
+            def _send(self, made: Answer) -> None:
+                if not made.drop:
+                    self.send_response(made.status)
+                    for name, value in made.headers.items():
+                        self.send_header(name, value)
+                    self.send_header("Content-Length", str(len(made.body)))
+                    self.end_headers()
+                    self.wfile.write(made.body[: made.cut])
+                if made.drop or made.cut is not None:
+                    self.close_connection = True
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        scheme = "http"
+        if context is not None:
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+            scheme = "https"
+        self.address = f"{scheme}://127.0.0.1:{self.server.server_address[1]}"
+        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self._thread.join()
+        self.server.server_close()
+
+
+def script(*answers: Answer) -> Callable[[Request], Answer]:
+    """One after the other; the last one again and again."""
+    left = list(answers)
+    return lambda _request: left.pop(0) if len(left) > 1 else left[0]
+
+
+class ToyLog:
+    """A topic `t` of records (seq, raw) in frames of so many; gaps as in a frame."""
+
+    def __init__(
+        self,
+        records: dict[int, bytes],
+        behind: int,
+        *,
+        first: int = 1,
+        gaps: tuple[tuple[int, int, int], ...] = (),
+        per_frame: int = 3,
+    ) -> None:
+        self.records = records
+        self.first, self.next, self.gaps, self.per_frame = first, behind, gaps, per_frame
+
+    def __call__(self, request: Request) -> Answer:
+        if request.path == "/bulk/v1/topics":
+            row = {"topic": "t", "incarnation": INCARNATION, "first": self.first}
+            row |= {"next": self.next, "bytes": 1, "messages": 1, "held_from": None}
+            wanted = request.query.get("subscribe", "t").split(",")
+            rows = [row] if "t" in wanted else []
+            return told({"broker": "b", "broker_id": "id", "partition": 2, "topics": rows})
+        if request.path == "/bulk/v1/offsets":
+            topics = json.loads(request.body)["topics"]
+            found = {"seq": topics["t"]["time_ns"] % 1000, "incarnation": INCARNATION}
+            return told({"topics": {"t": found | {"exact": True}}})
+        if request.path != "/bulk/v1/range/t":
+            return told({"error": "no such topic"}, 404)
+        start = int(request.query["start"])
+        if start < self.first:
+            return told({"error": "trimmed", "first": self.first}, 410)
+        if start > self.next:
+            return told({"error": "beyond the end", "next": self.next}, 416)
+        return Answer(200, self.frame(start, int(request.query["end"])))
+
+    def frame(self, start: int, end: int) -> bytes:
+        """The frame that a broker would send."""
+        seqs = [seq for seq in self.records if start <= seq < end]
+        chosen = seqs[: self.per_frame]
+        behind = seqs[len(chosen)] if len(seqs) > len(chosen) else min(end, self.next)
+        gaps = [gap for gap in self.gaps if start <= gap[0] < behind]
+        records = [self.records[seq] for seq in chosen]
+        return frame(records, first=start, behind=behind, gaps=gaps)

@@ -1,0 +1,1 @@
+"""Clients for tests: raw sockets, and small clients for each protocol."""

@@ -1,0 +1,280 @@
+"""An engine on a clock that the test moves: turns end and time passes on its command.
+
+Real threads write real files; `settle` waits for their event descriptors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from broker.engine.cursor.local import LocalConsumer
+from broker.engine.engine import Engine
+from broker.engine.limits import EngineLimits
+from broker.engine.log.log import Log
+from broker.engine.log.publish import append, outcome
+from broker.engine.log.retention import Limiter
+from broker.routing.router import Router
+from broker.runtime import vfs
+from support.fakes.loop import FakeLoop
+
+WAIT_MS = 20_000
+SECOND = 10**9
+
+OPEN, WRITE, SYNC, TRUNCATE, RENAME, UNLINK, SYNC_PATH = range(7)  # vfs.pxd FileCall
+CALLS = {"open": OPEN, "write": WRITE, "sync": SYNC, "rename": RENAME, "truncate": TRUNCATE}
+
+LIMITS = EngineLimits(
+    segment_bytes=1 << 20,
+    append_bytes_max=16 << 20,
+    memory_bytes_max=1 << 20,
+    memory_segment_bytes=4096,
+    load_bytes=4096,
+    journal_bytes_min=1 << 20,
+    reclaim_bytes=1 << 20,
+    pump_bytes_max=4 << 20,
+    inline_bytes=0,
+    inline_stall_ns=SECOND,
+    inline_pause_ns=SECOND,
+    inline_pause_max_ns=SECOND,
+    retry_ns=SECOND,
+    entries_max=1 << 24,
+    deferred_max=1 << 24,
+    window_max=1 << 28,
+    to_live=True,
+    from_live=True,
+    settle_poll=0.001,
+)
+
+
+def limit(log: Log, msgs_max: int = 0, bytes_max: int = 0, age_max_ns: int = 0) -> Limiter:
+    """A Limiter of single records that counts headers and bodies."""
+    limiter = Limiter(log.retention, msgs_max, bytes_max, age_max_ns)
+    limiter.start()
+    return limiter
+
+
+def scratch() -> Path:
+    """A new folder on a disk that is quick to sync, for tests with very many steps."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="twinwire-", dir=memory if memory.is_dir() else None))
+
+
+class EngineLoop(FakeLoop):
+    """What an engine asks of an event loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: dict[int, Callable[[], None]] = {}
+
+    def add_reader(self, fd: int, call: Callable[[], None]) -> None:
+        self.readers[fd] = call
+
+    def remove_reader(self, fd: int) -> None:
+        self.readers.pop(fd, None)
+
+    def call_later(self, seconds: float, call: Callable[[], None], /) -> Any:
+        return self._call_at_ns(self.now_ns + int(seconds * 1e9), call)
+
+    def serve(self, wait_ms: int) -> None:
+        """Hand over what the workers have finished, waiting for some if need be."""
+        poll = select.poll()
+        for fd in self.readers:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(wait_ms):
+            if fd in self.readers:
+                self.readers[fd]()
+
+
+class Rig:
+    """One engine on a folder (None = in memory); `limits` go over LIMITS."""
+
+    def __init__(
+        self,
+        root: Path | None,
+        *,
+        sync: str | float = "none",
+        clock: tuple[int, int] | None = None,
+        **limits: Any,
+    ) -> None:
+        self.root = root
+        self.sync = sync
+        self.limits = limits
+        self.reports: list[tuple[str, str, dict[str, Any]]] = []
+        self.loop = EngineLoop()
+        self.turn = self.loop.turn
+        if clock is not None:
+            self.loop._set_clock(clock[0])
+        self.router = Router()
+        self.engine = Engine(
+            self.turn,
+            self.router,
+            None if root is None else str(root),
+            replace(LIMITS, **limits),
+            lambda _name: self.sync,
+            self._report,
+        )
+        self.closed = False
+        try:
+            self.engine.open(self.loop)
+        except BaseException:
+            self.abandon()
+            raise
+        self.settle()
+
+    def _report(self, level: str, text: str, **fields: Any) -> None:
+        self.reports.append((level, text, fields))
+
+    # --- doing
+
+    def settle(self) -> None:
+        """End turns until nothing is under way any more."""
+        self.loop.run()
+        while self.engine.behind:
+            before = self.progress()
+            self.loop.serve(WAIT_MS)
+            self.loop.run()
+            assert self.progress() != before or not self.engine.behind, "a worker does not answer"
+        self.loop.run()
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """End turns until this is so."""
+        deadline = time.monotonic() + WAIT_MS / 1000
+        while not reached():
+            assert time.monotonic() < deadline, "it does not come to that"
+            self.loop.serve(1)
+            self.loop.run()
+
+    def progress(self) -> int:
+        return sum(worker.reaped for worker in self.engine.shared.workers)
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock and run the timers that are due."""
+        self.loop.advance(int(seconds * 1e9))
+        self.settle()
+
+    def log(self, name: str = "t", *, ephemeral: bool = False) -> Any:
+        return self.engine.open_log(name, ephemeral)
+
+    def publish(self, log: Any, bodies: Iterable[bytes], **more: Any) -> list[int]:
+        """Append in one turn and settle; what became of each: 1, -1, or 0 when refused."""
+        tickets = [append(log, body, **more) for body in bodies]
+        self.settle()
+        return [outcome(log, ticket) if ticket else 0 for ticket in tickets]
+
+    # --- ending
+
+    def close(self) -> None:
+        """Stop as a server does."""
+
+        async def closing() -> None:
+            task = asyncio.create_task(self.engine.close())
+            while not task.done():
+                self.loop.serve(1)
+                self.loop.run()
+                await asyncio.sleep(0)
+            await task
+
+        if not self.closed:
+            self.closed = True
+            asyncio.run(closing())
+
+    def abandon(self) -> None:
+        """End the threads; nothing is flushed that was not on its way."""
+        if not self.closed:
+            self.closed = True
+            for worker in self.engine.shared.workers:
+                worker.stop()
+                worker.reap()
+            self.engine.finish_workers()
+
+    def crash(self, to: Path) -> None:
+        """Keep in `to` what the files hold now, as after kill -9."""
+        assert self.root is not None
+        shutil.copytree(self.root, to, ignore=shutil.ignore_patterns(".deleted*", "*.dropped"))
+        self.abandon()
+
+    def __enter__(self) -> Rig:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        vfs.heal()
+        self.abandon()
+
+
+def kept(rig: Rig, log: Any) -> list[bytes]:
+    """What a new reader finds."""
+    cursor = log.open_cursor("new", ephemeral=True, start=log.first_seq)
+    taker = LocalConsumer(cursor, 1 << 30)
+    rig.settle()
+    rig.until(lambda: not cursor.depth)  # older files are read in the background
+    found = bodies_of(taker)
+    taker.leave()
+    return found
+
+
+def bodies_of(taker: Any) -> list[bytes]:
+    """Bodies that arrived since the last call."""
+    records, taker.records = taker.records, []
+    return [record[3] for record in records]
+
+
+def finish_all(taker: Any) -> list[bytes]:
+    """Finish what arrived since the last call; the bodies."""
+    records, taker.records = taker.records, []
+    for seq, *_ in records:
+        assert taker.finish(seq) == 0
+    return [record[3] for record in records]
+
+
+def segment_files(root: Path, name: str = "t") -> list[Path]:
+    return sorted((root / name).glob("*.seg"))
+
+
+def numbered(count: int, start: int = 0, size: int = 24) -> list[bytes]:
+    """Bodies of `size` bytes that contain their number."""
+    return [(b"%d:" % i).ljust(size, b"x") for i in range(start, start + count)]
+
+
+def flip(path: Path, offset: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def drain(rig: Rig, taker: Any, turns: int = 50) -> Sequence[bytes]:
+    """Bodies of everything the cursor has for this taker."""
+    found: list[bytes] = []
+    for _ in range(turns):
+        rig.settle()
+        found += bodies_of(taker)
+    return found
+
+
+def make_log(root: Path, bodies: list[bytes], **limits: Any) -> None:
+    """A log `t` with a cursor that has finished nothing."""
+    with Rig(root, **limits) as rig:
+        log = rig.log()
+        log.open_cursor("c")
+        assert rig.publish(log, bodies) == [1] * len(bodies)
+        rig.close()
+
+
+def read_log(root: Path, more: bytes | None = None, **limits: Any) -> tuple[list[bytes], Rig]:
+    """Open it, read all there is, append `more`, and close."""
+    with Rig(root, **limits) as rig:
+        log = rig.engine.log("t")
+        taker = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        found = drain(rig, taker)
+        if more is not None:
+            assert rig.publish(log, [more]) == [1]
+            assert bodies_of(taker) == [more]
+        rig.close()
+    return list(found), rig

@@ -1,0 +1,1 @@
+"""Recorded transcripts: reading and replaying them."""

@@ -1,0 +1,1 @@
+"""Tables of NATS logins that Twinwire and the original must answer alike."""

@@ -1,0 +1,1 @@
+"""Processes that tests start: brokers, original servers, auth servers."""

@@ -1,0 +1,36 @@
+"""The parts of a broker's services that tests inspect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.bulk.service import BulkService
+from broker.protocols.stan.service import StanService
+
+if TYPE_CHECKING:
+    from broker.bulk.read.readers import Readers
+    from broker.bulk.write.service import Writes
+    from broker.protocols.stan.streaming import Streaming
+    from broker.server.server import Server
+
+
+def streaming_of(server: Server) -> Streaming | None:
+    """NATS Streaming, while it is served."""
+    service = server.service(StanService)
+    return None if service is None else service.streaming
+
+
+def writes_of(server: Server) -> Writes:
+    """Staged blocks and commits."""
+    service = server.service(BulkService)
+    assert service is not None
+    assert service.writes is not None
+    return service.writes
+
+
+def readers_of(server: Server) -> Readers:
+    """The named readers of the bulk API, while its listener is open."""
+    service = server.service(BulkService)
+    assert service is not None
+    assert service.bulk is not None
+    return service.bulk.app.readers

@@ -1,0 +1,1 @@
+"""Spark jobs that a test drives or kills."""

@@ -1,0 +1,132 @@
+"""The start of a whole server: what readers hold is in force before anything else happens."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from support.engine import Rig, finish_all, numbered
+
+from broker.base.durable import save
+from broker.bulk.write.service import Writes
+from broker.config.load import load
+from broker.engine.cursor.local import LocalConsumer
+from broker.runtime import vfs
+from broker.server.server import Server
+
+CALL_SYNC = 2  # of vfs.pxd
+TEXT = """
+[server]
+data = "{data}"
+[nats]
+listen = "127.0.0.1:0"
+[monitor]
+listen = ""
+[nsq]
+listen = ""
+http = ""
+[bulk]
+listen = "127.0.0.1:0"
+"""
+READER = b"""{"name": "r", "ttl_s": 60, "hold": true, "renewed_ns": 1,
+ "positions": {"t": {"seq": 5, "incarnation": "%s"}}}"""
+
+
+async def test_the_housekeeping_finds_the_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    rig = Rig(data / "logs", segment_bytes=1000)
+    log = rig.log()
+    taker = LocalConsumer(log.open_cursor("c"), 1 << 20)
+    for number in range(100):
+        rig.publish(log, numbered(1, number))
+    save(data / "bulk" / "readers" / "r.json", READER % log.log_id.hex().encode())
+    log.retention.retain_from(5)
+    finish_all(taker)
+    rig.settle()
+    rig.abandon()
+
+    first = []
+    start = Writes.start
+
+    async def slow_start(self: Writes, engine: object) -> None:
+        engine.keep_house()  # type: ignore[attr-defined]
+        first.append(engine.log("t").retention.readable_from)  # type: ignore[attr-defined]
+        await start(self, engine)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Writes, "start", slow_start)
+    file = tmp_path / "twinwire.toml"
+    file.write_text(TEXT.format(data=data))
+    server = Server(load(file))
+    await server.start()
+    try:
+        assert first == [server.engine.log("t").retention.readable_from]
+        assert first[0] <= 5
+    finally:
+        await server.stop()
+
+
+async def test_what_was_found_is_on_the_disk_before_the_door_opens(tmp_path: Path) -> None:
+    """Else a reader could keep a place behind records that a power cut takes away."""
+    data = tmp_path / "data"
+    rig = Rig(data / "logs")
+    rig.publish(rig.log(), numbered(1, 1))
+    rig.settle()
+    rig.abandon()
+    file = tmp_path / "twinwire.toml"
+    file.write_text(TEXT.format(data=data))
+    server = Server(load(file))
+    vfs.fail(CALL_SYNC, errno.EIO, times=1_000)
+    try:
+        await server.start()
+        assert "bulk" not in server.ports
+        assert "Input/output error" in str(server.health())
+    finally:
+        vfs.heal()
+        await server.stop()
+
+
+async def test_holds_count_while_the_door_is_off(tmp_path: Path) -> None:
+    """An operator who switches it off for a while does not let go what an archive holds."""
+    data = tmp_path / "data"
+    rig = Rig(data / "logs", segment_bytes=1000)
+    log = rig.log()
+    taker = LocalConsumer(log.open_cursor("c"), 1 << 20)
+    for number in range(100):
+        rig.publish(log, numbered(1, number))
+    save(data / "bulk" / "readers" / "r.json", READER % log.log_id.hex().encode())
+    log.retention.retain_from(5)
+    finish_all(taker)
+    rig.settle()
+    rig.abandon()
+    file = tmp_path / "twinwire.toml"
+    on, off = '[bulk]\nlisten = "127.0.0.1:0"', '[bulk]\nlisten = ""'
+    file.write_text(TEXT.format(data=data).replace(on, off))
+    server = Server(load(file))
+    try:
+        await server.start()
+        assert "bulk" not in server.ports
+        log = server.engine.log("t")
+        assert log.retention.retained_from == 5
+        server.engine.keep_house()
+        assert log.retention.readable_from <= 5
+    finally:
+        await server.stop()
+
+
+async def test_an_identity_that_does_not_read_stops_the_bulk_api_alone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "bulk").mkdir(parents=True)
+    (data / "bulk" / "broker.json").write_text("{")
+    file = tmp_path / "twinwire.toml"
+    file.write_text(TEXT.format(data=data))
+    server = Server(load(file))
+    try:
+        await server.start()
+        assert "nats" in server.ports
+        assert "bulk" not in server.ports
+        assert "bulk API" in str(server.health())
+    finally:
+        await server.stop()

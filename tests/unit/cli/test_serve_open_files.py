@@ -1,0 +1,55 @@
+"""What is said when no more files can be opened."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+
+import pytest
+
+from broker.cli import serve
+from broker.cli.serve import OpenFiles, lowest_free, until_stopped
+
+LOG = logging.getLogger("broker.test")
+
+
+def test_lowest_free() -> None:
+    first = lowest_free()
+    assert first >= 0
+    assert lowest_free() == first  # nothing is left open
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_none_is_free(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(number, "full")
+
+    monkeypatch.setattr(serve.os, "open", full)
+    assert lowest_free() == -1
+
+
+def test_each_change_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(serve.resource, "getrlimit", lambda _: (100, 100))
+    files = OpenFiles(LOG)
+    for used in (10, 89, 90, 95, -1, -1, 95, -1, 20, 20):
+        monkeypatch.setattr(serve, "lowest_free", lambda used=used: used)
+        files.look()
+    full = "too many open files (100): new connections are closed at once"
+    assert caplog.messages == [
+        "90 of 100 files are open, new connections need more",
+        full,
+        full,
+        "files can be opened again, 20 of 100 are open",
+    ]
+
+
+async def test_the_end_is_not_waited_for() -> None:
+    stopping = asyncio.Event()
+    task = asyncio.create_task(until_stopped(stopping, LOG))
+    await asyncio.sleep(0)
+    stopping.set()
+    await asyncio.wait_for(task, 10)

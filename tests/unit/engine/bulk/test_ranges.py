@@ -1,0 +1,246 @@
+"""Ranges of records: what a frame holds, with files as they should be and as they should not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.clients.bulk import DAMAGED, MISSING, Frame, read_frame
+from support.engine import CALLS, Rig, flip, numbered, segment_files
+
+from broker.engine.bulk.ranges import Range, moment_in_memory
+from broker.engine.log.publish import append
+from broker.runtime import vfs
+
+ALL = 1 << 62
+RECORD = 64  # of a body of 24 bytes
+
+
+def frame_of(log: Any, start: int, end: int = ALL, bytes_max: int = 1 << 20) -> Frame:
+    found = Range(log, start, end, bytes_max)
+    head = found.read()
+    found.learn(log)
+    assert found.joined(head) == head + bytes(memoryview(found)) + bytes(found.padding)
+    frame = read_frame(found.joined(head))
+    assert (found.count, found.next_seq, found.gaps) == (
+        len(frame.records),
+        frame.next,
+        frame.gaps,
+    )
+    return frame
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_all_that_is_asked_for(tmp_path: Path, in_memory: bool) -> None:
+    with Rig(None if in_memory else tmp_path / "a") as rig:
+        log = rig.log()
+        rig.publish(log, numbered(60))
+        frame = frame_of(log, 11, 31)
+        assert (frame.first, frame.next, frame.log_id) == (11, 31, log.log_id)
+        assert frame.bodies == numbered(20, 10)
+        assert frame_of(log, 1).bodies == numbered(60)
+        assert frame_of(log, 61).next == 61
+        assert frame_of(log, 5, 3).next == 5
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_everything_of_a_record(tmp_path: Path, in_memory: bool) -> None:
+    with Rig(None if in_memory else tmp_path / "a") as rig:
+        log = rig.log()
+        headers = b"NATS/1.0\r\nA: b\r\n\r\n"
+        append(log, b"body", headers=headers, reply=b"r", subject=b"s.x", not_before_ns=7)
+        append(log, b"")
+        rig.settle()
+        one, two = frame_of(log, 1).records
+        assert one[2:] == (7, b"s.x", b"r", headers, b"body")
+        assert one.timestamp_ns == rig.turn.wall_ns
+        assert two[2:] == (0, b"", b"", b"", b"")
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_as_many_as_fit_and_at_least_one(tmp_path: Path, in_memory: bool) -> None:
+    with Rig(None if in_memory else tmp_path / "a") as rig:
+        log = rig.log()
+        rig.publish(log, [*numbered(10), b"x" * 5000, *numbered(10, 11)])
+        assert frame_of(log, 1, bytes_max=3 * RECORD).next == 4
+        assert frame_of(log, 1, bytes_max=4 * RECORD - 1).next == 4
+        assert frame_of(log, 11, bytes_max=100).bodies == [b"x" * 5000]
+        assert frame_of(log, 10, bytes_max=100).next == 11
+
+
+def test_within_one_segment(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", segment_bytes=1000) as rig:
+        log = rig.log()
+        for i in range(50):
+            rig.publish(log, numbered(1, i))
+        assert len(log.segments) > 3
+        at, bodies = 1, []
+        for segment in list(log.segments):
+            frame = frame_of(log, at)
+            assert frame.next == segment.next_seq
+            bodies += frame.bodies
+            at = frame.next
+        assert bodies == numbered(50)
+
+
+def test_nothing_beyond_what_the_disk_has(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", sync=1.0) as rig:
+        log = rig.log()
+        rig.publish(log, numbered(5))
+        assert (log.visible, log.sync.durable_next) == (6, 1)
+        assert frame_of(log, 1).next == 1
+        rig.advance(1)
+        rig.publish(log, numbered(5, 5))
+        assert frame_of(log, 1).bodies == numbered(5)
+
+
+def test_a_disk_that_fails_hides_nothing_that_was_there(tmp_path: Path) -> None:
+    """A log that was opened and could not be written yet says what it has all the same."""
+    with Rig(tmp_path / "a") as rig:
+        rig.publish(rig.log(), numbered(5))
+        rig.close()
+    with Rig(tmp_path / "a", sync=1.0) as rig:
+        log = rig.engine.log("t")
+        rig.advance(1)  # what is found at a start is synced
+        rig.advance(1)
+        vfs.fail(CALLS["write"], 28)
+        assert rig.publish(log, numbered(1)) == [-1]
+        assert log.last_error
+        assert log.sync.durable_next == 6
+
+
+@pytest.mark.parametrize("byte", range(RECORD))
+def test_a_flipped_bit_is_a_gap(tmp_path: Path, byte: int) -> None:
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        rig.publish(log, numbered(9))
+        flip(segment_files(tmp_path / "a")[0], 64 + 4 * RECORD + byte, bit=5)
+        frame = frame_of(log, 1)
+        assert frame.gaps == [(5, 6, DAMAGED)]
+        assert frame.bodies == numbered(4) + numbered(4, 5)
+        assert [report[1] for report in rig.reports] == ["records do not read and are passed over"]
+        assert frame_of(log, 1) == frame
+        assert len(rig.reports) == 1, "told once"
+        assert rig.engine.shared.quarantined_ranges == 1
+        assert frame_of(log, 6).gaps == []
+        assert frame_of(log, 3, 5).gaps == []
+
+
+def test_damage_at_both_ends(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        rig.publish(log, numbered(9))
+        for number in (0, 1, 7, 8):
+            flip(segment_files(tmp_path / "a")[0], 64 + number * RECORD + 50)
+        frame = frame_of(log, 1)
+        assert frame.gaps == [(1, 3, DAMAGED), (8, 10, DAMAGED)]
+        assert frame.bodies == numbered(5, 2)
+        assert frame_of(log, 8).records == []
+
+
+def test_a_damaged_stretch_counts_as_bytes(tmp_path: Path) -> None:
+    """The data is one stretch of the file, so it may not hold much that nobody can read."""
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        rig.publish(log, [*numbered(2), b"x" * 5000, *numbered(2, 3)])
+        flip(segment_files(tmp_path / "a")[0], 64 + 2 * RECORD + 50)
+        frame = frame_of(log, 1, bytes_max=1000)
+        assert (frame.next, frame.gaps) == (4, [(3, 4, DAMAGED)])
+        assert frame.bodies == numbered(2)
+        assert frame_of(log, frame.next).bodies == numbered(2, 3)
+
+
+def test_missing_records(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        rig.publish(log, numbered(3))
+        rig.close()
+    path = segment_files(tmp_path / "a")[0]
+    raw = path.read_bytes()
+    path.write_bytes(raw[: 64 + RECORD] + raw[64 + 2 * RECORD :])
+    with Rig(tmp_path / "a") as rig:
+        frame = frame_of(rig.engine.log("t"), 1)
+        assert frame.gaps == [(2, 3, MISSING)]
+        assert frame.bodies == [numbered(3)[0], numbered(3)[2]]
+
+
+def test_a_lost_end(tmp_path: Path) -> None:
+    """A file that was cut, with the padding of its last record: what follows begins elsewhere."""
+    with Rig(tmp_path / "a", segment_bytes=600) as rig:
+        log = rig.log()
+        for i in range(9):
+            rig.publish(log, numbered(1, i, size=21))
+        assert len(log.segments) == 2
+        behind = log.segments[0].next_seq
+        rig.close()
+    path = segment_files(tmp_path / "a")[0]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) - RECORD - 3])
+    with Rig(tmp_path / "a", segment_bytes=600) as rig:
+        log = rig.engine.log("t")
+        frame = frame_of(log, 1)
+        assert frame.next == behind
+        assert frame.gaps == [(behind - 1, behind, MISSING)]
+        assert frame.bodies == numbered(behind - 2, size=21)
+        assert frame_of(log, behind).bodies == numbered(10 - behind, behind - 1, size=21)
+
+
+def test_a_dropped_file_is_sent_when_it_was_open(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        rig.publish(log, numbered(9))
+        begun, late = Range(log, 1, ALL, 1 << 20), Range(log, 1, ALL, 1 << 20)
+        head = begun.read()
+        rig.engine.delete_log("t")
+        assert read_frame(begun.joined(head)).bodies == numbered(9)
+        with pytest.raises(FileNotFoundError):
+            late.read()
+        fresh = rig.log()
+        rig.publish(fresh, numbered(1))
+        with pytest.raises(FileNotFoundError):
+            late.read()
+
+
+def test_the_index_learns_the_way(tmp_path: Path) -> None:
+    """Only the first range of a file that was not written by this process walks from its start."""
+    with Rig(tmp_path / "a", segment_bytes=200_000) as rig:
+        log = rig.log()
+        for i in range(0, 6000, 100):
+            rig.publish(log, numbered(100, i))
+        rig.close()
+    with Rig(tmp_path / "a", segment_bytes=200_000) as rig:
+        log = rig.engine.log("t")
+        assert frame_of(log, 3000, bytes_max=RECORD).bodies == numbered(1, 2999)
+        flip(segment_files(tmp_path / "a")[0], 64 + 5)
+        frame = frame_of(log, 3000, bytes_max=RECORD)
+        assert frame.bodies == numbered(1, 2999)
+        assert rig.reports == [], "the walk began behind the flipped bit"
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_what_can_be_read(tmp_path: Path, in_memory: bool) -> None:
+    with Rig(None if in_memory else tmp_path / "a", segment_bytes=1000) as rig:
+        log = rig.log()
+        assert log.retention.readable_from == 1
+        cursor = log.open_cursor("c")
+        for i in range(50):
+            rig.publish(log, numbered(1, i, size=500))
+        cursor.empty()
+        rig.advance(1)
+        assert log.retention.readable_from == log.segments[0].first_seq > 1
+
+
+def test_a_moment_in_memory() -> None:
+    with Rig(None) as rig:
+        log = rig.log()
+        assert moment_in_memory(log, 0) == 1
+        start = rig.turn.wall_ns
+        for i in range(200):
+            rig.publish(log, numbered(1, i, size=100))
+            rig.advance(1)
+        assert len(log.segments) > 3
+        for number in (0, 1, 77, 199):
+            assert moment_in_memory(log, start + number * 10**9) == number + 1
+            assert moment_in_memory(log, start + number * 10**9 + 1) == number + 2
+        assert moment_in_memory(log, -1) == 1

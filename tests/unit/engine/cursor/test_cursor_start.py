@@ -1,0 +1,118 @@
+"""New cursors, and when they are on the disk."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+from support.engine import SYNC_PATH, WRITE, Rig, bodies_of, finish_all, numbered
+
+from broker.base.durable import make_folder
+from broker.engine.cursor.local import LocalConsumer
+from broker.engine.log.publish import append, outcome
+from broker.runtime import vfs
+
+
+def test_what_follows_a_new_cursor_waits_for_its_name(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        assert rig.publish(log, [b"first"]) == [1]
+        vfs.hold(SYNC_PATH)
+        log.open_cursor("c")
+        rig.until(lambda: vfs.held(SYNC_PATH) == 1)
+        tickets = [append(log, body) for body in numbered(100)]
+        rig.loop.run()
+        rig.loop.serve(0)
+        assert {outcome(log, ticket) for ticket in tickets} == {0}
+        vfs.release(SYNC_PATH)
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in tickets} == {1}
+        assert rig.publish(log, [b"last"]) == [1]
+
+
+def test_names_of_cursors_are_synced_once(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        assert rig.publish(log, [b"first"]) == [1]
+        log.open_cursor("c")
+        rig.advance(2)
+        vfs.fail(SYNC_PATH, errno.EIO)
+        assert rig.publish(log, [b"second"]) == [1]
+        rig.advance(2)
+        assert vfs.unfired(SYNC_PATH), "there is no name to be synced"
+
+
+def test_a_cursor_whose_name_cannot_be_synced(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        assert rig.publish(log, [b"first"]) == [1]
+        vfs.fail(SYNC_PATH, errno.EIO, 0, 2)
+        taker = LocalConsumer(log.open_cursor("c"), 1000)
+        rig.settle()
+        for _ in range(4):
+            rig.advance(1)
+        assert not vfs.unfired(SYNC_PATH)
+        assert rig.publish(log, [b"second"]) == [1]
+        assert bodies_of(taker)[-1:] == [b"second"]
+
+
+def test_a_cursor_that_cannot_be_remembered_is_not_made(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always") as rig:
+        log = rig.log()
+        vfs.fail(WRITE, errno.ENOSPC)
+        with pytest.raises(OSError, match="No space"):
+            log.open_cursor("c")
+        assert "c" not in log.cursors
+        log.open_cursor("c")
+
+
+def test_a_cursor_deleted_while_its_name_is_synced(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        assert rig.publish(log, [b"first"]) == [1]
+        vfs.hold(SYNC_PATH)
+        log.open_cursor("a")
+        rig.until(lambda: vfs.held(SYNC_PATH) == 1)
+        log.open_cursor("b")
+        log.delete_cursor("b")
+        log.delete_cursor("a")
+        vfs.release(SYNC_PATH)
+        rig.settle()
+        assert rig.publish(log, [b"second"]) == [1]
+
+
+def test_a_compacted_journal_has_its_name_synced(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17, journal_bytes_min=200) as rig:
+        log = rig.log()
+        taker = LocalConsumer(log.open_cursor("c"), 1000)
+        rig.publish(log, [b"first"])
+        rig.advance(2)
+        (journal,) = (tmp_path / "t" / "cursors").glob("*.cur")
+        inode = journal.stat().st_ino
+        while journal.stat().st_ino == inode:
+            rig.publish(log, numbered(5))
+            finish_all(taker)
+            rig.settle()
+        vfs.fail(SYNC_PATH, errno.EIO)
+        rig.advance(1)
+        assert not vfs.unfired(SYNC_PATH)
+        vfs.fail(SYNC_PATH, errno.EIO)
+        rig.advance(1)
+        assert not vfs.unfired(SYNC_PATH), "it failed, so it is tried again"
+        rig.advance(1)
+        vfs.fail(SYNC_PATH, errno.EIO)
+        rig.advance(1)
+        assert vfs.unfired(SYNC_PATH)
+
+
+def test_folders_are_made_with_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("broker.base.durable.sync_path", lambda path: synced.append(Path(path)))
+    make_folder(tmp_path / "a" / "b" / "c")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    synced.clear()
+    make_folder(tmp_path / "a" / "b" / "c")
+    assert synced == [tmp_path / "a" / "b"], "whoever made it may have ended before that"
+    shutil.rmtree(tmp_path / "a")

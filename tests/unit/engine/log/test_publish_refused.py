@@ -1,0 +1,241 @@
+"""A failed sync takes back what it has refused: what was stored before stays."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine import (
+    SECOND,
+    SYNC,
+    SYNC_PATH,
+    WRITE,
+    Rig,
+    kept,
+    limit,
+    numbered,
+    segment_files,
+)
+
+from broker.engine.cursor.local import LocalConsumer
+from broker.engine.log.publish import append, outcome
+from broker.runtime import mapping, vfs
+
+ALWAYS = {"sync": "always", "segment_bytes": 4096}
+STAN = "x"
+STORED = numbered(50)
+
+
+def refuse(rig: Rig, log: Any, count: int = 45) -> None:
+    """A sync fails, and with it so many messages."""
+    vfs.fail(SYNC, errno.EIO)
+    assert set(rig.publish(log, numbered(count, size=200))) == {-1}
+    rig.advance(2)
+
+
+def full(rig: Rig, **limits: int) -> Any:
+    log = rig.engine.open_log("t", protocol=STAN)
+    limit(log, **limits)
+    assert set(rig.publish(log, STORED)) == {1}
+    return log
+
+
+@pytest.mark.parametrize("limits", [{"msgs_max": 50}, {"bytes_max": sum(map(len, STORED))}])
+def test_what_is_refused_pushes_nothing_out(tmp_path: Path, limits: dict[str, int]) -> None:
+    with Rig(tmp_path, **ALWAYS) as rig:
+        log = full(rig, **limits)
+        files = segment_files(tmp_path)
+        for _ in range(3):
+            refuse(rig, log)
+            assert log.first_seq == 1
+        assert set(files) <= set(segment_files(tmp_path))
+        assert kept(rig, log) == STORED
+        # a message that is stored takes the place of the oldest, and of no more; bytes of files
+        # that are not read are estimated
+        assert rig.publish(log, [b"0"]) == [1]
+        found = kept(rig, log)
+        assert found[-50:] == [*STORED[1:], b"0"]
+        assert len(found) == 50 or "bytes_max" in limits
+
+
+def test_seqs_without_a_message_do_not_count_after_a_restart(tmp_path: Path) -> None:
+    with Rig(tmp_path, **ALWAYS) as rig:
+        refuse(rig, full(rig, msgs_max=50))
+    with Rig(tmp_path, **ALWAYS) as rig:
+        log = rig.engine.log("t")
+        limit(log, msgs_max=50)
+        assert kept(rig, log) == STORED
+        assert rig.publish(log, [b"new"]) == [1]
+        assert kept(rig, log) == [*STORED[1:], b"new"]
+
+
+def test_retention_by_segments_does_not_count_them_either(tmp_path: Path) -> None:
+    with Rig(tmp_path, **ALWAYS) as rig:
+        log = rig.log()
+        log.retention.configure((0, 0, 60))
+        assert set(rig.publish(log, STORED)) == {1}
+        refuse(rig, log, 400)
+        assert rig.publish(log, [b"new"]) == [1]
+        rig.advance(2)
+        assert kept(rig, log) == [*STORED, b"new"]
+
+
+def test_limits_that_become_narrower_behind_a_failed_sync(tmp_path: Path) -> None:
+    size = sum(map(len, STORED))
+    with Rig(tmp_path, **ALWAYS) as rig:
+        log = full(rig, bytes_max=10 * size)
+        refuse(rig, log)
+        log.retention.limiter.set_limits(0, size // 2, 0)
+        rest = kept(rig, log)
+        assert STORED[-len(rest) :] == rest
+        assert size // 2 - max(map(len, STORED)) <= sum(map(len, rest)) < size
+
+
+def test_a_copy_does_not_take_the_name_of_a_log_made_anew(tmp_path: Path) -> None:
+    """The workers' threads decide whether the mender begins: another try if it does not."""
+    assert any(copies_beside_a_log_made_anew(tmp_path / str(number)) for number in range(30))
+
+
+def copies_beside_a_log_made_anew(root: Path) -> bool:
+    """False: it did not come to the copies that this is about."""
+    with Rig(root, sync=2.0, inline_bytes=1 << 17) as rig:
+        logs = {name: rig.log(name) for name in ("a", "b")}
+        for log in logs.values():
+            assert set(rig.publish(log, STORED)) == {1}
+        rig.advance(3)
+        files = {name: segment_files(root, name)[0] for name in logs}
+        before = {name: file.stat().st_ino for name, file in files.items()}
+        for log in logs.values():
+            rig.publish(log, [b"x"])
+        # Both are copied, one after the other; behind the first copy the mender has to wait.
+        vfs.hold(SYNC_PATH)
+        vfs.fail(SYNC, errno.EIO, times=2)
+        rig.loop.advance(3_000_000_000)
+        copied: set[str] = set()
+        for _ in range(300):
+            copied = {name for name in files if files[name].stat().st_ino != before[name]}
+            if copied:
+                break
+            rig.loop.serve(1)
+            rig.loop.run()
+        if len(copied) != 1:
+            vfs.release(SYNC_PATH)
+            rig.settle()
+            return False
+        (other,) = set(files) - copied
+        rig.engine.delete_log(other)
+        log = rig.log(other)
+        tickets = [append(log, body) for body in numbered(60)]
+        rig.loop.run()
+        vfs.release(SYNC_PATH)
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in tickets} == {1}
+        rig.advance(3)
+        assert set(rig.publish(log, [b"more"])) == {1}
+    with Rig(root) as rig:
+        assert kept(rig, rig.log(other)) == [*numbered(60), b"more"]
+        assert not rig.engine.problems
+    return True
+
+
+@pytest.mark.parametrize("_", range(20))
+def test_what_fails_beside_a_round_that_counts_for_nothing_is_answered(
+    tmp_path: Path, _: int
+) -> None:
+    """Which of two rounds ends first is not certain: nobody waits for ever in either case."""
+    with Rig(tmp_path, sync="always", inline_bytes=0) as rig:
+        log = rig.log()
+        assert set(rig.publish(log, STORED)) == {1}
+        vfs.hold(SYNC)
+        vfs.fail(SYNC, errno.EIO)
+        tickets = [append(log, b"x") for _ in range(40)]
+        rig.until(lambda: vfs.held(SYNC) == 1)
+        tickets += [append(log, b"x") for _ in range(40)]
+        rig.until(lambda: vfs.held(SYNC) == 2)
+        vfs.hold(WRITE)
+        tickets.append(append(log, b"x"))
+        rig.until(lambda: vfs.held(WRITE) == 1)
+        vfs.release(SYNC)
+        rig.until(lambda: rig.engine.shared.sync_errors > 0)
+        vfs.release(WRITE)
+        rig.settle()
+        assert 0 not in {outcome(log, ticket) for ticket in tickets}
+
+
+def test_the_last_cursor_of_a_log_of_a_protocol_goes_without_a_sync(tmp_path: Path) -> None:
+    """A client with many subscriptions may leave at any time: nobody waits for the disk then."""
+    with Rig(tmp_path, **ALWAYS) as rig:
+        log = full(rig, msgs_max=50)
+        log.open_cursor("gone")
+        rig.advance(3)
+        vfs.fail(SYNC, errno.EIO)
+        vfs.fail(SYNC_PATH, errno.EIO)
+        before = (tmp_path / "t" / "meta.json").stat().st_ino
+        log.delete_cursor("gone")
+        assert (tmp_path / "t" / "meta.json").stat().st_ino == before
+        assert vfs.unfired(SYNC) == vfs.unfired(SYNC_PATH) == 1
+        vfs.heal()
+
+
+def test_a_face_that_cannot_be_stored_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Rig(tmp_path, **ALWAYS) as rig:
+        log = rig.log()
+
+        def full_disk(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("broker.engine.log.log.save_meta", full_disk)
+            for _ in range(2):
+                with pytest.raises(OSError, match="No space"):
+                    rig.engine.open_log("t", protocol=STAN)
+                assert log.protocol is None
+        assert rig.engine.open_log("t", protocol=STAN).protocol == STAN
+
+
+def test_a_journal_whose_last_sync_failed_is_written_again(tmp_path: Path) -> None:
+    with Rig(tmp_path, **ALWAYS) as rig:
+        log = rig.log()
+        taker = LocalConsumer(log.open_cursor("c"), 10)
+        assert set(rig.publish(log, STORED)) == {1}
+        rig.advance(5)
+        taker.finish(1)
+        rig.settle()
+        vfs.fail(SYNC, errno.EIO)
+        journal = log.cursors["c"].journal
+        for _ in range(3):
+            rig.loop.advance(SECOND)  # nothing happens, and the sync is not over yet
+        rig.settle()
+        assert not vfs.unfired(SYNC)
+        assert journal.last_error == errno.EIO
+        for _ in range(8):
+            rig.advance(1)
+        assert journal.last_error == 0
+        assert not journal.unsynced
+
+
+def test_a_page_that_does_not_read_does_not_stop_a_copy(tmp_path: Path) -> None:
+    """The disk has failed a sync, and the file it is about has a bad sector."""
+    with Rig(tmp_path, sync=2.0) as rig:
+        log = rig.log()
+        bodies = numbered(100, size=100)
+        assert set(rig.publish(log, bodies)) == {1}
+        (path,) = segment_files(tmp_path)
+        whole = path.read_bytes()
+        mapping.spoil(path, 4096, 8192)
+        try:
+            vfs.fail(SYNC, errno.EIO)
+            rig.advance(2)
+            rig.advance(2)
+            assert log.sync.durable_next == log.visible
+        finally:
+            mapping.unspoil()
+        assert path.with_name(path.name + ".unreadable").read_bytes() == whole
+        assert [text for level, text, _ in rig.reports if "does not read" in text]
+        found = kept(rig, log)
+        assert 50 < len(found) < 100
+        assert set(found) < set(bodies)

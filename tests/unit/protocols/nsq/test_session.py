@@ -1,0 +1,351 @@
+"""Sessions on a clock that stands: order of answers, heartbeats, endings."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from support.fakes.nsq import (
+    ERROR,
+    HEARTBEAT,
+    OK,
+    RESPONSE,
+    FakeNsq,
+    MakeNsq,
+    message_id,
+    mpub,
+    not_in_flight,
+    pub,
+    shown,
+    sized,
+)
+
+from broker.base import units
+from broker.protocols.nsq import limits
+
+SECOND = units.SECOND
+CLOSE_WAIT = (RESPONSE, b"CLOSE_WAIT")
+
+
+# --- order of answers
+
+
+def test_answers_keep_the_order_of_commands(nsq: FakeNsq) -> None:
+    peer = nsq.consumer(b"t", 0)
+    fin = b"FIN %s\n" % message_id(77)
+    data = pub(b"t", b"a") + fin + pub(b"u", b"b") + pub(b"t", b"c") + fin + mpub(b"t", b"d", b"e")
+    assert peer.ask(data + b"CLS\n" + pub(b"u", b"f")) == [
+        OK,
+        not_in_flight("FIN", 77),
+        OK,
+        OK,
+        not_in_flight("FIN", 77),
+        OK,
+        CLOSE_WAIT,
+        OK,
+    ]
+    assert nsq.engine.log("t").message_count == 4
+    assert nsq.engine.log("u").message_count == 2
+
+
+def test_a_fatal_error_comes_behind_what_was_published(nsq: FakeNsq) -> None:
+    peer = nsq.dial()
+    data = pub(b"t", b"a") * 300 + b"SUB t\n" + pub(b"t", b"never")
+    *oks, last = peer.ask(data)
+    assert oks == [OK] * 300
+    assert last == (ERROR, b"E_INVALID SUB insufficient number of parameters")
+    assert peer.closed
+    assert nsq.engine.log("t").message_count == 300
+
+
+def test_everything_in_one_read_and_byte_by_byte(nsq: FakeNsq) -> None:
+    data = (
+        b"  V2IDENTIFY\n" + sized(b"{}") + pub(b"t", b"a") + b"SUB t c\nRDY 5\n" + mpub(b"t", b"b")
+    )
+    for cuts in ([], list(range(len(data)))):
+        peer = nsq.dial(greet=False)
+        frames = peer.ask(data, cuts)
+        assert frames[:3] == [OK, OK, OK]
+        assert [f for f in frames[3:] if f[0] == RESPONSE] == [OK]
+        assert [shown(f)[2] for f in frames if f[0] == 2] == [b"a", b"b"]
+        peer.leave()
+        nsq.engine.delete_log("t")
+
+
+# --- publishing
+
+
+def test_mpub_makes_its_topic_before_its_body(nsq: FakeNsq) -> None:
+    nsq.dial().send(b"MPUB t\n\0\0")
+    assert nsq.engine.log("t") is not None
+    assert nsq.dial().ask(b"MPUB u\n\0\0\0\0") == [(ERROR, b"E_BAD_BODY MPUB invalid body size 0")]
+    assert nsq.engine.log("u") is not None
+    nsq.dial().send(b"PUB v\n\0\0\0\5a")
+    assert nsq.engine.log("v") is None
+
+
+def test_trap_20_a_full_ephemeral_topic_refuses_what_it_cannot_keep(make_nsq: MakeNsq) -> None:
+    nsq = make_nsq(engine={"memory_bytes_max": 4096, "memory_segment_bytes": 4096})
+    peer = nsq.dial()
+    *oks, last = peer.ask(pub(b"t#ephemeral", b"x" * 1000) * 10)
+    assert oks == [OK] * 3
+    assert last == (ERROR, b"E_PUB_FAILED PUB failed memory limit of the topic reached")
+    assert peer.closed
+    assert nsq.engine.log("t#ephemeral").message_count == 3
+
+
+def test_an_mpub_is_stored_whole_or_not_at_all(make_nsq: MakeNsq) -> None:
+    nsq = make_nsq(engine={"memory_bytes_max": 4096, "memory_segment_bytes": 2048})
+    peer = nsq.dial()
+    assert peer.ask(mpub(b"t#ephemeral", b"x" * 500, b"y" * 500)) == [OK]
+    answer = peer.ask(mpub(b"t#ephemeral", *[b"z" * 500] * 8))
+    assert answer == [(ERROR, b"E_MPUB_FAILED MPUB failed memory limit of the topic reached")]
+    assert nsq.engine.log("t#ephemeral").message_count == 2
+    assert nsq.dial().ask(mpub(b"t#ephemeral", b"x" * 500, b"y" * 500)) == [OK]
+
+
+def test_a_deleted_topic_is_made_anew(nsq: FakeNsq) -> None:
+    peer = nsq.dial()
+    assert peer.ask(pub(b"t", b"a")) == [OK]
+    nsq.engine.delete_log("t")
+    assert peer.ask(pub(b"t", b"b")) == [OK]
+    assert nsq.engine.log("t").message_count == 1
+
+
+def test_a_topic_deleted_under_an_unanswered_publish(nsq: FakeNsq) -> None:
+    peer = nsq.dial()
+    peer.read(pub(b"t", b"a"))
+    nsq.engine.delete_log("t")
+    nsq.loop.run()
+    ((kind, text),) = peer.frames()
+    assert kind == ERROR
+    assert text.startswith(b"E_PUB_FAILED PUB failed ")
+    assert peer.closed
+
+
+# --- consuming
+
+
+def test_trap_7_touch_never_passes_the_longest_time(make_nsq: MakeNsq) -> None:
+    nsq = make_nsq(max_msg_timeout_ns=4 * SECOND)
+    assert nsq.dial().ask(pub(b"t", b"a")) == [OK]
+    peer = nsq.consumer(b"t", 1, {"msg_timeout": 2000, "heartbeat_interval": 60000})
+    (frame,) = peer.frames()
+    for _ in range(3):
+        nsq.loop.advance(SECOND)
+        peer.send(b"TOUCH " + frame[1][10:26] + b"\n")
+    assert peer.frames() == []
+    nsq.loop.advance(SECOND)
+    assert [shown(f) for f in peer.frames()] == [(1, 2, b"a")]
+
+
+@pytest.mark.parametrize("give_back", [True, False])
+def test_messages_of_a_closed_connection(make_nsq: MakeNsq, *, give_back: bool) -> None:
+    nsq = make_nsq(requeue_on_close=give_back)
+    assert nsq.dial().ask(pub(b"t", b"a")) == [OK]
+    first = nsq.consumer(b"t", 1, {"msg_timeout": 5000})
+    assert [shown(f) for f in first.frames()] == [(1, 1, b"a")]
+    second = nsq.consumer(b"t", 1)
+    first.leave()
+    assert [shown(f) for f in second.frames()] == [(1, 2, b"a")] * give_back
+    nsq.loop.advance(5 * SECOND)
+    assert [shown(f) for f in second.frames()] == [(1, 2, b"a")] * (not give_back)
+
+
+def test_delivery_follows_the_first_identify_and_touch_the_second(nsq: FakeNsq) -> None:
+    assert nsq.dial().ask(pub(b"t", b"a")) == [OK]
+    peer = nsq.dial({"msg_timeout": 2000})
+    assert peer.ask(b"IDENTIFY\n" + sized(b'{"msg_timeout":5000}')) == [OK]
+    assert peer.ask(b"SUB t c\n") == [OK]
+    assert [shown(f)[:2] for f in peer.ask(b"RDY 1\n")] == [(1, 1)]
+    nsq.loop.advance(2 * SECOND)
+    assert [shown(f)[:2] for f in peer.frames()] == [(1, 2)]
+    assert peer.ask(b"TOUCH %s\n" % message_id(1)) == []
+    nsq.loop.advance(4 * SECOND)
+    assert peer.frames() == []
+    nsq.loop.advance(SECOND)
+    assert [shown(f)[:2] for f in peer.frames()] == [(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("delay", "waits_s"),
+    [(0, 0), (700, 0.7), (3_600_000, 3600), (9_999_999, 3600), (18_446_744_073_709_551_615, 0)],
+)
+def test_req_delays_are_clamped(nsq: FakeNsq, delay: int, waits_s: float) -> None:
+    assert nsq.dial().ask(pub(b"t", b"a")) == [OK]
+    peer = nsq.consumer(b"t", 1, {"heartbeat_interval": 1000})
+    assert len(peer.frames()) == 1
+    peer.send(b"RDY 0\nREQ %s %d\n" % (message_id(1), delay))
+    cursor = nsq.engine.log("t").cursors["c"]
+    assert cursor.deferred_count == (waits_s > 0)
+    peer.leave()
+    other = nsq.consumer(b"t", 1, {"heartbeat_interval": 60_000})
+    if waits_s:
+        assert other.frames() == []
+        for _ in range(int(waits_s) // 60):
+            nsq.loop.advance(60 * SECOND)
+            other.send(b"NOP\n")
+        nsq.loop.advance(SECOND)
+    assert [shown(f) for f in other.frames() if f != HEARTBEAT] == [(1, 2, b"a")]
+
+
+def test_too_many_consumers(make_nsq: MakeNsq) -> None:
+    nsq = make_nsq(max_channel_consumers=1)
+    nsq.consumer(b"t", 0)
+    assert nsq.dial().ask(b"SUB t c\n") == [
+        (ERROR, b"E_SUB_FAILED SUB failed consumers for t:c exceeds limit of 1")
+    ]
+    assert nsq.dial().ask(b"SUB t d\n") == [OK]
+
+
+def test_ephemeral_channels_and_topics_go_with_their_consumers(nsq: FakeNsq) -> None:
+    peer = nsq.dial()
+    assert peer.ask(b"SUB t#ephemeral c#ephemeral\n") == [OK]
+    assert list(nsq.engine.log("t#ephemeral").cursors) == ["c#ephemeral"]
+    peer.leave()
+    assert nsq.engine.log("t#ephemeral") is None
+
+
+def test_a_lasting_channel_of_an_ephemeral_topic_waits_for_its_consumers(nsq: FakeNsq) -> None:
+    topic = b"t#ephemeral"
+    nsq.consumer(topic, 1).leave()
+    assert nsq.dial().ask(pub(topic, b"a")) == [OK]
+    assert [shown(f) for f in nsq.consumer(topic, 1).frames()] == [(1, 1, b"a")]
+
+
+# --- time
+
+
+def test_heartbeats_and_silence(nsq: FakeNsq) -> None:
+    peer = nsq.dial()
+    nsq.loop.advance(30 * SECOND - 1)
+    assert peer.frames() == []
+    nsq.loop.advance(1)
+    assert peer.frames() == [HEARTBEAT]
+    peer.send(b"NOP\n")
+    nsq.loop.advance(60 * SECOND - 1)
+    assert peer.frames() == [HEARTBEAT]
+    assert not peer.closed
+    nsq.loop.advance(1)
+    assert peer.frames() == [HEARTBEAT]
+    assert peer.closed
+
+
+def test_no_heartbeats_before_the_magic(nsq: FakeNsq) -> None:
+    peer = nsq.dial(greet=False)
+    peer.send(b"  V")
+    nsq.loop.advance(limits.NSQ_GREETING - 1)
+    assert peer.take() == b""
+    assert not peer.closed
+
+
+@pytest.mark.parametrize("begun", [b"", b"  V"])
+def test_who_does_not_begin_in_time_is_cut_off(nsq: FakeNsq, begun: bytes) -> None:
+    peer = nsq.dial(greet=False)
+    peer.send(begun)
+    nsq.loop.advance(limits.NSQ_GREETING)
+    assert peer.take() == b""
+    assert peer.closed
+    assert nsq.frontend.sessions == set()
+
+
+def test_who_begins_in_time_stays(nsq: FakeNsq) -> None:
+    peer = nsq.dial({"heartbeat_interval": -1})
+    nsq.loop.advance(limits.NSQ_GREETING)
+    assert not peer.closed
+    assert peer.ask(pub(b"t", b"a")) == [OK]
+
+
+def test_no_heartbeats_when_switched_off(nsq: FakeNsq) -> None:
+    peer = nsq.dial({"heartbeat_interval": -1})
+    nsq.loop.advance(300 * SECOND)
+    assert peer.frames() == []
+    assert peer.ask(pub(b"t", b"a")) == [OK]
+
+
+@pytest.mark.parametrize(
+    ("begun", "text"),
+    [
+        (b"NO", None),
+        (b"PUB t\n", b"E_BAD_MESSAGE PUB failed to read message body size"),
+        (b"PUB t\n\0\0\0\5ab", b"E_BAD_MESSAGE PUB failed to read message body"),
+        (b"IDENTIFY\n\0", b"E_BAD_BODY IDENTIFY failed to read body size"),
+        (b"AUTH\n\0\0\0\5x", b"E_BAD_BODY AUTH failed to read body"),
+        (b"MPUB t\n\0\0\0\7", b"E_BAD_BODY MPUB failed to read message count"),
+        (
+            b"MPUB t\n" + struct.pack(">ii", 99, 2) + sized(b"a") + b"\0",
+            b"E_BAD_MESSAGE MPUB failed to read message(1) body size",
+        ),
+        (
+            b"MPUB t\n" + struct.pack(">ii", 99, 1) + b"\0\0\0\5a",
+            b"E_BAD_MESSAGE MPUB failed to read message body",
+        ),
+    ],
+)
+def test_a_command_that_does_not_go_on(nsq: FakeNsq, begun: bytes, text: bytes | None) -> None:
+    expected = [] if text is None else [(ERROR, text)]
+    for cuts in ([], list(range(len(begun)))):
+        peer = nsq.dial({"heartbeat_interval": 1000})
+        peer.send(begun[:1])
+        nsq.loop.advance(SECOND)
+        peer.send(begun[1:], cuts)  # half a command is no sign of life
+        nsq.loop.advance(SECOND)
+        assert peer.frames() == [HEARTBEAT, HEARTBEAT, *expected]
+        assert peer.closed
+    peer = nsq.dial()
+    peer.send(begun)
+    peer.end_input()
+    assert peer.frames() == expected
+    assert peer.closed
+
+
+# --- endings
+
+
+def test_a_half_closed_client_gets_its_answers(nsq: FakeNsq) -> None:
+    peer = nsq.dial()
+    peer.read(pub(b"t", b"a") * 3 + b"PUB t\n\0\0\0\1")
+    peer.end_input()
+    assert peer.frames() == [
+        OK,
+        OK,
+        OK,
+        (ERROR, b"E_BAD_MESSAGE PUB failed to read message body"),
+    ]
+    assert peer.closed
+
+
+def test_drain_answers_what_was_published(nsq: FakeNsq) -> None:
+    publisher, idle, bare = nsq.dial(), nsq.dial(), nsq.dial(greet=False)
+    publisher.read(pub(b"t", b"a") * 3)
+    for session in list(nsq.frontend.sessions):
+        session.drain()
+    publisher.read(pub(b"t", b"too late"))
+    nsq.loop.run()
+    assert publisher.frames() == [OK] * 3
+    assert (publisher.closed, idle.closed, bare.closed) == (True, True, True)
+    assert nsq.engine.log("t").message_count == 3
+    assert not nsq.frontend.sessions
+
+
+def test_a_session_leaves_nothing_behind(nsq: FakeNsq) -> None:
+    peer = nsq.consumer(b"t", 5)
+    peer.read(pub(b"t", b"a"))
+    peer.leave()
+    nsq.loop.run()
+    assert not nsq.frontend.sessions
+    assert nsq.engine.log("t").cursors["c"].consumers == 0
+    nsq.loop.advance(300 * SECOND)
+
+
+def test_what_monitoring_sees(nsq: FakeNsq) -> None:
+    peer = nsq.consumer(b"t", 3)
+    peer.send(pub(b"t", b"abc") + mpub(b"u", b"d", b"e") + pub(b"t", b"f"))
+    peer.send(b"FIN %s\nREQ %s 0\n" % (message_id(1), message_id(2)))
+    (session,) = nsq.frontend.sessions
+    assert session.numbers() == (3, 3, 1, 3, 1, 1)
+    assert session.count_published() == {"t": 2, "u": 2}
+    assert session.remote_address == "192.0.2.7:40000"
+    assert (session.identity.client_id, session.identity.hostname) == ("192.0.2.7", "192.0.2.7")
+    assert (nsq.frontend.in_msgs, nsq.frontend.in_bytes) == (4, 6)
+    assert (nsq.frontend.out_msgs, nsq.frontend.out_bytes) == (3, 5)

@@ -1,0 +1,91 @@
+"""When publishers of NATS Streaming have their answer: behind the disk, each for its own."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.engine import WAIT_MS, Rig
+from support.stan import wire
+
+from broker.protocols.access import Access
+from broker.protocols.nats.accounts.account import Account, CurrentPublisher, Message
+from broker.protocols.stan.publish import Channel, Client, Service
+from broker.runtime.interfaces import Session
+
+
+class Desktop:
+    """The service on an engine whose turns end, and whose workers are heard, when a test says."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.account = account = Account("$G", rig.turn, CurrentPublisher(), rig.router)
+        self.session = Session()
+        self.service = Service(account, rig.engine, Access(), lambda *_: None, self.make)
+        self.service.listen(b"_STAN.pub.c", [])
+        self.service.register(Client("me", "hb", b"conn"))
+        self.acks: list[str] = []
+        account.listen(b"ack.*", self.acked)
+
+    def make(self, name: str) -> Channel:
+        return Channel(self.service, self.rig.engine.open_log(name, protocol="stan"))
+
+    def acked(self, message: Message) -> None:
+        ack = wire.decode(wire.PUB_ACK, message.data)
+        assert ack["error"] == ""
+        self.acks.append(ack["guid"])
+
+    def publish(self, guid: str) -> None:
+        data = wire.encode(wire.PUB, client_id="me", guid=guid, subject="t", conn_id=b"conn")
+        self.account.publish(b"_STAN.pub.c.t", data, f"ack.{guid}".encode(), session=self.session)
+        self.rig.loop.run()
+
+    def hear(self, but: int = -1) -> int:
+        """What one worker has finished, which is not the one with this descriptor; its own."""
+        poll = select.poll()
+        for fd in self.rig.loop.readers:
+            if fd != but:
+                poll.register(fd, select.POLLIN)
+        found = poll.poll(WAIT_MS)
+        self.rig.loop.readers[found[0][0]]()
+        self.rig.loop.run()
+        return found[0][0]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desktop]:
+    with Rig(tmp_path / "logs", sync="always") as rig:
+        yield Desktop(rig)
+
+
+def test_a_publisher_is_told_when_its_message_is_on_the_disk(desk: Desktop) -> None:
+    """Neither when it is written, nor when those before it are on the disk."""
+    desk.publish("first")
+    desk.rig.settle()
+    assert desk.acks == ["first"]
+    desk.publish("one")
+    assert desk.acks == ["first"]
+    writer = desk.hear()
+    log = desk.rig.engine.log("t")
+    assert log is not None
+    assert log.visible == 3
+    assert desk.acks == ["first"]  # written; the sync has not been heard of
+    desk.publish("two")
+    assert desk.hear(but=desk_syncer(desk, writer)) == writer
+    assert log.visible == 4
+    assert desk.acks == ["first"]
+    assert desk.hear(but=writer) != writer
+    assert desk.acks == ["first", "one"]
+    desk.rig.settle()
+    assert desk.acks == ["first", "one", "two"]
+
+
+def desk_syncer(desk: Desktop, writer: int) -> int:
+    """Who has begun to sync and must not be heard yet."""
+    others = [fd for fd in desk.rig.loop.readers if fd != writer]
+    poll = select.poll()
+    for fd in others:
+        poll.register(fd, select.POLLIN)
+    return poll.poll(WAIT_MS)[0][0]

@@ -1,0 +1,52 @@
+"""The allocator: what is allocated, what is given back, how many heaps there are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from broker.runtime import memory
+from broker.server.memory import resident_bytes
+
+PIECE_BYTES = 4000  # less than what the allocator maps by itself, more than Python's own pools take
+COUNT = 10_000
+
+
+def test_free_pieces_between_others_are_given_back() -> None:
+    pieces: list[bytearray | None] = [bytearray(PIECE_BYTES) for _ in range(COUNT)]
+    full = memory.used_bytes()
+    for number in range(COUNT):
+        if number % 100:
+            pieces[number] = None
+    assert memory.used_bytes() < full - COUNT * PIECE_BYTES // 2
+    before = resident_bytes()
+    assert memory.trim()
+    assert resident_bytes() < before - COUNT * PIECE_BYTES // 2
+    del pieces
+
+
+THREADS = """
+import ctypes, threading
+from broker.runtime import memory
+memory.limit_arenas(2)
+ready, over = threading.Barrier(9), threading.Barrier(9)
+def work():
+    kept = [bytearray(4000) for _ in range(100)]
+    ready.wait()
+    over.wait()
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+ready.wait()
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w")))
+libc.fflush(None)
+over.wait()
+"""
+
+
+def test_threads_share_a_heap() -> None:
+    command = [sys.executable, "-c", THREADS]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 1 <= found.stdout.count("<heap nr") <= 2

@@ -1,0 +1,129 @@
+"""The registry: services are made when they are switched on, and called in their order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.base.service import Service
+from broker.config.config import Config
+from broker.config.load import load
+from broker.server.server import Server
+from broker.server.services import SERVICES
+
+ROOT = Path(__file__).resolve().parents[3]
+ALL = "[nsqlookupd]\nenabled = true\n[stan]\nenabled = true\n"
+STEPS = ("prepare", "recover", "start", "listen", "drain", "disconnect", "stop", "reload")
+# A broker without a listener but that of NATS: of the other protocols only the sections are read.
+IMPORTED = """
+import sys
+from broker.config.load import load
+from broker.server.server import Server
+Server(load(None, {"TWINWIRE_NSQ_LISTEN": "", "TWINWIRE_NSQ_HTTP": ""}))
+print(*sorted(name for name in sys.modules if name.startswith("broker.")))
+"""
+
+
+def named(server: Server) -> list[str]:
+    return [service.name for service in server.services]
+
+
+def test_services_follow_the_order_of_the_registry(tmp_path: Path) -> None:
+    (tmp_path / "all.toml").write_text(ALL)
+    assert named(Server(Config())) == ["metrics", "nats", "nsq", "bulk", "monitor"]
+    found = named(Server(load(tmp_path / "all.toml")))
+    assert found == ["nsqlookupd", "metrics", "nats", "stan", "nsq", "bulk", "monitor"]
+    assert len(found) == len(SERVICES)
+
+
+def test_what_is_off_is_not_imported() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    assert "broker.protocols.nats.server" in found
+    for name in ("stan.service", "nsq.session", "nsq.http.app", "nsq.lookup.server"):
+        assert f"broker.protocols.{name}" not in found
+
+
+def test_a_service_is_found_by_its_class() -> None:
+    class Other(Service):
+        name = "other"
+
+    server = Server(Config(), [lambda _host: Other(), lambda _host: None])
+    assert named(server) == ["other"]
+    assert isinstance(server.service(Other), Other)
+    assert Server(Config(), []).service(Other) is None
+
+
+class Recording(Service):
+    """Notes each step; one of them can fail."""
+
+    def __init__(self, name: str, seen: list[str], fails: str = "") -> None:
+        self.name = name
+        self.seen = seen
+        self.fails = fails
+
+    def _step(self, step: str) -> None:
+        self.seen.append(f"{step} {self.name}")
+        if step == self.fails:
+            raise OSError(step)
+
+    def prepare(self) -> None:
+        self._step("prepare")
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in STEPS[1:]:
+            return super().__getattribute__(name)
+
+        async def run() -> None:
+            self._step(name)
+
+        return run
+
+    @property
+    def ports(self) -> dict[str, tuple[str, int]]:
+        return {self.name: ("here", len(self.seen))}
+
+
+def server_of(folder: Path, seen: list[str], fails: str = "") -> Server:
+    config = load(None, {"TWINWIRE_SERVER_DATA": str(folder)})
+    made = [Recording("a", seen), Recording("b", seen, fails)]
+    return Server(config, [lambda _host, one=one: one for one in made])
+
+
+async def test_steps_from_start_to_stop(tmp_path: Path) -> None:
+    seen: list[str] = []
+    server = server_of(tmp_path, seen)
+    await server.start()
+    assert seen == [f"{step} {name}" for step in STEPS[:4] for name in "ab"]
+    assert list(server.ports) == ["a", "b"]
+    seen.clear()
+    await server.reload()
+    await server.stop()
+    assert seen == ["reload a", "reload b", "drain a", "drain b", "disconnect a", "disconnect b",
+                    "stop b", "stop a"]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS[:4])
+async def test_a_start_that_fails_stops_every_service(tmp_path: Path, step: str) -> None:
+    seen: list[str] = []
+    server = server_of(tmp_path, seen, step)
+    with pytest.raises(OSError, match=step):
+        await server.start()
+    assert seen[-3:] == [f"{step} b", "stop b", "stop a"]
+    again = server_of(tmp_path, [])
+    await again.start()  # the folder is free
+    await again.stop()
+
+
+async def test_a_server_in_memory_leaves_no_files(tmp_path: Path) -> None:
+    config = load(None, {"TWINWIRE_SERVER_DATA": str(tmp_path / "data")})
+    server = Server(config, [], in_memory=True)
+    await server.start()
+    server.engine.open_log("t")
+    await server.stop()
+    assert not (tmp_path / "data").exists()
