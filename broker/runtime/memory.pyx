@@ -47,8 +47,8 @@ def used_bytes():
 def trim():
     """Give free memory back; returns whether there was any.
 
-    For a thread: other threads that need the allocator wait while it looks at each free piece, which
-    takes about a millisecond for 10 MiB. The interpreter's lock is free meanwhile.
+    For a thread: others that need the allocator wait while it looks at each free piece, which takes
+    about a millisecond for 10 MiB. The interpreter's lock is free meanwhile.
     """
     cdef bint given
     with nogil:
