@@ -362,7 +362,7 @@ class Acceptor:
             self.handshake.info_line(session, connect_info=True, remote_account=account.name)
         )
         session.send_error(errors.NATS_LEAF_VERSION, version=least.encode())
-        session.link.pause()
+        session.wait()  # nor is what came with its CONNECT used: the link has no account
         session.hurry(limits.NATS_LEAF_VERSION_WAIT)
 
     def _accept(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from support.fakes.leaf import FakeLeafs, LeafPeer
@@ -170,8 +171,6 @@ def test_a_peer_that_says_nothing() -> None:
 
 
 def test_a_peer_that_is_too_old_is_kept_for_a_while(hub: FakeLeafs) -> None:
-    from dataclasses import replace
-
     settings = hub.nodes.context.settings
     assert settings.leafnodes is not None
     old = replace(settings.leafnodes, min_version="2.10.0")
@@ -182,6 +181,22 @@ def test_a_peer_that_is_too_old_is_kept_for_a_while(hub: FakeLeafs) -> None:
     hub.loop.advance(4 * SECOND)
     assert not peer.closed
     hub.loop.advance(2 * SECOND)
+    assert peer.closed
+
+
+@pytest.mark.parametrize("more", [b"PING\r\n", b"LS+ a\r\n", b"LMSG a 1\r\nx\r\n"])
+def test_a_server_that_is_too_old_is_not_heard(hub: FakeLeafs, more: bytes) -> None:
+    """What it sends with its CONNECT, before the link has an account."""
+    settings = hub.nodes.context.settings
+    assert settings.leafnodes is not None
+    old = replace(settings.leafnodes, min_version="2.10.0")
+    hub.nodes.context.settings = replace(settings, leafnodes=old)
+    peer = hub.dial()
+    peer.send(b'CONNECT {"version":"2.9.0"}\r\n' + more)
+    assert peer.take().endswith(b'minimum version required is "2.10.0"\'\r\n')
+    assert hub.router.size == 0
+    assert not peer.closed
+    hub.loop.advance(6 * SECOND)
     assert peer.closed
 
 
