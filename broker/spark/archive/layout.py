@@ -46,7 +46,7 @@ def escape(topic: str) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    """Cut, with a hash of what was cut off in its tp."""
+    """Cut, with a hash of what was cut off in its place."""
     if len(text) <= most:
         return text
     mark = hashlib.sha256(text.encode()).hexdigest()[:16]

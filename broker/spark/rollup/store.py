@@ -259,7 +259,7 @@ class Store:
 
     def go_on_from(self, kind: str) -> dict[str, int]:
         """By topic, where the next run begins: at the first window that was not over, else behind
-        the last. Of channels it is one tp for all, under the empty name."""
+        the last. Of channels it is one time for all, under the empty name."""
         first_open: dict[str, int] = {}
         behind: dict[str, int] = {}
         for row in self.rows(kind):
