@@ -248,14 +248,17 @@ class NatsServer:
         websocket = websocket_tls(settings, self.websocket.tls if self.websocket else None)
         self.configure(settings)
         self.reload_ns = time.time_ns()
-        self.update_info()
+        listens = self.listener is not None  # else there is neither INFO nor a system account yet
+        if listens:
+            self.update_info()
         if self.operator is not None:
             await self.operator.reload()
         if pages is not None:
             await self.monitor.use(pages)
         if websocket is not None and self.websocket is not None:
             self.websocket.tls = websocket
-        self._renew_system()
+        if listens:
+            self._renew_system()
         await Recheck(self.handshake).run()
         await self.leafs.recheck()
         if self.operator is not None:

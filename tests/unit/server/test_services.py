@@ -12,6 +12,7 @@ import pytest
 from broker.base.service import Service
 from broker.config.config import Config
 from broker.config.load import load
+from broker.protocols.nats.service import NatsService
 from broker.server.server import Server
 from broker.server.services import SERVICES
 
@@ -22,6 +23,7 @@ STEPS = ("prepare", "recover", "start", "listen", "drain", "disconnect", "stop",
 IMPORTED = """
 import sys
 from broker.config.load import load
+from broker.protocols.nats.service import NatsService
 from broker.server.server import Server
 Server(load(None, {"TWINWIRE_NSQ_LISTEN": "", "TWINWIRE_NSQ_HTTP": ""}))
 print(*sorted(name for name in sys.modules if name.startswith("broker.")))
@@ -106,6 +108,28 @@ async def test_steps_from_start_to_stop(tmp_path: Path) -> None:
     await server.stop()
     assert seen == ["reload a", "reload b", "drain a", "drain b", "disconnect a", "disconnect b",
                     "stop b", "stop a"]  # fmt: skip
+
+
+async def test_a_reload_without_a_nats_listener(tmp_path: Path) -> None:
+    """Others are reloaded after NATS: it must not fail where it does not listen, or not yet."""
+    (tmp_path / "nats.conf").write_text("max_payload: 1MB")
+    closed = {f"TWINWIRE_{it}": "" for it in ("NATS_LISTEN", "NSQ_LISTEN", "MONITOR_LISTEN")}
+    environment = closed | {
+        "TWINWIRE_NSQ_HTTP": "127.0.0.1:0",
+        "TWINWIRE_SERVER_DATA": str(tmp_path / "data"),
+        "TWINWIRE_NATS_CONFIG_FILE": str(tmp_path / "nats.conf"),
+    }
+    seen: list[str] = []
+    server = Server(load(None, environment), [NatsService, lambda _host: Recording("last", seen)])
+    await server.start()
+    (tmp_path / "nats.conf").write_text("max_payload: 2MB")
+    await server.reload()
+    assert seen[-1] == "reload last"
+    nats = server.service(NatsService)
+    assert nats is not None
+    assert nats.server is not None
+    assert nats.server.settings.max_payload == 2 << 20
+    await server.stop()
 
 
 @pytest.mark.parametrize("step", STEPS[:4])
