@@ -1,16 +1,10 @@
-"""NATS as a service of the broker: its settings, its server, and the monitoring listener.
-
-The settings are those of [nats], or of a file in nats-server's language.
-"""
+"""NATS as a service of the broker: its server and the monitoring listener."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily
@@ -18,11 +12,11 @@ from prometheus_client.core import GaugeMetricFamily
 from broker.base.metrics import Block, Place
 from broker.base.service import ListenerStats, Service
 from broker.protocols.nats import reload
-from broker.protocols.nats.conf.reader import read_file
+from broker.protocols.nats.conf.reader import nats_settings
 from broker.protocols.nats.conf.text import ConfErrors
 from broker.protocols.nats.monitoring.metrics import nats_metrics
 from broker.protocols.nats.server import NatsServer
-from broker.protocols.nats.settings import MonitorConfig, Settings
+from broker.protocols.nats.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,25 +27,6 @@ if TYPE_CHECKING:
     from broker.protocols.nats.listener import NatsListener
 
 log = logging.getLogger("broker.server_nats")
-
-
-def nats_settings(config: Sections) -> Settings:
-    """The settings of the NATS server; ConfErrors when its file is wrong.
-
-    A file says everything but where to listen: that is [nats] listen and [monitor] listen. A login
-    in [monitor] takes the place of the file's.
-    """
-    settings, monitor = config.section(Settings), config.section(MonitorConfig)
-    if settings.config_file:
-        found, warnings = read_file(Path(settings.config_file), os.environ)
-        for warning in warnings:
-            log.warning("%s", warning)
-        settings = replace(found, listen=settings.listen, config_file=settings.config_file)
-    name = config.name or settings.server_name
-    settings = replace(settings, http=monitor.listen, server_name=name)
-    if not monitor.user:
-        return settings
-    return replace(settings, monitor_user=monitor.user, monitor_password=monitor.password)
 
 
 async def reload_nats(server: NatsServer, config: Sections) -> None:

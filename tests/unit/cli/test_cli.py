@@ -102,6 +102,20 @@ def test_check_config(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (0, f"{file}: ok\n")
 
 
+@pytest.mark.parametrize(
+    "words", [["check-config"], ["nsqd", "--version"], ["nats-server", "--version"]], ids=" ".join
+)
+def test_what_starts_nothing_imports_no_server(words: list[str]) -> None:
+    """A look at a file or at flags must not cost the start of a broker."""
+    script = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr))"
+    script += f"; sys.argv = ['twinwire', *{words}]; from broker.cli import entry; entry()"
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stderr.split()
+    assert "broker.protocols.nats.settings" in found
+    assert not {"aiohttp", "prometheus_client", "broker.net.listener"} & set(found)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ready_line_ports_file_and_a_quiet_end(start: Start, tmp_path: Path, number: int) -> None:
     ports = tmp_path / "ports.json"

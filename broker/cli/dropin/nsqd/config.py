@@ -18,7 +18,6 @@ from broker.config.load import SECTIONS, ConfigError, read_toml
 from broker.engine import limits as engine_limits
 from broker.engine.config import SyncPolicy
 from broker.net import limits as net_limits
-from broker.net.listener import ListenError
 from broker.protocols.nsq import limits as nsq_limits
 
 if TYPE_CHECKING:
@@ -190,6 +189,8 @@ def named_in_file(flags: Mapping[str, Flag], file: Mapping[str, object]) -> dict
 
 def listen_failure(error: Exception, tcp: str, http: str) -> str:
     """Why it did not start; of an address that cannot be listened on in the original's words."""
+    from broker.net.listener import ListenError  # with TLS, which a look at flags does not need
+
     if not isinstance(error, ListenError):
         return str(error)
     host, port = error.listen
