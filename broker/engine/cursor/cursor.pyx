@@ -859,8 +859,9 @@ cdef class Cursor(LogReader):
             error = journal.last_error
             if journal.done >= written and journal.syncs_ended >= begun:
                 if asked:
-                    error = error or journal.name_error
-                    if not error and journal.named and not journal.replacing:
+                    if not journal.named:   # else the log has synced the name meanwhile
+                        error = error or journal.name_error
+                    elif not error and not journal.replacing:
                         break
                 journal.sync()
                 begun = journal.syncs_begun

@@ -333,8 +333,10 @@ cdef class Journal(JobOwner):
     cdef void sync(self) noexcept:
         """Bring what was written onto the disk, some time soon."""
         cdef job_t *job
-        if self.fd < 0 or self.closed or self.last_error:
+        if self.closed or self.last_error:
             return
+        if self.fd < 0 and ((self.named and not self.unsynced) or not self.reopen()):
+            return      # a log that is never synced closes it as it is, and may be synced later
         if self.unsynced:
             self.unsynced = False
             job = self.shared.syncer.job(JOB_SYNC, self)
@@ -359,7 +361,7 @@ cdef class Journal(JobOwner):
             self.last_error = error     # it is written again
 
     cdef bint is_synced(self) noexcept:
-        return self.closed or self.fd < 0 or (
+        return self.closed or (self.fd < 0 and not self.adopted) or (
             self.named and not self.unsynced and self.syncs_begun == self.syncs_ended
             and not self.last_error and not self.replacing)
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.engine import SYNC_PATH, WRITE, Rig, bodies_of, finish_all, numbered
+from support.engine import (
+    SYNC,
+    SYNC_PATH,
+    WAIT_MS,
+    WRITE,
+    Rig,
+    bodies_of,
+    finish_all,
+    numbered,
+)
 
 from broker.base.durable import make_folder
 from broker.engine.cursor.local import LocalConsumer
@@ -116,3 +127,68 @@ def test_folders_are_made_with_their_names(tmp_path: Path, monkeypatch: pytest.M
     make_folder(tmp_path / "a" / "b" / "c")
     assert synced == [tmp_path / "a" / "b"], "whoever made it may have ended before that"
     shutil.rmtree(tmp_path / "a")
+
+
+def wait_until_synced(rig: Rig, cursor: Any) -> None:
+    async def waiting() -> None:
+        async with asyncio.timeout(WAIT_MS / 1000):
+            task = asyncio.create_task(cursor.synced())
+            while not task.done():
+                rig.loop.serve(0)
+                rig.loop.run()
+                await asyncio.sleep(0)
+            await task
+
+    asyncio.run(waiting())
+
+
+def test_a_journal_that_was_closed_unsynced_is_synced_when_that_is_asked(tmp_path: Path) -> None:
+    """Without syncs a journal that rests is closed as it is; the log's settings may change then."""
+    with Rig(tmp_path, inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        wait_until_synced(rig, cursor)
+        rig.engine.set_settings(log, {"sync": "always"})
+        rig.advance(2)
+        rig.engine.set_settings(log, {"sync": "none"})
+        cursor.pause()
+        rig.settle()
+        for _ in range(4):
+            rig.advance(1)
+        rig.engine.set_settings(log, {"sync": "always"})
+        vfs.fail(SYNC, errno.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            wait_until_synced(rig, cursor)
+        rig.advance(2)
+        wait_until_synced(rig, cursor)
+
+
+def test_a_compacted_journal_that_was_closed_unsynced(tmp_path: Path) -> None:
+    with Rig(tmp_path, inline_bytes=1 << 17, journal_bytes_min=200) as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        taker = LocalConsumer(cursor, 1000)
+        (journal,) = (tmp_path / "t" / "cursors").glob("*.cur")
+        inode = journal.stat().st_ino
+        while journal.stat().st_ino == inode:
+            rig.publish(log, numbered(5))
+            finish_all(taker)
+            rig.settle()
+        for _ in range(4):
+            rig.advance(1)
+        rig.engine.set_settings(log, {"sync": "always"})
+        vfs.fail(SYNC_PATH, errno.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            wait_until_synced(rig, cursor)
+        wait_until_synced(rig, cursor)
+
+
+def test_a_name_that_the_log_has_synced_after_an_error(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync=1.5, inline_bytes=1 << 17) as rig:
+        cursor = rig.log().open_cursor("c")
+        vfs.fail(SYNC_PATH, errno.EIO)
+        rig.advance(1)
+        assert not vfs.unfired(SYNC_PATH)
+        rig.advance(0.6)
+        cursor.pause()
+        wait_until_synced(rig, cursor)
