@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -32,7 +33,7 @@ class FreeMemory:
         self.times = 0  # how often something was given back
         self._loop = loop
         self._period_s = period_s
-        self._rest_bytes = 0  # in RAM and not allocated when it was trimmed last
+        self._rest_bytes = 0  # in RAM and not allocated: the least since it was trimmed
         self._timer: asyncio.TimerHandle | None = None
         self._later(period_s)
 
@@ -55,9 +56,15 @@ class FreeMemory:
     def look(self) -> float:
         """Give back what is worth it; how many seconds that took."""
         began = time.monotonic()
+        with contextlib.suppress(OSError):  # no file can be opened now
+            self._trim()
+        return time.monotonic() - began
+
+    def _trim(self) -> None:
         resident = resident_bytes()
         rest = resident - memory.used_bytes()
+        # Python's own arenas and mappings are in it as well, and they come and go.
+        self._rest_bytes = min(self._rest_bytes, rest)
         if rest - self._rest_bytes > max(limits.TRIM_BYTES_MIN, resident // limits.TRIM_SHARE):
             self.times += memory.trim()
             self._rest_bytes = resident_bytes() - memory.used_bytes()
-        return time.monotonic() - began

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import mmap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from broker.config.load import load
-from broker.server import limits
+from broker.server import limits, memory
 from broker.server.memory import FreeMemory, resident_bytes
 from broker.server.server import Server
 
@@ -58,6 +61,45 @@ async def test_a_second_burst(burst: list[bytearray | None]) -> None:
     free.look()
     assert free.times == times + 1
     assert resident_bytes() < full - COUNT * PIECE_BYTES // 2
+    free.stop()
+
+
+async def test_what_others_gave_back_since_does_not_count(burst: list[bytearray | None]) -> None:
+    """Memory that is not of the heap comes and goes: a burst after it is found."""
+    free = FreeMemory(asyncio.get_running_loop(), WAIT_S)
+    free.look()
+    size = 2 * COUNT * PIECE_BYTES
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as other:
+        for at in range(0, size, mmap.PAGESIZE):
+            other[at] = 1
+        free.look()
+    free.look()
+    burst[:] = [bytearray(PIECE_BYTES) for _ in range(COUNT)]
+    full = resident_bytes()
+    burst[:] = [piece if number % 100 == 0 else None for number, piece in enumerate(burst)]
+    free.look()
+    assert resident_bytes() < full - COUNT * PIECE_BYTES // 2
+    free.stop()
+
+
+async def test_an_error_is_not_the_last_look(
+    monkeypatch: pytest.MonkeyPatch, burst: list[bytearray | None]
+) -> None:
+    problems = [OSError(errno.EMFILE, "Too many open files")]
+    statm = Path("/proc/self/statm")
+
+    class Statm:
+        def read_bytes(self) -> bytes:
+            if problems and threading.current_thread() is not threading.main_thread():
+                raise problems.pop()
+            return statm.read_bytes()
+
+    monkeypatch.setattr(limits, "TRIM_REST", 0)
+    monkeypatch.setattr(memory, "_STATM", Statm())
+    before = resident_bytes()
+    free = FreeMemory(asyncio.get_running_loop(), 0.01)
+    await until_below(before - COUNT * PIECE_BYTES // 2)
+    assert not problems
     free.stop()
 
 
