@@ -212,7 +212,8 @@ cdef class Engine:
         folder = None
         if not ephemeral and self.shared.root is not None:
             folder = os.path.join(self.shared.root, escape(name))
-            os.makedirs(self.shared.root, exist_ok=True)
+            if not os.path.isdir(self.shared.root):
+                make_folder(self.shared.root)   # removed, or there was no room for it at the start
             try:
                 os.mkdir(folder)
             except FileExistsError:

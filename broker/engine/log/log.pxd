@@ -98,6 +98,8 @@ cdef class Log(LogState):
     cdef void withdraw(self) noexcept
     cdef object put_away(self)
     cdef void drop_segment(self, Segment segment) noexcept
+    cdef object save_paused(self, bint paused)
+    cdef void keep_house(self) noexcept     # an error must not end that of other logs
     cdef bint is_idle(self) noexcept
     cdef void rest(self) noexcept       # hold nothing while nothing goes on
     cdef bint close_files(self) noexcept

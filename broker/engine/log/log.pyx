@@ -670,7 +670,7 @@ cdef class Log(LogState):
 
     # --- once a second
 
-    def keep_house(self):
+    cdef void keep_house(self) noexcept:
         """Once a second: sync journals, give back files and mappings that are not needed."""
         cdef LogReader cursor
         cdef Segment segment
@@ -964,16 +964,23 @@ cdef class Log(LogState):
         self.on_unused = call
 
     def pause(self):
-        """Give cursors no further records until unpause."""
-        self.paused = True
-        self.save(True)
+        """Give cursors no further records until unpause. OSError: nothing has changed."""
+        self.save_paused(True)
 
     def unpause(self):
-        """Give cursors what has gathered."""
-        self.paused = False
+        """Give cursors what has gathered. OSError: nothing has changed."""
+        self.save_paused(False)
         self.advance()
-        self.save(True)
         self.wake_cursors()
+
+    cdef object save_paused(self, bint paused):
+        cdef bint before = self.paused
+        self.paused = paused
+        try:
+            self.save(True)
+        except OSError:
+            self.paused = before
+            raise
 
     def pause_delivery(self):
         """As pause, but not remembered: what is appended is stored and acknowledged, and stays with

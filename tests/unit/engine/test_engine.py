@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.engine import (
     SECOND,
+    SYNC,
     Rig,
     bodies_of,
     finish_all,
     numbered,
 )
 
+from broker.base import durable
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, outcome
 from broker.runtime import vfs
@@ -258,3 +263,61 @@ def test_a_restart_keeps_delays_attempts_and_pauses(tmp_path: Path, close: bool)
             taker.records = []
             rig.advance(1)
         assert seen == {4: (1, 3), 5: (1, 2), 2: (15, 2), 3: (30, 3), 6: (35, 1)}
+
+
+def test_an_error_at_one_log_does_not_end_the_housekeeping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", problems.append)
+    with Rig(tmp_path, sync="always") as rig:
+        broken, sound = rig.log("broken"), rig.log("sound")
+        cursor = sound.open_cursor("c")
+        rig.settle()
+        broken.cursors["x"] = object()
+        for _ in range(3):
+            rig.advance(1)
+        assert problems
+        del broken.cursors["x"]
+        cursor.pause()
+        rig.settle()
+        vfs.fail(SYNC, errno.EIO)
+        rig.advance(1)
+        assert not vfs.unfired(SYNC), "its journal is synced once a second"
+
+
+def test_a_pause_that_cannot_be_stored_changes_nothing(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "t" / "meta.json.new"
+    with Rig(tmp_path, sync="always") as rig:
+        log = rig.log()
+        taker = LocalConsumer(log.open_cursor("c"), 100)
+        in_the_way.mkdir()
+        with pytest.raises(IsADirectoryError):
+            log.pause()
+        assert rig.publish(log, [b"1"]) == [1]
+        assert bodies_of(taker) == [b"1"]
+        in_the_way.rmdir()
+        log.pause()
+        assert rig.publish(log, [b"2"]) == [1]
+        in_the_way.mkdir()
+        with pytest.raises(IsADirectoryError):
+            log.unpause()
+        rig.settle()
+        assert log.paused
+        assert (bodies_of(taker), log.depth) == ([], 1)
+        in_the_way.rmdir()
+        log.unpause()
+        rig.settle()
+        assert bodies_of(taker) == [b"2"]
+
+
+def test_a_folder_of_logs_that_was_removed_is_made_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "logs"
+    with Rig(root, sync="always") as rig:
+        root.rmdir()
+        synced: list[Path] = []
+        monkeypatch.setattr(durable, "sync_path", synced.append)
+        rig.log()
+        assert synced == [tmp_path]
