@@ -69,3 +69,15 @@ def test_an_order_that_may_be_undone_is_not_confirmed(live: LiveBroker, path: st
     assert order(live, path, **CHANNEL) == 500
     vfs.heal()
     assert order(live, path, **CHANNEL) == 200
+
+
+def test_a_paused_topic_is_empty_for_its_channels_too(live: LiveBroker) -> None:
+    address = Address(*live.server.ports["nsq_http"])
+    assert order(live, "/topic/create", topic="t") == 200
+    assert order(live, "/channel/create", **CHANNEL) == 200
+    assert order(live, "/topic/pause", topic="t") == 200
+    assert request(address, "POST", "/pub", b"1", topic="t").status == 200
+    vfs.fail(SYNC, errno.EIO, times=FOR_EVER)
+    assert order(live, "/topic/empty", topic="t") == 500
+    vfs.heal()
+    assert order(live, "/topic/empty", topic="t") == 200

@@ -845,19 +845,21 @@ cdef class Cursor(LogReader):
             self.wake()
 
     async def synced(self):
-        """Wait until the journal is on the disk with everything it was given so far; OSError when
-        it cannot be brought there now. A log that is never synced is not waited for."""
+        """Wait until the journal is on the disk with everything it was given so far, or in its file
+        if the log is never synced; OSError when it cannot be brought there now."""
         cdef Journal journal = self.journal
         cdef uint64_t written, begun = 0
         cdef bint asked = False
         cdef int error
-        if journal is None or self.log.sync.policy == SYNC_NONE:
+        if journal is None:
             return
         self.flush_journal()
         written = journal.mark
         while not journal.closed:
             error = journal.last_error
             if journal.done >= written and journal.syncs_ended >= begun:
+                if self.log.sync.policy == SYNC_NONE and not error:
+                    break
                 if asked:
                     if not journal.named:   # else the log has synced the name meanwhile
                         error = error or journal.name_error

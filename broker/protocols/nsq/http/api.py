@@ -445,7 +445,10 @@ class NsqApi:
         """Drop the messages that no channel has yet."""
         if not _named(self._topic_name(query)):
             raise ApiError(errors.NSQ_HTTP_TOPIC)
-        self._topic(query, READ, WRITE).empty()
+        log = self._topic(query, READ, WRITE)
+        log.empty()
+        # a channel of a paused topic has them in front of it
+        await asyncio.gather(*(_on_disk(cursor.synced()) for cursor in log.cursors.values()))
         return None
 
     async def topic_pause(self, _request: web.Request, query: Query) -> Answer:

@@ -192,3 +192,13 @@ def test_a_name_that_the_log_has_synced_after_an_error(tmp_path: Path) -> None:
         rig.advance(0.6)
         cursor.pause()
         wait_until_synced(rig, cursor)
+
+
+def test_without_syncs_an_order_is_in_the_file_when_it_is_confirmed(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        cursor = rig.log().open_cursor("c")
+        rig.settle()
+        cursor.pause()
+        vfs.fail(WRITE, errno.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            wait_until_synced(rig, cursor)
