@@ -530,6 +530,8 @@ cdef class Log(LogState):
             self.active = self.segments[len(self.segments) - 1]
         self.active.active = True
         self.active.next_seq = min(self.active.next_seq, first)
+        if error == errno.EFBIG:        # a limit below segment_size: the next record begins a file
+            self.active.cap = self.active.planned
         self.full_batches.clear()
         self.batch = None
         self.waiting_bytes = 0

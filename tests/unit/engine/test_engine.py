@@ -11,10 +11,12 @@ import pytest
 from support.engine import (
     SECOND,
     SYNC,
+    WRITE,
     Rig,
     bodies_of,
     finish_all,
     numbered,
+    segment_files,
 )
 
 from broker.base import durable
@@ -321,3 +323,19 @@ def test_a_folder_of_logs_that_was_removed_is_made_with_its_name(
         monkeypatch.setattr(durable, "sync_path", synced.append)
         rig.log()
         assert synced == [tmp_path]
+
+
+@pytest.mark.parametrize("inline", [0, 1 << 17])
+def test_a_file_that_may_not_grow_is_followed_by_another(tmp_path: Path, inline: int) -> None:
+    """A limit of the process or of the file system can be below segment_size."""
+    with Rig(tmp_path, sync="always", inline_bytes=inline) as rig:
+        log = rig.log()
+        taker = LocalConsumer(log.open_cursor("c"), 100)
+        assert rig.publish(log, [b"1"]) == [1]
+        vfs.fail(WRITE, errno.EFBIG)
+        assert rig.publish(log, [b"2"]) == [-1]
+        assert len(segment_files(tmp_path)) == 1
+        rig.advance(2)
+        assert rig.publish(log, [b"3"]) == [1]
+        assert len(segment_files(tmp_path)) == 2
+        assert bodies_of(taker) == [b"1", b"3"]
