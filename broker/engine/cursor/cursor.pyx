@@ -865,7 +865,7 @@ cdef class Cursor(LogReader):
                         error = error or journal.name_error
                     elif not error and not journal.replacing:
                         break
-                journal.sync()
+                journal.sync_found()
                 begun = journal.syncs_begun
                 asked = True
             if error:

@@ -35,6 +35,7 @@ cdef class Journal(JobOwner):
     cdef readonly uint64_t syncs_ended  # however they ended
     cdef bint adopted                   # the file is there and good up to file_bytes
     cdef readonly bint named            # its name is on the disk
+    cdef bint found                     # at the start: an earlier process may not have synced it
     cdef readonly int name_error        # of the last sync of its folder, 0 = none
     cdef uint64_t files                 # how many have had that name
     cdef readonly bint closed
@@ -61,6 +62,7 @@ cdef class Journal(JobOwner):
     # Close the file until there is something to write; `anyway`: it is never synced.
     cdef void rest(self, bint anyway) noexcept
     cdef void sync(self) noexcept
+    cdef void sync_found(self) noexcept     # sync what was found at the start too
     cdef void name_synced(self) noexcept        # of the first file
     cdef void name_not_synced(self, int error) noexcept
     cdef bint is_synced(self) noexcept      # all that was written is on the disk, and its name too

@@ -195,6 +195,7 @@ cdef class Journal(JobOwner):
         """The file exists and is good up to file_bytes: go on behind that."""
         self.adopted = True
         self.named = True       # the log sees to the names of what it has found
+        self.found = True
         self.file_bytes = file_bytes
 
     cdef bint reopen(self) noexcept:
@@ -351,6 +352,14 @@ cdef class Journal(JobOwner):
             job.seq = self.files
             self.syncs_begun += 1
             self.shared.syncer.submit(job)
+
+    cdef void sync_found(self) noexcept:
+        """Not for every journal at each start: only for one that an answer speaks of."""
+        if self.found:
+            self.found = False
+            self.unsynced = True
+            self.named = False
+        self.sync()
 
     cdef void name_synced(self) noexcept:
         if self.files == 1:

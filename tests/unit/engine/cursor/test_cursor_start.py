@@ -202,3 +202,24 @@ def test_without_syncs_an_order_is_in_the_file_when_it_is_confirmed(tmp_path: Pa
         vfs.fail(WRITE, errno.EIO)
         with pytest.raises(OSError, match="Input/output"):
             wait_until_synced(rig, cursor)
+
+
+def test_an_order_that_an_earlier_process_has_stored_is_synced(tmp_path: Path) -> None:
+    """It was killed before it had synced the journal; the same order again changes nothing."""
+    with Rig(tmp_path / "0", sync="always") as rig:
+        cursor = rig.log().open_cursor("c")
+        cursor.pause()
+        rig.settle()
+        rig.crash(tmp_path / "1")
+    for call in (SYNC, SYNC_PATH):
+        shutil.copytree(tmp_path / "1", tmp_path / str(call) / "logs")
+        with Rig(tmp_path / str(call) / "logs", sync="always") as rig:
+            cursor = rig.engine.log("t").cursors["c"]
+            assert cursor.paused
+            rig.publish(rig.engine.log("t"), [b"1"])
+            rig.advance(2)
+            cursor.pause()
+            vfs.fail(call, errno.EIO)
+            with pytest.raises(OSError, match="Input/output"):
+                wait_until_synced(rig, cursor)
+            wait_until_synced(rig, cursor)
