@@ -94,5 +94,6 @@ class Service:
         return ()
 
     def pages(self) -> Mapping[str, Handler]:
-        """Path and handler of what it adds to the monitoring listener; asked before that opens."""
+        """Path and handler of what it adds to the monitoring listener; asked when that gets its
+        first client."""
         return {}

@@ -22,7 +22,7 @@ import orjson
 
 from broker.base.durable import save, unsealed
 from broker.bulk import errors, limits
-from broker.bulk.responses import RefusedError
+from broker.bulk.errors import RefusedError
 from broker.engine.names import check_pattern, pattern_matches
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from cramjam import zstd
 
 from broker.base.units import SECOND
 from broker.bulk import errors, limits
-from broker.bulk.responses import RefusedError
+from broker.bulk.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

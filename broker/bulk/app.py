@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from broker.bulk import errors
-from broker.bulk.context import CALLER, BulkContext, BulkRoute
+from broker.bulk.context import BulkRoute
+from broker.bulk.errors import RefusedError
 from broker.bulk.read.ranges import RangeHandlers
-from broker.bulk.read.readers import ReaderHandlers, Readers
+from broker.bulk.read.reader_handlers import ReaderHandlers
 from broker.bulk.read.topics import TopicHandlers
-from broker.bulk.responses import RefusedError, errors_as_json
+from broker.bulk.responses import CALLER, errors_as_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
-    from pathlib import Path
 
-    from broker.bulk.access import Access, Identity
-    from broker.engine.engine import Engine
+    from broker.bulk.access import Access
+    from broker.bulk.context import BulkContext
+    from broker.bulk.read.readers import Readers
 
 PREFIX = "/bulk/v1"
 
@@ -26,18 +27,21 @@ PREFIX = "/bulk/v1"
 class BulkApp:
     """The routes of one engine. Requests are refused while `stopping` is set."""
 
-    def __init__(self, engine: Engine, identity: Identity, access: Access, folder: Path) -> None:
-        """`folder` has the registered readers; they are loaded before retention can drop what
-        they hold. OSError."""
-        self.context = BulkContext(engine, identity)
+    def __init__(
+        self,
+        context: BulkContext,
+        access: Access,
+        readers: Readers,
+        more_routes: Iterable[BulkRoute] = (),
+    ) -> None:
+        """`more_routes`: those of the write API."""
+        self.context = context
         self.access = access
-        self.topics = TopicHandlers(self.context)
-        self.ranges = RangeHandlers(self.context)
-        self.readers = Readers(engine, folder, self.context.in_thread)
-        self.readers.load()
-        self.reader_handlers = ReaderHandlers(self.context, self.readers)
+        self.topics = TopicHandlers(context)
+        self.ranges = RangeHandlers(context)
+        self.readers = ReaderHandlers(context, readers)
+        self.more_routes = list(more_routes)
         self.stopping = False
-        self.more_routes: list[BulkRoute] = []  # those of the write API; set before `build`
 
     def build(self) -> web.Application:
         """The aiohttp application with all routes."""
@@ -51,9 +55,9 @@ class BulkApp:
         yield BulkRoute("GET", "/topics", self.topics.topics)
         yield BulkRoute("POST", "/offsets", self.topics.offsets)
         yield BulkRoute("GET", "/range/{topic}", self.ranges.range)
-        yield BulkRoute("GET", "/readers", self.reader_handlers.show)
-        yield BulkRoute("PUT", "/readers/{name}", self.reader_handlers.put)
-        yield BulkRoute("DELETE", "/readers/{name}", self.reader_handlers.delete)
+        yield BulkRoute("GET", "/readers", self.readers.show)
+        yield BulkRoute("PUT", "/readers/{name}", self.readers.put)
+        yield BulkRoute("DELETE", "/readers/{name}", self.readers.delete)
         yield from self.more_routes
 
     @web.middleware
@@ -67,8 +71,3 @@ class BulkApp:
         authorization = request.headers.get("Authorization")
         request[CALLER] = self.access.caller(authorization, request.remote or "")
         return await handler(request)
-
-    async def close(self) -> None:
-        """End the readers' timer and the threads, once the listener is closed."""
-        await self.readers.end()
-        self.context.close()

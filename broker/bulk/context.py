@@ -10,21 +10,26 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from aiohttp import web
-
 from broker.bulk import errors, limits
 from broker.bulk.admission import Admission
-from broker.bulk.responses import RefusedError
+from broker.bulk.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from broker.bulk.access import Caller, Identity
+    from aiohttp import web
+
+    from broker.bulk.access import Identity
     from broker.engine.engine import Engine
     from broker.engine.log.log import Log
 
 T = TypeVar("T")
-CALLER: web.RequestKey[Caller] = web.RequestKey("caller")
+
+
+def bounds(log: Log) -> tuple[int, int]:
+    """The first seq that can be read, and the seq after the last one."""
+    first = log.retention.readable_from
+    return first, max(first, log.sync.durable_next)
 
 
 class BulkRoute(NamedTuple):
@@ -43,10 +48,6 @@ class BulkContext:
         self.identity = identity
         self.admission = Admission()
         self._threads = ThreadPoolExecutor(limits.BULK_THREADS, "bulk", initializer=lower_priority)
-
-    def caller(self, request: web.Request) -> Caller:
-        """The caller as its token identifies it; the application's middleware has set it."""
-        return request[CALLER]
 
     def log(self, name: str) -> Log:
         """The log of that name. RefusedError."""

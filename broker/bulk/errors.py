@@ -14,6 +14,23 @@ class BulkError:
     text: str
 
 
+class RefusedError(Exception):
+    """A request ends with this error; `parts` fill in its text, `facts` are further fields."""
+
+    def __init__(
+        self, error: BulkError, facts: dict[str, object] | None = None, **parts: object
+    ) -> None:
+        self.status = error.status
+        self.text = error.text.format(**parts)
+        self.facts = facts or {}
+        super().__init__(self.text)
+
+
+def wrong(name: str, reason: str) -> RefusedError:
+    """The error for an invalid argument."""
+    return RefusedError(BULK_ARGUMENT, name=name, reason=reason)
+
+
 BULK_NO_TOKEN: Final = BulkError(401, "a token is required: Authorization: Bearer TOKEN")
 BULK_BAD_TOKEN: Final = BulkError(401, "unknown token")
 BULK_FORBIDDEN: Final = BulkError(403, "{name} has no permission to {right} here")

@@ -14,27 +14,23 @@ from aiohttp import web
 
 from broker.base.units import SECOND
 from broker.bulk import errors, limits
-from broker.bulk.errors import BulkError
+from broker.bulk.errors import RefusedError, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from broker.bulk.access import Caller
+
 log = logging.getLogger("broker.bulk")
 
 T = TypeVar("T")
+CALLER: web.RequestKey[Caller] = web.RequestKey("caller")
 _INCARNATION = re.compile("[0-9a-f]{32}")
 
 
-class RefusedError(Exception):
-    """A request ends with this error; `parts` fill in its text, `facts` are further fields."""
-
-    def __init__(
-        self, error: BulkError, facts: dict[str, object] | None = None, **parts: object
-    ) -> None:
-        self.status = error.status
-        self.text = error.text.format(**parts)
-        self.facts = facts or {}
-        super().__init__(self.text)
+def caller_of(request: web.Request) -> Caller:
+    """The caller as its token identifies it; the application's middleware has set it."""
+    return request[CALLER]
 
 
 def answer(found: object, status: int = 200) -> web.Response:
@@ -118,11 +114,6 @@ def incarnation_of(text: str | None, name: str = "inc") -> str | None:
     if text is not None and not _INCARNATION.fullmatch(text):
         raise wrong(name, errors.BULK_HEX.format(text=text))
     return text
-
-
-def wrong(name: str, reason: str) -> RefusedError:
-    """The error for an invalid argument."""
-    return RefusedError(errors.BULK_ARGUMENT, name=name, reason=reason)
 
 
 Answered = dict[str, Any]

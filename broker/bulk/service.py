@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from broker.base.service import Service
 from broker.bulk.access import Access, Identity, IdentityError, TokenFileError, identity
-from broker.bulk.app import BulkApp
 from broker.bulk.config import BulkConfig
+from broker.bulk.context import BulkContext
 from broker.bulk.read.readers import Readers
-from broker.bulk.stats import BulkStats, LagStats
 from broker.bulk.write.service import Writes
 from broker.net.http.pages import Pages
 from broker.net.listener import ListenError
@@ -24,7 +23,11 @@ from broker.runtime.vfs import sync_file_system
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aiohttp import web
+
     from broker.base.metrics import Block
+    from broker.bulk.app import BulkApp
+    from broker.bulk.stats import BulkStats
     from broker.net.tls import ClientCertificate
     from broker.protocols.host import Host
 
@@ -33,6 +36,7 @@ server_log = logging.getLogger("broker.server")
 
 BULK_FOLDER: Final = "bulk"
 READERS_FOLDER: Final = "readers"
+_APP_MODULES: Final = ("broker.bulk.app", "broker.bulk.write.handlers")
 IDENTITY_PROBLEM: Final = "bulk API"  # a kind of problem on /healthz
 
 
@@ -61,22 +65,33 @@ class Bulk:
             client: ClientCertificate = "require-verify" if bulk.tls_client_ca else ""
             files = TlsFiles(bulk.tls_cert, bulk.tls_key, bulk.tls_client_ca, client)
             self.certificates = Certificates(files)
-        self.app = BulkApp(engine, who, self.access, folder / READERS_FOLDER)
+        self.context = BulkContext(engine, who)
+        # Loaded before retention can drop what they hold.
+        self.readers = Readers(engine, folder / READERS_FOLDER, self.context.in_thread)
+        self.readers.load()
+        self.app: BulkApp | None = None  # made for the first client
         self._listener: Pages | None = None
         self._writes: Writes | None = None
 
     def add(self, writes: Writes) -> None:
         """Serve the write API too; before `open`."""
         self._writes = writes
-        self.app.more_routes += writes.routes(self.app.context)
+
+    def _application(self) -> web.Application:
+        from broker.bulk.app import BulkApp
+
+        more = () if self._writes is None else self._writes.routes(self.context)
+        self.app = BulkApp(self.context, self.access, self.readers, more)
+        return self.app.build()
 
     async def open(self) -> tuple[str, int]:
         """Listen; the address. ListenError; OSError: the disk cannot be written."""
         assert self.config.listen is not None
         await self._sync()
-        self.app.readers.begin()
+        self.readers.begin()
         tls = self.certificates.context if self.certificates is not None else None
-        self._listener = Pages(self.app.build(), tls, self.http)
+        self._listener = Pages(self._application, tls, self.http)
+        self._listener.modules += _APP_MODULES
         await self._listener.open(self.config.listen)
         return self._listener.address
 
@@ -87,7 +102,7 @@ class Bulk:
         cache. A reader stores an offset after such a record; if a power cut then took it, its seq
         would be given to another record, which the reader would never see.
         """
-        context = self.app.context
+        context = self.context
         root = context.engine.shared.root
         if root is None or not context.engine.logs:
             return
@@ -117,26 +132,26 @@ class Bulk:
 
     def stats(self) -> BulkStats:
         """Its counters at this moment."""
-        ranges, admission = self.app.ranges, self.app.context.admission
+        from broker.bulk.stats import BulkStats, LagStats
+
+        admission = self.context.admission
         found = BulkStats(
-            ranges=ranges.ranges,
-            records=ranges.records,
-            sent_bytes=ranges.bytes,
             refused=admission.refused,
-            cut_off=ranges.cut_off,
-            damaged_bytes=ranges.damaged,
             under_way=admission.under_way,
             waiting=admission.waiting,
-            expired=self.app.readers.expired,
-            lags=[LagStats(*lag) for lag in self.app.reader_handlers.lags()],
+            expired=self.readers.expired,
+            lags=[LagStats(*lag) for lag in self.readers.lags()],
         )
+        if self.app is not None:
+            self.app.ranges.count(found)
         if self._writes is not None:
             self._writes.count(found)
         return found
 
     async def stop(self) -> None:
         """Stop listening, refuse new requests, let requests under way end."""
-        self.app.stopping = True
+        if self.app is not None:
+            self.app.stopping = True
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
@@ -144,7 +159,8 @@ class Bulk:
     async def close(self) -> None:
         """End requests under way, then the threads."""
         await self.stop()
-        await self.app.close()
+        await self.readers.end()
+        self.context.close()
 
 
 class BulkService(Service):
@@ -172,7 +188,7 @@ class BulkService(Service):
         assert self.host.data is not None
         if self.host.section(BulkConfig).listen is not None:
             self.bulk = Bulk(self.host)
-            self.bulk.app.readers.share(self.writes.holds)
+            self.bulk.readers.share(self.writes.holds)
         else:
             # Without a listener no reader can renew itself, so none expires.
             folder = self.host.data / BULK_FOLDER / READERS_FOLDER

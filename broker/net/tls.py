@@ -15,9 +15,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
 from broker.net import limits
 from broker.net.openssl import accept_any_certificate, load_authorities, load_pair
 
@@ -89,6 +86,10 @@ def common_name(link: ssl.SSLObject | None) -> str:
     der = link.getpeercert(binary_form=True)  # whether or not anybody verified it
     if der is None:
         return ""
+    # Few listeners ask clients for certificates.
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
     names = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
 

@@ -25,7 +25,6 @@ from broker.server.engine import (
     report,
 )
 from broker.server.memory import FreeMemory
-from broker.server.metrics import server_blocks
 from broker.server.services import SERVICES
 from broker.server.stats import engine_stats
 
@@ -110,6 +109,8 @@ class Server:
         """All series at this moment; none of the server's own before its engine is made."""
         own: list[Block] = []
         if self._engine is not None:
+            from broker.server.exposition import server_blocks
+
             own = server_blocks(self.stats(), engine_stats(self._engine, self._events))
         return own + [block for each in self.services for block in each.metrics()]
 

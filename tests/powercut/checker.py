@@ -16,8 +16,8 @@ from msgspec import structs
 from support.clients.bulk import read_frame
 from support.services import readers_of, streaming_of, writes_of
 
+from broker.bulk.errors import RefusedError
 from broker.bulk.read.readers import Position
-from broker.bulk.responses import RefusedError
 from broker.config.config import Config
 from broker.config.load import load
 from broker.engine.bulk.ranges import Range

@@ -33,4 +33,4 @@ def readers_of(server: Server) -> Readers:
     service = server.service(BulkService)
     assert service is not None
     assert service.bulk is not None
-    return service.bulk.app.readers
+    return service.bulk.readers

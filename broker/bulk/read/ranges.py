@@ -12,14 +12,16 @@ from broker.base.units import COUNT_MAX, SECOND, SEQ_MAX
 from broker.bulk import errors, limits
 from broker.bulk.access import READ
 from broker.bulk.admission import compressed, encoding_of
-from broker.bulk.read.topics import bounds
-from broker.bulk.responses import RefusedError, incarnation_of, number
+from broker.bulk.context import bounds
+from broker.bulk.errors import RefusedError
+from broker.bulk.responses import caller_of, incarnation_of, number
 from broker.engine.bulk.ranges import Range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from broker.bulk.context import BulkContext
+    from broker.bulk.stats import BulkStats
     from broker.engine.log.log import Log
 
 FRAME_TYPE = "application/vnd.twinwire.range"
@@ -37,10 +39,15 @@ class RangeHandlers:
         self.damaged = 0  # bytes found damaged
         self.cut_off = 0  # requests whose client read nothing for too long
 
+    def count(self, stats: BulkStats) -> None:
+        """Fill in the counters."""
+        stats.ranges, stats.records, stats.sent_bytes = self.ranges, self.records, self.bytes
+        stats.damaged_bytes, stats.cut_off = self.damaged, self.cut_off
+
     async def range(self, request: web.Request) -> web.StreamResponse:
         """Records of [start, end), as many as fit into `max_bytes`."""
         name = request.match_info["topic"]
-        caller = self.context.caller(request)
+        caller = caller_of(request)
         caller.need(READ, name)
         start = number(request, "start", None, 0, SEQ_MAX)
         end = number(request, "end", SEQ_MAX, 0, SEQ_MAX)

@@ -20,22 +20,17 @@ import msgspec
 
 from broker.base.durable import NEW_SUFFIX, UnsyncedError, save, sync_path, unsealed
 from broker.base.logs import fields
-from broker.base.units import SECOND, SEQ_MAX
+from broker.base.units import SECOND
 from broker.bulk import errors, limits
-from broker.bulk.access import HOLD, READ
+from broker.bulk.context import bounds
+from broker.bulk.errors import RefusedError, wrong
 from broker.bulk.holds import RetentionHolds
-from broker.bulk.read.topics import Pauses, bounds
-from broker.bulk.responses import RefusedError, answer, incarnation_of, read_json, wrong
 from broker.engine.log.files import UNREADABLE_SUFFIX, escape, unescape
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
     from pathlib import Path
 
-    from aiohttp import web
-
-    from broker.bulk.access import Caller
-    from broker.bulk.context import BulkContext
     from broker.engine.engine import Engine
 
 log = logging.getLogger("broker.bulk")
@@ -288,6 +283,26 @@ class Readers:
             return OTHER
         return IN_MEMORY if entry.folder is None else OK
 
+    def position(self, topic: str, at: Position) -> dict[str, Any]:
+        """A position as clients see it, with the number of records after it."""
+        state = self.state(topic, at)
+        page = {"seq": at.seq, "incarnation": at.incarnation, "state": state, "lag": None}
+        entry = self.engine.log(topic)
+        if entry is not None and state in (OK, IN_MEMORY):
+            first, next_seq = bounds(entry)
+            page["lag"] = max(0, next_seq - max(at.seq, first))
+            if at.seq < first:
+                page |= {"state": TRIMMED, "first": first}
+        return page
+
+    def lags(self) -> Iterator[tuple[str, str, int]]:
+        """(reader, topic, unread records) for each position whose lag is known."""
+        for reader in self.known.values():
+            for topic, at in reader.kept.positions.items():
+                lag = self.position(topic, at)["lag"]
+                if lag is not None:
+                    yield reader.kept.name, topic, lag
+
     # --- time
 
     def begin(self) -> None:
@@ -352,131 +367,3 @@ def _keep_aside(path: Path) -> None:
 
 def _not_kept(problem: OSError) -> RefusedError:
     return RefusedError(errors.BULK_NOT_KEPT, reason=problem.strerror or str(problem))
-
-
-class Wish(msgspec.Struct):
-    """The body of a PUT. Missing fields stay as they are; null removes a position."""
-
-    ttl_s: int | None = None
-    positions: dict[str, Position | None] = {}
-    hold: bool | None = None
-
-
-class ReaderHandlers:
-    """The handlers."""
-
-    def __init__(self, context: BulkContext, readers: Readers) -> None:
-        self.context = context
-        self.readers = readers
-
-    async def show(self, request: web.Request) -> web.StreamResponse:
-        """All readers, or the one that the query names, with their positions and lag."""
-        caller = self.context.caller(request)
-        caller.need(READ)
-        name = request.query.get("name")
-        found, pause = [], Pauses()
-        for reader in list(self.readers.known.values()):
-            if name in (None, reader.kept.name):
-                await pause.perhaps()
-                found.append(self._page(reader, caller))
-        return answer({"readers": sorted(found, key=lambda page: page["name"])})
-
-    async def put(self, request: web.Request) -> web.StreamResponse:
-        """Register a reader or renew it, with its positions."""
-        caller, name = self.context.caller(request), _name(request)
-        wish = await read_json(request, Wish)
-        _check(wish)
-        known = self.readers.known.get(name)
-        before = known.kept if known is not None else Kept(name, _seconds(limits.BULK_TTL))
-        holds = before.hold if wish.hold is None else wish.hold
-        self._need(caller, holds or before.hold, {*wish.positions, *before.positions})
-        kept = Kept(
-            name,
-            before.ttl_s if wish.ttl_s is None else wish.ttl_s,
-            holds,
-            {topic: at for topic, at in wish.positions.items() if at is not None},
-            time.time_ns(),
-        )
-        gone = [topic for topic, at in wish.positions.items() if at is None]
-        return answer(self._page(await self.readers.put(kept, gone), caller))
-
-    async def delete(self, request: web.Request) -> web.StreamResponse:
-        """Delete a reader and its hold."""
-        caller, name = self.context.caller(request), _name(request)
-        known = self.readers.known.get(name)
-        if known is not None:
-            self._need(caller, known.kept.hold, known.kept.positions)
-        return answer({"deleted": await self.readers.delete(name)})
-
-    def _need(self, caller: Caller, holds: bool, topics: Iterable[str]) -> None:
-        """A position needs the right to read its topic, a hold the right to hold."""
-        right = HOLD if holds else READ
-        caller.need(right)
-        for topic in topics:
-            caller.need(right, topic)
-
-    def _page(self, reader: Reader, caller: Caller) -> dict[str, Any]:
-        left_ns = max(0, reader.expires_ns - self.readers.now_ns())
-        return {
-            "name": reader.kept.name,
-            "ttl_s": reader.kept.ttl_s,
-            "expires_in_s": left_ns // SECOND,
-            "renewed_ns": reader.kept.renewed_ns,
-            "hold": reader.kept.hold,
-            "positions": {
-                topic: self._position(topic, at)
-                for topic, at in sorted(reader.kept.positions.items())
-                if caller.may(READ, topic) or caller.may(HOLD, topic)
-            },
-        }
-
-    def _position(self, topic: str, at: Position) -> dict[str, Any]:
-        state = self.readers.state(topic, at)
-        page = {"seq": at.seq, "incarnation": at.incarnation, "state": state, "lag": None}
-        if state in (OK, IN_MEMORY):
-            entry = self.context.log(topic)
-            first, next_seq = bounds(entry)
-            page["lag"] = max(0, next_seq - max(at.seq, first))
-            if at.seq < first:
-                page |= {"state": TRIMMED, "first": first}
-        return page
-
-    def lags(self) -> Iterator[tuple[str, str, int]]:
-        """(reader, topic, unread records) for each position whose lag is known."""
-        for reader in self.readers.known.values():
-            for topic, at in reader.kept.positions.items():
-                lag = self._position(topic, at)["lag"]
-                if lag is not None:
-                    yield reader.kept.name, topic, lag
-
-
-def _seconds(time_ns: int) -> int:
-    return time_ns // SECOND
-
-
-def _name(request: web.Request) -> str:
-    text = request.match_info["name"]
-    limit = limits.BULK_READER_NAME_MAX
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        size = 0
-    if not 0 < size <= limit or not text.isprintable():
-        raise wrong("name", errors.BULK_READER_NAMED.format(limit=limit, text=text))
-    return text
-
-
-def _check(wish: Wish) -> None:
-    high = _seconds(limits.BULK_TTL_MAX)
-    if wish.ttl_s is not None and not 0 < wish.ttl_s <= high:
-        raise wrong("ttl_s", errors.BULK_TTL_SECONDS.format(high=high, got=wish.ttl_s))
-    if len(wish.positions) > limits.BULK_TOPICS_MAX:
-        limit = limits.BULK_TOPICS_MAX
-        raise wrong("positions", errors.BULK_TOO_MANY.format(limit=limit))
-    for topic, at in wish.positions.items():
-        if at is None:
-            continue
-        incarnation_of(at.incarnation, "incarnation")
-        if not 0 <= at.seq <= SEQ_MAX:
-            reason = errors.BULK_SEQ.format(topic=topic, high=SEQ_MAX, got=at.seq)
-            raise wrong("positions", reason)

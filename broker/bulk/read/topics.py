@@ -11,7 +11,9 @@ import msgspec
 from broker.base.regex import Pattern, PatternError
 from broker.bulk import errors, limits
 from broker.bulk.access import READ
-from broker.bulk.responses import RefusedError, answer, read_json, wrong
+from broker.bulk.context import bounds
+from broker.bulk.errors import RefusedError, wrong
+from broker.bulk.responses import answer, caller_of, read_json
 from broker.engine.bulk.ranges import TimeSearch, moment_in_memory
 
 if TYPE_CHECKING:
@@ -36,12 +38,6 @@ class Moments(msgspec.Struct):
     """The body of POST /offsets."""
 
     topics: dict[str, Moment]
-
-
-def bounds(log: Log) -> tuple[int, int]:
-    """The first seq that can be read, and the seq after the last one."""
-    first = log.retention.readable_from
-    return first, max(first, log.sync.durable_next)
 
 
 def page_of(log: Log) -> dict[str, Any]:
@@ -79,7 +75,7 @@ class TopicHandlers:
 
     async def topics(self, request: web.Request) -> web.StreamResponse:
         """The topics that the caller may read: all, or those that the query names."""
-        caller = self.context.caller(request)
+        caller = caller_of(request)
         caller.need(READ)
         found = []
         logs, pause = self.context.engine.logs, Pauses()
@@ -114,7 +110,7 @@ class TopicHandlers:
 
     async def offsets(self, request: web.Request) -> web.StreamResponse:
         """For each topic the first record stored at or after a time."""
-        caller = self.context.caller(request)
+        caller = caller_of(request)
         asked = (await read_json(request, Moments)).topics
         if len(asked) > limits.BULK_TOPICS_MAX:
             limit = limits.BULK_TOPICS_MAX

@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 from broker.base.logs import fields
 from broker.base.units import SECOND
 from broker.bulk import errors, limits
-from broker.bulk.responses import RefusedError
+from broker.bulk.errors import RefusedError
 from broker.bulk.write.intents import (
     COMMITTED,
     DELETED,

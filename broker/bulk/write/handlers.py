@@ -22,8 +22,9 @@ from broker.base.units import SECOND
 from broker.bulk import errors, limits
 from broker.bulk.access import WRITE
 from broker.bulk.context import BulkRoute
+from broker.bulk.errors import RefusedError, wrong
 from broker.bulk.read.topics import Pauses
-from broker.bulk.responses import RefusedError, answer, from_json, number, read_json, wrong
+from broker.bulk.responses import answer, caller_of, from_json, number, read_json
 from broker.bulk.write.commits import log_refusal, wind
 from broker.bulk.write.staging import HEADERS_BEGIN, disk_refusal
 from broker.engine.bulk.blocks import GOOD, Reel, check_block
@@ -83,7 +84,7 @@ class WriteHandlers:
         """Add a block to an attempt."""
         writer, epoch = writer_of(request), _number(request, "epoch", EPOCH_MAX)
         topic, part = request.match_info["topic"], _number(request, "part", PART_MAX)
-        caller = self.context.caller(request)
+        caller = caller_of(request)
         caller.need(WRITE, topic)
         if self.context.engine.log(topic) is None:
             check_topic(topic)
@@ -110,7 +111,7 @@ class WriteHandlers:
     async def commit(self, request: web.Request) -> web.StreamResponse:
         """Publish the attempts that the body lists."""
         writer, epoch = writer_of(request), _number(request, "epoch", EPOCH_MAX)
-        caller = self.context.caller(request)
+        caller = caller_of(request)
         caller.need(WRITE)  # a body that names no topic binds the writer too
         wanted = await self._wanted(request)
         for topic in wanted:
@@ -143,7 +144,7 @@ class WriteHandlers:
 
     async def show(self, request: web.Request) -> web.StreamResponse:
         """The state of a writer: its last commits, what is staged, the commit under way."""
-        caller = self.context.caller(request)
+        caller = caller_of(request)
         caller.need(WRITE)
         name = writer_of(request)
         writer = await self.commits.writer(name)
@@ -176,7 +177,7 @@ class WriteHandlers:
 
     async def drop(self, request: web.Request) -> web.StreamResponse:
         """Drop what is staged for an epoch."""
-        caller = self.context.caller(request)
+        caller = caller_of(request)
         caller.need(WRITE)
         epoch = _number(request, "epoch", EPOCH_MAX)
         await self.commits.drop(
@@ -276,7 +277,7 @@ class AppendHandlers:
     async def append(self, request: web.Request) -> web.StreamResponse:
         """Publish a block."""
         topic = request.match_info["topic"]
-        self.context.caller(request).need(WRITE, topic)
+        caller_of(request).need(WRITE, topic)
         if self.context.engine.log(topic) is None:
             check_topic(topic)
         dedupe = number(request, "dedupe", 0, 0, 1)

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final
 from broker.base.logs import fields
 from broker.base.units import SECOND
 from broker.bulk import limits
+from broker.bulk.errors import RefusedError
 from broker.bulk.holds import RetentionHolds
-from broker.bulk.responses import RefusedError
 from broker.bulk.write.commits import Commits
-from broker.bulk.write.handlers import AppendHandlers, WriteHandlers
 from broker.bulk.write.intents import Intent, survey
 from broker.bulk.write.staging import Bounds, Staging
 from broker.protocols.nsq.wire import is_ephemeral
@@ -92,6 +91,8 @@ class Writes:
 
     def routes(self, context: BulkContext) -> list[BulkRoute]:
         """The routes of the write API."""
+        from broker.bulk.write.handlers import AppendHandlers, WriteHandlers
+
         assert self._open_log is not None
         pages = WriteHandlers(context, self.staging, self.commits)
         appends = AppendHandlers(context, self.staging, self._open_log)

@@ -25,7 +25,7 @@ from broker.base.durable import make_folder
 from broker.base.durable import sync_path as sync_durable
 from broker.base.logs import fields
 from broker.bulk import errors, limits
-from broker.bulk.responses import RefusedError
+from broker.bulk.errors import RefusedError
 from broker.engine.bulk.blocks import (
     BLOCK_HEAD_BYTES,
     GOOD,

@@ -1,27 +1,40 @@
-"""HTTP listeners: an aiohttp application behind one listening socket, with or without TLS."""
+"""HTTP listeners: an aiohttp application behind one listening socket, with or without TLS.
+
+A listener costs a socket until its first client connects: only then is aiohttp imported, on another
+thread, and the application made. The client waits meanwhile where the kernel keeps connections that
+nobody has accepted. Most brokers have three HTTP listeners, and many never have a client on any.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import logging
 import os
+import socket
+import stat
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
-from aiohttp import web
-
 from broker.base.settings import is_loopback
-from broker.base.units import SECOND
 from broker.net import limits, umask
 from broker.net.http.config import HttpConfig
 from broker.net.http.connections import HttpConnection, HttpConnections
-from broker.net.http.guard import HttpGuard
 from broker.net.listener import bound, is_answered, opening, remove_socket
 
 if TYPE_CHECKING:
-    import socket
     import ssl
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
+
+    from aiohttp import web
+
+    from broker.net.http.application import Application
+    from broker.net.http.guard import HttpGuard
+
+log = logging.getLogger("broker.http")
 
 
 class FrontConnection(Protocol):
@@ -38,91 +51,94 @@ class Pages:
 
     def __init__(
         self,
-        app: web.Application,
+        make: Callable[[], web.Application],
         context: ssl.SSLContext | None = None,
         settings: HttpConfig | None = None,
         *,
         names: Iterable[str] = (),
         public: bool = False,
     ) -> None:
-        """With a `context` it is HTTPS. `names`, `public`: see HttpGuard."""
-        # Bodies stay as they were sent; a request that hangs must not hold up the end for long.
-        self.runner = web.AppRunner(
-            app,
-            access_log=None,
-            handle_signals=False,
-            auto_decompress=False,
-            shutdown_timeout=limits.CLOSE_GRACE / SECOND,
-            max_line_size=limits.HTTP_LINE_MAX,
-            max_field_size=limits.HTTP_LINE_MAX,
-        )
-        app.middlewares.insert(0, self._guarded)
+        """`make` is called when the first client has connected. With a `context` it is HTTPS.
+        `names`, `public`: see HttpGuard."""
         self.settings = settings or HttpConfig()
         self.connections = HttpConnections(self.settings)
         self.context = context
         self.address = ("", 0)  # the port is the real one once it is open
-        self._names = tuple(names)
-        self._public = public
         # Set before `open`: answers some requests itself, and hands a connection on to the
         # application for the others.
         self.front: Front | None = None
-        self._guard = HttpGuard(self.settings)
-        self._sockets: list[socket.socket] = []
+        # Added to before `open`: what `make` needs; imported on a thread, not on the loop.
+        self.modules: tuple[str, ...] = ("broker.net.http.application",)
+        self.application: Application | None = None  # once it is loaded
+        self._make = make
+        self._names = tuple(names)
+        self._public = public
+        self._sockets: list[socket.socket] = []  # nobody accepts connections from these yet
         self._servers: list[asyncio.Server] = []
-
-    @web.middleware
-    async def _guarded(
-        self,
-        request: web.Request,
-        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
-    ) -> web.StreamResponse:
-        connection = request.transport and request.transport.get_protocol()
-        refusal = self._guard.refusal(request.method, request.headers)
-        if not isinstance(connection, HttpConnection):  # it has gone already
-            return refusal or await handler(request)
-        connection.begin(request.content)
-        try:
-            return refusal or await handler(request)
-        finally:
-            connection.end()
+        self._loading: asyncio.Task[None] | None = None
 
     async def open(self, listen: tuple[str, int]) -> None:
         """Listen; ListenError when the address is taken or not ours."""
         host, port = listen
-        loopback = port != limits.UNIX_SOCKET_PORT and is_loopback(host)
-        self._guard = HttpGuard(
-            self.settings, (*self._names, host), loopback=loopback, public=self._public
-        )
-        await self.runner.setup()
         with opening(listen):
-            await self._open(host, port)
+            if port == limits.UNIX_SOCKET_PORT:
+                self._sockets = [_bound_unix(host)]
+                self.address = (host, port)
+            else:
+                self._sockets = bound(host, port)
+                self.address = (host, self._sockets[0].getsockname()[1])
+            loop = asyncio.get_running_loop()
+            for one in self._sockets:
+                one.listen(limits.ACCEPT_BACKLOG)
+                loop.add_reader(one, self._connected)
 
-    async def _open(self, host: str, port: int) -> None:
-        if port == limits.UNIX_SOCKET_PORT:
-            self.address = (host, port)
-            if is_answered(host):
-                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), host)
-            server = await asyncio.get_running_loop().create_unix_server(
-                self._accept, host, backlog=limits.ACCEPT_BACKLOG
-            )
-            self._servers.append(server)
-            umask.widen(Path(host), umask.SOCKET)
-            return
-        self._sockets = bound(host, port)
-        self.address = (host, self._sockets[0].getsockname()[1])
+    def _connected(self) -> None:
+        """The first client: it is accepted when the application is there."""
+        loop = asyncio.get_running_loop()
         for one in self._sockets:
-            self._servers.append(
-                await asyncio.get_running_loop().create_server(
-                    self._accept, sock=one.dup(), backlog=limits.ACCEPT_BACKLOG
-                )
-            )
+            loop.remove_reader(one)
+        self._loading = loop.create_task(self._load())
+
+    async def _load(self) -> None:
+        try:
+            await asyncio.to_thread(self._import)
+            await self._serve()
+        except Exception:  # of a broken installation: clients must not wait for ever
+            log.exception("%s:%d stays closed", *self.address)
+            self._close_sockets()
+
+    def _import(self) -> None:
+        for module in self.modules:
+            import_module(module)
+
+    async def _serve(self) -> None:
+        from broker.net.http.application import Application
+
+        host, port = self.address
+        loopback = port != limits.UNIX_SOCKET_PORT and is_loopback(host)
+        names = (*self._names, host)
+        self.application = Application(
+            self._make(), self.settings, names, loopback=loopback, public=self._public
+        )
+        await self.application.setup()
+        loop = asyncio.get_running_loop()
+        is_unix = port == limits.UNIX_SOCKET_PORT
+        create = partial(
+            loop.create_unix_server if is_unix else loop.create_server,
+            self._accept,
+            backlog=limits.ACCEPT_BACKLOG,
+        )
+        while self._sockets:
+            server = await create(sock=self._sockets[-1])
+            self._sockets.pop()  # it is the server's now
+            self._servers.append(server)
 
     def _accept(self) -> HttpConnection:
-        general = self.runner.server
-        assert general is not None
+        assert self.application is not None
+        general = self.application.protocol
         if self.front is None:
             return HttpConnection(self.connections, general(), self.context)
-        front = self.front(general, self._guard)
+        front = self.front(general, self.application.guard)
         connection = HttpConnection(self.connections, cast("asyncio.Protocol", front), self.context)
         front.answered = connection.end
         return connection
@@ -131,18 +147,40 @@ class Pages:
         """Shake hands with this context from now on; no connection is refused meanwhile."""
         self.context = context
 
-    async def stop_listening(self) -> None:
-        """Accept no more connections; open ones stay."""
-        while self._servers:
-            self._servers.pop().close()
+    def _close_sockets(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._sockets:
+            one = self._sockets.pop()
+            loop.remove_reader(one)
+            one.close()
 
     async def close(self) -> None:
         """Stop listening, end the connections."""
-        await self.stop_listening()
-        await self.runner.cleanup()
+        if self._loading is not None:
+            await self._loading  # a client may have its answer yet
+        self._close_sockets()
+        while self._servers:
+            self._servers.pop().close()
+        if self.application is not None:
+            await self.application.cleanup()
         for connection in list(self.connections.open):  # those with a front, for the most part
             connection.close()
         if self.address[1] == limits.UNIX_SOCKET_PORT:
             remove_socket(self.address[0])
-        while self._sockets:
-            self._sockets.pop().close()
+
+
+def _bound_unix(path: str) -> socket.socket:
+    if is_answered(path):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(Path(path).stat().st_mode):  # an earlier process has left it
+            Path(path).unlink()
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        one.setblocking(False)
+        one.bind(path)
+        umask.widen(Path(path), umask.SOCKET)
+    except BaseException:
+        one.close()
+        raise
+    return one

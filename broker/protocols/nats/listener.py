@@ -1,4 +1,4 @@
-"""The listeners for NATS clients: plain connections, and WebSocket connections.
+"""The listeners of a NATS server: plain connections, WebSocket connections, monitoring pages.
 
 A WebSocket connection begins with an HTTP request. If that is valid, the connection is handed over
 to a session with a WebSocket filter below it, and from there on it is a client, or a leaf node,
@@ -10,12 +10,13 @@ from __future__ import annotations
 import ipaddress
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from broker.net import errors as net_errors
 from broker.net import limits as net_limits
 from broker.net.handover import HandoverSession
+from broker.net.http.pages import Pages
 from broker.net.listener import Listener
 from broker.net.upgrade import NotUpgraded, PendingUpgrades, Request
 from broker.net.websocket import (
@@ -33,13 +34,19 @@ from broker.protocols.nats.client.session import NatsSession
 from broker.protocols.nats.tls import peer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    import ssl
+    from collections.abc import Callable, Collection, Mapping
 
+    from aiohttp import web
+
+    from broker.base.service import Handler
+    from broker.net.http.config import HttpConfig
     from broker.net.listener import Runtime
     from broker.protocols.nats import settings as conf
     from broker.protocols.nats.auth.authenticator import TlsPeer
     from broker.protocols.nats.client.frontend import NatsFrontend
     from broker.protocols.nats.leafnodes.session import LeafSession
+    from broker.protocols.nats.monitoring.pages import MonitorPages
     from broker.protocols.nats.tls import TlsPolicy
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 - what INFO says, as the original does
@@ -49,6 +56,8 @@ LEAF: Final = "LEAFNODE_WS"
 PMCE: Final = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
 NO_MASKING: Final = "Nats-No-Masking"
 LEAF_PATH: Final = "/leafnode"
+# What the monitoring pages are made of, the series of /metrics too.
+_PAGE_MODULES: Final = ("broker.protocols.nats.monitoring.http", "prometheus_client")
 _MQTT_PATH: Final = "/mqtt"
 _PORTS: Final = {"https": 443}
 _CODES: Final = {
@@ -325,3 +334,73 @@ def close_status(session: Any) -> tuple[int, str]:
     """Code and reason of the CLOSE frame for a session that has ended."""
     why = session.closed_because or errors.NATS_CLOSED_CLIENT
     return _CODES.get(why, CLOSE_INTERNAL), why
+
+
+class HasPages(Protocol):
+    """The server that the pages are of."""
+
+    @property
+    def pages(self) -> MonitorPages: ...
+
+
+class MonitorListener:
+    """The sockets of one server's pages."""
+
+    def __init__(self, server: HasPages) -> None:
+        self.server = server
+        # Further paths with their handlers, asked when the first client has connected.
+        self.more: Callable[[], Mapping[str, Handler]] = dict
+        self.http: HttpConfig | None = None  # set before `open`; None: the defaults
+        self.ports: dict[str, tuple[str, int]] = {}  # monitor; monitor_https if both are open
+        self._plain: Pages | None = None
+        self._secure: Pages | None = None
+
+    async def open(self, settings: conf.Settings, context: ssl.SSLContext | None = None) -> None:
+        """Listen where the settings say; OSError when an address is taken or not ours.
+
+        `context` is for HTTPS and asks for no certificate.
+        """
+        login = None
+        if settings.monitor_user or settings.monitor_password:
+            login = (settings.monitor_user, settings.monitor_password)
+        # Without a login pages are public, for scripts of other sites too, as in nats-server.
+        public = login is None
+
+        def make() -> web.Application:
+            from broker.protocols.nats.monitoring.http import MonitorHttp
+
+            base = settings.http_base_path
+            return MonitorHttp(self.server.pages, self.more(), base=base, login=login).app()
+
+        def pages(context: ssl.SSLContext | None) -> Pages:
+            found = Pages(make, context, self.http, public=public)
+            found.modules += _PAGE_MODULES
+            return found
+
+        try:
+            if settings.http is not None:
+                self._plain = pages(None)
+                await self._plain.open(settings.http)
+                self.ports["monitor"] = self._plain.address
+            if settings.https is not None:
+                assert context is not None
+                self._secure = pages(context)
+                await self._secure.open(settings.https)
+                name = "monitor" if settings.http is None else "monitor_https"
+                self.ports[name] = self._secure.address
+        except OSError:
+            await self.close()
+            raise
+
+    async def use(self, context: ssl.SSLContext) -> None:
+        """Certificates were read again."""
+        if self._secure is not None:
+            await self._secure.use(context)
+
+    async def close(self) -> None:
+        """Stop listening, end the connections."""
+        for listener in (self._plain, self._secure):
+            if listener is not None:
+                await listener.close()
+        self._plain = self._secure = None
+        self.ports.clear()

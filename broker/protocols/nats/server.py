@@ -7,27 +7,26 @@ import logging
 import random
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base.units import SECOND
 from broker.protocols.nats import errors, limits
 from broker.protocols.nats import settings as conf
-from broker.protocols.nats.auth import callout
-from broker.protocols.nats.auth.callout_auth import LocalCallout, OperatorCallout
-from broker.protocols.nats.auth.jwt import resolvers
-from broker.protocols.nats.auth.jwt.accounts import AccountTokens
-from broker.protocols.nats.auth.jwt.link import OperatorLink
-from broker.protocols.nats.auth.jwt.operator import OperatorAuth
 from broker.protocols.nats.auth.local import LocalAuth
 from broker.protocols.nats.auth.passwords import Passwords
 from broker.protocols.nats.client.log import ClientLog
 from broker.protocols.nats.client.recheck import Recheck
 from broker.protocols.nats.context import NatsContext, server_info
 from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
-from broker.protocols.nats.listener import ANY_HOST, NatsListener, WebsocketListener
+from broker.protocols.nats.listener import (
+    ANY_HOST,
+    MonitorListener,
+    NatsListener,
+    WebsocketListener,
+)
 from broker.protocols.nats.monitoring.closed import ClosedConnections
-from broker.protocols.nats.monitoring.http import MonitorListener
-from broker.protocols.nats.monitoring.pages import MonitorPages
+from broker.protocols.nats.monitoring.process import CpuMeter
 from broker.protocols.nats.system.envelope import Envelope, Station, Who
 from broker.protocols.nats.system.errors import (
     KICK_UNKNOWN,
@@ -42,16 +41,26 @@ from broker.protocols.nats.wire.options import advertised
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from broker.net.listener import Listener, Runtime
     from broker.protocols.nats.accounts.account import Account
     from broker.protocols.nats.accounts.asking import Bus
+    from broker.protocols.nats.auth import callout
     from broker.protocols.nats.auth.authenticator import Authenticator, Login
+    from broker.protocols.nats.auth.jwt.link import OperatorLink
     from broker.protocols.nats.client.session import NatsSession
     from broker.protocols.nats.leafnodes.session import LeafSession
+    from broker.protocols.nats.monitoring.pages import MonitorPages
     from broker.protocols.nats.settings import Settings
     from broker.routing.router import Router
+
+    class Host(callout.Host, Protocol):
+        """What the authenticators ask of the server."""
+
+        @property
+        def system_account(self) -> Bus | None: ...
+
 
 log = logging.getLogger("broker.nats")
 
@@ -102,9 +111,11 @@ class NatsServer:
         ClientLog(self.handshake, lambda: self.settings)
         self.leafs = LeafNodes(context)
         self.leafs.handshake.on_leave.append(self.closed.add)
-        self.pages = MonitorPages(self)
+        # What is wrong with the rest of this process, for /healthz; set before `pages` is used.
+        self.broken: Callable[[], str | None] = lambda: None
+        self.cpu = CpuMeter()
         self._report_to_system()
-        self.monitor = MonitorListener(self.pages)
+        self.monitor = MonitorListener(self)
         self.passwords = Passwords()
         self.listener: NatsListener | None = None
         self.websocket: WebsocketListener | None = None
@@ -112,8 +123,13 @@ class NatsServer:
         context.on_account.append(self.leafs.adopt)
         context.make_account(conf.GLOBAL_ACCOUNT, router)
         self.configure(settings)
-        if isinstance(self.handshake.authenticator, OperatorCallout):
-            self.operator = OperatorLink(context, self.handshake.authenticator, self.leafs.recheck)
+        if has_operators(settings):
+            from broker.protocols.nats.auth.callout_auth import OperatorCallout
+            from broker.protocols.nats.auth.jwt.link import OperatorLink
+
+            authenticator = self.handshake.authenticator
+            assert isinstance(authenticator, OperatorCallout)
+            self.operator = OperatorLink(context, authenticator, self.leafs.recheck)
 
     # --- what others ask for
 
@@ -131,6 +147,17 @@ class NatsServer:
     def system_account(self) -> Account | None:
         """The account of the server's own events and requests; None when that is switched off."""
         return self.context.system_account
+
+    @cached_property
+    def pages(self) -> MonitorPages:
+        """The monitoring pages; imported when the first is asked for."""
+        from broker.protocols.nats.monitoring.pages import MonitorPages
+
+        return MonitorPages(self, self.broken)
+
+    def page(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A monitoring page, for requests to the system account."""
+        return self.pages.page(name, given)
 
     @property
     def sessions(self) -> Collection[NatsSession]:
@@ -347,7 +374,7 @@ class NatsServer:
             return None
         actions = _SystemActions(self)
         system = System(
-            Station(self, account, Envelope(self._who()), self.pages),
+            Station(self, account, Envelope(self._who()), self),
             Actions(actions.reload, actions.kick, actions.lame_duck),
         )
         system.start()
@@ -387,11 +414,10 @@ class NatsServer:
         self.context.system = self._open_system()
 
 
-class Host(callout.Host, Protocol):
-    """What the authenticators ask of the server."""
-
-    @property
-    def system_account(self) -> Bus | None: ...
+def has_operators(settings: Settings) -> bool:
+    """Whether accounts and users come from tokens that an operator has signed."""
+    trust = settings.resolver
+    return trust is not None and bool(trust.operators or trust.trusted_keys)
 
 
 def make_authenticator(
@@ -403,7 +429,12 @@ def make_authenticator(
     used, TlsError. In operator mode `previous` goes on: what it knows of accounts stays.
     """
     trust = settings.resolver
-    if trust is not None and (trust.operators or trust.trusted_keys):
+    if trust is not None and has_operators(settings):
+        from broker.protocols.nats.auth.callout_auth import OperatorCallout
+        from broker.protocols.nats.auth.jwt import resolvers
+        from broker.protocols.nats.auth.jwt.accounts import AccountTokens
+        from broker.protocols.nats.auth.jwt.operator import OperatorAuth
+
         if isinstance(previous, OperatorCallout):
             previous.operator.pin(trust.pinned_accounts)
             return previous
@@ -414,6 +445,8 @@ def make_authenticator(
         return OperatorCallout(host, operator)
     local = LocalAuth(settings, passwords)
     if settings.authorization.callout is not None:
+        from broker.protocols.nats.auth.callout_auth import LocalCallout
+
         return LocalCallout(host, local, settings.authorization.callout)
     return local
 

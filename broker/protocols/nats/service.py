@@ -7,14 +7,9 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import GaugeMetricFamily
-
 from broker.base.metrics import Block, Place
 from broker.base.service import ListenerStats, Service
-from broker.protocols.nats import reload
-from broker.protocols.nats.conf.reader import nats_settings
-from broker.protocols.nats.conf.text import ConfErrors
-from broker.protocols.nats.monitoring.metrics import nats_metrics
+from broker.protocols.nats.conf.section import nats_settings
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Settings
 
@@ -31,6 +26,9 @@ log = logging.getLogger("broker.server_nats")
 
 async def reload_nats(server: NatsServer, config: Sections) -> None:
     """Read the file again and apply it; an invalid one changes nothing and is logged."""
+    from broker.protocols.nats import reload
+    from broker.protocols.nats.conf.text import ConfErrors
+
     try:
         settings = await asyncio.to_thread(nats_settings, config)
         plan = reload.plan(server.settings, settings)
@@ -60,7 +58,7 @@ class NatsService(Service):
 
     def _use(self, server: NatsServer) -> None:
         self.server = server
-        server.pages.broken = self.host.health
+        server.broken = self.host.health
         server.monitor.http = self.host.http
 
     async def start(self) -> None:
@@ -114,6 +112,8 @@ class NatsService(Service):
         """The subscriptions, and what nats-server's exporter shows."""
         yield subscription_block(self.host.router.size)
         if self.server is not None:
+            from broker.protocols.nats.monitoring.metrics import nats_metrics
+
             yield nats_metrics(self.server.pages)
 
 
@@ -123,6 +123,8 @@ def subscription_block(held: int) -> Block:
 
 
 def _subscriptions(held: int) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
     yield GaugeMetricFamily("twinwire_subscriptions", "NATS subscriptions held now.", held)
 
 
@@ -139,7 +141,7 @@ class MonitorService(Service):
         """Open the pages of the NATS server."""
         server = self._server
         assert server is not None
-        server.monitor.more = self.host.pages()
+        server.monitor.more = self.host.pages
         await server.open_pages()
 
     @property

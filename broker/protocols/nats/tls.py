@@ -29,8 +29,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from cryptography import x509
-
 from broker.base.errors import WireError
 from broker.base.units import SECOND
 from broker.net import errors as net_errors
@@ -137,6 +135,8 @@ def _choose_by_name(contexts: list[ssl.SSLContext], names: list[frozenset[str]])
 
 def _names(file: str) -> frozenset[str]:
     """The hosts that a certificate is for."""
+    from cryptography import x509
+
     certificate = x509.load_pem_x509_certificate(Path(file).read_bytes())
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

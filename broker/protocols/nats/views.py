@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from broker.protocols.nats.auth.authenticator import Identity, TlsPeer
+    from broker.protocols.nats.monitoring.process import CpuMeter
     from broker.protocols.nats.settings import Settings
     from broker.protocols.nats.wire.options import ClientOptions
     from broker.routing.router import Router
@@ -232,6 +233,8 @@ class ServerView(Protocol):
     def frontend(self) -> FrontendView: ...
     @property
     def handshake(self) -> HandshakeView: ...
+    @property
+    def cpu(self) -> CpuMeter: ...
 
 
 def links(server: ServerView) -> Iterator[Link]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, cast
 
 from broker.base.units import SECOND
@@ -12,7 +13,6 @@ from broker.net.listener import Listener
 from broker.net.tls import Certificates, TlsFiles
 from broker.protocols.access import Access
 from broker.protocols.nsq import limits
-from broker.protocols.nsq.auth import Authority
 from broker.protocols.nsq.dead_letters import Policies
 from broker.protocols.nsq.frontend import NsqFrontend
 from broker.protocols.nsq.session import NsqSession
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from broker.engine.engine import Engine
     from broker.net.listener import Runtime
     from broker.net.tls import ClientCertificate
+    from broker.protocols.nsq.auth import Authority
     from broker.protocols.nsq.config import NsqConfig
 
 
@@ -42,6 +43,15 @@ def certificates_of(config: NsqConfig) -> Certificates | None:
     )
 
 
+def authority_of(config: NsqConfig) -> Authority | None:
+    """The auth servers that logins are checked with; None: there are none."""
+    if not config.auth_http_addresses:
+        return None
+    from broker.protocols.nsq.auth import Authority
+
+    return Authority(config)
+
+
 class NsqListener(Listener):
     """Accepts NSQ clients for one engine."""
 
@@ -55,9 +65,10 @@ class NsqListener(Listener):
         out_limit = 2 * config.max_msg_size + limits.NSQ_OUTPUT_SLACK
         super().__init__(runtime, config.listen, out_limit)
         self.config = config
+        self.start_ns = time.time_ns()
         self.engine = engine
         self.certificates = certificates_of(config)
-        self.authority = Authority(config) if config.auth_http_addresses else None
+        self.authority = authority_of(config)
         access = access or Access()
         self.topics = Topics(engine, access)
         self.dead_letters = Policies(engine, self.topics)

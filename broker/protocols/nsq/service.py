@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import socket
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.service import ListenerStats, Service
 from broker.engine.config import StorageConfig
@@ -17,7 +18,7 @@ from broker.protocols.nsq.config import NsqConfig
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aiohttp import web
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from broker.protocols.nsq.lookup.client import LookupPeers
 
 log = logging.getLogger("broker.server")
+
+# What the handlers are made of.
+_API_MODULES: Final = ("broker.protocols.nsq.http.api", "broker.protocols.nsq.http.v1")
 
 
 class NsqService(Service):
@@ -48,26 +52,18 @@ class NsqService(Service):
         """Open the listeners, then report to statsd and nsqlookupds."""
         if self.config.listen is None:
             return
-        from broker.protocols.nsq.http.api import NsqApi
-        from broker.protocols.nsq.http.settings import TopicSettings
-        from broker.protocols.nsq.http.v1 import V1Api
         from broker.protocols.nsq.listener import NsqListener
-        from broker.protocols.nsq.lookup.client import LookupPeers
 
         host, config = self.host, self.config
         nsq = NsqListener(config, host.runtime, host.engine, host.access)
         nsq.dead_letters.begin(host.section(StorageConfig).for_topic)
         await nsq.open()
         self.listener = nsq
-        api = NsqApi(nsq, host.health, self._facts())
-        api.extra_routes = V1Api(nsq, TopicSettings(host.engine)).routes()
-        await self._open_pages(api, nsq)
+        await self._open_pages(nsq)
         if config.statsd_address is not None:
             self._report_to_statsd(nsq)
-        self.peers = LookupPeers(config, host.engine)
-        api.options.on_lookupd_addresses = self.peers.set_addresses
-        tcp, http = (self.ports.get(name, ("", 0))[1] for name in ("nsq", "nsq_http"))
-        self.peers.start(tcp, http, config.nsqlookupd_tcp_addresses)
+        if config.nsqlookupd_tcp_addresses:
+            self._report_to_lookupds(config.nsqlookupd_tcp_addresses)
 
     def _facts(self) -> dict[str, Any]:
         """What /config of nsqd shows and [nsq] does not have."""
@@ -81,30 +77,56 @@ class NsqService(Service):
             "sync_timeout": storage.sync.period_ns,
         }
 
-    async def _open_pages(self, api: NsqApi, nsq: NsqListener) -> None:
+    @cached_property
+    def _api(self) -> NsqApi:
+        """The handlers of both HTTP listeners, made for their first client."""
+        from broker.protocols.nsq.http.api import NsqApi
+        from broker.protocols.nsq.http.settings import TopicSettings
+        from broker.protocols.nsq.http.v1 import V1Api
+
+        assert self.listener is not None
+        api = NsqApi(self.listener, self.host.health, self._facts())
+        api.extra_routes = V1Api(self.listener, TopicSettings(self.host.engine)).routes()
+        api.options.on_lookupd_addresses = self._report_to_lookupds
+        api.http_port, api.https_port = self._port("nsq_http"), self._port("nsq_https")
+        return api
+
+    def _app(self) -> web.Application:
+        return self._api.app()
+
+    def _refusing_app(self) -> web.Application:
+        return self._api.refusing_app()
+
+    def _port(self, name: str) -> int:
+        """Where that listener is; 0: it is not open."""
+        return self.ports.get(name, ("", 0))[1]
+
+    async def _open_pages(self, nsq: NsqListener) -> None:
         config = self.config
         if nsq.certificates is not None and config.https is not None:
             context = nsq.certificates.context
-            await self._serve("nsq_https", config.https, api.app(), context)
-            api.https_port = self.ports["nsq_https"][1]
+            await self._serve("nsq_https", config.https, self._app, context)
         if config.http is not None:
             # with a client policy, plain HTTP is refused as well
             only_tls = config.tls_required == "true" or (
                 config.tls_required == "false" and config.tls_client_auth_policy != ""
             )
-            app = api.refusing_app() if only_tls else api.app()
-            await self._serve("nsq_http", config.http, app)
-            api.http_port = self.ports["nsq_http"][1]
+            await self._serve(
+                "nsq_http",
+                config.http,
+                self._refusing_app if only_tls else self._app,
+            )
 
     async def _serve(
         self,
         name: str,
         listen: Address,
-        app: web.Application,
+        make: Callable[[], web.Application],
         context: ssl.SSLContext | None = None,
     ) -> None:
         names = (self.config.broadcast_address,)
-        pages = self._pages[name] = Pages(app, context, self.host.http, names=names)
+        pages = self._pages[name] = Pages(make, context, self.host.http, names=names)
+        pages.modules += _API_MODULES
         await pages.open(listen)
 
     def _report_to_statsd(self, nsq: NsqListener) -> None:
@@ -114,6 +136,16 @@ class NsqService(Service):
         port = self.ports.get("nsq_http", self.ports["nsq"])[1]
         prefix = full_prefix(self.config.statsd_prefix, host, port)
         self._statsd = asyncio.create_task(Statsd(nsq.topics, self.config, prefix).run())
+
+    def _report_to_lookupds(self, addresses: Sequence[str]) -> None:
+        """Report topics and channels to these nsqlookupds, and to no others."""
+        if self.peers is not None:
+            self.peers.set_addresses(addresses)
+            return
+        from broker.protocols.nsq.lookup.client import LookupPeers
+
+        self.peers = LookupPeers(self.config, self.host.engine)
+        self.peers.start(self._port("nsq"), self._port("nsq_http"), addresses)
 
     async def drain(self) -> None:
         """Leave the nsqlookupds, then accept no new clients."""

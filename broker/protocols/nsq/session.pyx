@@ -32,7 +32,6 @@ from broker.protocols.nsq.wire cimport (
 from broker.protocols.nsq import errors, limits
 from broker.protocols.nsq.errors import nsq_text
 from broker.base.gotext import go_quote
-from broker.protocols.nsq.auth import Peer
 from broker.protocols.nsq.identify import Identity, Refused
 
 LOG = logging.getLogger('broker.nsq')
@@ -545,6 +544,8 @@ cdef class NsqSession(Session):
             self.ask_auth_server()
 
     cdef void ask_auth_server(self) except *:
+        from broker.protocols.nsq.auth import Peer   # with aiohttp; most servers ask nobody
+
         self.hold_for(HOLD_ANSWER)
         address = self.link.peer
         peer = Peer(

@@ -19,7 +19,7 @@ from broker.protocols.nats.monitoring.options import encode, filled, rfc3339, up
 from broker.protocols.stan import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from broker.protocols.nats.monitoring.http import Handler
     from broker.protocols.stan.publish import Channel, Client, Subscription
@@ -47,15 +47,16 @@ _FRONT: Final = """<!doctype html>
 class StreamingPages:
     """The pages of one service; 503 until it runs."""
 
-    def __init__(self, service: Streaming | None = None) -> None:
-        self.found = service
+    def __init__(self, find: Callable[[], Streaming | None]) -> None:
+        self._find = find
 
     @property
     def service(self) -> Streaming:
         """The service."""
-        if self.found is None:
+        found = self._find()
+        if found is None:
             raise web.HTTPServiceUnavailable(text=errors.NO_STREAMING)
-        return self.found
+        return found
 
     def handlers(self) -> dict[str, Handler]:
         """Path and handler of each."""

@@ -10,8 +10,6 @@ from broker.protocols.nats.service import NatsService
 from broker.protocols.stan.channels import name_channels
 from broker.protocols.stan.clients import random_name
 from broker.protocols.stan.config import StanConfig
-from broker.protocols.stan.metrics import stan_metrics
-from broker.protocols.stan.monitor import StreamingPages
 from broker.protocols.stan.store import STAN_FOLDER, StateVersionError
 from broker.protocols.stan.streaming import Streaming
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from broker.base.metrics import Block
     from broker.base.service import Handler
     from broker.protocols.host import Host
+    from broker.protocols.stan.monitor import StreamingPages
 
 log = logging.getLogger("broker.server")
 
@@ -39,7 +38,7 @@ class StanService(Service):
         self.server_id = random_name()
         self.streaming: Streaming | None = None
         self._is_alone = alone
-        self._pages = StreamingPages()
+        self._found: Streaming | None = None  # once it runs, and after its end
         self._is_served = True
 
     @property
@@ -70,7 +69,7 @@ class StanService(Service):
         streaming.server_id = self.server_id
         self.streaming = streaming
         await streaming.start()
-        self._pages.found = streaming
+        self._found = streaming
 
     async def drain(self) -> None:
         """A server of its own ends here, before its clients are disconnected."""
@@ -85,8 +84,18 @@ class StanService(Service):
 
     def metrics(self) -> Iterable[Block]:
         """What the exporter of nats-streaming-server shows, and more like it."""
-        return [] if self._pages.found is None else [stan_metrics(self._pages)]
+        if self._found is None:
+            return []
+        from broker.protocols.stan.metrics import stan_metrics
+
+        return [stan_metrics(self._pages)]
 
     def pages(self) -> Mapping[str, Handler]:
         """Those below /streaming."""
         return self._pages.handlers() if self._is_served else {}
+
+    @property
+    def _pages(self) -> StreamingPages:
+        from broker.protocols.stan.monitor import StreamingPages
+
+        return StreamingPages(lambda: self._found)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.bulk.responses import RefusedError
+from broker.bulk.errors import RefusedError
 from broker.bulk.write.service import Writes
 from broker.bulk.write.staging import Bounds
 from broker.engine.engine import Engine

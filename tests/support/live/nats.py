@@ -48,7 +48,7 @@ class LiveNats:
         try:
             self.server = NatsServer(self.settings, Runtime())
             pages = {f"/{name}": make(self.server) for name, make in self.more.items()}
-            self.server.monitor.more = pages
+            self.server.monitor.more = lambda: pages
             await self.server.start()
         except BaseException as problem:
             self._problem = problem

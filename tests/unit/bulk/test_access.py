@@ -16,7 +16,7 @@ from broker.bulk.access import (
     TokenFileError,
     identity,
 )
-from broker.bulk.responses import RefusedError
+from broker.bulk.errors import RefusedError
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from broker.bulk import errors
 from broker.bulk.admission import Admission, Bounds
-from broker.bulk.responses import RefusedError
+from broker.bulk.errors import RefusedError
 
 FOR_EVER = 10**12
 

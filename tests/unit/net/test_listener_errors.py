@@ -27,7 +27,7 @@ def test_join() -> None:
 
 async def test_pages() -> None:
     with socket.create_server(("127.0.0.1", 0)) as somebody:
-        pages = Pages(web.Application())
+        pages = Pages(web.Application)
         with pytest.raises(ListenError) as failure:
             await pages.open(address(somebody))
         await pages.close()
@@ -54,7 +54,7 @@ async def test_doors(listener: str) -> None:
 
 
 async def test_an_unknown_host() -> None:
-    pages = Pages(web.Application())
+    pages = Pages(web.Application)
     with pytest.raises(ListenError) as failure:
         await pages.open(("nowhere.invalid", 1))
     await pages.close()
@@ -63,7 +63,7 @@ async def test_an_unknown_host() -> None:
 
 async def test_a_unix_socket(tmp_path: Path) -> None:
     path = str(tmp_path / "missing" / "socket")
-    pages = Pages(web.Application())
+    pages = Pages(web.Application)
     with pytest.raises(ListenError) as failure:
         await pages.open((path, limits.UNIX_SOCKET_PORT))
     await pages.close()

@@ -25,7 +25,9 @@ from broker.server import limits as server_limits
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from broker.base.service import Handler
     from broker.cli.dropin.nats_server.run import Server
+    from broker.protocols.nats.server import NatsServer
 
 log = logging.getLogger("broker.nats")
 
@@ -176,15 +178,21 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
     return code
 
 
+def _more_pages(server: NatsServer) -> Mapping[str, Handler]:
+    """What nats-server leaves to an exporter of its own."""
+    from broker.protocols.nats.monitoring.metrics import nats_metrics
+    from broker.server.exposition import metrics_page
+
+    return {"/metrics": metrics_page(lambda: [nats_metrics(server.pages)])}
+
+
 def make_server(settings: Settings) -> Server:
     """The server; made while the loop runs."""
     from broker.cli.dropin.http_environment import http_config
     from broker.net.listener import Runtime
-    from broker.protocols.nats.monitoring.metrics import nats_metrics
     from broker.protocols.nats.server import NatsServer
-    from broker.server.metrics import metrics_page
 
     server = NatsServer(settings, Runtime())
     server.monitor.http = http_config()
-    server.monitor.more = {"/metrics": metrics_page(lambda: [nats_metrics(server.pages)])}
+    server.monitor.more = lambda: _more_pages(server)
     return server

@@ -225,7 +225,7 @@ class StreamingRun(Run):
         self.stan = cast("StanService", self.broker.service(StanService))
         server = cast("NatsService", self.broker.service(NatsService)).server
         assert server is not None
-        server.monitor.more = self.broker.pages()
+        server.monitor.more = self.broker.pages
         return server
 
     def _first_lines(self) -> Iterator[str]:

@@ -10,16 +10,19 @@ import base64
 import os
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
-from broker.protocols.nats.auth.certificates import find_user
 from broker.protocols.nats.auth.passwords import Busy, Passwords, is_hash, same
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Authorization, User
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from broker.protocols.nats.settings import Permissions, Settings, Tls
+
+_Found = TypeVar("_Found")
 
 REDACTED: Final = "[REDACTED]"
 LEAF_KINDS: Final = frozenset({"LEAFNODE", "LEAFNODE_WS"})
@@ -222,7 +225,7 @@ class LocalAuth:
         if login.tls is None or login.tls.der is None:
             return None
         allowed = {name: k for name, k in self._users.items() if k.may_come(login.kind)}
-        found = find_user(login.tls.der, allowed)
+        found = _find_user(login.tls.der, allowed)
         return None if found is None else found[1]
 
     def _unknown(self, login: Login) -> Identity | Awaitable[Identity]:
@@ -272,7 +275,7 @@ class LocalAuth:
         name = options.user
         if _maps(leafnodes.tls):
             der = login.tls.der if login.tls is not None else None
-            found = find_user(der, users) if der is not None else None
+            found = _find_user(der, users) if der is not None else None
             if found is None:
                 raise Refused("the certificate stands for no user of leaf nodes")
             name = found[0]
@@ -318,3 +321,10 @@ def proved_name(identity: Identity) -> str:
 
 def _maps(tls: Tls | None) -> bool:
     return tls is not None and tls.verify_and_map
+
+
+def _find_user(der: bytes, users: Mapping[str, _Found]) -> tuple[str, _Found] | None:
+    """The user that a client's certificate is for."""
+    from broker.protocols.nats.auth.certificates import find_user
+
+    return find_user(der, users)

@@ -12,15 +12,17 @@ import base64
 import binascii
 import os
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
     Ed25519PublicKey,
 )
-from nacl.exceptions import CryptoError
-from nacl.public import Box, PrivateKey, PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+if TYPE_CHECKING:
+    from nacl.public import Box
 
 SERVER: Final = "N"
 CLUSTER: Final = "C"
@@ -188,11 +190,12 @@ class KeyPair:
 class CurvePair:
     """Seals messages for the owner of another curve key, and opens theirs."""
 
-    __slots__ = ("_private", "public")
+    __slots__ = ("_raw", "public")
 
     def __init__(self, raw: bytes | None = None) -> None:
-        self._private = PrivateKey(os.urandom(_RAW) if raw is None else raw)
-        self.public = encode(CURVE, bytes(self._private.public_key))
+        self._raw = os.urandom(_RAW) if raw is None else raw
+        private = X25519PrivateKey.from_private_bytes(self._raw)
+        self.public = encode(CURVE, private.public_key().public_bytes_raw())
 
     @classmethod
     def from_seed(cls, seed: str) -> CurvePair:
@@ -204,7 +207,7 @@ class CurvePair:
 
     @property
     def seed(self) -> str:
-        return _seed(CURVE, bytes(self._private))
+        return _seed(CURVE, self._raw)
 
     def seal(self, message: bytes, recipient: str, nonce: bytes | None = None) -> bytes:
         """ValueError when the recipient is not a curve key."""
@@ -213,6 +216,8 @@ class CurvePair:
 
     def open(self, sealed: bytes, sender: str) -> bytes:
         """ValueError when the sender did not seal it for us."""
+        from nacl.exceptions import CryptoError
+
         start = len(_SEALED) + _NONCE
         if len(sealed) <= start or not sealed.startswith(_SEALED):
             raise ValueError("not a sealed message")
@@ -222,11 +227,15 @@ class CurvePair:
             raise ValueError("the message cannot be opened") from None
 
     def _box(self, other: str) -> Box:
+        # Each server has such a key, and few ever seal anything.
+        from nacl.exceptions import CryptoError
+        from nacl.public import Box, PrivateKey, PublicKey
+
         kind, raw = decode(other)
         if kind != CURVE:
             raise ValueError("not a curve key")
         try:
-            return Box(self._private, PublicKey(raw))
+            return Box(PrivateKey(self._raw), PublicKey(raw))
         except CryptoError:
             raise ValueError("not a usable curve key") from None
 

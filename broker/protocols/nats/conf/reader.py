@@ -10,8 +10,6 @@ and what they may hold are those of nats-server 2.10.22, server/opts.go; the blo
 
 from __future__ import annotations
 
-import logging
-import os
 import posixpath
 from dataclasses import replace
 from pathlib import Path
@@ -32,48 +30,24 @@ from broker.protocols.nats.settings import (
     SYSTEM_ACCOUNT,
     Address,
     Authorization,
-    MonitorConfig,
     Settings,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from broker.protocols.host import Sections
     from broker.protocols.nats.conf.text import Map
 
 __all__ = [
     "ConfError",
     "ConfErrors",
     "ConfNote",
-    "nats_settings",
     "read_file",
     "read_text",
     "read_values",
 ]
 
-log = logging.getLogger("broker.server_nats")
-
 SLOW_CONSUMERS: Final = ("close", "drop", "pause")
-
-
-def nats_settings(config: Sections) -> Settings:
-    """The settings of the NATS server; ConfErrors when its file is wrong.
-
-    A file says everything but where to listen: that is [nats] listen and [monitor] listen. A login
-    in [monitor] takes the place of the file's.
-    """
-    settings, monitor = config.section(Settings), config.section(MonitorConfig)
-    if settings.config_file:
-        found, warnings = read_file(Path(settings.config_file), os.environ)
-        for warning in warnings:
-            log.warning("%s", warning)
-        settings = replace(found, listen=settings.listen, config_file=settings.config_file)
-    name = config.name or settings.server_name
-    settings = replace(settings, http=monitor.listen, server_name=name)
-    if not monitor.user:
-        return settings
-    return replace(settings, monitor_user=monitor.user, monitor_password=monitor.password)
 
 
 def read_file(path: Path, environment: Mapping[str, str]) -> tuple[Settings, list[ConfError]]:

@@ -10,9 +10,6 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
 from broker.protocols.nats.monitoring import errors, limits
 from broker.protocols.nats.monitoring.closed import raw_user
 from broker.protocols.nats.monitoring.lists import LongPage, is_literal
@@ -167,6 +164,9 @@ def detail(sub: Subscription, cid: int, account: str = "") -> dict[str, Any]:
 
 def peer_certificate(der: bytes) -> dict[str, str]:
     """What identifies the certificate that a client showed."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
     shown = {"cert_sha256": hashlib.sha256(der).hexdigest()}
     try:
         certificate = x509.load_der_x509_certificate(der)

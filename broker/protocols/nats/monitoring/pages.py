@@ -10,7 +10,7 @@ from broker.protocols.nats.monitoring.accountz import account_info, accountz, ac
 from broker.protocols.nats.monitoring.connz import connz
 from broker.protocols.nats.monitoring.leafz import gatewayz, leafz, routez
 from broker.protocols.nats.monitoring.options import PageError
-from broker.protocols.nats.monitoring.process import Clock, CpuMeter
+from broker.protocols.nats.monitoring.process import Clock
 from broker.protocols.nats.monitoring.subsz import Subsz, subsz
 from broker.protocols.nats.monitoring.varz import Health, healthz, jsz, varz
 
@@ -37,7 +37,6 @@ class MonitorPages:
         self.server = server
         self.broken = broken
         self.requests: Counter[str] = Counter()  # over HTTP, by path
-        self.cpu = CpuMeter()
         self.clock = Clock()
         self._named: dict[str, Callable[[Mapping[str, Any]], Json]] = {
             "VARZ": lambda _given: self.varz(),
@@ -58,7 +57,7 @@ class MonitorPages:
         return self._named[name](given)
 
     def varz(self) -> Json:
-        return varz(self.server, self.cpu, self.requests)
+        return varz(self.server, self.server.cpu, self.requests)
 
     def connz(self, asked: options.ConnzOptions) -> LongPage:
         return connz(self.server, asked, self.clock)

@@ -242,7 +242,7 @@ class NsqApi:
         self.hostname = socket.gethostname()
         self.http_port = self.https_port = 0  # set once they are known
         self.options = Options(self.config, facts or {})
-        self.start_ns = time.time_ns()
+        self.start_ns = listener.start_ns
         self.extra_routes: Routes = {}  # served as well; set before `app`
 
     def app(self) -> web.Application:

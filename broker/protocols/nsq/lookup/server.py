@@ -61,7 +61,7 @@ class LookupServer:
         if config.http is not None:
             api = LookupApi(self.registry, self.now_ns)
             pages = self._pages = Pages(
-                api.app(),
+                api.app,
                 settings=self.http_settings,
                 names=(config.broadcast_address,),
             )

@@ -12,9 +12,9 @@ from support.engine import Rig, finish_all, limit, numbered
 
 from broker.base import durable as files
 from broker.bulk import limits
+from broker.bulk.errors import RefusedError
 from broker.bulk.read import readers as module
 from broker.bulk.read.readers import GONE, IN_MEMORY, OK, OTHER, Kept, Position, Readers
-from broker.bulk.responses import RefusedError
 from broker.engine.bulk.ranges import Range
 from broker.engine.cursor.local import LocalConsumer
 

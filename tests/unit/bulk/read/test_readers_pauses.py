@@ -12,19 +12,27 @@ from support.engine import Rig
 
 from broker.bulk import limits
 from broker.bulk.access import Caller, Identity
-from broker.bulk.read.readers import Kept, ReaderHandlers, Readers
+from broker.bulk.read.reader_handlers import ReaderHandlers
+from broker.bulk.read.readers import Kept, Readers
 from broker.bulk.read.topics import TopicHandlers
+from broker.bulk.responses import CALLER
 
 
 def pages_of(engine: Any) -> Any:
-    context: Any = SimpleNamespace(
-        engine=engine, identity=Identity("b", "0" * 32, 0), caller=lambda _: Caller("c")
-    )
+    context: Any = SimpleNamespace(engine=engine, identity=Identity("b", "0" * 32, 0))
     return TopicHandlers(context)
 
 
-def asking(pattern: str) -> Any:
-    return SimpleNamespace(query={"pattern": pattern})
+class Asking(dict[object, object]):
+    """A request of an identified caller."""
+
+    def __init__(self, **query: str) -> None:
+        super().__init__({CALLER: Caller("c")})
+        self.query = query
+
+
+def asking(**query: str) -> Any:
+    return Asking(**query)
 
 
 async def test_names_that_do_not_match_are_gone_through_with_pauses(
@@ -43,7 +51,7 @@ async def test_names_that_do_not_match_are_gone_through_with_pauses(
 
     live = asyncio.create_task(others())
     pages = pages_of(SimpleNamespace(logs=dict.fromkeys(names), quarantined={}))
-    response = await pages.topics(asking(r"orders\..*"))
+    response = await pages.topics(asking(pattern=r"orders\..*"))
     assert orjson.loads(response.body)["topics"] == []
     assert turns >= len(names)
     live.cancel()
@@ -69,9 +77,8 @@ async def test_readers_are_shown_with_pauses(
         for number in range(50):
             await readers.put(Kept(f"r{number}", 60))
         live = asyncio.create_task(others())
-        context: Any = SimpleNamespace(caller=lambda _: Caller("c"))
-        request: Any = SimpleNamespace(query={})
-        response: Any = await ReaderHandlers(context, readers).show(request)
+        context: Any = SimpleNamespace()
+        response: Any = await ReaderHandlers(context, readers).show(asking())
         live.cancel()
     assert len(orjson.loads(response.body)["readers"]) == 50
     assert turns >= 50
@@ -85,5 +92,5 @@ async def test_names_that_are_not_ascii(tmp_path: Any, pattern: str, found: list
     with Rig(tmp_path / "logs") as rig:
         for name in ("größe.a", "plain", "größe.b"):
             rig.log(name)
-        response = await pages_of(rig.engine).topics(asking(pattern))
+        response = await pages_of(rig.engine).topics(asking(pattern=pattern))
     assert [topic["topic"] for topic in orjson.loads(response.body)["topics"]] == found

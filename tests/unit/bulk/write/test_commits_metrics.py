@@ -16,7 +16,7 @@ from support.clients.bulk import BulkClient
 from support.engine import SYNC, scratch
 
 from broker.bulk import limits
-from broker.bulk.responses import RefusedError
+from broker.bulk.errors import RefusedError
 from broker.bulk.stats import BulkStats
 from broker.bulk.write.staging import Bounds
 from broker.runtime import vfs

@@ -12,7 +12,7 @@ from support.bulk.rig import BulkRig
 from support.engine import SYNC, WRITE, scratch
 
 from broker.bulk import limits
-from broker.bulk.responses import RefusedError
+from broker.bulk.errors import RefusedError
 from broker.bulk.write.intents import load_intents
 from broker.bulk.write.staging import Bounds
 from broker.engine.log.publish import publish

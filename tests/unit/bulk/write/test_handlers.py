@@ -18,6 +18,8 @@ from broker.base.units import SECOND
 from broker.bulk import limits
 from broker.bulk.access import Access, Identity
 from broker.bulk.app import BulkApp
+from broker.bulk.context import BulkContext
+from broker.bulk.read.readers import Readers
 from broker.bulk.write.staging import Bounds
 
 Ask = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -29,8 +31,10 @@ async def opened() -> AsyncIterator[tuple[BulkRig, int]]:
     folder = scratch()
     rig = BulkRig(folder, Bounds(disk_reserve=0), "none")
     await rig.writes.start(rig.engine)
-    app = BulkApp(rig.engine, Identity("b", "0" * 32, 0), Access(None), folder / "readers")
-    app.more_routes += rig.writes.routes(app.context)
+    context = BulkContext(rig.engine, Identity("b", "0" * 32, 0))
+    readers = Readers(rig.engine, folder / "readers", context.in_thread)
+    readers.load()
+    app = BulkApp(context, Access(None), readers, rig.writes.routes(context))
     runner = web.AppRunner(app.build(), shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -39,7 +43,8 @@ async def opened() -> AsyncIterator[tuple[BulkRig, int]]:
         yield rig, runner.addresses[0][1]
     finally:
         await runner.cleanup()
-        await app.close()
+        await readers.end()
+        context.close()
         await rig.close()
         shutil.rmtree(folder, ignore_errors=True)
 

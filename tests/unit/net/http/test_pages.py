@@ -19,6 +19,7 @@ from support.open_files import few_left
 from broker.base import units
 from broker.base.units import HOUR, MIB, MS
 from broker.net import limits
+from broker.net.http.application import Application
 from broker.net.http.config import HttpConfig
 from broker.net.http.connections import IDLE, HttpConnection, HttpConnections
 from broker.net.http.pages import Pages
@@ -48,7 +49,7 @@ class Listener:
         app.router.add_get("/wait", self.wait)
         app.router.add_post("/body", self.body)
         app.router.add_get("/long", self.long)
-        self.pages = Pages(app, context, settings)
+        self.pages = Pages(lambda: app, context, settings)
         self.pages.connections = HttpConnections(settings, lambda: self.now_ns)
 
     async def ping(self, _request: web.Request) -> web.Response:
@@ -74,6 +75,12 @@ class Listener:
         while len(connections.open) + connections.given_up == before:  # noqa: ASYNC110 - no bell
             await asyncio.sleep(0)
         return reader, writer
+
+    async def loaded(self) -> Application:
+        """What answers, once the first client has connected."""
+        while self.pages.application is None:  # noqa: ASYNC110 - no bell
+            await asyncio.sleep(0)
+        return self.pages.application
 
     def pass_time(self, ns: int) -> None:
         self.now_ns += ns
@@ -124,8 +131,7 @@ async def test_bytes_that_trickle_do_not_help() -> None:
 @on_uvloop
 async def test_the_loop_looks_by_itself() -> None:
     settings = HttpConfig(header_timeout_ns=MS)
-    app = web.Application()
-    pages = Pages(app, None, settings)
+    pages = Pages(web.Application, None, settings)
     await pages.open(("127.0.0.1", 0))
     reader, _writer = await asyncio.open_connection(*pages.address)
     assert await ended(reader) == b""
@@ -303,9 +309,11 @@ async def test_tls_that_is_not_shaken(tmp_path: Path, monkeypatch: pytest.Monkey
 @on_uvloop
 async def test_a_request_is_looked_at_whatever_it_came_by() -> None:
     async with opened() as listener:
-        site = web.TCPSite(listener.pages.runner, "127.0.0.1", 0)  # without what counts connections
+        await asyncio.open_connection(*listener.pages.address)
+        application = await listener.loaded()
+        site = web.TCPSite(application.runner, "127.0.0.1", 0)  # without what counts connections
         await site.start()
-        address = listener.pages.runner.addresses[-1]
+        address = application.runner.addresses[-1]
         for header, status in ((b"", b"200"), (b"Origin: http://evil.example\r\n", b"403")):
             reader, writer = await asyncio.open_connection(*address)
             writer.write(ASK[:-2] + header + b"\r\n")

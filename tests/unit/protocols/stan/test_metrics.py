@@ -7,7 +7,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from broker.protocols.stan.metrics import StanFacts, stan_block
-from broker.server.metrics import render
+from broker.server.exposition import render
 
 SUB = {
     "client_id": "me",

@@ -81,7 +81,7 @@ def service() -> Service:
 @pytest.fixture
 async def ask(service: Service):
     app = web.Application()
-    for path, handler in StreamingPages(cast("Any", service)).handlers().items():
+    for path, handler in StreamingPages(lambda: cast("Any", service)).handlers().items():
         app.router.add_get(path, handler)
     async with TestClient(TestServer(app)) as client:
 
@@ -237,7 +237,7 @@ async def test_the_others(ask) -> None:
 
 async def test_before_the_service_is_there() -> None:
     app = web.Application()
-    for path, handler in StreamingPages().handlers().items():
+    for path, handler in StreamingPages(lambda: None).handlers().items():
         app.router.add_get(path, handler)
     async with TestClient(TestServer(app)) as client:
         answer = await client.get("/streaming/serverz")

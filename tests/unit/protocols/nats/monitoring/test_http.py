@@ -21,7 +21,7 @@ from broker import __version__
 from broker.protocols.nats.monitoring.lists import LongPage
 from broker.protocols.nats.monitoring.metrics import nats_metrics
 from broker.protocols.nats.monitoring.options import ConnzOptions, encode
-from broker.server.metrics import metrics_page
+from broker.server.exposition import metrics_page
 
 
 @pytest.fixture(scope="module")

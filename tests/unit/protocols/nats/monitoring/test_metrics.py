@@ -14,7 +14,7 @@ from support.golden.monitor import CONFIG, Traffic, load
 from support.live.nats import LiveNats
 
 from broker.protocols.nats.monitoring.metrics import NatsFacts, nats_block, nats_facts, nats_metrics
-from broker.server.metrics import metrics_page, render
+from broker.server.exposition import metrics_page, render
 
 PAGES = {entry["ask"]: entry["says"][2] for entry in load()}
 Series = dict[str, dict[tuple[tuple[str, str], ...], float]]

@@ -18,8 +18,8 @@ from broker.protocols.nats.monitoring.metrics import NatsFacts, nats_block
 from broker.protocols.nats.service import subscription_block
 from broker.protocols.nsq.http.metrics import ChannelStats, TopicStats, topic_block
 from broker.protocols.stan.metrics import stan_block
-from broker.server import metrics
-from broker.server.metrics import render, server_blocks
+from broker.server import exposition
+from broker.server.exposition import render, server_blocks
 from broker.server.stats import EngineStats, Histogram
 from tests.unit.protocols.stan.test_metrics import FACTS
 
@@ -91,7 +91,7 @@ def test_the_page_is_the_same_to_the_byte(
 
     The pages stem from the version in which one module knew all services.
     """
-    monkeypatch.setattr(metrics, "__version__", "0.0.0")
+    monkeypatch.setattr(exposition, "__version__", "0.0.0")
     bulk = BulkStats(*range(20, 35), [LagStats("r", "t", 9)])
     services = [nats_block(NATS), stan_block(FACTS), bulk.block()]  # in any order of places
     shown, _ = render([*services, *stats], accept)

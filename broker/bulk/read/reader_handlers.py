@@ -1,0 +1,134 @@
+"""Registered readers over HTTP: who may see, renew and delete them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from broker.base.units import SECOND, SEQ_MAX
+from broker.bulk import errors, limits
+from broker.bulk.access import HOLD, READ
+from broker.bulk.errors import wrong
+from broker.bulk.read.readers import Kept, Position
+from broker.bulk.read.topics import Pauses
+from broker.bulk.responses import answer, caller_of, incarnation_of, read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiohttp import web
+
+    from broker.bulk.access import Caller
+    from broker.bulk.context import BulkContext
+    from broker.bulk.read.readers import Reader, Readers
+
+
+class Wish(msgspec.Struct):
+    """The body of a PUT. Missing fields stay as they are; null removes a position."""
+
+    ttl_s: int | None = None
+    positions: dict[str, Position | None] = {}
+    hold: bool | None = None
+
+
+class ReaderHandlers:
+    """The handlers."""
+
+    def __init__(self, context: BulkContext, readers: Readers) -> None:
+        self.context = context
+        self.readers = readers
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """All readers, or the one that the query names, with their positions and lag."""
+        caller = caller_of(request)
+        caller.need(READ)
+        name = request.query.get("name")
+        found, pause = [], Pauses()
+        for reader in list(self.readers.known.values()):
+            if name in (None, reader.kept.name):
+                await pause.perhaps()
+                found.append(self._page(reader, caller))
+        return answer({"readers": sorted(found, key=lambda page: page["name"])})
+
+    async def put(self, request: web.Request) -> web.StreamResponse:
+        """Register a reader or renew it, with its positions."""
+        caller, name = caller_of(request), _name(request)
+        wish = await read_json(request, Wish)
+        _check(wish)
+        known = self.readers.known.get(name)
+        before = known.kept if known is not None else Kept(name, _seconds(limits.BULK_TTL))
+        holds = before.hold if wish.hold is None else wish.hold
+        self._need(caller, holds or before.hold, {*wish.positions, *before.positions})
+        kept = Kept(
+            name,
+            before.ttl_s if wish.ttl_s is None else wish.ttl_s,
+            holds,
+            {topic: at for topic, at in wish.positions.items() if at is not None},
+            time.time_ns(),
+        )
+        gone = [topic for topic, at in wish.positions.items() if at is None]
+        return answer(self._page(await self.readers.put(kept, gone), caller))
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """Delete a reader and its hold."""
+        caller, name = caller_of(request), _name(request)
+        known = self.readers.known.get(name)
+        if known is not None:
+            self._need(caller, known.kept.hold, known.kept.positions)
+        return answer({"deleted": await self.readers.delete(name)})
+
+    def _need(self, caller: Caller, holds: bool, topics: Iterable[str]) -> None:
+        """A position needs the right to read its topic, a hold the right to hold."""
+        right = HOLD if holds else READ
+        caller.need(right)
+        for topic in topics:
+            caller.need(right, topic)
+
+    def _page(self, reader: Reader, caller: Caller) -> dict[str, Any]:
+        left_ns = max(0, reader.expires_ns - self.readers.now_ns())
+        return {
+            "name": reader.kept.name,
+            "ttl_s": reader.kept.ttl_s,
+            "expires_in_s": left_ns // SECOND,
+            "renewed_ns": reader.kept.renewed_ns,
+            "hold": reader.kept.hold,
+            "positions": {
+                topic: self.readers.position(topic, at)
+                for topic, at in sorted(reader.kept.positions.items())
+                if caller.may(READ, topic) or caller.may(HOLD, topic)
+            },
+        }
+
+
+def _seconds(time_ns: int) -> int:
+    return time_ns // SECOND
+
+
+def _name(request: web.Request) -> str:
+    text = request.match_info["name"]
+    limit = limits.BULK_READER_NAME_MAX
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= limit or not text.isprintable():
+        raise wrong("name", errors.BULK_READER_NAMED.format(limit=limit, text=text))
+    return text
+
+
+def _check(wish: Wish) -> None:
+    high = _seconds(limits.BULK_TTL_MAX)
+    if wish.ttl_s is not None and not 0 < wish.ttl_s <= high:
+        raise wrong("ttl_s", errors.BULK_TTL_SECONDS.format(high=high, got=wish.ttl_s))
+    if len(wish.positions) > limits.BULK_TOPICS_MAX:
+        limit = limits.BULK_TOPICS_MAX
+        raise wrong("positions", errors.BULK_TOO_MANY.format(limit=limit))
+    for topic, at in wish.positions.items():
+        if at is None:
+            continue
+        incarnation_of(at.incarnation, "incarnation")
+        if not 0 <= at.seq <= SEQ_MAX:
+            reason = errors.BULK_SEQ.format(topic=topic, high=SEQ_MAX, got=at.seq)
+            raise wrong("positions", reason)

@@ -1,0 +1,78 @@
+"""What stands behind an HTTP listener once it has a client: aiohttp with an application.
+
+A module of its own because it imports aiohttp, which takes longer than all else of a start; see
+pages.py for when that happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from broker.base.units import SECOND
+from broker.net import limits
+from broker.net.http.connections import HttpConnection
+from broker.net.http.guard import HttpGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from broker.net.http.config import HttpConfig
+
+
+class Application:
+    """Pages in a runner that checks where each request comes from."""
+
+    def __init__(
+        self,
+        pages: web.Application,
+        settings: HttpConfig,
+        names: Iterable[str],
+        *,
+        loopback: bool,
+        public: bool,
+    ) -> None:
+        """`names`, `loopback`, `public`: see HttpGuard."""
+        self.guard = HttpGuard(settings, names, loopback=loopback, public=public)
+        pages.middlewares.insert(0, self._guarded)
+        # Bodies stay as they were sent; a request that hangs must not hold up the end for long.
+        self.runner = web.AppRunner(
+            pages,
+            access_log=None,
+            handle_signals=False,
+            auto_decompress=False,
+            shutdown_timeout=limits.CLOSE_GRACE / SECOND,
+            max_line_size=limits.HTTP_LINE_MAX,
+            max_field_size=limits.HTTP_LINE_MAX,
+        )
+
+    async def setup(self) -> None:
+        """Get ready to serve."""
+        await self.runner.setup()
+
+    def protocol(self) -> asyncio.Protocol:
+        """What parses and answers one connection; only after `setup`."""
+        assert self.runner.server is not None
+        return self.runner.server()
+
+    async def cleanup(self) -> None:
+        """End all requests."""
+        await self.runner.cleanup()
+
+    @web.middleware
+    async def _guarded(
+        self,
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        connection = request.transport and request.transport.get_protocol()
+        refusal = self.guard.refusal(request.method, request.headers)
+        if not isinstance(connection, HttpConnection):  # it has gone already
+            return refusal or await handler(request)
+        connection.begin(request.content)
+        try:
+            return refusal or await handler(request)
+        finally:
+            connection.end()

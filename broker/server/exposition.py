@@ -1,0 +1,140 @@
+"""/metrics: the counters of the server and of its services in the formats that Prometheus reads.
+
+Nothing is counted here. A scrape takes one copy of plain values on the loop's thread; turning it
+into text touches nothing of the running broker, so it happens on another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from itertools import accumulate
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from broker import __version__
+from broker.base.metrics import Block, Place, Series, families
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from prometheus_client.metrics_core import Metric
+
+    from broker.base.service import Handler, ListenerStats
+    from broker.server.stats import EngineStats, Histogram
+
+_COUNTER, _GAUGE = CounterMetricFamily, GaugeMetricFamily
+
+_LISTENER: Final = (
+    Series(_GAUGE, "connections", "connections", "Connections open now."),
+    Series(_COUNTER, "connections_accepted", "total_connections", "Connections accepted."),
+    Series(_COUNTER, "messages_received", "in_msgs", "Messages received from clients."),
+    Series(_COUNTER, "messages_sent", "out_msgs", "Messages sent to clients."),
+    Series(_COUNTER, "received_bytes", "in_bytes", "Bytes of messages received."),
+    Series(_COUNTER, "sent_bytes", "out_bytes", "Bytes of messages sent."),
+    Series(
+        _COUNTER,
+        "slow_consumers",
+        "slow_consumers",
+        "Connections closed because they did not read what was sent to them.",
+    ),
+)
+_ENGINE: Final = (
+    Series(_COUNTER, "log_written_bytes", "log_bytes_written", "Bytes written to logs."),
+    Series(_COUNTER, "log_write_errors", "write_errors", "Writes and syncs that failed."),
+    Series(
+        _COUNTER,
+        "log_quarantined_ranges",
+        "quarantined_ranges",
+        "Records set aside because they could not be read.",
+    ),
+    Series(
+        _GAUGE,
+        "quarantined_logs",
+        "quarantined_logs",
+        "Logs that could not be opened and that nobody may use.",
+    ),
+    Series(
+        _GAUGE,
+        "storage_problems",
+        "problems",
+        "What is wrong with the data folder until somebody mends it; /healthz gives the reasons.",
+    ),
+    Series(_COUNTER, "log_torn_bytes", "torn_bytes_cut", "Bytes cut from the ends of logs."),
+    Series(_COUNTER, "delivery_events", "delivery_events", "Delivery events written."),
+    Series(
+        _COUNTER,
+        "delivery_events_lost",
+        "delivery_events_lost",
+        "Delivery events that their log could not take.",
+    ),
+)
+
+
+def server_blocks(listeners: Sequence[ListenerStats], engine: EngineStats) -> list[Block]:
+    """The series of the server itself."""
+    return [
+        Block(Place.LISTENERS, partial(_listener_families, listeners)),
+        Block(Place.STORAGE, partial(families, _ENGINE, (), [((), engine)])),
+        Block(Place.DISK, partial(_sync_families, engine)),
+    ]
+
+
+def _listener_families(listeners: Sequence[ListenerStats]) -> Iterator[Metric]:
+    yield InfoMetricFamily("twinwire", "The running broker.", {"version": __version__})
+    yield from families(_LISTENER, ("door",), [((each.name,), each) for each in listeners])
+
+
+def _sync_families(engine: EngineStats) -> Iterator[Metric]:
+    text = "How long the disk took to sync."
+    yield _histogram("log_sync_seconds", text, engine.sync_seconds)
+
+
+def _histogram(name: str, text: str, found: Histogram) -> HistogramMetricFamily:
+    counts = list(accumulate(found.counts)) or [0]
+    bounds = [*map(str, found.bounds), "+Inf"]
+    family = HistogramMetricFamily(f"twinwire_{name}", text)
+    family.add_metric([], list(zip(bounds, counts, strict=True)), found.total)
+    return family
+
+
+class _Blocks(Collector):
+    """The families of all blocks, in the order of the page."""
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        self.blocks = sorted(blocks, key=attrgetter("place"))
+
+    def collect(self) -> Iterator[Metric]:
+        for block in self.blocks:
+            yield from block.families()
+
+
+def render(blocks: Iterable[Block], accept: str = "") -> tuple[bytes, str]:
+    """The page and its content type, in the format that the Accept header asks for."""
+    registry = CollectorRegistry()
+    registry.register(_Blocks(blocks))
+    ProcessCollector(registry=registry)
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def metrics_page(source: Callable[[], list[Block]]) -> Handler:
+    """The handler of GET /metrics; `source` copies the numbers, on the loop's thread."""
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        accept = request.headers.get("Accept", "")
+        page, content_type = await asyncio.to_thread(render, source(), accept)
+        return web.Response(body=page, headers={"Content-Type": content_type})
+
+    return serve
