@@ -4,7 +4,7 @@ with it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from broker.base.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

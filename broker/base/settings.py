@@ -11,7 +11,7 @@ import datetime
 import difflib
 import ipaddress
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -30,6 +30,7 @@ from broker.base.units import (
     SECOND,
     US,
 )
+from broker.base.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

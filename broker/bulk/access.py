@@ -15,12 +15,12 @@ import hmac
 import logging
 import re
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from broker.base.durable import save, unsealed
+from broker.base.values import dataclass
 from broker.bulk import errors, limits
 from broker.bulk.errors import RefusedError
 from broker.engine.names import check_pattern, pattern_matches

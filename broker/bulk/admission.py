@@ -14,12 +14,12 @@ import contextlib
 import re
 import zlib
 from collections import Counter, deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cramjam import zstd
 
 from broker.base.units import SECOND
+from broker.base.values import dataclass
 from broker.bulk import errors, limits
 from broker.bulk.errors import RefusedError
 

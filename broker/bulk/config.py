@@ -5,11 +5,11 @@ It stands alone as every owner's section does: the configuration imports it with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.base import settings as kinds
 from broker.base.settings import Address, is_loopback
+from broker.base.values import dataclass
 from broker.bulk import limits
 
 if TYPE_CHECKING:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from broker.base.metrics import Block, Place, Series, families
+from broker.base.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

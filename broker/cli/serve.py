@@ -171,7 +171,6 @@ def lasting_memory() -> Iterator[None]:
     With very many logs even one walk during the start takes seconds.
     """
     memory.limit_arenas(limits.ARENAS_MAX)
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -6,10 +6,11 @@ are bytes. Who reads them from where is not known here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.base import settings as kinds
+from broker.base.values import dataclass
 from broker.bulk.config import BulkConfig
 from broker.engine.config import EventsConfig, StorageConfig
 from broker.net.http.config import HttpConfig

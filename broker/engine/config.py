@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from broker.base import settings as kinds
 from broker.base.settings import duration_text
 from broker.base.units import COUNT_MAX, DURATION_MAX, MS, SECOND
+from broker.base.values import dataclass
 from broker.engine import limits
 from broker.engine.names import check_pattern, check_topic, pattern_matches
 

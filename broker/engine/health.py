@@ -7,8 +7,9 @@ again or an operator has dealt with it. A log that refuses appends for now is no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from broker.base.values import dataclass
 
 # Kinds: what a reason concerns, and what its name is. Those above the engine have their own.
 LOG: Final = "log"  # quarantined, see Engine.quarantined; the name of the log

@@ -12,9 +12,9 @@ import ssl
 import time
 import warnings
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from broker.base.values import dataclass
 from broker.net import limits
 from broker.net.openssl import accept_any_certificate, load_authorities, load_pair
 

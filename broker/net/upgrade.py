@@ -9,11 +9,11 @@ of the answers: Go's net/http, in front of nats-server websocket.go.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.base.values import dataclass
 from broker.net import errors, limits
 
 if TYPE_CHECKING:

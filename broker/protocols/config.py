@@ -5,10 +5,11 @@ It stands alone because it is of no single protocol; `Access` does what it says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Protocol, runtime_checkable
 
 from broker.base import settings as kinds
+from broker.base.values import dataclass
 
 
 @runtime_checkable

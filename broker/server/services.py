@@ -6,10 +6,10 @@ nothing; broker/base/service.py says when each of its methods is called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol
 
+from broker.base.values import dataclass
 from broker.protocols.nsq.lookup.config import LookupConfig
 from broker.protocols.stan.config import StanConfig
 

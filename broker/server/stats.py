@@ -6,9 +6,10 @@ snapshot is a copy that a reader may keep.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from broker.base.values import dataclass
 from broker.engine.state import SYNC_BUCKETS
 
 if TYPE_CHECKING:

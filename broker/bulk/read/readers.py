@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +21,7 @@ import msgspec
 from broker.base.durable import NEW_SUFFIX, UnsyncedError, save, sync_path, unsealed
 from broker.base.logs import fields
 from broker.base.units import SECOND
+from broker.base.values import dataclass
 from broker.bulk import errors, limits
 from broker.bulk.context import bounds
 from broker.bulk.errors import RefusedError, wrong

@@ -17,13 +17,14 @@ import shutil
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.base.durable import make_folder
 from broker.base.durable import sync_path as sync_durable
 from broker.base.logs import fields
+from broker.base.values import dataclass
 from broker.bulk import errors, limits
 from broker.bulk.errors import RefusedError
 from broker.engine.bulk.blocks import (

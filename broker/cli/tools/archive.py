@@ -15,13 +15,13 @@ import socket
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 import click
 
 from broker.base.durable import sync_path
+from broker.base.values import dataclass
 from broker.cli.tools.topics import (
     NAME,
     Ending,

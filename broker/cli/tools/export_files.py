@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 from urllib.parse import quote
@@ -24,6 +23,7 @@ import orjson
 import pyarrow as pa
 
 from broker.base.durable import sync_path
+from broker.base.values import dataclass
 
 STATE: Final = ".twinwire-export.json"
 PART: Final = ".part"

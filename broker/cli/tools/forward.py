@@ -11,7 +11,6 @@ import itertools
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from urllib.parse import quote_from_bytes
 
@@ -19,6 +18,7 @@ import aiohttp
 import click
 import orjson
 
+from broker.base.values import dataclass
 from broker.cli.tools.topics import (
     ADDRESS,
     NAME,

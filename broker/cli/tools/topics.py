@@ -8,12 +8,12 @@ import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import click
 import uvloop
 
+from broker.base.values import dataclass
 from broker.client.nsq import NsqError, Options
 from broker.client.nsq.options import parse_address, parse_options
 from broker.server import limits

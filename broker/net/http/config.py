@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TypeVar
 
 from broker.base import settings as kinds
 from broker.base.units import DURATION_MAX, MS
+from broker.base.values import dataclass
 from broker.net import limits
 
 T = TypeVar("T")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from broker.base.values import dataclass
 from broker.net import errors as net_errors
 from broker.net import limits as net_limits
 from broker.net.handover import HandoverSession

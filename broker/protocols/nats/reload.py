@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.gotext import bool_text, duration_text, float_text, go_quote
 from broker.base.units import SECOND
+from broker.base.values import dataclass
 from broker.protocols.nats import errors as nats_errors
 from broker.protocols.nats import limits
 from broker.protocols.nats.settings import SYSTEM_ACCOUNT, Settings, Tls

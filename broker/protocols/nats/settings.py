@@ -7,11 +7,12 @@ Secrets do not show in repr().
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from broker.base import settings as kinds
 from broker.base.units import CONNECTIONS_MAX
+from broker.base.values import dataclass
 from broker.engine.config import EngineNeeds
 from broker.protocols.nats import limits
 from broker.protocols.nats.leafnodes.limits import NATS_LEAF_RECONNECT

@@ -6,9 +6,10 @@ client has and what Link adds. Everything is read on the loop's thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from broker.base.values import dataclass
 from broker.protocols.nats.accounts.asking import Bus, Heard
 
 if TYPE_CHECKING:

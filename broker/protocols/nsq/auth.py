@@ -13,7 +13,6 @@ import logging
 import random
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
@@ -24,6 +23,7 @@ from yarl import URL
 from broker.base.logs import fields
 from broker.base.regex import Pattern, PatternError
 from broker.base.units import DURATION_MAX, SECOND
+from broker.base.values import dataclass
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.identify import folded, parse_json
 

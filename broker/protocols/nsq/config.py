@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.base import settings as kinds
 from broker.base.settings import Address
 from broker.base.units import DURATION_MAX, PORT_MAX
+from broker.base.values import dataclass
 from broker.engine.config import EngineNeeds
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.lookup.config import peers

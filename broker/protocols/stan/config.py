@@ -9,11 +9,12 @@ of all.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.base import settings as kinds
 from broker.base.units import COUNT_MAX, DURATION_MAX, MS
+from broker.base.values import dataclass
 from broker.engine.config import EngineNeeds, SyncPolicy, sync_policy
 from broker.engine.names import check_pattern
 from broker.protocols.nats.limits import NATS_MAX_CONTROL_LINE

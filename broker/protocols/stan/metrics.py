@@ -7,13 +7,13 @@ counters can shrink; the counts of its serverz are gauges here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from broker.base.metrics import Block, Place
 from broker.base.units import COUNT_MAX
+from broker.base.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

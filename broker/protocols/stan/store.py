@@ -18,13 +18,14 @@ import logging
 import os
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from broker.base.durable import make_folder, sync_path
+from broker.base.values import dataclass
 from broker.engine.log.files import META
 from broker.protocols.stan import limits
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.base.logs import fields
+from broker.base.values import dataclass
 from broker.engine.bulk.ranges import TimeSearch
 from broker.engine.log.files import escape
 from broker.protocols.stan import errors

@@ -7,9 +7,9 @@ is known by here: mostly a field of Settings.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.base.values import dataclass
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import BOOL, INT, STRING, Flag, FlagError, Kind, parse
 from broker.protocols.nats.settings import ORIGINAL, Settings, Tls

@@ -9,9 +9,10 @@ import random
 import secrets
 import string
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.base.values import dataclass
 from broker.protocols.nats import errors
 from broker.protocols.nats.auth.client_info import client_info, go_json, go_time
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from broker.base.errors import WireError
+from broker.base.values import dataclass
 from broker.protocols.nats import errors
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Permissions, RateLimit
 from broker.protocols.nats.wire.options import ClientOptions

@@ -13,10 +13,10 @@ import hashlib
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from broker.base.units import SECOND
+from broker.base.values import dataclass
 from broker.protocols.nats import limits, settings
 from broker.protocols.nats.accounts.asking import Bus, Question, ask
 from broker.protocols.nats.auth import nkeys

@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from broker.base.values import dataclass
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
 from broker.protocols.nats.auth.passwords import Busy, Passwords, is_hash, same

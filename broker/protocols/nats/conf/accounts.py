@@ -5,9 +5,10 @@ What accounts want of each other is looked at by conf_exchange, when all of them
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.base.values import dataclass
 from broker.protocols.nats import limits
 from broker.protocols.nats.accounts.placeholders import (
     MappingError,

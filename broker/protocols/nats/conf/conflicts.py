@@ -5,9 +5,9 @@ Most of it nats-server finds only when it starts (validateOptions), without a pl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.base.values import dataclass
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.conf import exchange
 from broker.protocols.nats.conf.fields import Block

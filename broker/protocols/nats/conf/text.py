@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
+
+from broker.base.values import dataclass
 
 BLANKS: Final = " \t"
 NEW_LINE: Final = "\r\n"

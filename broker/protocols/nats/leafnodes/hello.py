@@ -7,12 +7,12 @@ whole. Source: nats-server leafnode.go leafConnectInfo, processLeafnodeInfo.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from broker.base.values import dataclass
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.leafnodes.limits import NATS_LEAF_URLS_MAX
 from broker.protocols.nats.settings import Permissions, Rules, SubjectRule

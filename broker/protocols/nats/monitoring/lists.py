@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.base.values import dataclass
 from broker.protocols.nats.monitoring import limits
 from broker.protocols.nats.monitoring.options import encode
 

@@ -9,7 +9,6 @@ are milliseconds since 1970. No JetStream, gateway or per-connection series are 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from broker.base.metrics import Block, Place
 from broker.base.units import SECOND
+from broker.base.values import dataclass
 from broker.protocols.nats.monitoring import limits
 from broker.protocols.nats.monitoring.accountz import account_stat
 from broker.protocols.nats.monitoring.leafz import leaf_facts, routez

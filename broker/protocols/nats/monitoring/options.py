@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
 
 from broker.base.gotext import duration_text, go_quote
 from broker.base.units import MS, SECOND, US
+from broker.base.values import dataclass
 from broker.protocols.nats.monitoring import errors
 
 if TYPE_CHECKING:

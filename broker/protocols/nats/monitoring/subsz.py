@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from broker.base.values import dataclass
 from broker.protocols.nats.monitoring import errors, limits
 from broker.protocols.nats.monitoring.connz import detail
 from broker.protocols.nats.monitoring.lists import LongPage, is_literal

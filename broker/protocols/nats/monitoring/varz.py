@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from broker import __version__
 from broker.base.units import SECOND
+from broker.base.values import dataclass
 from broker.protocols.nats import limits
 from broker.protocols.nats.monitoring import errors
 from broker.protocols.nats.monitoring.jwt import operator_facts

@@ -6,11 +6,11 @@ import gzip
 import io
 import secrets
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import snappy  # type: ignore[import-untyped]
 
+from broker.base.values import dataclass
 from broker.protocols.nats.monitoring.options import encode as json_of
 from broker.protocols.nats.monitoring.options import rfc3339
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from broker.base.gotext import go_quote
 from broker.base.units import INT64_MAX, INT64_MIN
+from broker.base.values import dataclass
 from broker.protocols.nats.system import errors
 
 if TYPE_CHECKING:

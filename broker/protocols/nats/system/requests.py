@@ -10,12 +10,12 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.gotext import go_quote
 from broker.base.units import SECOND
+from broker.base.values import dataclass
 from broker.protocols.nats import limits
 from broker.protocols.nats.monitoring.closed import raw_user
 from broker.protocols.nats.monitoring.options import PageError

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from broker.base.metrics import Block, Place, Series, families
+from broker.base.values import dataclass
 from broker.protocols.nsq.topics import channels_of
 
 if TYPE_CHECKING:

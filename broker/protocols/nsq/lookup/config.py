@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from broker.base import settings as kinds
 from broker.base.settings import Address
 from broker.base.units import DURATION_MAX, MS
+from broker.base.values import dataclass
 from broker.protocols.nsq import limits
 
 

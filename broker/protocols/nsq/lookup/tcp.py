@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
 from broker.base.units import SECOND
+from broker.base.values import dataclass
 from broker.net.listener import files_are_short
 from broker.protocols.nsq import errors as nsq_errors
 from broker.protocols.nsq import limits

@@ -12,11 +12,11 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from broker.base.units import SECOND
+from broker.base.values import dataclass
 from broker.protocols.nats import limits
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.jwt import tokens

@@ -8,10 +8,10 @@ a changed account looks at its sessions again with check_again().
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 from broker.base.units import COUNT_MAX, SECOND
+from broker.base.values import dataclass
 from broker.protocols.nats import errors, settings
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused

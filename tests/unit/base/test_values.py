@@ -1,0 +1,99 @@
+"""Values are what the standard library's dataclasses are, but for checks of assignments."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from dataclasses import field
+
+import pytest
+
+from broker.base.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A value with a secret."""
+
+    name: str
+    password: str = field(default="", repr=False)
+    seen: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Guest(Login):
+    """One that inherits fields."""
+
+    days: int = 1
+
+
+@dataclass(slots=True)
+class Counters:
+    """Numbers that change."""
+
+    received: int = 0
+    sent: int = 0
+
+
+@dataclass(frozen=True)
+class Empty:
+    """No fields at all."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """Methods of its own stay."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return "named"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Named)
+
+    def __hash__(self) -> int:
+        return 1
+
+
+def test_equal_values_are_equal_and_have_one_hash() -> None:
+    one, same = Login("a", "secret"), Login("a", "secret", seen=2)
+    assert one == same
+    assert len({one, same}) == 1
+    assert one != Login("a", "other")
+    assert Guest("a") == Guest("a")
+    assert Guest("a", days=2) != Guest("a")
+    assert Empty() == Empty()
+
+
+def test_values_of_two_classes_differ() -> None:
+    assert Login("a") != Guest("a")
+    assert Login("a") != ("a", "")
+
+
+def test_secrets_do_not_show() -> None:
+    assert repr(Guest("a", "secret")) == "Guest(name='a', seen=0, days=1)"
+    assert repr(Empty()) == "Empty()"
+
+
+def test_what_changes_has_no_hash() -> None:
+    counters = Counters()
+    counters.sent += 1
+    assert counters == Counters(sent=1)
+    with pytest.raises(TypeError):
+        hash(counters)
+
+
+def test_methods_of_its_own_stay() -> None:
+    assert (repr(Named("a")), hash(Named("a"))) == ("named", 1)
+    assert Named("a") == Named("b")
+
+
+def test_the_standard_functions_know_them() -> None:
+    guest = Guest("a", "secret")
+    assert [each.name for each in dataclasses.fields(guest)] == ["name", "password", "seen", "days"]
+    assert dataclasses.replace(guest, days=3) == Guest("a", "secret", days=3)
+    assert dataclasses.asdict(Counters(1, 2)) == {"received": 1, "sent": 2}
+    assert copy.copy(guest) == pickle.loads(pickle.dumps(guest)) == guest
+    assert not hasattr(guest, "__dict__")
