@@ -4,19 +4,18 @@ The standard decorator compiles up to seven methods of each class when its modul
 half a millisecond. A start makes some eighty such classes, so that was a quarter of its processor
 time. This one compiles `__init__` alone; the other methods are the same functions for all classes.
 
-`frozen` is what mypy checks: an assignment is a type error, and instances can be hashed, but
-nothing looks at assignments at run time. Everything else is as in the standard library, which
-`field`, `fields` and `replace` come from.
+What is made is as in the standard library, which `field`, `fields` and `replace` come from.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import MISSING, FrozenInstanceError
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from dataclasses import dataclass
 
 __all__ = ["dataclass"]
@@ -27,17 +26,46 @@ if not TYPE_CHECKING:
         """As dataclasses.dataclass, with these parameters alone."""
 
         def make(kind: type) -> type:
-            made = dataclasses.dataclass(eq=False, repr=False, slots=slots)(kind)
             own = vars(kind)
+            made = dataclasses.dataclass(init=not frozen, eq=False, repr=False, slots=slots)(kind)
             if "__repr__" not in own:
                 made.__repr__ = _repr
             if "__eq__" not in own:
                 made._compared = staticmethod(_getter(made))
                 made.__eq__ = _eq
                 made.__hash__ = _hash if frozen else None
+            if frozen:
+                made.__init__ = _init(made)
+                made.__setattr__ = made.__delattr__ = _refuse
+                if slots:
+                    made.__getstate__, made.__setstate__ = _state, _set_state
             return made
 
         return make
+
+
+def _init(kind: type) -> Callable[..., None]:
+    """The `__init__` of a class whose instances refuse assignments."""
+    known: dict[str, Any] = {"MISSING": MISSING, "set_": object.__setattr__}
+    parameters, lines = ["self"], []
+    for field in dataclasses.fields(kind):
+        name = value = field.name
+        known[f"make_{name}"], known[f"default_{name}"] = field.default_factory, field.default
+        if field.default_factory is not MISSING:
+            parameters.append(f"{name}=MISSING")
+            value = f"make_{name}() if {name} is MISSING else {name}"
+        elif field.default is not MISSING:
+            parameters.append(f"{name}=default_{name}")
+        else:
+            parameters.append(name)
+        lines.append(f"    set_(self, {name!r}, {value})")
+    if hasattr(kind, "__post_init__"):
+        lines.append("    self.__post_init__()")
+    text = "\n".join([f"def __init__({', '.join(parameters)}):", *lines, "    return None"])
+    exec(text, known)  # noqa: S102 - names of fields, as dataclasses itself does
+    init: Callable[..., None] = known["__init__"]
+    init.__qualname__ = f"{kind.__qualname__}.__init__"
+    return init
 
 
 def _getter(kind: type) -> Callable[[Any], Any]:
@@ -59,3 +87,20 @@ def _repr(self: Any) -> str:
     shown = (field.name for field in dataclasses.fields(self) if field.repr)
     inner = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
     return f"{self.__class__.__qualname__}({inner})"
+
+
+def _refuse(_self: Any, name: str, _value: Any = None) -> None:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _state(self: Any) -> list[Any]:
+    return [getattr(self, name) for name in _names(self)]
+
+
+def _set_state(self: Any, state: list[Any]) -> None:
+    for name, value in zip(_names(self), state, strict=True):
+        object.__setattr__(self, name, value)
+
+
+def _names(value: Any) -> Iterator[str]:
+    return (field.name for field in dataclasses.fields(value))

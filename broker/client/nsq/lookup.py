@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import orjson
 
 from broker.client.nsq import limits
 from broker.client.nsq.errors import NsqError
 from broker.client.nsq.options import Address
+
+if TYPE_CHECKING:
+    import aiohttp
 
 NOT_FOUND = 404
 
@@ -74,6 +76,8 @@ class Lookup:
 
     async def _ask(self, path: str, query: dict[str, str]) -> tuple[list[Any], list[NsqError]]:
         if self._session is None:
+            import aiohttp  # which takes longer than all the rest, and most clients ask nobody
+
             timeout = aiohttp.ClientTimeout(total=limits.LOOKUP_TIMEOUT_S)
             self._session = aiohttp.ClientSession(timeout=timeout)
         calls = [self._get(self._session, url + path, query) for url in self.urls]

@@ -1,4 +1,4 @@
-"""Values are what the standard library's dataclasses are, but for checks of assignments."""
+"""Values are what the standard library's dataclasses are."""
 
 from __future__ import annotations
 
@@ -83,6 +83,35 @@ def test_what_changes_has_no_hash() -> None:
     assert counters == Counters(sent=1)
     with pytest.raises(TypeError):
         hash(counters)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """With what comes after its fields are set."""
+
+    parts: list[int] = field(default_factory=list)
+    total: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total", sum(self.parts))
+
+
+def test_frozen_values_do_not_change() -> None:
+    login = Guest("a")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        login.name = "b"  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del login.days
+    assert login == Guest("a")
+
+
+def test_defaults() -> None:
+    assert Made([1, 2]).total == 3
+    one, other = Made(), Made()
+    assert one.parts == []
+    assert one.parts is not other.parts
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):
+        Login()  # type: ignore[call-arg]
 
 
 def test_methods_of_its_own_stay() -> None:

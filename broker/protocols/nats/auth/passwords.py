@@ -12,8 +12,6 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import bcrypt
-
 from broker.protocols.nats import limits
 
 _HASH: Final = re.compile(r"\$2[abxy]\$\d\d\$")
@@ -39,6 +37,8 @@ def _bytes(text: str) -> bytes:
 
 def _matches(stored: bytes, given: bytes) -> bool:
     try:
+        import bcrypt  # on the thread that checks
+
         return bcrypt.checkpw(given[:_PASSWORD_BYTES], stored)
     except ValueError:  # it only looked like a hash
         return False

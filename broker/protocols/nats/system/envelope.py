@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
-
-import snappy  # type: ignore[import-untyped]
 
 from broker.base.values import dataclass
 from broker.protocols.nats.monitoring.options import encode as json_of
@@ -127,11 +124,15 @@ def content_encoding(encoding: str) -> bytes:
 def pack(body: bytes, encoding: str) -> bytes:
     """The body in that encoding; snappy is its framing format."""
     if encoding == "gzip":
+        import gzip
+
         packed = io.BytesIO()
         with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream:
             stream.write(body)
         return packed.getvalue()
     if encoding == "snappy":
+        import snappy  # type: ignore[import-untyped]
+
         return bytes(snappy.StreamCompressor().compress(body))
     return body
 

@@ -10,7 +10,6 @@ import bcrypt
 import pytest
 from support.logins.table import HASH
 
-from broker.protocols.nats.auth import passwords
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
 from broker.protocols.nats.auth.local import LocalAuth
 from broker.protocols.nats.auth.passwords import Busy, Passwords, is_hash, same
@@ -65,7 +64,7 @@ async def test_the_loop_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> No
         reached.set()
         return go_on.wait(5)
 
-    monkeypatch.setattr(passwords.bcrypt, "checkpw", check)
+    monkeypatch.setattr(bcrypt, "checkpw", check)
     pool = Passwords()
     work = asyncio.ensure_future(pool.matches(HASH, "pw"))
     assert await asyncio.to_thread(reached.wait, 5)
@@ -79,7 +78,7 @@ async def test_the_loop_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(passwords.bcrypt, "checkpw", lambda *_: go_on.wait(5))
+    monkeypatch.setattr(bcrypt, "checkpw", lambda *_: go_on.wait(5))
     pool = Passwords(threads=1, queue_max=2)
     first = [asyncio.ensure_future(pool.matches(HASH, "pw")) for _ in range(2)]
     await asyncio.sleep(0)
