@@ -1,4 +1,4 @@
-"""The brokers of a query: their topics, the offsets of times, our progress as they store it.
+"""The brokers of a query: their topics, offsets by time, and the stored progress of the query.
 
 For the driver; a task connects to the one broker that has its range (`source.fetch`).
 """
@@ -64,7 +64,7 @@ class Brokers:
                 continue
             part = listing.partition
             if part in owners and owners[part][0] == listing.broker_id:
-                continue  # another address of a broker we know
+                continue  # another address of a known broker
             if part in owners:
                 raise OptionError(
                     SAME_PARTITION.format(first=owners[part][1], second=server, partition=part)
@@ -87,7 +87,7 @@ class Brokers:
     def find_times(
         self, survey: Survey, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """The first seq at or after a time; None where there is no such record."""
+        """The first seq at or after a time; None if there is no such record."""
         found: dict[TopicPartition, int | None] = {}
         for server, partitions in _by_server(survey, times_ms).items():
             for first in range(0, len(partitions), TOPICS_PER_REQUEST):
@@ -100,8 +100,8 @@ class Brokers:
         return found
 
     def put_progress(self, survey: Survey, offsets: Offsets, name: str, progress: Progress) -> None:
-        """Store our offsets on each broker. A rejected request is an error only if an option asked
-        for it."""
+        """Store the query's offsets on each broker. A rejected request is an error only if an
+        option required it."""
         for server, partitions in _by_server(survey, offsets).items():
             try:
                 for at in range(0, len(partitions), TOPICS_PER_REQUEST):
@@ -115,7 +115,7 @@ class Brokers:
 
 
 def tell_down(survey: Survey) -> None:
-    """In the log of a query that goes on without them."""
+    """Log the brokers that the query continues without."""
     for text in survey.down:
         log.warning("broker not reached: %s", text)
 

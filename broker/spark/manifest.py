@@ -1,6 +1,6 @@
-"""The archive's manifest under the name that users' programs import; see archive/manifest.py.
+"""The public name of the archive's manifest, `from broker.spark.manifest import files`.
 
-It stands alone because it is that name: `from broker.spark.manifest import files`.
+It is separate because users' programs import this name; the code is in archive/manifest.py.
 """
 
 from broker.spark.archive.manifest import files

@@ -1,10 +1,10 @@
 """Memory of tasks: freed buffers are kept for the next ones.
 
 Tasks use hundreds of buffers of a few MiB, each for a moment. The C library and Arrow's own pool
-would return each to the kernel and ask for fresh pages at once. On a virtual machine each such page
-costs a fault of the host, which stops the processor, the broker's threads on it included.
+would return each to the kernel and request fresh pages at once. On a virtual machine each such page
+costs a fault of the host, which stops the processor with everything on it, also the broker.
 
-It stands alone because the source, the sink and the jobs' tasks use it.
+It is separate because the source, the sink and the jobs' tasks use it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     {"orders": {"0": {"seq": 42, "inc": "9f3a..."}}}
 
-This is the JSON that Spark keeps in a checkpoint. "0" is the partition, the number of the broker
+This is the JSON that Spark stores in a checkpoint. "0" is the partition, the number of the broker
 (`partition` of its section [bulk]); "seq" is the next record to read; "inc" is the incarnation of
 the log: a log that was deleted and recreated has another one. Spark compares offsets as text, so
 the keys are sorted.
@@ -53,7 +53,7 @@ Tree = dict[str, dict[str, dict[str, int | str]]]
 
 
 def dump(offsets: Offsets) -> Tree:
-    """The form that Spark keeps, keys sorted."""
+    """The form that Spark stores, keys sorted."""
     tree: Tree = {}
     for tp in sorted(offsets):
         offset = offsets[tp]
@@ -63,7 +63,7 @@ def dump(offsets: Offsets) -> Tree:
 
 
 def load(tree: Any) -> Offsets:
-    """Read what `dump` made, perhaps from an old checkpoint. OptionError."""
+    """Read the output of `dump`, perhaps from an old checkpoint. OptionError."""
     try:
         return {
             TopicPartition(topic, int(partition)): Offset(int(one["seq"]), str(one["inc"]))

@@ -1,6 +1,6 @@
-"""The options of source and sink: names as Spark's Kafka users know them, any case.
+"""The options of source and sink: the names of Spark's Kafka source, case-insensitive.
 
-What cannot be meant is refused when the query is built: unknown names, wrong values, options that
+Invalid options are refused when the query is built: unknown names, invalid values, options that
 exclude each other.
 """
 
@@ -45,7 +45,7 @@ def bad(name: str, value: object, wanted: str) -> OptionError:
 
 
 class Words:
-    """The options of one query; each is taken once, in its type."""
+    """The options of one query, read by name and type. OptionError."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
         names = {name.lower(): name for name in known}
@@ -54,7 +54,7 @@ class Words:
             name = names.get(given.lower())
             if name is None:
                 close = difflib.get_close_matches(given.lower(), names, 1)
-                hint = f"; is {names[close[0]]!r} meant?" if close else ""
+                hint = f"; did you mean {names[close[0]]!r}?" if close else ""
                 raise OptionError(UNKNOWN.format(name=given, hint=hint))
             self._values[name] = value
 
@@ -95,10 +95,12 @@ class Words:
         return self._scaled(name, default, {"": 1}, (low, high), "a whole number")
 
     def size(self, name: str, default: int | None, low: int = 1, high: int = 2**62) -> Any:
-        return self._scaled(name, default, _UNITS, (low, high), "a size as 4194304 or 4m")
+        return self._scaled(name, default, _UNITS, (low, high), "a size such as 4194304 or 4m")
 
     def seconds(self, name: str, default: int) -> int:
-        value = self._scaled(name, default, _TIME_UNITS, (1, 2**31), "a time as 3600, 60m or 1h")
+        value = self._scaled(
+            name, default, _TIME_UNITS, (1, 2**31), "a duration such as 3600, 60m or 1h"
+        )
         assert value is not None
         return value
 
@@ -131,7 +133,7 @@ class Words:
     def names(self, name: str) -> tuple[str, ...]:
         parts = tuple(part.strip() for part in self._values.get(name, "").split(","))
         if not all(parts):
-            raise bad(name, self._values[name], "a list of names, with commas between")
+            raise bad(name, self._values[name], "a list of names separated by commas")
         return tuple(dict.fromkeys(parts))
 
     def json(self, name: str, wanted: str) -> Any:
@@ -143,7 +145,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach the brokers and how hard to try."""
+    """How to connect to the brokers, and how often to retry."""
 
     servers: tuple[str, ...]
     options: Options
@@ -223,7 +225,7 @@ def wanted(words: Words) -> Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a task needs to know to turn ranges into rows."""
+    """How tasks convert ranges to rows."""
 
     fail_on_loss: bool = True
     gap_rows: bool = False
@@ -240,7 +242,11 @@ def reading(words: Words) -> Reading:
         raise OptionError(CONFLICT.format(first="gapRows", second="failOnDataLoss = true"))
     subjects = words.text("subjectFilter")
     if subjects is not None and not is_subject_filter(subjects):
-        raise bad("subjectFilter", subjects, "a subject with wildcards as orders.*.new or orders.>")
+        raise bad(
+            "subjectFilter",
+            subjects,
+            "a subject, perhaps with wildcards, such as orders.*.new or orders.>",
+        )
     return Reading(
         fail_on_loss=fail,
         gap_rows=gap_rows,
@@ -261,7 +267,7 @@ def is_subject_filter(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """How much a trigger takes and how it is shared out among tasks."""
+    """The size of a micro-batch, and how it is divided among tasks."""
 
     records_per_trigger: int | None = None
     bytes_per_trigger: int | None = None
@@ -288,12 +294,12 @@ def is_name(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The name under which brokers know how far we are, and keep what we have not read."""
+    """How the query reports its position to the brokers, and holds records that it has not read."""
 
     name: str | None = None
     hold: bool = True
     ttl_s: int = READER_TTL_STREAM_S
-    asked_for: bool = False  # an option asks for it: a rejection ends the query
+    asked_for: bool = False  # an option requires it: a rejection ends the query
 
 
 def progress(words: Words, ttl_s: int) -> Progress:

@@ -1,4 +1,4 @@
-"""The columns of source and sink: names and types, in Spark's words and in Arrow's."""
+"""The columns of source and sink: names and types, for Spark and for Arrow."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def readable(*, headers: bool, metadata: bool) -> StructType:
 
 
 def check_readable(schema: StructType) -> None:
-    """A schema that the user gave: any of our columns, in any order."""
+    """Check a schema of the user: any of the known columns, in any order. OptionError."""
     for column in schema.fields:
         wanted = READABLE.get(column.name)
         if wanted is None:
@@ -89,7 +89,7 @@ def check_readable(schema: StructType) -> None:
 
 
 def check_writable(schema: StructType, settings: WriteSettings) -> None:
-    """The rows of a data frame that is to be written."""
+    """Check the columns of a data frame to be written. OptionError."""
     for column in schema.fields:
         types = WRITABLE.get(column.name)
         if types is None:
@@ -114,12 +114,13 @@ def _unknown(name: str, columns: Iterable[str]) -> str:
 
 
 def _same(given: DataType, wanted: DataType) -> bool:
-    """Equal but for what may be null, which differs with where a column comes from."""
+    """Whether two types are equal except for nullability, which depends on the origin of a
+    column."""
     return bool(given.simpleString() == wanted.simpleString())
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark compares our batches with: types, names and nullability alike."""
+    """The schema that Spark compares batches with: types, names and nullability."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")

@@ -19,12 +19,12 @@ class Entry:
     first: int
     next: int
     bytes: int
-    server: int  # which of the option `servers`
+    server: int  # index in the option `servers`
     broker: str = ""
 
     @property
     def record_bytes(self) -> float:
-        """Bytes of an average record."""
+        """The mean size of a record, in bytes."""
         return self.bytes / max(self.next - self.first, 1)
 
     def offset(self, seq: int) -> Offset:
@@ -41,9 +41,9 @@ class BrokerRange(NamedTuple):
     """A range of one topic, and the broker that has it."""
 
     range: OffsetRange
-    server: int  # which of the option `servers`
+    server: int  # index in the option `servers`
     broker: str = ""
-    record_bytes: float = 1.0  # of an average record
+    record_bytes: float = 1.0  # mean size of a record
 
     @property
     def seqs(self) -> int:

@@ -1,8 +1,8 @@
-"""What a task of `compact` does: the files of a topic's day become few, in the order of offsets.
+"""A task of `compact`: merges the files of one day of a topic into few, in the order of offsets.
 
 Files whose offsets overlap, because the clock was set back while they were written, are merged;
-others follow one another. No more than a row group of each open file is in memory. What was written
-is read again before the manifest names it: it must have the same offsets, each once.
+others are concatenated. At most one row group of each open file is in memory. Each new file is
+read again before the manifest names it: it must have the same offsets, each once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What became of a day; nothing was removed yet."""
+    """The result for one day; no old file has been removed yet."""
 
     add: tuple[DataFile, ...] = ()
     remove: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Merged:
 
 
 def merge_day(day: Day) -> Merged:
-    """Write the new files of a day and look whether they have what the old ones have."""
+    """Write the new files of a day and check that they have the records of the old ones."""
     archive = Path(day.archive)
     add: list[DataFile] = []
     try:
@@ -85,7 +85,7 @@ def _write(day: Day, archive: Path) -> Iterator[DataFile]:
 
 
 def common_schema(paths: Sequence[Path]) -> pa.Schema:
-    """With a column that only some of the files have."""
+    """The schema with the columns that only some of the files have."""
     schemas = [pq.read_schema(path) for path in paths]
     return pa.unify_schemas([s.remove_metadata() for s in schemas]).with_metadata(
         schemas[0].metadata
@@ -107,7 +107,7 @@ def aligned(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def row_groups(
     path: Path, columns: Sequence[str], bounds: tuple[int, int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows; groups of which none is in `bounds`, [start, end) of offsets, are passed over."""
+    """All rows; row groups without a row in `bounds`, offsets [start, end), are skipped."""
     with pq.ParquetFile(path) as file:
         known = [name for name in columns if name in file.schema_arrow.names]
         at = file.schema_arrow.get_field_index("offset")
@@ -123,7 +123,7 @@ def row_groups(
 
 
 class _Source:
-    """One file, at the batch that is next."""
+    """A reader of one file, positioned at its next batch."""
 
     def __init__(self, path: Path, columns: Sequence[str], bounds: tuple[int, int] | None) -> None:
         self.path = path
@@ -154,7 +154,7 @@ class _Source:
 def merge(
     paths: Sequence[Path], columns: Sequence[str], bounds: tuple[int, int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows, or at least those in bounds, by offset. JobError if one comes twice."""
+    """All rows, or at least those in `bounds`, by offset. JobError: an offset is duplicated."""
     starts = sorted((_first(path), path) for path in paths)
     starts.reverse()
     sources: list[_Source] = []
@@ -194,7 +194,7 @@ def _widest(batches: Sequence[pa.RecordBatch]) -> pa.Schema:
 
 
 def _check(offsets: pa.Array, before: int, path: Path) -> int:
-    """The last of them, if each is above the one before."""
+    """The last offset, if each is above the one before."""
     steps = pc.subtract(offsets.slice(1), offsets.slice(0, len(offsets) - 1))
     least = pc.min(steps).as_py() if len(steps) else 1
     if offsets[0].as_py() <= before or least <= 0:
@@ -208,7 +208,7 @@ def _first_step(offsets: pa.Array, steps: pa.Array) -> int:
 
 
 def digest(batches: Iterable[pa.RecordBatch]) -> tuple[int, bytes]:
-    """How many offsets, and a sum of all of them in their order."""
+    """The number of offsets, and a checksum of all of them in order."""
     count, hashed = 0, hashlib.blake2b()
     for batch in batches:
         offsets = batch.column("offset")

@@ -1,12 +1,12 @@
-"""Where the records of an archive are: folders in Hive's form, names that say which records.
+"""The paths of an archive: folders in Hive's form, file names with the range of their records.
 
     topic=orders/date=2026-11-21/hour=15/orders-0-1-500000-9f3a12bc.parquet
                                          topic - partition - first and last offset - incarnation
 
-The name follows from the records alone, so what is written twice has the same name. A file of a
-whole day has no hour, which Hive writes as `hour=__HIVE_DEFAULT_PARTITION__`, and in its name the
-number of its records behind the rest. Names that begin
-with a dot are files that are not complete; readers of Parquet pass over them.
+The name depends on the records alone, so records that are written twice get the same name. A file
+of a whole day has no hour, which Hive writes as `hour=__HIVE_DEFAULT_PARTITION__`, and its name
+ends with the number of its records. Names that begin with a dot are incomplete files; readers of
+Parquet ignore them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SUFFIX: Final = ".parquet"
 HOUR_US: Final = 3_600_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9_.-]")
-_NAME_CHARS: Final = 120  # of a topic in a file's name: 255 is the most for all of it
+_NAME_CHARS: Final = 120  # of a topic in a file name, which may have 255 in all
 _FOLDER_CHARS: Final = 240
 _INC_CHARS: Final = 8
 _NAME: Final = re.compile(
@@ -30,7 +30,7 @@ _NAME: Final = re.compile(
 
 
 class Name(NamedTuple):
-    """What the name of a file says."""
+    """The parts of a file name."""
 
     partition: int
     first: int
@@ -39,14 +39,14 @@ class Name(NamedTuple):
 
 
 def escape(topic: str) -> str:
-    """As Hive and Spark escape the value of a partition column: %XX for what is not plain."""
+    """Escape as Hive and Spark do for partition columns: %XX for all but plain characters."""
     return "".join(
         chr(byte) if _PLAIN.match(bytes((byte,))) else f"%{byte:02X}" for byte in topic.encode()
     )
 
 
 def _short(text: str, most: int) -> str:
-    """Cut, with a hash of what was cut off in its place."""
+    """Cut to `most` characters, the last of them a hash of the whole text."""
     if len(text) <= most:
         return text
     mark = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -58,7 +58,7 @@ def topic_folder(topic: str) -> str:
 
 
 def folder(topic: str, hour: int | None, date: str = "") -> str:
-    """Of an hour, counted from 1970; of a whole day where `hour` is None."""
+    """The folder of an hour, counted from 1970, or of a whole day if `hour` is None."""
     if hour is None:
         return f"{topic_folder(topic)}/date={date}/hour={NO_HOUR}"
     at = _EPOCH + timedelta(hours=hour)
@@ -66,9 +66,10 @@ def folder(topic: str, hour: int | None, date: str = "") -> str:
 
 
 def file_name(topic: str, name: Name, records: int | None = None) -> str:
-    """`records` is in the names of merged files: they may have the bounds of what they replace."""
+    """`records` is in the names of merged files, whose bounds may equal those of a file they
+    replace."""
     plain = _short(escape(topic), _NAME_CHARS)
-    if plain[0] in "._":  # readers would take it for a hidden file
+    if plain[0] in "._":  # readers would ignore it as a hidden file
         plain = f"%{ord(plain[0]):02X}{plain[1:]}"
     count = "" if records is None else f".{records}"
     bounds = f"{name.partition}-{name.first}-{name.last}"
@@ -80,7 +81,7 @@ def short_incarnation(incarnation: str) -> str:
 
 
 def parse_name(name: str) -> Name | None:
-    """None: no file of ours."""
+    """The parts of a name; None if it is not a file of an archive."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

@@ -2,9 +2,9 @@
 
     DIR/_manifest/archive.json            format and id of the archive
                   v000000000007.json      a version: files added and removed, ranges, gaps
-                  s000000000050.json.gz   all up to version 50 in one
-                  pending.json            the ranges of the batch under way
-                  JOB.lock                held while such a job runs
+                  s000000000050.json.gz   all versions up to 50 in one
+                  pending.json            the ranges of the current batch
+                  JOB.lock                locked while such a job runs
 
 A version is written once, by the process that links its name first; from then on the files of its
 batch count. All seqs of a range are in one of the files, in a gap, or were never used. This
@@ -68,7 +68,7 @@ class Gap(NamedTuple):
     incarnation: str
     first: int
     next: int
-    reason: str  # damaged, missing, trimmed, deleted, made anew, set back
+    reason: str  # damaged, missing, trimmed, deleted, made anew (recreated), set back (truncated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,9 @@ class State:
     ranges: list[OffsetRange] = field(default_factory=list)  # neighbours are joined
     gaps: list[Gap] = field(default_factory=list)
     offsets: Offsets = field(default_factory=dict)  # how far each topic is archived
-    trash: tuple[str, ...] = ()  # removed last; a job that was killed may have left them there
+    trash: tuple[
+        str, ...
+    ] = ()  # removed by the last version; a killed job may have left them in the folder
 
     def refused(self, change: Change) -> bool:
         """Whether a change contradicts this state: some records would count twice."""
@@ -176,7 +178,7 @@ class Manifest:
     def load(self) -> State:
         """The current state. JobError."""
         self.id()
-        for _ in range(3):  # a snapshot may take the place of versions while we read them
+        for _ in range(3):  # a snapshot may replace versions while they are read
             with contextlib.suppress(FileNotFoundError):
                 return self._load()
         raise JobError(MISSING_VERSION.format(folder=self.archive, version="?"))
@@ -229,7 +231,9 @@ class Manifest:
             publish(self.folder / _version(version), text, must_be_new=True)
         except FileExistsError:
             return False
-        return self._newest("s0") < version + SNAPSHOT_EVERY  # the next one may have it already
+        return (
+            self._newest("s0") < version + SNAPSHOT_EVERY
+        )  # the next snapshot may include it already
 
     def _newest(self, *kinds: str) -> int:
         names = (path.name for path in self.folder.iterdir())

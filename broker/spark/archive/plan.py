@@ -56,12 +56,12 @@ class Batch:
 
     @property
     def records(self) -> int:
-        """At most: seqs have holes."""
+        """The largest possible number of records: seqs have gaps."""
         return sum(one.end - one.start for task in self.tasks for one in task)
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """Of all tasks and of what was trimmed before them, neighbours joined."""
+        """The ranges of all tasks and those trimmed before them, adjacent ones joined."""
         joined: list[OffsetRange] = []
         trimmed = [OffsetRange(*gap[:5]) for gap in self.gaps if gap.reason == TRIMMED]
         for one in sorted([*trimmed, *(one for task in self.tasks for one in task)]):
@@ -83,7 +83,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading goes on in each topic, and what is lost before that."""
+    """Where reading continues in each topic, and the gaps before that."""
 
     offsets: Offsets
     gaps: tuple[Gap, ...]
@@ -97,7 +97,7 @@ def left_alone(survey: Survey) -> Change:
 
 
 def begin(state: State, survey: Survey, wanted: Wanted) -> Start:
-    """Where to read on after the last version; new topics are read from their earliest record."""
+    """Where to continue after the last version; new topics are read from their earliest record."""
     offsets: Offsets = {}
     gaps: list[Gap] = []
     for tp, entry in survey.entries.items():
@@ -111,17 +111,17 @@ def begin(state: State, survey: Survey, wanted: Wanted) -> Start:
 
 
 def _identity(gap: Gap) -> Gap:
-    """What makes a gap a new one. A truncated log grows again, which is not another gap."""
+    """The identity of a gap. A truncated log grows again, which is not another gap."""
     return gap._replace(first=0) if gap.reason == SET_BACK else gap
 
 
 def _next_seq(tp: TopicPartition, at: Offset, entry: Entry, gaps: list[Gap]) -> int:
-    """The first seq to archive; what is lost before it is added to `gaps`."""
+    """The first seq to archive; lost records before it are added to `gaps`."""
     if at.incarnation != entry.incarnation:
         gaps.append(Gap(*tp, at.incarnation, at.seq, at.seq, RECREATED))
         return entry.first
     if entry.next < at.seq:
-        # Records that get these seqs now would be second records of the same offsets.
+        # Records that get these seqs now would be a second version of archived offsets.
         gaps.append(Gap(*tp, at.incarnation, entry.next, at.seq, SET_BACK))
     elif at.seq < entry.first:
         gaps.append(Gap(*tp, at.incarnation, at.seq, entry.first, TRIMMED))
@@ -130,13 +130,13 @@ def _next_seq(tp: TopicPartition, at: Offset, entry: Entry, gaps: list[Gap]) -> 
 
 
 def refuse(gaps: Iterable[Gap]) -> None:
-    """End the job at the first of them."""
+    """Raise JobError for the first gap."""
     for gap in gaps:
         raise JobError(DATA_LOSS.format(text=said(gap)))
 
 
 def targets(start: Start, survey: Survey, frozen: Offsets | None) -> Offsets:
-    """The end of what can be read; `frozen` is the limit of a run that ends."""
+    """The end of the readable records; `frozen` is the limit of a run with --once."""
     ends: Offsets = {}
     for tp, at in start.offsets.items():
         end = survey.entries[tp].next
@@ -150,7 +150,8 @@ def targets(start: Start, survey: Survey, frozen: Offsets | None) -> Offsets:
 def next_batch(
     start: Start, target: Offsets, survey: Survey, most: int, splitting: Splitting
 ) -> Batch | None:
-    """The next `most` records, divided by the backlog of each topic; None: all is done."""
+    """The next `most` records, divided in proportion to each topic's backlog; None: nothing is
+    left."""
     end = admit_records(start.offsets, target, most)
     ranges = [
         survey.entries[tp].read(start.offsets[tp].seq, at.seq)

@@ -1,10 +1,10 @@
-"""What a replay publishes and in which order, fixed when it begins.
+"""The selection and order of the records of a replay, fixed when it begins.
 
-All seqs to be read stand in one line: by topic, by broker, and by offset.
-An epoch is a piece of that line, so a replay that goes on later, even after `compact`, has the same
-records in the same epochs; the broker publishes each epoch once.
+All seqs to be read form one sequence: by topic, by broker, and by offset. An epoch is a part of
+that sequence, so a replay that is resumed later, even after `compact`, has the same records in the
+same epochs; the broker publishes each epoch once.
 
-    line    | orders 0: 1..1000000 | orders 1: 5..700000 | ...
+    seqs    | orders 0: 1..1000000 | orders 1: 5..700000 | ...
     epochs  |---- 1 ----|---- 2 ----|---- 3 ----| ...
 """
 
@@ -23,9 +23,9 @@ _WILDCARDS: Final = {">": r".+", "*": r"[^.]+"}
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be replayed; the same for the whole life of a replay."""
+    """The selection of a replay; it never changes after the start."""
 
-    to: str  # {topic} stands for the topic it was
+    to: str  # {topic} is replaced with the original topic
     topics: tuple[str, ...] | None = None
     since_us: int | None = None
     until_us: int | None = None
@@ -43,14 +43,14 @@ class Wish:
 
 
 class Part(NamedTuple):
-    """Seqs of one log that are one part of an epoch."""
+    """Seqs of one log that form one part of an epoch."""
 
     number: int
     range: OffsetRange
 
 
 def line(state: State, wish: Wish) -> list[OffsetRange]:
-    """All there is to read, in order."""
+    """Everything to read, in order."""
     bounds: dict[tuple[str, int, str], tuple[int, int, int]] = {}
     for one in state.select(wish.topics, wish.since_us, wish.until_us):
         had = bounds.get(
@@ -100,7 +100,7 @@ def files_of(state: State, part: Part, wish: Wish) -> list[DataFile]:
 
 
 def subject_pattern(subject: str) -> str:
-    """A regular expression for what a subject with wildcards matches."""
+    """A regular expression that matches the same subjects as a subject with wildcards."""
     tokens = []
     for token in subject.split("."):
         plain = re.sub(r"([^A-Za-z0-9_])", r"\\\1", token)
@@ -109,12 +109,12 @@ def subject_pattern(subject: str) -> str:
 
 
 def dump(given: Mapping[str, str], wish: Wish, ranges: Iterable[OffsetRange]) -> dict[str, Any]:
-    """What is noted of a replay: the options as they were given, and what they meant then."""
+    """The stored form of a replay: the options as given, and the selection they resulted in."""
     return {"given": dict(given), "wish": wish.to_json(), "line": [list(one) for one in ranges]}
 
 
 def load(noted: Mapping[str, Any]) -> tuple[dict[str, str], Wish, list[OffsetRange]]:
-    """What `dump` made."""
+    """Read the output of `dump`."""
     return (
         noted["given"],
         Wish.from_json(noted["wish"]),

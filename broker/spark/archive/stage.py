@@ -1,6 +1,6 @@
-"""What a task of `replay` does: upload the rows of a part, which a commit publishes later.
+"""A task of `replay`: uploads the rows of a part, which a commit publishes later.
 
-It is apart from `replay`, which runs on the driver without PyArrow.
+It is separate from `replay`, which runs on the driver without PyArrow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAIR: Final = _LIST.value_type
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where to upload to, and what."""
+    """The server to upload to, and the rows."""
 
     server: str
     options: Options
@@ -42,12 +42,12 @@ class Stage:
     part: Part
     files: tuple[str, ...]
     wish: Wish
-    chosen: str | None = None  # a file of the offsets that `--where` has chosen
+    chosen: str | None = None  # a file with the offsets that `--where` selected
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What was uploaded, or why not."""
+    """The uploaded bytes, or the failure."""
 
     topic: str
     part: int
@@ -59,7 +59,7 @@ class Staged:
 
 def stage_part(stage: Stage) -> Staged:
     topic = stage.wish.to.replace("{topic}", stage.part.range.topic)
-    # A run that comes later must not add to what this one has uploaded.
+    # A later run must not append to the upload of this one.
     attempt, behind, records = secrets.token_hex(8), 0, 0
     try:
         with Connection(stage.server, stage.options) as connection:
@@ -75,7 +75,7 @@ def stage_part(stage: Stage) -> Staged:
 
 
 def chosen_rows(stage: Stage) -> Iterator[pa.RecordBatch]:
-    """Value and headers of the rows of a part that are asked for, by offset."""
+    """Value and headers of the selected rows of a part, by offset."""
     one, wish = stage.part.range, stage.wish
     wanted = None
     if stage.chosen is not None:
@@ -106,7 +106,7 @@ def _between(values: pa.Array, start: int | None, end: int | None) -> pa.Array:
 
 
 def with_origin(rows: pa.RecordBatch, origin: str) -> pa.RecordBatch:
-    """Value and headers, with a header more that says which record it was."""
+    """Value and headers, with one more header that names the original record."""
     offsets = rows.column("offset")
     names = pa.repeat(pa.scalar(HEADER), len(offsets))
     values = pc.binary_join_element_wise(origin, offsets.cast(pa.string()), ":").cast(pa.binary())
@@ -116,14 +116,14 @@ def with_origin(rows: pa.RecordBatch, origin: str) -> pa.RecordBatch:
 
 
 def _appended(lists: pa.Array, added: pa.StructArray) -> pa.Array:
-    """Each list with one pair more; such a pair of an earlier replay goes."""
+    """Each list with one more pair; the pair of an earlier replay is removed."""
     owners = pc.list_parent_indices(lists)
     pairs = pc.list_flatten(lists)
     if len(pairs):
         ours = pc.equal(pc.struct_field(pairs, "key"), HEADER)
         keep = pc.invert(pc.fill_null(ours, False))
         pairs, owners = pairs.filter(keep), owners.filter(keep)
-    # Those that were there come first of all with the same owner: sorting is stable.
+    # Sorting is stable: existing pairs stay before the new one of the same row.
     every = pa.concat_arrays([pairs.cast(_PAIR), added])
     rows = pa.array(range(len(lists)), pa.int64())
     order = pc.sort_indices(
@@ -137,5 +137,5 @@ def _appended(lists: pa.Array, added: pa.StructArray) -> pa.Array:
 
 
 def as_words(staged: Staged) -> tuple[int, Any, int]:
-    """As a commit names it."""
+    """The attempt in the form that a commit needs."""
     return staged.part, staged.attempt, staged.bytes

@@ -24,12 +24,12 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where records go. An Iceberg table has a name, others a folder."""
+    """The table to write to: a name for Iceberg, a folder for other formats."""
 
     target: str
     kind: str
-    options: Mapping[str, str] = field(default_factory=dict)  # of its format
-    reading: Mapping[str, str] = field(default_factory=dict)  # of our source
+    options: Mapping[str, str] = field(default_factory=dict)  # options of the format
+    reading: Mapping[str, str] = field(default_factory=dict)  # options of the Twinwire source
 
 
 def build(spark: SparkSession, job: Job, table: Table) -> StreamingQuery:
@@ -50,10 +50,10 @@ def build(spark: SparkSession, job: Job, table: Table) -> StreamingQuery:
 def run(
     job: Job, target: str, kind: str, more: Sequence[str], archiving: Mapping[str, Any]
 ) -> None:
-    """As the command has it; `more` are KEY=VALUE."""
+    """Convert the options of the command; `more` are KEY=VALUE."""
     if job.checkpoint is None:
         raise JobError(NEEDS_CHECKPOINT)
-    gaps = archiving["on_loss"] == "gap"  # there is no manifest: a row without a value tells them
+    gaps = archiving["on_loss"] == "gap"  # without a manifest, gaps are rows without a value
     reading = {
         "failOnDataLoss": "false" if gaps else "true",
         "gapRows": "true" if gaps else "false",

@@ -1,8 +1,8 @@
-"""What a task of the archive does: fetch ranges, decode them, write an hour's records to a file.
+"""A task of the archive: fetches ranges, decodes them, writes each hour's records to a file.
 
 PyArrow writes the files: Spark's own writer takes rows one by one and three times as long. A file
-is complete and on the disk before it gets its name, and the name follows from its records, so a
-task that is run twice leaves the same. Which files count is for the manifest to say.
+is complete and on the disk before it gets its name, and the name depends on its records, so a task
+that runs twice leaves the same files. Only files that the manifest names count.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def columns(key_header: str | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All that a task needs to know; it is pickled."""
+    """The input of a task; it is pickled."""
 
     archive: str
     server: str
@@ -63,14 +63,14 @@ class Work:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of it. A failure is a value: an exception would reach the driver as Java's."""
+    """The result of a task. A failure is a value: an exception would reach the driver as Java's."""
 
     files: list[DataFile] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     done: list[OffsetRange] = field(default_factory=list)
     failure: str = ""
-    retry: bool = False  # the broker was not reached: later it may be
-    changed: bool = False  # the log is not what it was when the batch was planned
+    retry: bool = False  # the broker was not reached; a retry may reach it
+    changed: bool = False  # the log has changed since the batch was planned
 
 
 def write_ranges(work: Work) -> Outcome:
@@ -82,7 +82,7 @@ def write_ranges(work: Work) -> Outcome:
                 _write_range(work, one, connection, outcome)
     except (BulkError, OSError) as error:
         outcome.failure = str(error) or repr(error)
-        if isinstance(error, OSError):  # a full disk: Arrow does not say which
+        if isinstance(error, OSError):  # a full disk: Arrow does not name the path
             outcome.failure += f" ({work.archive})"
         outcome.retry = is_passing(error)
         outcome.changed = isinstance(error, OtherIncarnation | UnknownTopic | BeyondEnd)
@@ -121,7 +121,7 @@ def _write_range(work: Work, one: OffsetRange, connection: Connection, outcome: 
 
 
 def split(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """By the hours of its timestamps, counted from 1970."""
+    """Split a batch by the hours of its timestamps, counted from 1970."""
     times = batch.column("timestamp").cast(_INT64)
     least, most = (bound // layout.HOUR_US for bound in _bounds(times))
     if least == most:
@@ -144,7 +144,7 @@ class HourFiles:
         self._archive = archive
         self._range = one
         self._schema = schema(names, one)
-        self._open: dict[int, PartFile] = {}  # the one written last is the last
+        self._open: dict[int, PartFile] = {}  # the most recently used one is the last
         self._done: list[DataFile] = []
 
     def __enter__(self) -> HourFiles:
@@ -179,7 +179,8 @@ class HourFiles:
 
 
 def schema(names: Sequence[str], one: OffsetRange) -> pa.Schema:
-    """Topic, date and hour are in the path: a column of that name would be in its way."""
+    """The columns of a file. Topic, date and hour are in the path; columns of these names would
+    conflict with it."""
     about = {"twinwire.topic": one.topic, "twinwire.incarnation": one.incarnation}
     return pa.schema([SCHEMA.field(name) for name in names], metadata=about)
 
@@ -224,7 +225,8 @@ class PartFile:
         return self._writer.bytes
 
     def finish(self, *, with_count: bool = False) -> DataFile:
-        """With its count its name differs from that of a file of the same bounds."""
+        """Complete the file. With its count in the name it differs from a file of the same
+        bounds."""
         self._flush()
         one = self._range
         name = layout.Name(one.partition, self._first, self._last, one.incarnation)
@@ -240,7 +242,7 @@ class PartFile:
 
 
 class ParquetFile:
-    """A file that has no name before it is complete and on the disk."""
+    """A file that gets its name when it is complete and on the disk."""
 
     def __init__(self, archive: Path, folder: str, schema: pa.Schema) -> None:
         self._archive = archive
@@ -278,7 +280,7 @@ class ParquetFile:
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
-        # What is read next is the broker's log: a lake that is written must not push it out.
+        # The page cache is for the broker's logs, which are read next, not for the finished file.
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         size = self._file.tell()
         self._file.close()
@@ -288,7 +290,9 @@ class ParquetFile:
         return f"{self._folder}/{name}", size
 
     def abandon(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the disk may be full, or all be closed
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # the disk may be full, or the file already closed
             self._writer.close()
         with contextlib.suppress(OSError):
             self._file.close()
@@ -296,7 +300,7 @@ class ParquetFile:
 
 
 def make_folder(archive: Path, folder: str) -> None:
-    """With all that lead to it, each on the disk in the one above."""
+    """Create a folder and its parents, each synced in the one above."""
     at = archive
     for part in Path(folder).parts:
         above, at = at, at / part

@@ -1,5 +1,5 @@
-"""Jobs that run by `twinwire pipeline NAME` and by spark-submit alike.
+"""The jobs of `twinwire pipeline NAME`, which spark-submit can run as well.
 
-Each has `build(spark, args)`, which does the work, and a thin `main(argv)`. What runs in tasks is
-in modules of its own, which import neither click nor PySpark.
+Each has `build(spark, args)`, which does the work, and a thin `main(argv)`. Code that runs in tasks
+is in separate modules, which import neither click nor PySpark.
 """

@@ -1,10 +1,10 @@
-"""`archive`: topics to Parquet files by topic, date and hour, each record exactly once.
+"""`archive`: writes topics to Parquet files by topic, date and hour, each record exactly once.
 
-    plan -> note the batch -> tasks write its files -> a version of the manifest -> the hold moves
+    plan -> store the batch -> tasks write its files -> a version of the manifest -> the hold moves
 
-The manifest is the checkpoint: it says up to where each topic is archived. What a run was about to
-do is noted first, so one that comes after a crash reads the same ranges, which gives files of the
-same names; nothing counts before the version that names it is there.
+The manifest is the checkpoint: it has the end of the archived range of each topic. A batch is
+stored before it begins, so a run after a crash reads the same ranges and writes files of the same
+names. No file counts before a version names it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ArchiveOptions:
     folder: str
     batch_records: int = BATCH_RECORDS
     task_records: int = PARTITION_RECORDS
-    gaps: bool = False  # what is lost is written down; False: it ends the job
+    gaps: bool = False  # lost records are recorded in the manifest; False: they end the job
     latest: bool = False
     hold: bool = True
     hold_ttl_s: int = HOLD_TTL_S
@@ -86,7 +86,7 @@ class ArchiveOptions:
 
 
 class _Seen(NamedTuple):
-    """The driver's token as a task has read it."""
+    """The text that a task read from the driver's test file; None: it could not."""
 
     host: str
     text: str | None
@@ -151,7 +151,7 @@ class Archiver:
             self.reporter(f"archive: {text}")
         if self._args.latest and not state.version:
             if survey.down:
-                return state, survey.down  # which records they have already is unknown
+                return state, survey.down  # it is unknown which records they have already
             change = planned.left_alone(survey)
             state = self._manifest.commit(change, state, lambda now: not now.version)
         frozen = survey.latest()
@@ -205,11 +205,11 @@ class Archiver:
         if noted is None:
             return state
         batch = Batch.from_json(noted)
-        if batch.id == state.batch:  # all but this note was done
+        if batch.id == state.batch:  # everything was done except removing this file
             self._manifest.forget(PENDING)
             return state
         self._sweep(batch, state)
-        self.reporter(f"archive: an earlier run was at {batch.records:,} records; first those")
+        self.reporter(f"archive: completing an unfinished batch of {batch.records:,} records first")
         topics = {one.topic for task in batch.tasks for one in task}
         try:
             if not topics:
@@ -314,7 +314,7 @@ class Archiver:
             top = self._manifest.archive / layout.topic_folder(topic)
             mine = {(one.partition, layout.short_incarnation(one.incarnation)): (one.start, one.end)
                     for one in batch.ranges if one.topic == topic}  # fmt: skip
-            for path in top.glob("date=*/hour=[0-9]*/*"):  # not those that `compact` writes
+            for path in top.glob("date=*/hour=[0-9]*/*"):  # but not those that `compact` is writing
                 name = layout.parse_name(path.name)
                 ours = path.name.startswith(".") and path.suffix == ".tmp"
                 if name is not None and (name.partition, name.incarnation) in mine:
@@ -324,7 +324,7 @@ class Archiver:
                 if ours:
                     path.unlink(missing_ok=True)
 
-    # --- what others learn of it
+    # --- reports and holds
 
     def _hold(self, survey: Survey, offsets: Offsets) -> None:
         if not self._args.hold:
@@ -403,25 +403,37 @@ def build(
     type=click.Choice(["error", "gap"]),
     default="error",
     show_default=True,
-    help="When records were removed before they were archived: stop, or record a gap.",
+    help="If records were removed before they were archived: stop, or record a gap.",
 )
 @click.option(
     "--starting",
     type=click.Choice(["earliest", "latest"]),
     default="earliest",
     show_default=True,
-    help="Where the first run of an archive starts.",
+    help="First record of a new archive.",
 )
 @click.option("--hold/--no-hold", default=True, help="Hold records until they are archived.")
 @click.option("--hold-ttl", type=Duration(), default=float(HOLD_TTL_S), help="[default: 3d]")
 @click.option("--key-header", help="Header whose value becomes the column `key`.")
-@click.option("--format", "kind", default="parquet", show_default=True, help="Or delta, iceberg.")
-@click.option("--option", "more", multiple=True, metavar="KEY=VALUE", help="Option of the format.")
+@click.option(
+    "--format",
+    "kind",
+    default="parquet",
+    show_default=True,
+    help="Format of the files: parquet, delta or iceberg.",
+)
+@click.option(
+    "--option",
+    "more",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Option for the writer of the format.",
+)
 def command(job: Job, folder: str, kind: str, more: tuple[str, ...], **options: Any) -> None:
     """Write topics to Parquet files in DIR, each record exactly once.
 
-    With another format DIR is the path or the name of a table; its jars are yours to name with
-    --conf, --checkpoint is required, and of the options here only --on-loss and --starting count.
+    With another format, DIR is the path or the name of a table. Name its jars with --conf and give
+    --checkpoint; of the options of this command only --on-loss and --starting apply then.
     """
     if kind != "parquet":
         table.run(job, folder, kind, more, options)

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-ENDS: Final = "{job}: ends when this batch is done; once more ends it now\n"
-ENDS_SOON: Final = "{job}: ends when Spark has started; once more ends it now\n"
+ENDS: Final = "{job}: stopping after this batch; repeat the signal to stop now\n"
+ENDS_SOON: Final = "{job}: stopping once Spark has started; repeat the signal to stop now\n"
 _NUMBERS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -74,12 +74,14 @@ _SERVERS: Final = (
     click.option("--servers", required=True, help="Bulk APIs of the brokers: HOST:PORT,..."),
     click.option("--token-file", help="File with the token for the bulk API."),
     click.option("--tls-ca", help="File with the CA certificates to trust."),
-    click.option("--tls-cert", help="File with our certificate, if the brokers require one."),
+    click.option(
+        "--tls-cert", help="File with the client certificate, if the brokers require one."
+    ),
     click.option("--tls-key", help="File with its key."),
     click.option(
         "--compress",
         type=click.Choice(["none", "zstd", "gzip"]),
-        help="Compress records between broker and executor.",
+        help="Compress the transfer from brokers to executors.",
     ),
 )
 _MAYBE_SERVERS: Final = (
@@ -108,7 +110,7 @@ _NAMES: Final = {
     "tls_key": "tls.key",
     "compress": "fetchCompression",
 }
-# Sessions have these unless --conf says otherwise.
+# Defaults of each session; --conf overrides them.
 _DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -121,7 +123,7 @@ _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# For Java that only hands out tasks: its optimising compiler would take more time than it saves.
+# For a JVM that only schedules tasks: its optimising compiler would cost more time than it saves.
 _LIGHT: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
@@ -133,7 +135,7 @@ def ends_with_signals(stop: threading.Event, job: str) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        # Not print: the signal may have come in the middle of one.
+        # Not print: the signal may have interrupted one.
         os.write(2, ENDS.format(job=job).encode())
 
     for number in _NUMBERS:
@@ -161,7 +163,7 @@ def until_started(job: str) -> Iterator[None]:
         for number, had in before.items():
             if signal.getsignal(number) is handler:  # PySpark sets one of its own
                 signal.signal(number, had)
-        if came.is_set():  # also instead of Spark's own error when Java got the signal too
+        if came.is_set():  # also replaces Spark's own error if the signal reached Java too
             raise KeyboardInterrupt
 
 
@@ -179,7 +181,7 @@ def size(n: float) -> str:
 
 
 class Done(NamedTuple):
-    """The result of a batch; `lag` is the number of records that still wait."""
+    """The result of a batch; `lag` is the number of records not read yet."""
 
     records: int
     bytes: int
@@ -206,7 +208,7 @@ def _shipped_files() -> Iterator[tuple[Path, str]]:
 
 
 def pack_code(folder: Path) -> Path:
-    """Write the archive into a folder; its path."""
+    """Write the archive into a folder; return its path."""
     path = folder / f"{SHIPPED}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file, name in _shipped_files():
@@ -376,7 +378,8 @@ def needs(module: str) -> None:
 
 @contextlib.contextmanager
 def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSession]:
-    """A Spark session, on this machine unless a master is given. It ends here if it began here.
+    """A Spark session, on this machine unless a master is given. It is stopped if it was created
+    here.
 
     `light`: no records go through Java.
     """
@@ -392,7 +395,7 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         raise JobError(NO_JAVA)
-    # Workers would be whatever python3 is on PATH, which need not have PyArrow.
+    # By default workers run the python3 of PATH, which may lack PyArrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging.getLogger().addFilter(_is_no_echo)
     builder = SparkSession.builder.appName(f"twinwire-{name}")
@@ -416,17 +419,17 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
                 raise
             raise JobError(SPARK_GONE) from error
         finally:
-            with contextlib.suppress(Exception):  # it may have ended before us
+            with contextlib.suppress(Exception):  # it may have ended already
                 spark.stop()
 
 
 def _is_no_echo(record: logging.LogRecord) -> bool:
-    """Drop what Py4J logs with a stack trace on the root logger and raises as well."""
+    """Drop errors that Py4J both raises and logs with a stack trace on the root logger."""
     return "while sending command" not in str(record.msg)
 
 
 def _is_java_gone(error: Exception) -> bool:
-    """Whether Java has ended: a signal to all processes, as systemd sends it, ends it at once."""
+    """Whether Java has ended: a signal to all processes, as sent by systemd, ends it at once."""
     return type(error) is ConnectionRefusedError or (
         type(error).__module__.startswith("py4j") and "Network" in type(error).__name__
     )
@@ -455,7 +458,7 @@ def read_stream(
 
 
 def await_query(query: StreamingQuery, name: str) -> None:
-    """Report each batch until the query ends, or a signal ends it. JobError."""
+    """Report each batch until the query ends or a signal arrives. JobError."""
     from pyspark.errors import StreamingQueryException
 
     stop = threading.Event()

@@ -1,12 +1,12 @@
-"""`compact`: the hour files of days that are over become day files, in the order of offsets.
+"""`compact`: merges the hour files of past days into day files, in the order of offsets.
 
     plan -> tasks write day files and check them -> a version of the manifest -> a later run
     removes the old files, when the grace period is over
 
-The version swaps the old files for the new ones at once. A query that was planned before goes on
-to read the old ones, which is why they stay for a while; REPLACED notes since when. A run that is
-killed before the version has changed nothing that counts, after it leaves files that do not count
-any more: a later run removes both.
+The version exchanges the old files for the new ones in one step. A query that was planned before
+still reads the old ones, so they stay for a grace period; REPLACED stores its start. A run that is
+killed before the version has only written files that do not count, one that is killed after it
+leaves files that no longer count: a later run removes both.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CompactOptions:
 
 
 def days_of(state: State, args: CompactOptions, today: str) -> list[Day]:
-    """Days before `today` that have hour files; with small day files of those days."""
+    """Days before `today` with hour files, and the small day files of those days."""
     from broker.spark.archive.compact import Day
 
     groups: dict[tuple[str, int, str, str], list[DataFile]] = defaultdict(list)
@@ -82,7 +82,7 @@ def days_of(state: State, args: CompactOptions, today: str) -> list[Day]:
 
 
 def over_before(now: datetime, after_s: float) -> str:
-    """The first date that may still get records."""
+    """The earliest date that may still get records."""
     return f"{now - timedelta(seconds=after_s):%Y-%m-%d}"
 
 
@@ -97,7 +97,9 @@ class Compacter:
         self.days = 0
         self._args = args
         self._manifest = Manifest(args.folder)
-        self._replaced: dict[str, float] = {}  # files that count no more, and since when
+        self._replaced: dict[
+            str, float
+        ] = {}  # files that no longer count -> time of their replacement
         self._now_s = 0.0
 
     def run(self, now: datetime) -> None:
@@ -106,8 +108,8 @@ class Compacter:
         with self._manifest.lock("compact"):
             state = self._manifest.load()
             self._replaced = dict(self._manifest.noted(REPLACED) or {})
-            # Those of a run that was killed before it noted them; a clock set back is no reason
-            # to keep files for ever.
+            # Also those of a run that was killed before it stored the time. A clock that was set
+            # back must not keep files for ever.
             fresh = {path: self._now_s for path in state.trash if path not in self._replaced}
             self._replaced |= {
                 path: self._now_s
@@ -162,7 +164,7 @@ class Compacter:
         for path in [
             path for path in self._replaced if not (self._manifest.archive / path).exists()
         ]:
-            del self._replaced[path]  # of the last change, removed by an earlier run
+            del self._replaced[path]  # of the last version, already removed by an earlier run
         self._manifest.note(REPLACED, self._replaced)
 
     def _remove(self, paths: Iterable[str]) -> None:
@@ -200,7 +202,7 @@ def build(spark: SparkSession, args: CompactOptions, reporter: Reporter = print_
 )
 @click.option("--file-mib", type=click.IntRange(1), default=DAY_FILE_BYTES >> 20, show_default=True)
 def command(job: Job, folder: str, topics: str | None, **options: Any) -> None:
-    """Merge the many files of each past day into few."""
+    """Merge the many small files of each past day into a few large ones."""
     names = tuple(topics.split(",")) if topics else None
     args = CompactOptions(
         folder, names, options["after"], options["file_mib"] << 20, options["grace"]

@@ -107,7 +107,7 @@ NO_SUCH_GROUP: Final = "unknown group {group}: the report and --json list the id
 CANNOT_GO_BACK: Final = "dead letters of group {group} carry no origin ({reason})"
 ORIGIN_GONE: Final = (
     "group {group} comes from topic {topic!r}, which broker {partition} does not have: "
-    "create that topic to send the letters back"
+    "create that topic to send the dead letters back"
 )
 NO_WRITER: Final = "the broker does not report what was sent back before: {text}"
 STILL_COMMITTING: Final = "the broker is still sending group {group} back: try again in a moment"

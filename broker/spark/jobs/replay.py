@@ -1,9 +1,9 @@
-"""`replay`: records of an archive are published again, each once, however often the job is started.
+"""`replay`: publishes records of an archive again, each once, however often the job is started.
 
-    plan -> for each epoch: tasks stage their rows -> one commit -> the epoch is noted -> pause
+    plan -> for each epoch: tasks stage their rows -> one commit -> the epoch is stored -> pause
 
-An epoch is known to the broker by its number and by the id of the replay. If it was published and
-the job did not live to note it, the broker does not publish it a second time.
+The broker identifies an epoch by its number and the id of the replay. If an epoch was published and
+the job was killed before it stored that, the broker does not publish it a second time.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ReplayOptions:
     folder: str
     id: str
     wish: Wish
-    given: Mapping[str, str] = field(default_factory=dict)  # the options that `wish` is made of
+    given: Mapping[str, str] = field(default_factory=dict)  # the options that define `wish`
     rate: float | None = None
 
 
@@ -94,7 +94,7 @@ class Replayer:
         self.reporter = reporter
         self.stop = threading.Event()
         self.records = 0
-        self.left = 0  # seqs of the plan that are not published yet, of later epochs too
+        self.left = 0  # seqs of the plan not published yet, including later epochs
         self._server, self._options = access.servers[0], access.options
         self._args = args
         self._wish = args.wish
@@ -126,7 +126,8 @@ class Replayer:
                 self._pause(began)
 
     def _broker(self, connection: Connection) -> str:
-        """The broker's id, which stays when it moves; empty if the token has no right to read."""
+        """The broker's id, which stays the same if the broker moves; empty if the token lacks
+        `read`."""
         try:
             return connection.topics(["-"]).broker_id
         except Unauthorized:
@@ -157,7 +158,8 @@ class Replayer:
     ) -> State:
         began = time.monotonic()
         state = self._current(state, parts)
-        # Another archive's replay of this id is another one: the broker must not take it for done.
+        # The archive is part of the writer's name: the same replay id in two archives means two
+        # replays.
         writer = f"replay-{self._manifest.id()}-{self._args.id}"
         staged = self._stage(writer, epoch, parts, state)
         topics: dict[str, list[tuple[int, str | int, int]]] = defaultdict(list)
@@ -263,7 +265,7 @@ def epoch_records(rate: float | None) -> int:
 @click.argument("folder", metavar="DIR")
 @job_options()
 @click.option(
-    "--replay-id", required=True, help="Name of this replay; with the same id it continues."
+    "--replay-id", required=True, help="Name of this replay; a run with the same id resumes it."
 )
 @click.option("--to", required=True, help="Topic to publish to; {topic} is the original one.")
 @click.option("--topics", help="Names of topics, separated by commas.  [default: all]")
@@ -285,7 +287,7 @@ def command(job: Job, folder: str, replay_id: str, **options: Any) -> None:
         epoch_records(options["rate"]),
     )
     Manifest(folder).id()
-    rate = options.pop("rate")  # a replay may go on at another one
+    rate = options.pop("rate")  # a replay may continue on another one
     given = {name: value for name, value in options.items() if value is not None}
     with session(job, "replay", light=wish.where is None) as spark:
         replayer = build(spark, job, ReplayOptions(folder, replay_id, wish, given, rate))

@@ -1,9 +1,9 @@
-"""`rollup`: how much there was, of what size, and what became of it, by topic and window.
+"""`rollup`: counts records, sizes and delivery outcomes by topic and window.
 
     plan -> tasks count ranges of logs, or files of an archive -> Parquet by window -> a report
 
-Each run counts again the windows that were open when the last one ran, and those after them.
-A window is written as a whole, so a run may be repeated, or come after one that was killed.
+Each run counts the windows that were open at the last run again, and all later ones. A window is
+written as a whole, so a run may be repeated, or follow one that was killed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RollupOptions:
     events_topic: str = ""
     since: datetime | None = None  # None: where the last run ended
     until: datetime | None = None
-    report: str = ""  # file; "": report.html in the folder
+    report: str = ""  # path of the report; "": report.html in the folder
     report_days: float = REPORT_DAYS
     hold: bool = True
     hold_ttl_s: int = HOLD_TTL_S
@@ -105,7 +105,7 @@ class Roller:
                     return
 
     def count(self, now_us: int | None = None) -> Sequence[str]:
-        """Count what is not counted yet and write the report; returns the brokers not reached."""
+        """Count new records and write the report; return the brokers not reached."""
         from broker.spark.rollup.store import channel_rows, states_of
         from broker.spark.rollup.tasks import count
 
@@ -140,7 +140,7 @@ class Roller:
         return plan.live(self.job.access, wanted, args.events_topic, base)
 
     def _work(self) -> Work:
-        """The part of the work that all tasks share."""
+        """The input that all tasks have in common."""
         from broker.spark.rollup.tasks import Since, Work
 
         args, window_us = self.args, self.args.window_s * SECOND_US
@@ -152,7 +152,7 @@ class Roller:
         return Work(window_us, begin, end, args.events_topic)
 
     def _hold(self, course: RollupPlan, topics: Sequence[Row]) -> None:
-        """Hold what the next run counts: whole windows that are still open."""
+        """Hold the records of open windows, which the next run counts again."""
         from broker.spark.rollup.store import is_open
 
         args = self.args
@@ -164,7 +164,7 @@ class Roller:
             if is_open(row) and offsets[tp].incarnation == row["incarnation"]:
                 first = min(offsets[tp].seq, row["first"])
                 offsets[tp] = offsets[tp]._replace(seq=first)
-        # which of its records hold events of which window is not known here
+        # which of its records have events of which window is unknown here
         offsets |= {
             p: offset for p, offset in course.starts.items() if p.topic == args.events_topic
         }
@@ -218,7 +218,9 @@ _OPTIONS = (
         help="Length of the windows that are counted.  [default: 1h]",
     ),
     click.option("--archive", metavar="DIR", help="Count an archive instead of the brokers' logs."),
-    click.option("--events", metavar="TOPIC", help="The topic of delivery events ([events])."),
+    click.option(
+        "--events", metavar="TOPIC", help="Topic of the delivery events ([events] topic)."
+    ),
     click.option("--since", type=Time(), help="[default: where the last run ended]"),
     click.option("--until", type=Time(), help="[default: now]"),
     click.option("--hold/--no-hold", default=True, help="Hold records until they are counted."),
@@ -229,7 +231,7 @@ _OPTIONS = (
         type=click.FloatRange(0, min_open=True),
         default=float(REPORT_DAYS),
         show_default=True,
-        help="How far back the report goes, earlier runs included.",
+        help="Period of the report, including earlier runs.",
     ),
 )
 

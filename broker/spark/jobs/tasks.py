@@ -1,6 +1,6 @@
 """Tasks on Spark: running them, retrying them while a broker restarts, describing failures.
 
-It is apart from `command` because executors import it, and they may have no click.
+It is separate from `command` because executors import it, and they may have no click.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def run_tasks(
 
 
 def _in_task(function: Callable[[T], R], work: T) -> R:
-    from broker.spark.memory import keep_memory  # PyArrow, which the driver may do without
+    from broker.spark.memory import keep_memory  # PyArrow, which the driver may lack
 
     keep_memory()
     return function(work)
 
 
 def is_of_spark(error: Exception) -> bool:
-    """Whether Spark raised it, and not the connection to Spark. By name: neither Spark nor Py4J
-    need be installed here."""
+    """Whether Spark raised the error, and not the connection to Spark. Checked by name, because
+    Spark and Py4J may not be installed here."""
     module, name = type(error).__module__, type(error).__name__
     return module.startswith(("py4j", "pyspark")) and "Network" not in name
 
@@ -71,7 +71,8 @@ def telling_line(trace: str) -> str:
 
 
 class Outcome(Protocol):
-    """The result of a task. `failure` is empty after success; `retry`: a later try may succeed."""
+    """The result of a task. `failure` is empty after success; `retry`: another attempt may
+    succeed."""
 
     failure: str
     retry: bool

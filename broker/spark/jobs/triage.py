@@ -1,11 +1,11 @@
 """`triage`: groups dead letters, shows samples, and sends chosen groups back to their topics.
 
-    survey -> tasks group the letters -> [--requeue] tasks stage some -> a commit a group -> a page
+    survey -> tasks group the dead letters -> [--requeue] tasks stage some -> one commit per group
+    -> report
 
-A group goes back to its origin topic, on the broker it lies on, for all channels there. What went
-back is known to the broker: the writer of a group has as its epoch the seq up to which its letters
-were sent, in the same commit. So a run that is repeated sends what has died since, and nothing
-twice.
+A group is sent back to its origin topic, on the broker that stores it, for all channels there. The
+broker knows which dead letters were sent back: each group has a writer whose epoch is the seq up to
+which they were sent, in the same commit. So a repeated run sends only newer ones, and none twice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TriageOptions:
     report: str = "triage.html"
     samples: bool = True  # bodies in the report
     requeue: tuple[str, ...] = ()  # ids of groups, or ALL
-    older: bool = False  # also letters older than what brokers remember
+    older: bool = False  # also dead letters older than the brokers' memory of commits
 
 
 class Triage:
@@ -71,7 +71,7 @@ class Triage:
         self.reporter = reporter
 
     def run(self) -> Found:
-        """Group the letters, send back the chosen groups, write the report."""
+        """Group the dead letters, send back the chosen groups, write the report."""
         with Brokers(self.job.access) as brokers:
             survey = brokers.survey(self.job.wanted, patient=True)
             asked = self.job.wanted
@@ -116,7 +116,7 @@ class Triage:
         ]
 
     def _chosen(self, found: Found) -> list[Key]:
-        """The groups to send back. JobError: one of them cannot be."""
+        """The groups to send back. JobError: one of them cannot be sent."""
         if not self.args.requeue:
             return []
         known = {key.id: key for key in found.groups}
@@ -129,10 +129,10 @@ class Triage:
                 raise JobError(CANNOT_GO_BACK.format(group=group, reason=known[group].reason))
         return [known[group] for group in dict.fromkeys(self.args.requeue)]
 
-    # --- what went back before
+    # --- what was sent back before
 
     def _sent(self, brokers: Brokers, survey: Survey, found: Found) -> dict[str, dict[int, int]]:
-        """For each group the seq up to which it was sent back; empty without the right to ask."""
+        """For each group the seq up to which it was sent back; empty if the token may not ask."""
         sent: dict[str, dict[int, int]] = {}
         ordered = sorted(found.groups, key=lambda key: -found.groups[key].count)
         asked = {key.id for key in ordered[:REPORT_GROUPS]} | set(self.args.requeue)
@@ -160,7 +160,7 @@ class Triage:
         done = state.get("topics", {}).get(key.origin)
         return int(done["epoch"]) if done else 0
 
-    # --- the way back
+    # --- sending back
 
     def _send_back(
         self, brokers: Brokers, survey: Survey, found: Found, wanted: Sequence[Key]
@@ -191,7 +191,7 @@ class Triage:
     def _epochs(
         self, survey: Survey, found: Found, wanted: Sequence[Key], partition: int
     ) -> Mapping[str, tuple[int, int]]:
-        """For each group the seqs after the last letter sent back and after the last letter."""
+        """For each group the seqs after the last dead letter sent back and after the last one."""
         return {
             key.id: (found.sent.get(key.id, {}).get(partition, 0), entry.next)
             for key in wanted
@@ -199,7 +199,7 @@ class Triage:
         }
 
     def _check_origins(self, brokers: Brokers, found: Found, wanted: Sequence[Key]) -> None:
-        """Check the origins of letters: their headers are untrusted. JobError."""
+        """Check the origins of dead letters: their headers are untrusted. JobError."""
         partitions = {
             TopicPartition(key.origin, partition): key
             for key in wanted
@@ -228,7 +228,9 @@ class Triage:
         )[key.origin]
         count = sum(one[3] for one in staged)
         server = self.job.access.servers[entry.server]
-        self.reporter(f"triage: {count:,} letters of {key.id} are back in {key.origin} ({server})")
+        self.reporter(
+            f"triage: {count:,} dead letters of {key.id} were sent back to {key.origin} ({server})"
+        )
         from broker.spark.triage.tasks import Back
 
         return Back(key.id, server, key.origin, count, answer.first, answer.last, answer.already)
@@ -272,15 +274,19 @@ def listed(found: Found) -> list[dict[str, Any]]:
 @click.option("--topics", help="Dead-letter topics, separated by commas.")
 @click.option("--pattern", help=f"A regular expression for them.  [default: {DEAD}]")
 @click.option("--report", default="triage.html", show_default=True, metavar="FILE")
-@click.option("--samples/--no-samples", default=True, help="Bodies of some letters in the report.")
-@click.option("--json", "as_json", is_flag=True, help="The groups as lines of JSON on stdout.")
+@click.option("--samples/--no-samples", default=True, help="Include sample bodies in the report.")
+@click.option("--json", "as_json", is_flag=True, help="Print the groups as lines of JSON.")
 @click.option(
     "--requeue",
     multiple=True,
     metavar="GROUP",
     help='Send this group back to its topic; may be repeated. "all": every group.',
 )
-@click.option("--older", is_flag=True, help="Include letters older than 29 days; see the docs.")
+@click.option(
+    "--older",
+    is_flag=True,
+    help="Also send back dead letters older than 29 days; some may be sent twice.",
+)
 def command(job: Job, *, as_json: bool, **options: Any) -> None:
     """Group dead letters by reason, origin and shape, and send groups back."""
     named = {"subscribe": options["topics"], "subscribePattern": options["pattern"]}
@@ -295,7 +301,9 @@ def command(job: Job, *, as_json: bool, **options: Any) -> None:
     for row in listed(found) if as_json else ():
         click.echo(json.dumps(row, ensure_ascii=True))
     if found.skipped:
-        print_line(f"triage: {found.skipped:,} letters are too old to go back; --older sends them")
+        print_line(
+            f"triage: {found.skipped:,} dead letters are too old to send back; --older sends them"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

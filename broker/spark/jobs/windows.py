@@ -1,7 +1,7 @@
-"""`windows`: an example to start from. Records and bytes by subject in windows of time.
+"""`windows`: an example to copy. Counts records and bytes by subject in windows of time.
 
-A window is written when the watermark has passed its end: when records have come that are so much
-younger. Records that are later than that are left out.
+A window is written when the watermark has passed its end, which means that records that much newer
+have arrived. Records that arrive later are ignored.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def build(spark: SparkSession, job: Job, args: Windows) -> StreamingQuery:
 @job_options(topics=True, times=True)
 @click.option("--window", type=Duration(), default=60.0, help="[default: 60s]")
 @click.option(
-    "--late", type=Duration(), default=600.0, help="How late records may come.  [default: 10m]"
+    "--late", type=Duration(), default=600.0, help="How late records may arrive.  [default: 10m]"
 )
 @click.option("--subject", "subjects", help="Only these subjects: orders.*.new, orders.>")
 @click.option("--rocksdb", is_flag=True, help="Keep the state on disk instead of in Java's memory.")

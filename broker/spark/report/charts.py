@@ -1,7 +1,7 @@
-"""Plots as SVG inside the page: bars and lines over time, bars by rank.
+"""Plots as SVG inside the page: bars and lines over time, rankings.
 
-Each says in words what it shows (title, desc), names what the reader points at (a title per bar or
-point), and has its numbers as a table beneath, for those who do not see it.
+Each has a title and a description, a title for each bar or point that the reader points at, and a
+table of its numbers below, for readers who cannot see the plot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.spark.report.page import Html, clip, join, tag
 WIDTH, HEIGHT = 640, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 10, 26
 _PLOT_W, _PLOT_H = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
-LABELS_MAX: Final = 10  # below a plot; half as many longer ones
+LABELS_MAX: Final = 10  # below a plot; half as many if they are long
 LABEL_CHARS: Final = 8
 POINTS_MAX: Final = 400  # more are drawn as the largest of neighbours
 _ROW_H: Final = 22
@@ -28,26 +28,26 @@ Text = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """What all plots have. `key` is unique in the page."""
+    """The texts and formats of a plot. `key` is unique in the page."""
 
     key: str
     title: str
     text: str  # what it shows, in a sentence
-    show: Text  # a value, for people
+    show: Text  # formats a value
     binary: bool = False  # bytes: the axis ends at 1, 2 or 5 times a power of 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line; None is a place without a value."""
+    """One line of a plot; None is a gap in it."""
 
     name: str
     values: Sequence[float | None]
 
 
 def nice_top(highest: float, *, binary: bool = False) -> float:
-    """The end of an axis, at least as high: 1, 2, 4, 6 or 8 times a power of ten, of whatever unit
-    it is shown in. A quarter of it has few digits too."""
+    """The end of an axis, at or above `highest`: 1, 2, 4, 6 or 8 times a power of ten in the unit
+    that is shown, so that a quarter of it has few digits too."""
     unit = 1024.0 ** int(math.log(highest, 1024)) if binary and highest >= 1024 else 1.0
     if highest <= sys.float_info.min:  # powers of ten below it are 0
         return 1.0
@@ -91,7 +91,7 @@ def _every(labels: Sequence[str], place: Callable[[int], float]) -> list[tuple[f
 
 
 def squeeze(values: Sequence[float | None], most: int = POINTS_MAX) -> list[float | None]:
-    """At most so many, each the largest of its neighbours: what sticks out is not lost."""
+    """Reduce to at most `most` values, each the largest of its neighbours, so that peaks stay."""
     step = max(1, math.ceil(len(values) / most))
     groups = [values[i : i + step] for i in range(0, len(values), step)]
     return [max((v for v in g if v is not None), default=None) for g in groups]
@@ -144,13 +144,13 @@ Place = Callable[[float], float]
 
 
 def _quarters(highest: float, plot: Plot) -> tuple[Place, list[float]]:
-    """Where a value stands, and what is marked beside it."""
+    """The position of a value on a linear axis, and the marks of the axis."""
     top = nice_top(highest, binary=plot.binary)
     return lambda value: _TOP + _PLOT_H * (1 - value / top), [top * part / 4 for part in range(5)]
 
 
 def _powers(highest: float) -> tuple[Place, list[float]]:
-    """The same, by powers of ten; one is a third of a step high, so that it is seen."""
+    """The same for a logarithmic axis; a value of one has a third of a step, to be visible."""
     most = max(math.ceil(math.log10(max(highest, 1.0))), 1)
 
     def place(value: float) -> float:
@@ -161,7 +161,7 @@ def _powers(highest: float) -> tuple[Place, list[float]]:
 
 
 def lines(plot: Plot, labels: Sequence[str], series: Sequence[Series]) -> Html:
-    """Lines over the same labels, on a logarithmic scale: what differs by orders is still seen."""
+    """Lines over the same labels, on a logarithmic scale, for values of different magnitude."""
     drawn = [squeeze(one.values) for one in series]
     names = squeeze_labels(labels)
     known = [value for values in drawn for value in values if value is not None and value > 0]
@@ -196,7 +196,7 @@ def lines(plot: Plot, labels: Sequence[str], series: Sequence[Series]) -> Html:
 
 
 def _runs(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
-    """Neighbours that have values."""
+    """The stretches without a gap, as (index, value)."""
     runs: list[list[tuple[int, float]]] = [[]]
     for i, value in enumerate(values):
         if value is not None:
@@ -216,7 +216,7 @@ def _legend(series: Sequence[Series]) -> Html:
 
 
 def ranks(plot: Plot, rows: Sequence[tuple[str, float]]) -> Html:
-    """Names with bars beside them, the longest first."""
+    """A ranking: names with a bar each, the longest first."""
     top = max((value for _, value in rows), default=0.0) or 1.0
     left, room = 200, WIDTH - 200 - 90
     height = max(len(rows), 1) * _ROW_H + 8

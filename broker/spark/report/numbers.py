@@ -1,4 +1,4 @@
-"""Numbers and times as people read them."""
+"""Numbers, sizes and times formatted for readers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def duration(value_ns: float) -> str:
 
 
 def share(value: float) -> str:
-    """A part of 1."""
+    """A fraction as a percentage."""
     if value == 0:
         return "0 %"
     return f"{value * 100:.3g} %" if value >= 1e-5 else "< 0.001 %"
@@ -66,7 +66,7 @@ _DAY_US: Final = 24 * 3600 * 10**6
 
 
 def ticks(times_us: Sequence[int], step_us: int) -> list[str]:
-    """As labels below a plot: no more than what tells them apart."""
+    """Times as labels of a plot, without the parts that all of them share."""
     if step_us >= _DAY_US:
         form = "%m-%d"
     else:

@@ -1,4 +1,4 @@
-"""The frame of a report, and the tables in it."""
+"""The HTML of a report: the document, sections, tables and escaping."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 VOID: Final = frozenset({"meta", "br", "hr", "link"})
-# Control characters, and those that turn the direction of what follows: shown, not obeyed. A lone
-# surrogate cannot be written at all.
+# Control characters, those that change the direction of text, and lone surrogates, which cannot be
+# written: all are shown as escapes.
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff0-\uffff\ud800-\udfff]"
@@ -63,18 +63,18 @@ margin:1rem 0}
 footer{margin-top:3rem;border-top:1px solid var(--line);padding-top:.6rem}
 @media print{body{max-width:none}details>*{display:block}pre{max-height:none}}
 """.replace("\n", "")
-# Nothing is fetched, nothing runs, whatever found its way in here.
+# The page can load and run nothing, whatever its texts contain.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
 
 def visible(text: str) -> str:
-    """With what cannot be seen or must not act written as an escape."""
+    """Text with invisible and control characters as escapes."""
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -83,7 +83,8 @@ def escape(text: str) -> Html:
 
 
 def tag(_name: str, *children: Child, **attributes: str | float | None) -> Html:
-    """An element. `class_` is class; _ in names of attributes is -; None leaves one out."""
+    """An element. `class_` is class; _ in attribute names becomes -; attributes that are None are
+    omitted."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
         for key, value in attributes.items()
@@ -105,18 +106,18 @@ def _inner(children: Child) -> str:
 
 
 def join(*children: Child) -> Html:
-    """Some pieces one after the other."""
+    """Concatenate pieces."""
     return Html(_inner(children))
 
 
 def style(css: str) -> Html:
-    """A style sheet of ours: it must not need escapes."""
+    """A style sheet, which must not need escapes."""
     assert not re.search("[<&]", css)
     return Html(f"<style>{css}</style>")
 
 
 def clip(text: str, most: int) -> str:
-    """At most so many characters, with a mark where something was cut off."""
+    """Text of at most `most` characters, with a mark if it was cut."""
     if len(text) <= most:
         return text
     cut = text[: most - 1]
@@ -147,14 +148,14 @@ def page(title: str, about: str, *body: Child, made: datetime | None = None) -> 
 
 
 def tiles(*pairs: tuple[str, str]) -> Html:
-    """What is to be seen first: (value, what it is)."""
+    """The key figures at the top: (value, label)."""
     return tag("ul", [tag("li", tag("b", value), name) for value, name in pairs], class_="tiles")
 
 
 def table(
     caption: str, head: Sequence[str], rows: Sequence[Sequence[Child]], *, words: int = 1
 ) -> Html:
-    """`words` columns from the left hold words, the others numbers."""
+    """A table. The first `words` columns are text, the others numbers."""
     columns = [
         tag("th", text, scope="col", class_="n" if i >= words else None)
         for i, text in enumerate(head)
@@ -178,7 +179,7 @@ def section(title: str, *body: Child) -> Html:
 
 
 def write(path: str | Path, text: str) -> Path:
-    """A whole file or the one that was there before."""
+    """Write a file by rename, so that it is never incomplete."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     temp = target.with_name(f".{target.name}.tmp")

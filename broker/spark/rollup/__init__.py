@@ -1,4 +1,4 @@
-"""Counts and latencies of deliveries by time, kept up to date from the event log.
+"""Statistics of records and deliveries by topic, channel and window.
 
 Start with `plan`. Imported by the jobs.
 """

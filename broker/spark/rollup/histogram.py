@@ -1,6 +1,6 @@
 """Histograms with steps of a sixteenth of a power of two: small, and their sums are exact.
 
-A quantile is off by at most 2.2 % of its value. Zero has a step of its own. It stands alone because
+A quantile is off by at most 2.2 % of its value. Zero has a step of its own. It is separate because
 tasks count with it and the report, on the driver, reads quantiles without importing the tasks.
 """
 
@@ -28,14 +28,14 @@ def steps_of(values: pa.Array) -> pa.Array:
 
 
 def middle(step: int) -> float:
-    """What stands for the values of a step."""
+    """The value that represents a step."""
     return 0.0 if step == ZERO else float(2.0 ** ((step + 0.5) / STEPS))
 
 
 def quantile(
     counts: Mapping[int, int], part: float, least: float = 0.0, most: float = math.inf
 ) -> float:
-    """The value that `part` of all do not exceed; within the known least and most."""
+    """The value that a fraction `part` of all do not exceed, within the known least and most."""
     total = sum(counts.values())
     if total == 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""The report of `rollup`: what there was, and what became of it, in plots and tables."""
+"""The report of `rollup`: records, topics, deliveries and gaps in plots and tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the report is made of: rows of the store, in the order of time."""
+    """The input of the report: rows of the store, in the order of time."""
 
     window_us: int
     from_us: int
@@ -27,24 +27,24 @@ class Shown:
     topics: Sequence[Row]
     channels: Sequence[Row]
     holes: Sequence[Row] = ()  # reported by the run: topic, partition, first, next, reason
-    foreign: int = 0  # records of the events' topic that were none
+    foreign: int = 0  # records of the events topic that are not delivery events
     has_events: bool = True
 
 
 class Missing(NamedTuple):
-    """Seqs [first, next) of a log that are no record, and when."""
+    """Seqs [first, next) of a log, some or all of them without a record."""
 
     topic: str
     partition: int
     first: int
     next: int
-    lost: int  # how many of them
+    lost: int  # number of seqs without a record
     window_start: int
 
 
 @dataclass(slots=True)
 class Sum:
-    """Rows added up."""
+    """The sum of rows of one topic."""
 
     records: int = 0
     bytes: int = 0
@@ -69,7 +69,7 @@ class Sum:
 
 @dataclass(slots=True)
 class Deliveries:
-    """Rows of channels added up."""
+    """The sum of rows of channels."""
 
     acked: int = 0
     dead: int = 0
@@ -102,7 +102,7 @@ class Deliveries:
 
 
 def missing(rows: Sequence[Row]) -> list[Missing]:
-    """Holes inside windows and between neighbours of the same log."""
+    """Missing seqs inside windows and between adjacent windows of the same log."""
     found = []
     logs: dict[tuple[str, int, str], list[Row]] = {}
     for row in rows:
@@ -113,7 +113,7 @@ def missing(rows: Sequence[Row]) -> list[Missing]:
     for (topic, partition, _), mine in logs.items():
         for before, after in pairwise(sorted(mine, key=lambda row: int(row["first"]))):
             first, behind = before["last"] + 1, after["first"]
-            # a window that is not over was read up to somewhere: what follows comes with its rest
+            # an open window was read only in part: a gap after it may be its unread rest
             known = not before["state"].startswith("open") and not after["state"].endswith("cut")
             if first < behind and known:
                 span = first, behind, behind - first
@@ -122,7 +122,7 @@ def missing(rows: Sequence[Row]) -> list[Missing]:
 
 
 def rollup_page(shown: Shown, made: datetime | None = None) -> str:
-    """The whole page."""
+    """Build the page."""
     holes = missing(shown.topics)
     topics = _sums(shown.topics, holes)
     about = (
@@ -261,10 +261,10 @@ def _deliveries(shown: Shown) -> Html:
         total.add(row)
     notes: list[Child] = []
     if lost:
-        text = f"{lost:,} events were not written: what is shown here is too little by them."
+        text = f"{lost:,} events were not written; the numbers here do not include them."
         notes.append(tag("p", text, class_="bad"))
     if shown.foreign:
-        text = f"{shown.foreign:,} records of the topic of events were none; they were passed over."
+        text = f"{shown.foreign:,} records of the events topic are not delivery events."
         notes.append(tag("p", text, class_="bad"))
     plots = [_latency_plot(shown, by_window), _attempts_plot(total), _dead_plot(channels)]
     return section("Deliveries", notes, tag("div", plots, class_="plots"), _channels(channels))
@@ -284,7 +284,7 @@ def _latency_plot(shown: Shown, by_window: Mapping[int, Deliveries]) -> Html:
 def _attempts_plot(total: Deliveries) -> Html:
     most = max(total.attempts, default=1)
     labels = [f"{n}+" if n == ATTEMPTS_SHOWN else str(n) for n in range(1, most + 1)]
-    text = "How many messages were acked at which attempt; logarithmic."
+    text = "Number of messages acked at each attempt; logarithmic."
     plot = Plot("attempts", "Attempts until the ack", text, numbers.count)
     values = [total.attempts.get(n, 0) for n in range(1, most + 1)]
     return charts.bars(plot, labels, values, logarithmic=True)
@@ -298,7 +298,7 @@ def _dead_plot(channels: Mapping[tuple[str, str], Deliveries]) -> Html:
     rows = [(name, share) for name, share in worst if share > 0][:REPORT_RANKS]
     text = "Channels with the largest share of messages that became dead letters."
     if not rows:
-        return tag("figure", tag("figcaption", "Dead letters"), tag("p", "There were none."))
+        return tag("figure", tag("figcaption", "Dead letters"), tag("p", "None."))
     return charts.ranks(Plot("dead", "Dead letters", text, numbers.share), rows)
 
 
@@ -337,7 +337,9 @@ def _holes(shown: Shown, holes: Sequence[Missing]) -> Html:
         for one in holes[:REPORT_HOLES]
     ]  # fmt: skip
     more = len(holes) - REPORT_HOLES
-    caption = "Seqs that are no record: trimmed, damaged, deleted one by one, or never stored."
+    caption = (
+        "Sequence numbers without a record: trimmed, damaged, deleted by a limit, or never stored."
+    )
     parts = [table(
         caption + (f" {more:,} more are in the Parquet files." if more > 0 else ""),
         ("topic", "broker", "window", "between", "missing"), rows, words=3,
@@ -349,5 +351,5 @@ def _holes(shown: Shown, holes: Sequence[Missing]) -> Html:
             for one in shown.holes[:REPORT_HOLES]
         ]  # fmt: skip
         head = ("topic", "broker", "why", "seqs")
-        parts.append(table("What this run could not read.", head, unread, words=3))
+        parts.append(table("Ranges that this run could not read.", head, unread, words=3))
     return section("Gaps", join(parts))

@@ -1,4 +1,4 @@
-"""Which ranges of logs or files of an archive a rollup counts, and which task counts what."""
+"""The plan of a rollup: the ranges of logs or files of an archive that each task counts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ SECOND_US = 10**6
 
 @dataclass(slots=True)
 class RollupPlan:
-    """What is to be counted."""
+    """The work of one run."""
 
     works: list[Work] = field(default_factory=list)
-    # The first seq of logs that are read from there on: what was before is not there any more.
+    # The first seq of logs that are read from their beginning; earlier records were trimmed.
     bases: dict[tuple[str, int, str], int] = field(default_factory=dict)
-    cut_events: set[int] = field(default_factory=set)  # brokers whose events began to be trimmed
+    cut_events: set[int] = field(
+        default_factory=set
+    )  # brokers whose events topic is trimmed at the beginning
     seqs: int = 0
     down: tuple[str, ...] = ()
     survey: Survey | None = None  # of brokers
@@ -32,7 +34,7 @@ class RollupPlan:
     ends: Offsets = field(default_factory=dict)
 
     def unseen(self, wanted: Wanted, events_topic: str) -> list[str]:
-        """What the brokers do not have, in lines."""
+        """A line for each requested topic that no broker has."""
         if self.survey is None:
             return []
         events = Wanted(names=(events_topic,) if events_topic else ())
@@ -44,7 +46,7 @@ def is_wanted(wanted: Wanted, events_topic: str, topic: str, partition: int) -> 
 
 
 def aligned(at_us: int, window_us: int) -> int:
-    """The beginning of its window."""
+    """The beginning of the window of a time."""
     return at_us // window_us * window_us
 
 
@@ -52,7 +54,7 @@ def aligned(at_us: int, window_us: int) -> int:
 
 
 def live(access: Access, wanted: Wanted, events_topic: str, base: Work) -> RollupPlan:
-    """Ranges of the logs."""
+    """Plan to count ranges of the brokers' logs."""
     with Brokers(access) as brokers:
         survey = brokers.survey(wanted, patient=True)
         if events_topic:
@@ -98,7 +100,7 @@ def _places(brokers: Brokers, survey: Survey, since: Since) -> dict[TopicPartiti
 
 
 def _until(brokers: Brokers, survey: Survey, until_us: int) -> dict[TopicPartition, int]:
-    # Events are written a while after they happened, and tasks leave out what is too late.
+    # Events are written some time after the delivery; tasks ignore those after the end.
     at_ms = until_us // 1000 + WINDOW_SETTLED_S * 1000
     found = brokers.find_times(survey, dict.fromkeys(survey.entries, at_ms))
     return {tp: seq for tp, seq in found.items() if seq is not None}
@@ -108,7 +110,7 @@ def _until(brokers: Brokers, survey: Survey, until_us: int) -> dict[TopicPartiti
 
 
 def archived(folder: str, wanted: Wanted, events_topic: str, base: Work) -> RollupPlan:
-    """Files of an archive."""
+    """Plan to count files of an archive."""
     manifest = Manifest(folder)
     state = manifest.load()
     course = RollupPlan()
@@ -139,7 +141,7 @@ def archived(folder: str, wanted: Wanted, events_topic: str, base: Work) -> Roll
 
 
 def _bases(state: State) -> dict[tuple[str, int, str], int]:
-    """The first seq of each log that was archived."""
+    """The first archived seq of each log."""
     found: dict[tuple[str, int, str], int] = {}
     for one in state.ranges:
         key = (one.topic, one.partition, one.incarnation)

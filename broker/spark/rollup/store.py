@@ -4,8 +4,8 @@
     DIR/channels/window=3600s/2026-11-21T15-00-00.parquet
     DIR/rollup.json, rollup.lock
 
-What is counted again takes the tp of what was there, for the topics that were counted, unless
-records of the window were trimmed from the log in between.
+A later count of a topic in a window replaces the earlier one, unless records of the window were
+trimmed from the log in between.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from broker.spark.rollup import histogram
 from broker.spark.rollup.tasks import NO_LATENCY, Counted
 
 WHOLE: Final = "whole"
-OPEN: Final = "open"  # it is not over: there will be more
-CUT: Final = "cut"  # its beginning was trimmed before it was counted
+OPEN: Final = "open"  # the window may still get records
+CUT: Final = "cut"  # the beginning of the window was trimmed before it was counted
 OPEN_CUT: Final = "open, cut"
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -45,7 +45,7 @@ TOPICS: Final = pa.schema(
         ("bytes", pa.int64()),  # of bodies
         ("first", pa.int64()),  # seqs
         ("last", pa.int64()),
-        ("holes", pa.int64()),  # seqs between first and last that are no record
+        ("holes", pa.int64()),  # seqs between first and last without a record
         ("size_min", pa.int64()),
         ("size_p50", pa.float64()),
         ("size_p90", pa.float64()),
@@ -72,7 +72,7 @@ CHANNELS: Final = pa.schema(
         ("latency_p99_ns", pa.float64()),
         ("latency_max_ns", pa.int64()),
         ("latencies", _STEPS),
-        ("attempts", _STEPS),  # of what was acked
+        ("attempts", _STEPS),  # of acked messages
     ]
 )
 _COUNTS: Final = {"fin": "acked", "dead": "dead", "requeue": "requeued", "timeout": "timed_out",
@@ -84,7 +84,7 @@ Row = dict[str, Any]
 def states_of(
     counted: Counted, window_us: int, now_us: int, bases: dict[tuple[str, int, str], int]
 ) -> list[Row]:
-    """Rows by topic. `bases`: the first seq there is, of logs that were read from there on."""
+    """Rows by topic. `bases`: the first seq of logs that were read from their beginning."""
     rows: dict[tuple[str, int, str, int], Row] = {}
     for key, (count, size, least, most, first, last) in counted.records.items():
         topic, partition, incarnation, window, step = key
@@ -113,7 +113,7 @@ def states_of(
 def channel_rows(
     counted: Counted, window_us: int, now_us: int, cut_partitions: frozenset[int]
 ) -> list[Row]:
-    """Rows by channel. `cut_partitions`: brokers whose events began to be trimmed in the range."""
+    """Rows by channel. `cut_partitions`: brokers whose events topic is trimmed at the beginning."""
     rows: dict[tuple[str, str, int, int], Row] = {}
     earliest: dict[int, int] = {}
     for key, (count, most) in counted.events.items():
@@ -156,13 +156,13 @@ def is_open(row: Row) -> bool:
 
 
 def _closed(row: Row) -> Row:
-    """The same when it gets no more."""
+    """The row as closed: it gets no further records."""
     return {**row, "state": {OPEN: WHOLE, OPEN_CUT: CUT}.get(row["state"], row["state"])}
 
 
 def _better(had: Row, new: Row, *, over: bool) -> Row:
-    """What stays of two countings of a window: the later one, unless records were trimmed between
-    them. Then it is the one that saw more of them; where no record is missing it is whole."""
+    """Of two counts of a window the one to keep: the later one, unless records were trimmed between
+    them; then the one with more records. If no record is missing, the window is whole."""
     if new["state"] not in (CUT, OPEN_CUT) or had["state"] in (CUT, OPEN_CUT):
         return new
     if "first" in new and new["first"] <= had["first"]:
@@ -177,7 +177,7 @@ def _seen(row: Row) -> int:
 
 
 class Store:
-    """A folder of results."""
+    """The folder of results."""
 
     def __init__(self, folder: str | Path, window_s: int) -> None:
         if "://" in str(folder):
@@ -187,7 +187,7 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """One rollup at a time."""
+        """Allow one rollup at a time. JobError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "rollup.lock").open("w") as file:
             try:
@@ -197,7 +197,7 @@ class Store:
             yield
 
     def write(self, topics: Sequence[Row], channels: Sequence[Row], now_us: int) -> int:
-        """Put rows in their windows; how many windows there were."""
+        """Merge rows into their windows; return the number of windows."""
         keys = ("topic", "partition", "incarnation"), ("topic", "channel", "partition")
         return max(
             self._write("topics", TOPICS, topics, keys[0], now_us),
@@ -223,7 +223,7 @@ class Store:
             for key, row in fresh.items():
                 kept[key] = _better(kept[key], row, over=over) if key in kept else row
             for key, row in kept.items():
-                # what was not found again, such as another incarnation, gets no more
+                # rows not found again, such as those of an old incarnation, get no more records
                 if over and key not in fresh and row["topic"] in topics:
                     kept[key] = _closed(row)
             _publish(path, schema, [kept[key] for key in sorted(kept)])
@@ -248,7 +248,7 @@ class Store:
         return found
 
     def id(self) -> str:
-        """Of this folder: brokers know the reader of its logs by it."""
+        """The id of this folder, part of the name under which brokers know its reader."""
         path = self.folder / "rollup.json"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -258,8 +258,8 @@ class Store:
         return str(json.loads(path.read_text())["id"])
 
     def go_on_from(self, kind: str) -> dict[str, int]:
-        """By topic, where the next run begins: at the first window that was not over, else behind
-        the last. Of channels it is one time for all, under the empty name."""
+        """The time from which the next run counts each topic: the first open window, or the end of
+        the last one. Channels have one time in common, under the empty name."""
         first_open: dict[str, int] = {}
         behind: dict[str, int] = {}
         for row in self.rows(kind):
@@ -296,7 +296,7 @@ def _read(path: Path) -> list[Row]:
 
 
 def _publish(path: Path, schema: pa.Schema, rows: list[Row]) -> None:
-    """A whole file or the one that was there before."""
+    """Write a file by rename, so that it is never incomplete."""
     plain = []
     for row in rows:
         plain.append(row | {name: sorted(row[name].items()) for name in _MAPS if name in row})

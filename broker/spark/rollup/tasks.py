@@ -1,10 +1,10 @@
-"""What a task of `rollup` does: read ranges of logs, or files of an archive, and count.
+"""A task of `rollup`: reads ranges of logs, or files of an archive, and counts.
 
     records   by topic, broker, incarnation, window and step of size
     events    by topic, channel, broker, window, event, attempt and step of latency
 
-What a task returns is small, whatever it has read. No Python object per record or event: batches
-are grouped by PyArrow, and only the groups are added up here.
+The result of a task is small, whatever it has read. There is no Python object per record or event:
+PyArrow groups the batches, and only the groups are added up here.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ class Hole(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """From when on each topic counts, in us: all from the same time, or each from its own."""
+    """The time from which topics are counted, in us: one for all, or one for each."""
 
     everywhere: int | None = None
     partitions: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, topic: str) -> int:
-        """0: from its beginning."""
+        """The time of a topic; 0: its beginning."""
         return self.partitions.get(topic, 0) if self.everywhere is None else self.everywhere
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All that a task needs to know; it is pickled. Either ranges of a server, or files."""
+    """The input of a task; it is pickled. Either ranges of a server, or files."""
 
     window_us: int
     since: Since
@@ -90,13 +90,13 @@ EventKey = tuple[str, str, int, int, str, int, int]
 
 @dataclass(slots=True)
 class Counted:
-    """What became of a task, or of all of them. A failure is a value, not an exception."""
+    """The result of a task, or of all of them. A failure is a value, not an exception."""
 
     # records, bytes, smallest, largest, first seq, last seq
     records: dict[RecordKey, tuple[int, int, int, int, int, int]] = field(default_factory=dict)
     events: dict[EventKey, tuple[int, int]] = field(default_factory=dict)  # count, largest latency
     holes: list[Hole] = field(default_factory=list)
-    foreign: int = 0  # records of the events' topic that are none
+    foreign: int = 0  # records of the events topic that are not delivery events
     failure: str = ""
     retry: bool = False
 
@@ -148,8 +148,9 @@ class Counted:
                 self._add_records(key, tuple(row[name] for name in names))
 
     def count_events(self, batch: pa.RecordBatch, partition: int, work: Work) -> None:
-        """Records of the events' topic; a few at a time, for each may hold thousands."""
-        # compiled: executors that have no wheel can do without as long as there are no events
+        """Count records of the events topic, a few at a time, because each may have thousands of
+        events."""
+        # compiled: executors without the wheel need it only for events
         from broker.client.bulk.arrow_events import events_of
 
         for at in range(0, batch.num_rows, EVENT_BATCH_ROWS):
@@ -173,7 +174,7 @@ class Counted:
                 "attempt": pc.if_else(final, attempts, pa.scalar(0, pa.int32())),
                 "step": pc.fill_null(steps_of(latency), NO_LATENCY),
                 "latency": pc.fill_null(latency, 0),
-                # one row of `lost` stands for as many as its seq says
+                # a row of `lost` has the number of lost events as its seq
                 "count": pc.if_else(pc.equal(event, "lost"), events.column("seq"), 1),
             }
         ).filter(_within(times, work, work.events_topic))
@@ -195,7 +196,8 @@ def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _window_of(times_us: pa.Array, window_us: int) -> pa.Array:
-    """Where the window of each time begins. Times before 1970 belong to the window of 1970."""
+    """The beginning of the window of each time. Times before 1970 belong to the first window of
+    1970."""
     return pc.multiply(pc.divide(pc.max_element_wise(times_us, 0), window_us), window_us)
 
 
@@ -207,7 +209,7 @@ def _within(times_us: pa.Array, work: Work, topic: str) -> pa.Array:
 
 
 def count(work: Work) -> Counted:
-    """Read it all and count."""
+    """Run a task: read everything and count."""
     counted = Counted()
     try:
         if work.files:

@@ -17,7 +17,7 @@ ROUTINGS: Final = (FIRST, BY_TOPIC)
 
 WRITE: Final = (
     *given.SHARED, "topic", "delivery", "writerId", "epoch", "routing",
-    "checkpointLocation", "queryName",  # Spark's own, handed to sinks
+    "checkpointLocation", "queryName",  # options of Spark itself that sinks receive
 )  # fmt: skip
 TRANSACTIONAL: Final = "transactional"
 DEDUPE: Final = "dedupe"
@@ -33,7 +33,7 @@ class WriteSettings:
     topic: str | None = None
     delivery: str = TRANSACTIONAL
     writer_id: str | None = None
-    epoch: int | None = None  # of a batch write that may be done again
+    epoch: int | None = None  # of a batch write that may be repeated
     routing: str = FIRST
     key_header: str | None = None
 
@@ -58,8 +58,8 @@ def write_settings(options: Mapping[str, str], *, stream: bool) -> WriteSettings
 
 
 def server_of(topic: str, servers: Sequence[str], routing: str) -> int:
-    """The index of the topic's server: the first one, or one by a hash of the topic. The hash picks
-    the same server in whatever order the servers are given."""
+    """The index of the topic's server: the first one, or one by a hash of the topic, which selects
+    the same server in any order of the servers."""
     if routing == FIRST or len(servers) == 1:
         return 0
     order = sorted(range(len(servers)), key=lambda at: servers[at])

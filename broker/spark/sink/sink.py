@@ -1,15 +1,15 @@
 """Writing: `df.write.format("twinwire")` and `df.writeStream.format("twinwire")`.
 
-`transactional`: each task stages its rows at the broker under (writer, epoch, topic, part,
-attempt) and tells the driver, whose `commit` names the attempts that won. The broker appends those
-of a topic with one write and remembers the epoch, so a batch that runs again, in whatever order its
-rows come then, publishes nothing more.
+`transactional`: each task stages its rows at the broker under (writer, epoch, topic, part, attempt)
+and reports to the driver, whose `commit` names the successful attempts. The broker publishes those
+of a topic together and remembers the epoch, so a batch that runs again, with its rows in any order,
+publishes nothing more.
 
     stream   writer = query id of the checkpoint, epoch = number of the batch
-    batch    writer = an id made for this write, epoch 0; or the options `writerId` and `epoch`
+    batch    writer = a new id for this write, epoch 0; or the options `writerId` and `epoch`
 
-Spark makes a new writer of a stream for each batch and for its commit, and tells the commit no
-query id: what is needed there travels in the messages of the tasks.
+Spark creates a new writer of a stream for each batch and for its commit, and gives the commit no
+query id: the messages of the tasks carry it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has done: how many bytes it has staged for each topic at each server."""
+    """The result of a task: the number of bytes staged for each topic at each server."""
 
     transaction: Transaction | None
     part: int
@@ -53,7 +53,7 @@ class Staged(WriterCommitMessage):
 
 
 class Writer:
-    """What writers of batches and streams have in common."""
+    """Base class of the writers of batches and of streams."""
 
     def __init__(self, settings: WriteSettings, columns: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -62,7 +62,7 @@ class Writer:
         self.settings = settings
 
     def _write(self, batches: Iterator[pa.RecordBatch], transaction: Transaction) -> Staged:
-        """In a task. Another attempt of it, in this run or another, has another name."""
+        """Upload the rows of one task. Each attempt, in this run or another, has its own name."""
         keep_memory()
         context = TaskContext.get()
         part, attempt = context.partitionId() if context else 0, uuid.uuid4().hex
@@ -74,8 +74,8 @@ class Writer:
             return Staged(staged, part, attempt, upload.rows, upload.staged)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit on the driver, one broker after another. If one fails, the batch runs again; those
-        that have committed it already add nothing."""
+        """Commit on the driver, one broker after another. If one fails, the batch runs again;
+        brokers that have committed it already publish nothing more."""
         done = [message for message in messages if isinstance(message, Staged)]
         if len(done) < len(messages):
             raise UncommittedError(UNCOMMITTED)
@@ -92,7 +92,7 @@ class Writer:
                 connection.commit(transaction.writer, transaction.epoch, winners[server])
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Forget what is staged now, and not in an hour."""
+        """Drop the staged blocks now; the broker would keep them for an hour."""
         staged = [one for one in messages if isinstance(one, Staged) and one.transaction]
         for server in sorted({server for one in staged for server in one.bytes}):
             transaction = staged[0].transaction

@@ -1,4 +1,4 @@
-"""What a task of a write does: rows to blocks, blocks to the broker of their topic."""
+"""A task of a write: converts rows to blocks and uploads them to the broker of their topic."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from broker.spark.sink.options import DEDUPE, WriteSettings, server_of
 
 
 class Transaction(NamedTuple):
-    """What makes a batch the same when it is written again."""
+    """The identity of a batch, the same if it is written again."""
 
     writer: str
     epoch: int
 
 
 class Upload:
-    """The rows of one attempt of a task. Small batches are put together: with many topics each
-    would be many small blocks."""
+    """The rows of one attempt of a task. Small batches are collected first: with many topics each
+    would become many small blocks."""
 
     def __init__(
         self, settings: WriteSettings, transaction: Transaction | None, part: int, attempt: str
@@ -61,7 +61,7 @@ class Upload:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Upload the collected rows."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if not waiting:
             return

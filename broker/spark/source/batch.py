@@ -1,6 +1,6 @@
 """Batch queries: `spark.read.format("twinwire")`.
 
-Everything that needs a broker happens in `partitions`, on the driver, and in `read`, in the tasks.
+Only `partitions`, on the driver, and `read`, in the tasks, connect to brokers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _EQUAL: Final = (EqualTo, EqualNullSafe)
 
 @dataclass(slots=True)
 class Pruning:
-    """What is left of a read. Seqs are those of [first, end)."""
+    """The part of a read that filters leave. Seqs are in [first, end)."""
 
     first: int = 0
     end: int = _NO_END
@@ -55,7 +55,7 @@ class Pruning:
     until_ms: int | None = None
 
     def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Use what can be used; yield what Spark must evaluate."""
+        """Apply filters; yield those that Spark must evaluate as well."""
         for one in filters:
             if not self._use(one):
                 yield one
@@ -79,7 +79,7 @@ class Pruning:
             numbers = [n for n in value if n is not None]
             if numbers:
                 self._narrow(min(numbers), max(numbers) + 1)
-            return False  # what lies between is read as well
+            return False  # seqs between these numbers are read as well
         ranges: dict[type[Filter], tuple[int, int]] = {
             GreaterThan: (value + 1, _NO_END),
             GreaterThanOrEqual: (value, _NO_END),
@@ -126,7 +126,7 @@ class Pruning:
         end: Offsets,
         find: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]],
     ) -> tuple[Offsets, Offsets]:
-        """`start` and `end` narrowed; where nothing is left they are equal."""
+        """`start` and `end` narrowed by the filters; equal for a topic of which nothing is left."""
         wanted_partitions = [p for p in end if self._has(p)]
         since = find(dict.fromkeys(wanted_partitions, self.since_ms)) if self.since_ms else {}
         until = find(dict.fromkeys(wanted_partitions, self.until_ms)) if self.until_ms else {}
@@ -146,7 +146,7 @@ class Pruning:
 
 
 class BatchReader(DataSourceReader):
-    """One scan. Spark makes a new one for each action, so each sees what is there by then."""
+    """One scan. Spark creates a new one for each action, so each reads the records present then."""
 
     def __init__(self, settings: ReadSettings, columns: StructType) -> None:
         schema.check_readable(columns)
@@ -167,7 +167,7 @@ class BatchReader(DataSourceReader):
             if ranges and settings.progress.hold:
                 brokers.put_progress(survey, start, name, settings.progress)
         tasks = planning.plan(ranges, settings.splitting)
-        # an empty list would be taken for one partition whose value is None
+        # Spark takes an empty list as one partition whose value is None
         return [RangePartition(task) for task in tasks] or [RangePartition(())]
 
     def _bounds(self, brokers: Brokers, survey: Survey) -> tuple[Offsets, Offsets]:
@@ -177,7 +177,7 @@ class BatchReader(DataSourceReader):
         end = positions.resolve(settings.end, survey, settings.wanted, find)
         there = microbatch.base(start, survey, settings.reading.fail_on_loss)
         if not settings.reading.gap_rows:
-            start = there  # else the task that finds nothing there has a row for it
+            start = there  # otherwise the task reports them as a gap row
         if self.pruning is not None:
             return self.pruning.apply(start, end, find)
         return start, end
@@ -194,7 +194,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """With filters handed down. Spark refuses a reader that could do so while
+    """A reader that evaluates filters. Spark refuses one while
     `spark.sql.python.filterPushdown.enabled` is off, so this is a class of its own."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

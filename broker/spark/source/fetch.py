@@ -1,10 +1,10 @@
-"""What a task does: fetch its ranges from their broker and turn them into Arrow batches.
+"""A task of a read: fetches its ranges from their broker and converts them to Arrow batches.
 
-A range that is missing or damaged ends the task. With `failOnDataLoss = false` it is logged
+A missing or damaged range ends the task. With `failOnDataLoss = false` it is logged
 instead, and with `gapRows` it becomes one row without a value:
 
-    topic, partition, offset = first seq that is missing,
-    headers = Twinwire-Gap-Next (the seq next_seq the gap), Twinwire-Gap-Reason
+    topic, partition, offset = first missing seq,
+    headers = Twinwire-Gap-Next (the seq after the gap), Twinwire-Gap-Reason
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RangePartition(InputPartition):
 
 
 class Rows:
-    """Turns ranges into rows of the query's columns. Made by the driver, sent to tasks."""
+    """Converts ranges to rows of the query's columns. Created by the driver, sent to tasks."""
 
     def __init__(self, access: Access, reading: Reading, columns: StructType) -> None:
         self.access = access
@@ -68,7 +68,7 @@ class Rows:
         self.columns = columns
 
     def read(self, ranges: Sequence[BrokerRange]) -> Iterator[pa.RecordBatch]:
-        """The batches of all ranges. Spark may drop the iterator before its end."""
+        """The batches of all ranges. Spark may stop iterating before the end."""
         keep_memory()
         schema = arrow_schema(self.columns)
         connection: Connection | None = None
@@ -112,7 +112,7 @@ class _Range:
             at = next_seq
 
     def _fetch(self, at: int, end: int) -> tuple[memoryview | None, int]:
-        """The next frame and the seq next_seq it; no frame: what lies before that seq is gone."""
+        """The next frame and the seq after it; no frame: the records before that seq are lost."""
         piece, where = self.piece, self.piece.range.topic_partition._asdict()
         try:
             frame = self.connection.range(
@@ -141,9 +141,11 @@ class _Range:
     def _decode(self, frame: memoryview) -> Iterator[pa.RecordBatch]:
         reading, topic = self.reading, self.piece.range.topic
         opened = open_frame(frame, topic, reading.key_header, reading.subject_filter)
-        if opened.bad:  # on the disk, or on its way here
+        if opened.bad:  # damaged on the disk or in transit
             again, next_seq = self._fetch(opened.first, opened.next)
-            if again is not None and next_seq == opened.next:  # else some come twice, or not at all
+            if (
+                again is not None and next_seq == opened.next
+            ):  # otherwise records would be duplicated or missing
                 opened = open_frame(again, topic, reading.key_header, reading.subject_filter)
         for gap in opened.gaps:
             reason = "damaged" if gap.reason == DAMAGED else "missing"
@@ -159,7 +161,7 @@ class _Range:
             yield self._as_spark_has_it(batch)
 
     def _as_spark_has_it(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same columns, with the names of inner fields that Spark expects."""
+        """The same columns, with the inner field names that Spark expects."""
         if batch.schema.equals(self.schema):
             return batch
         arrays = [

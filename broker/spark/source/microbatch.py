@@ -1,8 +1,8 @@
 """Micro-batches of a stream: the offsets where the next one begins and ends, and its ranges.
 
-A log that was trimmed beyond our offset, deleted, recreated or truncated since the last batch is
-noticed here; `offsets.report_loss` decides whether that ends the query. Admission control divides
-the limit of a trigger among the topics, in proportion to their backlog.
+A log that was trimmed beyond the stream's offset, deleted, recreated or truncated since the last
+batch is detected here; `offsets.report_loss` decides whether that ends the query. Admission control
+divides the limit of a trigger among the topics, in proportion to their backlog.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from broker.spark.topics import BrokerRange, Entry, Survey
 
 
 def base(start: Offsets, survey: Survey, fail: bool) -> Offsets:
-    """The offsets to read on from; topics that are new are read from their earliest record."""
+    """The offsets where reading continues; new topics are read from their earliest record."""
     offsets = survey.earliest()
     for tp, at in start.items():
         entry = survey.entries.get(tp)
         if entry is not None:
             offsets[tp] = _begin(at, entry, fail)
         elif not survey.knows(tp):
-            offsets[tp] = at  # its broker is down; it waits
+            offsets[tp] = at  # its broker is down: the topic waits
         else:
             report_loss(VANISHED.format(**tp._asdict(), start=at.seq), fail)
     return offsets
@@ -43,7 +43,7 @@ def _begin(at: Offset, entry: Entry, fail: bool) -> Offset:
 
 
 def target(begin: Offsets, survey: Survey, frozen: Offsets | None = None) -> Offsets:
-    """The end of what can be read; `frozen` is the limit of a query that ends."""
+    """The end of the readable records; `frozen` is the limit of a query that ends."""
     ends: Offsets = {}
     for tp, at in begin.items():
         entry = survey.entries.get(tp)
@@ -59,7 +59,7 @@ def target(begin: Offsets, survey: Survey, frozen: Offsets | None = None) -> Off
 
 
 def known(begin: Offsets, start: Offsets, frozen: Offsets | None) -> Offsets:
-    """Without topics that were created after a query that ends has begun."""
+    """The topics of `begin`, for a query that ends without those created after its start."""
     if frozen is None:
         return begin
     return {tp: at for tp, at in begin.items() if tp in start or tp in frozen}
@@ -94,10 +94,10 @@ def _missing(
 
 
 def share(backlog: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """`limit` in parts that are in proportion to `backlog`, each at least 1 while it lasts.
+    """Divide `limit` among topics in proportion to `backlog`, at least 1 for each while it lasts.
 
-    The sum is the limit, or all there is. Where the limit is below the number of topics the ones
-    with most waiting come first, so that all have their turn in the end.
+    The sum is the limit, or the whole backlog if that is less. If the limit is below the number of
+    topics, those with the largest backlog come first, so that each gets its turn.
     """
     waiting = {tp: n for tp, n in backlog.items() if n > 0}
     total = sum(waiting.values())
@@ -117,12 +117,12 @@ def share(backlog: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartit
 
 
 def admit_records(start: Offsets, target: Offsets, limit: int) -> Offsets:
-    """Go from `start` towards `target` by at most `limit` seqs in all."""
+    """Advance from `start` towards `target` by at most `limit` seqs in total."""
     return _advance(start, target, share(_backlog(start, target), limit))
 
 
 def admit_bytes(start: Offsets, target: Offsets, limit: int, survey: Survey) -> Offsets:
-    """The same by bytes, guessed from what a record of the topic has in the mean."""
+    """The same by bytes, estimated from the mean size of the topic's records."""
     mean = {p: max(survey.entries[p].record_bytes, 1.0) for p in target if p in survey.entries}
     backlog = _backlog(start, target)
     sizes = {tp: int(n * mean.get(tp, 1.0)) for tp, n in backlog.items()}

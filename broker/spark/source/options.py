@@ -55,7 +55,7 @@ def read_settings(options: Mapping[str, str], *, stream: bool) -> ReadSettings:
 
 
 def check_readable_options(options: Mapping[str, str]) -> given.Reading:
-    """Check what is the same for batches and streams. OptionError."""
+    """Check the options that batches and streams share. OptionError."""
     words = given.Words(options, READ)
     given.access(words)
     given.wanted(words)

@@ -1,7 +1,7 @@
-"""Which task reads what: ranges of seqs are cut to size, small topics of a broker share a task.
+"""Division of a read into tasks: ranges are split, small topics of a broker share a task.
 
 A task costs 50 ms whatever it reads, so it should have some 250,000 records, but not more than it
-can repeat when it fails. A broker's ranges are laid end to end and cut where a task is full.
+can repeat when it fails. A broker's ranges are concatenated and split wherever a task is full.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _records_max(one: BrokerRange, splitting: Splitting) -> float:
 def _cut(
     ranges: list[BrokerRange], caps: dict[BrokerRange, float]
 ) -> list[tuple[BrokerRange, ...]]:
-    """Lay the ranges of one broker end to end and cut them into equal tasks."""
+    """Concatenate the ranges of one broker and split them into equal tasks."""
     load = sum(one.seqs / caps[one] for one in ranges)
     count = max(1, math.ceil(load - 1e-9))
     tasks: list[list[BrokerRange]] = [[] for _ in range(count)]

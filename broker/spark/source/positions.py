@@ -1,7 +1,7 @@
-"""Where a query begins and ends, from its options to a seq for each topic.
+"""Start and end of a query: from its options to a seq for each topic.
 
-Times are resolved by the brokers. A time with no record at or after it is an error for a beginning
-unless the strategy says `latest`; for an end it means the latest record.
+The brokers resolve times. A start time without a record at or after it is an error unless the
+strategy is `latest`; for an end time it means the latest record.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ LATEST: Final = -1
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _FORM: Final = 'earliest, latest, or of the form {"topic": {"0": 42}}'
 
-# {tp: time in ms} -> {tp: the first seq at or after it, or None where there is none}
+# {tp: time in ms} -> {tp: the first seq at or after it, or None if there is none}
 Resolve = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """One of: the same for all topics, a seq each, one time, a time each."""
+    """A start or end: one for all topics, a seq for each, a time for all, or a time for each."""
 
     option: str
     default: int = EARLIEST  # for topics that are not named
     seqs: Mapping[TopicPartition, int] = field(default_factory=dict)
     time_ms: int | None = None
     times_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
-    latest_if_none: bool = False  # no record at or after the time
+    latest_if_none: bool = False  # if there is no record at or after the time
 
 
 def starting(words: Words, *, stream: bool) -> Position:
@@ -103,7 +103,7 @@ def _places(words: Words, option: str, form: str, low: int) -> dict[TopicPartiti
 
 
 def resolve(position: Position, survey: Survey, wanted: Wanted, find: Resolve) -> Offsets:
-    """The seq of each topic. A starting seq of 0 is the first ever used, 1."""
+    """The seq of each topic. OptionError. A starting seq of 0 means the first one, 1."""
     for tp in (*position.seqs, *position.times_ms):
         if not wanted.has(*tp):
             raise OptionError(

@@ -2,9 +2,9 @@
 
     initialOffset -> latestOffset -> partitions -> (tasks) -> latestOffset ... commit
 
-An offset names for each topic the seq to be read next; it is all that a restarted query needs. The
-brokers have a copy of it, so that lag shows there and retention waits for us; that copy is never
-read back. `commit` for a batch comes when the next one is planned, and may not come at all.
+An offset has the next seq to read of each topic; a restarted query needs nothing else. The brokers
+have a copy, for monitoring and to retain unread records; the query never reads it back. Spark calls
+`commit` for a batch when it plans the next one, or not at all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger("twinwire.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The driver keeps one for the life of a query; each batch sends the tasks another."""
+    """The driver keeps one for the life of a query; the tasks of each batch get a copy."""
 
     def __init__(self, settings: ReadSettings, columns: StructType) -> None:
         schema.check_readable(columns)
@@ -53,11 +53,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._brokers: Brokers | None = None
         self._survey: Survey | None = None
         self._latest: Offsets | None = None  # of the last survey
-        self._frozen: Offsets | None = None  # all that may be read, once it is known
+        self._frozen: Offsets | None = None  # the limit of a query that ends, once it is known
         self._reported: tuple[float, Offsets] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get what they need to read, and no connections."""
+        """The state that tasks need, without connections."""
         return {**self.__dict__, "_brokers": None, "_survey": None, "_reported": None}
 
     @property
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, after = offsets.load(start), offsets.load(end)
         survey = self._survey
         if survey is None or not survey.entries.keys() >= after.keys():
-            survey = self._ask()  # a batch of an earlier run: nothing was asked yet
+            survey = self._ask()  # a batch of an earlier run: the brokers were not asked yet
         ranges = microbatch.ranges_between(before, after, survey, self._fail)
         if ranges:
             self._tell(survey, before)
@@ -129,14 +129,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._brokers.close()
 
     def _tell(self, survey: Survey, position: Offsets) -> None:
-        """Give the brokers the position of this query, if they do not have it."""
+        """Report the position of this query to the brokers, if it has changed."""
         if self._brokers is None or (self._reported is not None and self._reported[1] == position):
             return
         self._brokers.put_progress(survey, position, self.name, self.settings.progress)
         self._reported = (time.monotonic(), position)
 
     def _renew(self, survey: Survey, position: Offsets) -> None:
-        """A query that gets nothing for hours still wants what comes next."""
+        """Renew the hold of a query without new records, so that later ones are retained for it."""
         period_s = self.settings.progress.ttl_s / READER_RENEWALS
         if self._reported is not None and time.monotonic() - self._reported[0] > period_s:
             self._reported = None

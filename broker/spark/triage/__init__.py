@@ -1,4 +1,4 @@
-"""Dead letters grouped by what they have in common.
+"""Dead letters grouped by reason, origin and shape.
 
 Start with `tasks`. Imported by the jobs.
 """

@@ -23,7 +23,7 @@ _SHAPE_CHARS: Final = 400
 
 
 def triage_page(found: Found, servers: str, made: datetime | None = None) -> str:
-    """The whole page."""
+    """Build the page."""
     groups = sorted(found.groups.items(), key=lambda item: (-item[1].count, item[0]))
     letters = sum(group.count for _, group in groups)
     topics = {key.topic for key, _ in groups}
@@ -59,7 +59,7 @@ def _tiles(found: Found, letters: int) -> Html:
 
 
 def _hours(hours: Mapping[int, int]) -> Html:
-    """When they died; in days when there are too many hours."""
+    """Dead letters by hour, or by day if there are too many hours."""
     first, last = min(hours), max(hours)
     step = _HOUR_US if (last - first) // _HOUR_US < _BARS_MAX else 24 * _HOUR_US
     first = first // step * step
@@ -76,7 +76,7 @@ def _largest(groups: list[tuple[Key, Group]]) -> Html:
         (f"{key.reason}: {key.origin or key.topic} / {key.channel or '-'}", float(group.count))
         for key, group in groups[:REPORT_RANKS]
     ]
-    plot = Plot("groups", "Largest groups", "Letters of the largest groups.", numbers.count)
+    plot = Plot("groups", "Largest groups", "Dead letters in the largest groups.", numbers.count)
     return charts.ranks(plot, rows)
 
 
@@ -94,13 +94,22 @@ def _overview(groups: list[tuple[Key, Group]], found: Found) -> Html:
         ]
         for key, group in groups[:REPORT_GROUPS]
     ]
-    head = ("group", "reason", "topic", "channel", "shape", "first seen", "letters", "sent back")
-    caption = "What has the same reason, origin and shape of body is one group."
+    head = (
+        "group",
+        "reason",
+        "topic",
+        "channel",
+        "shape",
+        "first seen",
+        "dead letters",
+        "sent back",
+    )
+    caption = "A group has dead letters with the same reason, origin and shape of body."
     return table(caption, head, rows, words=6)
 
 
 def _sent(key: Key, group: Group, found: Found) -> str:
-    """How much of it was sent back, by this run or an earlier one."""
+    """How much of a group was sent back, by this run or an earlier one."""
     upto = dict(found.sent.get(key.id, {}))
     if any(one.group == key.id for one in found.back):
         return "all, now"
@@ -119,19 +128,21 @@ def _back(found: Found) -> Html | None:
          "before" if one.already else f"{one.first:,} - {one.last:,}"]
         for one in found.back
     ]  # fmt: skip
-    head = ("group", "broker", "topic", "letters", "seqs there")
-    return section("Sent back by this run", table("For all channels.", head, rows, words=3))
+    head = ("group", "broker", "topic", "dead letters", "new seqs")
+    return section(
+        "Sent back by this run", table("Sent to all channels of the topic.", head, rows, words=3)
+    )
 
 
 def _card(key: Key, group: Group, found: Found, servers: str) -> Html:
     where = f"{key.origin} / {key.channel}" if key.origin else "of unknown origin"
     facts = [
-        ("letters", numbers.exact(group.count)),
+        ("dead letters", numbers.exact(group.count)),
         ("bytes", numbers.size(group.bytes)),
-        ("lie in", key.topic),
+        ("stored in", key.topic),
         ("first seen", f"{numbers.moment(group.first_us)} UTC"),
         ("last seen", f"{numbers.moment(group.last_us)} UTC"),
-        ("attempts, at most", numbers.exact(group.attempts_most)),
+        ("most attempts", numbers.exact(group.attempts_most)),
         ("sent back", _sent(key, group, found)),
     ]
     rows = [
@@ -154,7 +165,7 @@ def _card(key: Key, group: Group, found: Found, servers: str) -> Html:
 
 
 def _command(key: Key, servers: str) -> str:
-    """What sends a group back; access to the brokers is as it was for this run."""
+    """The command that sends a group back, without the options for access to the brokers."""
     named = "" if key.topic.endswith(".dead") else f" --topics {shlex.quote(key.topic)}"
     at = shlex.quote(servers)
     return f"twinwire pipeline triage --servers {at}{named} --requeue {key.id}"
@@ -172,19 +183,19 @@ def _sample(sample: Sample) -> Html:
 
 
 def _moment(time_us: int) -> str:
-    """A header says it, and may say anything."""
+    """A time from a header, which may have any value."""
     try:
         return f"{numbers.moment(time_us)} UTC"
     except (OverflowError, ValueError, OSError):
-        return "at no time"
+        return "at an invalid time"
 
 
 def body_text(body: bytes, cut: bool) -> str:
-    """A body for people: text as it is, JSON with its lines, other bytes as numbers."""
+    """A body as text: text unchanged, JSON indented, other bytes as a hex dump."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
-        # the end of a body that was cut may be half a letter
+        # a body that was cut may end within a character
         if not cut or error.start < len(body) - 3:
             return _dump(body)
         text = body[: error.start].decode()

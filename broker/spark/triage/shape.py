@@ -1,10 +1,10 @@
-"""The shape of a body: what is the same of messages that fail for the same reason.
+"""The shape of a body: what messages that fail for the same reason have in common.
 
     {"id": number, "lines": [{"sku": string, ...}]}      JSON: its keys and types, not its values
     XML <order>      text      binary (gzip)      empty
 
-Two bodies of one shape differ in values alone. Keys that look like values (numbers, ids) count as
-one, and what is too large or too deep is cut, so that there are few shapes.
+Two bodies of one shape differ only in their values. Keys that look like values (numbers, ids) count
+as one, and large or deep bodies are cut, so that there are few shapes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from broker.spark.jobs.limits import SHAPE_BYTES, SHAPE_DEPTH, SHAPE_FIELDS
 
-VERSION: Final = 1  # a change of what a shape is changes it: groups have other ids then
+VERSION: Final = 1  # part of the group ids: increase it when shapes are computed differently
 _KEY_CHARS: Final = 40
 _ID: Final = re.compile(
     r"[0-9]+|[0-9a-fA-F]{16,}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"

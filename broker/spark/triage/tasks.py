@@ -1,7 +1,7 @@
-"""What a task of `triage` does: read dead letters, and group them, or stage those of some groups.
+"""A task of `triage`: reads dead letters and groups them, or stages those of some groups.
 
-A group is what has the same dead-letter topic, reason, origin (topic and channel) and shape of
-body. Its id follows from these, so it is the same in each run and on each broker.
+A group has dead letters with the same dead-letter topic, reason, origin (topic and channel) and
+shape of body. Its id is computed from these, so it is the same in each run and on each broker.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from broker.spark.offsets import OffsetRange
 from broker.spark.triage.shape import VERSION, shape_of
 
 COLUMNS: Final = ("offset", "timestamp", "value", "headers")
-OTHER: Final = "other shapes"  # of a task that has met too many
+OTHER: Final = "other shapes"  # all further groups of a task that has too many
 NO_LETTER: Final = "no dead letter"
 _OURS: Final = "twinwire-"
-_SUBJECT: Final = "twinwire-subject"  # cannot be published to again: the header says it
+_SUBJECT: Final = "twinwire-subject"  # the original subject, kept as a header when it is sent back
 _HOUR_US: Final = 3600 * 10**6
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _STAGED: Final = pa.schema([("value", pa.binary()), ("headers", _HEADERS)])
 
 
 class Key(NamedTuple):
-    """What the letters of a group have in common."""
+    """The properties that define a group."""
 
-    topic: str  # where they lie
+    topic: str  # the dead-letter topic
     reason: str  # of dead-letters.md; or NO_LETTER
     origin: str
     channel: str
@@ -63,7 +63,7 @@ class Key(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One letter, with the beginning of its body."""
+    """One dead letter, with the beginning of its body."""
 
     partition: int
     seq: int
@@ -75,7 +75,7 @@ class Sample(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """What the headers of a dead letter say; headers of others are `kept`."""
+    """The values of a dead letter's headers `Twinwire-*`; all other headers are in `kept`."""
 
     reason: str
     origin: str
@@ -87,7 +87,7 @@ class Letter(NamedTuple):
 
 @dataclass(slots=True)
 class Group:
-    """Letters of one key."""
+    """The dead letters of one key."""
 
     count: int = 0
     bytes: int = 0
@@ -109,7 +109,7 @@ class Group:
         self._keep([*self.samples, *other.samples])
 
     def take(self, sample: Sample) -> None:
-        """One more letter; of one broker they come in the order of their seqs."""
+        """Add a dead letter; those of one broker are added in the order of their seqs."""
         self.count += 1
         self.bytes += sample.size
         self.first_us = min(self.first_us, sample.time_us)
@@ -121,7 +121,7 @@ class Group:
             self._keep([*self.samples, sample])
 
     def _keep(self, samples: list[Sample]) -> None:
-        """The first ones, and the last."""
+        """The samples to keep: the first ones, and the last."""
         ordered = sorted(samples, key=lambda one: (one.time_us, one.partition, one.seq))
         self.samples = (
             ordered if len(ordered) <= SAMPLES else [*ordered[: SAMPLES - 1], ordered[-1]]
@@ -156,28 +156,28 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All that a task needs to know; it is pickled."""
+    """The input of a task; it is pickled."""
 
-    number: int  # of the task: the order of what it stages
+    number: int  # number of the task, which orders the staged records
     server: str
     broker: str
     options: Options
     ranges: tuple[OffsetRange, ...]
     samples: bool = True
-    # To stage: the groups' ids, and of each the seq from which on letters go back, and the epoch.
+    # To stage: for each group id the first seq to send back, and the epoch.
     epochs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    oldest_us: int = 0  # older letters do not go back
+    oldest_us: int = 0  # older dead letters are not sent back
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a task. A failure is a value, not an exception."""
+    """The result of a task. A failure is a value, not an exception."""
 
     groups: dict[Key, Group] = field(default_factory=dict)
-    hours: dict[int, int] = field(default_factory=dict)  # letters by the hour they died in
-    # By group: the part, the attempt and its bytes, how many letters, their topic.
+    hours: dict[int, int] = field(default_factory=dict)  # dead letters by hour of storing
+    # By group: part, attempt, bytes, number of dead letters, topic.
     staged: dict[str, tuple[int, str, int, int, str]] = field(default_factory=dict)
-    skipped: int = 0  # letters too old to go back
+    skipped: int = 0  # dead letters too old to be sent back
     holes: int = 0  # seqs that could not be read
     failure: str = ""
     retry: bool = False
@@ -191,7 +191,7 @@ class Outcome:
         self.skipped += other.skipped
 
     def group(self, key: Key) -> Group:
-        """The group of a key; with very many groups already, one for all further shapes."""
+        """The group of a key; if there are very many groups, one for all further shapes."""
         found = self.groups.get(key)
         if found is None:
             if len(self.groups) >= GROUPS_MAX:
@@ -234,12 +234,12 @@ def _whole(text: str) -> int | None:
 
 
 def examine(work: Work) -> Outcome:
-    """Group all letters."""
+    """Group all dead letters."""
     return _guarded(work, _group)
 
 
 def stage(work: Work) -> Outcome:
-    """Stage the letters of the groups that go back."""
+    """Stage the dead letters of the groups to send back."""
     return _guarded(work, _stage)
 
 
@@ -297,14 +297,14 @@ def _group(work: Work, connection: Connection, outcome: Outcome) -> None:
 
 
 class _Upload:
-    """What a task stages of one group."""
+    """The staged records of one group in one task."""
 
     def __init__(self, work: Work, connection: Connection, key: Key, writer: str) -> None:
         self.connection = connection
         self.key, self.writer = key, writer
         self.epoch = work.epochs[key.id][1]
         self.part = work.number
-        self.attempt = secrets.token_hex(8)  # no other run stages under this word
+        self.attempt = secrets.token_hex(8)  # unique to this run
         self.rows: list[dict[str, Any]] = []
         self.waiting = self.count = self.offset = 0
 
@@ -331,7 +331,7 @@ class _Upload:
 
 
 def writer_of(group: str, incarnation: str) -> str:
-    """Who sends a group back: one for each group of each incarnation of its log."""
+    """The writer that sends a group back: one for each group and incarnation of its log."""
     return f"triage-{group}-{incarnation[:16]}"
 
 

@@ -48,7 +48,7 @@ def test_names_in_any_case() -> None:
 
 
 def test_unknown_names_are_refused_with_a_hint() -> None:
-    assert "is 'startingOffsets' meant?" in refused({"startingOffset": "latest"})
+    assert "did you mean 'startingOffsets'?" in refused({"startingOffset": "latest"})
     assert "unknown option 'zzz'" in refused({"zzz": "1"})
 
 

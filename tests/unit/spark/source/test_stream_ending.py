@@ -41,7 +41,7 @@ def test_one_signal_ends_gently_and_two_at_once(
     ends_with_signals(stop, "archive")
     os.kill(os.getpid(), number)
     assert stop.is_set()
-    assert "archive: ends when this batch is done" in capfd.readouterr().err
+    assert "archive: stopping after this batch" in capfd.readouterr().err
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), number)
 
@@ -59,7 +59,7 @@ def test_a_signal_waits_for_spark_to_start(capfd: pytest.CaptureFixture[str]) ->
 
     with pytest.raises(KeyboardInterrupt):
         start(signal.SIGTERM)
-    assert "replay: ends when Spark has started" in capfd.readouterr().err
+    assert "replay: stopping once Spark has started" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is had
     with pytest.raises(KeyboardInterrupt):
         start(signal.SIGINT, signal.SIGINT)
