@@ -14,43 +14,58 @@ from broker import __version__
 
 
 class Commands(click.Group):
-    """A group that knows its commands by name and reads only the one that is asked for."""
+    """A group that imports only the command that is called."""
 
     known: ClassVar[dict[str, tuple[str, str]]] = {
-        "bench": ("broker.cli.bench:bench", "Measure this broker or any NATS or NSQ server."),
-        "archive": ("broker.cli.tools.archive:archive", "Write topics to files."),
-        "check-config": ("broker.cli.check_config:check_config", "Say what is wrong with a file."),
+        "bench": ("broker.cli.bench:bench", "Measure a NATS, NSQ or NATS Streaming server."),
+        "archive": (
+            "broker.cli.tools.archive:archive",
+            "Write messages of topics to text files, as a consumer.",
+        ),
+        "check-config": (
+            "broker.cli.check_config:check_config",
+            "Check a configuration file and the environment.",
+        ),
         "export": (
             "broker.cli.tools.export:export",
-            "Write topics to Parquet, Arrow or JSON files.",
+            "Write the content of topics to Parquet, Arrow or JSON files.",
         ),
-        "import-nsqd": ("broker.cli.imports:import_nsqd", "Take over the data of an nsqd."),
+        "import-nsqd": ("broker.cli.imports:import_nsqd", "Import the data folder of an nsqd."),
         "import-stan": (
             "broker.cli.imports:import_stan",
-            "Take over the data of a NATS Streaming server.",
+            "Import the file store of a NATS Streaming server.",
         ),
         "nats-server": (
             "broker.cli.dropin.nats_server.command:nats_server",
-            "Run in the place of nats-server.",
+            "Replace nats-server: its flags and configuration file.",
         ),
         "nats-streaming-server": (
             "broker.cli.dropin.nats_streaming.command:nats_streaming_server",
-            "Run in the place of nats-streaming-server.",
+            "Replace nats-streaming-server: its flags and files.",
         ),
-        "nsqd": ("broker.cli.dropin.nsqd.command:nsqd", "Run the broker in the place of an nsqd."),
+        "nsqd": (
+            "broker.cli.dropin.nsqd.command:nsqd",
+            "Replace nsqd: its flags and configuration file.",
+        ),
         "nsqlookupd": (
             "broker.cli.dropin.nsqd.command:nsqlookupd",
-            "Run in the place of an nsqlookupd.",
+            "Replace nsqlookupd: its flags and configuration file.",
         ),
-        "forward": ("broker.cli.tools.forward:forward", "Send a topic to NSQ, HTTP or NATS."),
+        "forward": (
+            "broker.cli.tools.forward:forward",
+            "Send messages of a topic to NSQ, HTTP or NATS.",
+        ),
         "pipeline": ("broker.cli.pipeline:pipeline", "Run a Spark job."),
-        "pub": ("broker.cli.tools.pub:pub", "Publish arguments or lines to a topic."),
-        "serve": ("broker.cli.serve:serve", "Run the broker."),
-        "sub": ("broker.cli.tools.sub:sub", "Print what topics get."),
+        "pub": ("broker.cli.tools.pub:pub", "Publish arguments or lines of stdin to a topic."),
+        "serve": (
+            "broker.cli.serve:serve",
+            "Run the broker: all protocols, one configuration file.",
+        ),
+        "sub": ("broker.cli.tools.sub:sub", "Print the messages of topics."),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Names for --help."""
+        """The names for --help."""
         return sorted(self.known)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -58,7 +73,7 @@ class Commands(click.Group):
         if cmd_name not in self.known:
             return None
         module, _, attribute = self.known[cmd_name][0].partition(":")
-        gc.disable()  # very many new objects, and all of them stay
+        gc.disable()  # an import creates very many objects, and all of them stay
         try:
             command: click.Command = getattr(importlib.import_module(module), attribute)
         finally:
@@ -74,15 +89,18 @@ class Commands(click.Group):
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="twinwire", message="%(prog)s %(version)s")
 def main() -> None:
-    """One message broker that NSQ and NATS clients connect to unchanged."""
+    """A message broker for NSQ, NATS and NATS Streaming clients.
+
+    Start with `twinwire serve`; docs/guides/getting-started.md has the first steps.
+    """
 
 
-# Programs whose place we take when the executable, or a link to it, has their name.
+# If the executable, or a symlink to it, has one of these names, it runs that command.
 DROP_INS = ("nsqd", "nsqlookupd", "nats-server", "nats-streaming-server")
 
 
 def entry() -> None:
-    """The executable: its name may be that of an original."""
+    """The entry point of the executable, which may have the name of an original."""
     program = Path(sys.argv[0]).name
     if program in DROP_INS:
         main(args=[program, *sys.argv[1:]], prog_name="twinwire")

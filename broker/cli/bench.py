@@ -1,4 +1,4 @@
-"""`twinwire bench`: drives any NATS, NSQ or NATS Streaming server with one compiled generator."""
+"""`twinwire bench`: measures NATS, NSQ and NATS Streaming servers with a compiled generator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Command = Callable[..., None]
 
 
 class Address(click.ParamType[tuple[str, int]]):
-    """HOST:PORT."""
+    """A parameter HOST:PORT."""
 
     name = "HOST:PORT"
 
@@ -37,7 +37,7 @@ class Address(click.ParamType[tuple[str, int]]):
     ) -> tuple[str, int]:
         host, colon, port = value.rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            self.fail(f"{value!r} is not HOST:PORT", param, ctx)
+            self.fail(f"invalid address {value!r}: expected HOST:PORT", param, ctx)
         return host.strip("[]"), int(port)
 
 
@@ -64,20 +64,20 @@ def _common(port: int, size: int, msgs: int) -> Callable[[Command], Command]:
             type=click.IntRange(0, limits.SIZE_BYTES_MAX),
             default=size,
             show_default=True,
-            help="Body of a message, bytes.",
+            help="Size of a message body, in bytes.",
         ),
         click.option(
             "--msgs",
             type=click.IntRange(1),
             default=msgs,
             show_default=True,
-            help="Messages to publish, of all publishers together.",
+            help="Number of messages to publish, all publishers together.",
         ),
         click.option(
             "--duration",
             "seconds",
             type=click.FloatRange(0, min_open=True),
-            help="Publish for that many seconds instead.",
+            help="Publish for this many seconds instead.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )
@@ -85,19 +85,21 @@ def _common(port: int, size: int, msgs: int) -> Callable[[Command], Command]:
 
 _pubs = _count("--pubs", 1, "Publisher connections.")
 _subject = click.option("--subject", default="bench", show_default=True)
-_subjects = _count("--subjects", 1, "Publish to SUBJECT.0 to SUBJECT.N-1 in turn.")
+_subjects = _count("--subjects", 1, "Publish to SUBJECT.0 ... SUBJECT.N-1 in turn.")
 _batch = _count("--batch", 1, "Messages per MPUB; 1 publishes with PUB.")
 _window = click.option(
     "--window",
     type=click.IntRange(1),
-    help=f"Commands without answer per publisher: {limits.PUB_WINDOW} PUBs or"
-    f" {limits.MPUB_WINDOW} MPUBs unless given.",
+    help=f"Commands per publisher that wait for an answer. [default: {limits.PUB_WINDOW} PUBs or"
+    f" {limits.MPUB_WINDOW} MPUBs]",
 )
-_topic = click.option("--topic", help="A new name for each run unless given; it stays.")
+_topic = click.option(
+    "--topic", help="Name to use; it is not deleted. [default: a new name for each run]"
+)
 
 
 class _Meter:
-    """Live counts on the terminal, one line written over and over."""
+    """Live counts on one line of the terminal."""
 
     def __init__(self) -> None:
         self.shown = False
@@ -131,7 +133,7 @@ def _text(result: Result) -> str:
 
 
 def _given(plan: dict[str, Any]) -> dict[str, Any]:
-    """Options that were left away keep the plan's own default."""
+    """The plan with the given options; omitted ones keep its defaults."""
     return {name: value for name, value in plan.items() if value is not None}
 
 
@@ -155,7 +157,7 @@ def _run(run: Callable[[P, Progress | None], Result], plan: P, as_json: bool) ->
 
 @click.group()
 def bench() -> None:
-    """Measure a server: ours or one of the originals, with the same generator."""
+    """Measure a NATS, NSQ or NATS Streaming server with a compiled load generator."""
 
 
 @bench.group()
@@ -177,7 +179,7 @@ def stan() -> None:
 @_common(limits.NATS_PORT, limits.NATS_SIZE_BYTES, limits.MESSAGES)
 @_options(_pubs, _subject, _subjects)
 def nats_pub(as_json: bool, **plan: Any) -> None:
-    """Publish only, until the server answers a PING after the last message."""
+    """Publish only; the run ends when the server answers a PING after the last message."""
     from broker.bench.scenarios import NatsFlowPlan, run_nats_flow
 
     _run(run_nats_flow, NatsFlowPlan(**_given(plan)), as_json)
@@ -194,10 +196,10 @@ def nats_pub(as_json: bool, **plan: Any) -> None:
     type=click.IntRange(1),
     default=limits.AHEAD_BYTES,
     show_default=True,
-    help="Bytes publishers may be ahead of the slowest subscriber.",
+    help="Bytes that publishers may be ahead of the slowest subscriber.",
 )
 def nats_pubsub(as_json: bool, **plan: Any) -> None:
-    """Publish and receive, until each subscriber has everything."""
+    """Publish and receive; the run ends when each subscriber has every message."""
     from broker.bench.scenarios import NatsFlowPlan, run_nats_flow
 
     _run(run_nats_flow, NatsFlowPlan(**_given(plan)), as_json)
@@ -206,10 +208,12 @@ def nats_pubsub(as_json: bool, **plan: Any) -> None:
 @nats.command("request")
 @_common(limits.NATS_PORT, limits.NATS_SIZE_BYTES, limits.REQUESTS)
 @_subject
-@_count("--in-flight", limits.REQUESTS_IN_FLIGHT, "Requests that wait for a reply at a time.")
-@click.option("--spin", is_flag=True, help="Poll without sleeping: steadier, but takes a core.")
+@_count("--in-flight", limits.REQUESTS_IN_FLIGHT, "Requests waiting for a reply at the same time.")
+@click.option(
+    "--spin", is_flag=True, help="Poll without sleeping: steadier results, but it occupies a core."
+)
 def nats_request(as_json: bool, **plan: Any) -> None:
-    """Request and reply, with latency percentiles."""
+    """Send requests to a responder and report latency percentiles."""
     from broker.bench.scenarios import NatsRequestPlan, run_nats_request
 
     _run(run_nats_request, NatsRequestPlan(**_given(plan)), as_json)
@@ -219,7 +223,7 @@ def nats_request(as_json: bool, **plan: Any) -> None:
 @_common(limits.NSQ_PORT, limits.NSQ_SIZE_BYTES, limits.MESSAGES)
 @_options(_pubs, _batch, _window, _topic)
 def nsq_pub(as_json: bool, **plan: Any) -> None:
-    """Publish only, until the last OK."""
+    """Publish only; the run ends with the last OK."""
     from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
 
     _run(run_nsq_flow, NsqFlowPlan(subs=0, **_given(plan)), as_json)
@@ -234,29 +238,33 @@ def nsq_pub(as_json: bool, **plan: Any) -> None:
 @click.option(
     "--rate",
     type=click.FloatRange(0, 1e9, min_open=True),
-    help="Publish that many messages a second and show the time to delivery.",
+    help="Publish this many messages per second and report the time to delivery.",
 )
 def nsq_pubfin(as_json: bool, **plan: Any) -> None:
-    """Publish, receive and FIN, until the server has taken the last FIN."""
+    """Publish, receive and FIN; the run ends when the server has processed the last FIN."""
     from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
 
     if plan["rate"] is not None and plan["batch"] != 1:
-        raise click.UsageError("--rate needs single messages: leave --batch away")
+        raise click.UsageError("--rate needs single messages: omit --batch")
     if plan["rate"] is not None and plan["size"] < limits.STAMP_BYTES:
         raise click.UsageError(f"--rate needs bodies of {limits.STAMP_BYTES} bytes or more")
     _run(run_nsq_flow, NsqFlowPlan(**_given(plan)), as_json)
 
 
-_channel = click.option("--channel", help="A new name for each run unless given; it stays.")
+_channel = click.option(
+    "--channel", help="Name to use; it is not deleted. [default: a new name for each run]"
+)
 _cluster = click.option("--cluster", default=limits.STAN_CLUSTER, show_default=True)
-_pub_acks = _count("--window", limits.STAN_WINDOW, "PubAcks that each publisher waits for.")
+_pub_acks = _count(
+    "--window", limits.STAN_WINDOW, "PubAcks that each publisher waits for at the same time."
+)
 
 
 @stan.command("pub")
 @_common(limits.NATS_PORT, limits.STAN_SIZE_BYTES, limits.MESSAGES)
 @_options(_pubs, _pub_acks, _channel, _cluster)
 def stan_pub(as_json: bool, **plan: Any) -> None:
-    """Publish only, until the last PubAck; latency is from the one to the other."""
+    """Publish only; the run ends with the last PubAck. Latency is from publish to PubAck."""
     from broker.bench.scenarios import StanFlowPlan, run_stan_flow
 
     _run(run_stan_flow, StanFlowPlan(**_given(plan)), as_json)
@@ -266,9 +274,11 @@ def stan_pub(as_json: bool, **plan: Any) -> None:
 @_common(limits.NATS_PORT, limits.STAN_SIZE_BYTES, limits.MESSAGES)
 @_options(_pubs, _pub_acks, _channel, _cluster)
 @_count("--subs", 1, "Subscribers; each receives and acks every message.")
-@_count("--max-in-flight", limits.STAN_IN_FLIGHT, "Messages a subscriber has not acked.")
+@_count(
+    "--max-in-flight", limits.STAN_IN_FLIGHT, "Unacknowledged messages that a subscriber may have."
+)
 def stan_pubsub(as_json: bool, **plan: Any) -> None:
-    """Publish, receive and ack, until the server has taken the last Ack."""
+    """Publish, receive and ack; the run ends when the server has processed the last Ack."""
     from broker.bench.scenarios import StanFlowPlan, run_stan_flow
 
     _run(run_stan_flow, StanFlowPlan(**_given(plan)), as_json)

@@ -1,6 +1,6 @@
-"""`twinwire check-config`: reads a configuration as `serve` would, and starts nothing.
+"""`twinwire check-config`: reads a configuration as `serve` does, and starts nothing.
 
-It stands alone as every command does.
+It is separate because each command is a module.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from broker.server import limits
     "--config",
     "file",
     type=click.Path(path_type=Path),
-    help="The file to read; without it, the environment alone is checked.",
+    help="TOML file; without it only the environment is checked.",
 )
 def check_config(file: Path | None) -> None:
-    """Read a configuration file and the environment as `serve` would.
+    """Check a configuration file and the environment as `serve` reads them.
 
-    Every mistake is written as file:line: key: reason, and the exit code is then 2.
+    Each error is reported as FILE:LINE: KEY: REASON, and the exit code is then 2.
     """
     try:
         nats_settings(load(file, os.environ))

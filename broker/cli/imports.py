@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from broker.importers import nsqd, stan
 
-# A database instead of a folder: a URL, or Go's data source names of MySQL and PostgreSQL.
+# A database instead of a folder: a URL, or a Go data source name of MySQL or PostgreSQL.
 _SQL = re.compile(r"\w+://|.*@(tcp|unix)?\(|.*\b(dbname|sslmode)=", re.DOTALL)
 
 
 def _config(file: Path | None, data: str | None) -> Config:
-    """The configuration; `data` replaces its data folder. Exits when it is invalid."""
+    """The configuration, with `data` as its data folder if given. Exits if it is invalid."""
     try:
         config = load(file, os.environ, {} if data is None else {"--data": data})
     except ConfigError as error:
@@ -49,7 +49,9 @@ def _refuse(command: str, reason: object) -> NoReturn:
 @click.command("import-nsqd")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="TOML file.")
-@click.option("--data", metavar="DIR", help="Folder of our logs (default: as `serve`).")
+@click.option(
+    "--data", metavar="DIR", help="Data folder to import into.  [default: that of `serve`]"
+)
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def import_nsqd(folder: Path, file: Path | None, data: str | None, quiet: bool) -> None:
     """Import DIR, the data folder of a stopped nsqd. Nothing in it is changed.
@@ -69,11 +71,11 @@ def import_nsqd(folder: Path, file: Path | None, data: str | None, quiet: bool) 
     for line in outcome.remarks:
         click.echo(line, err=True)
     if outcome.already:
-        click.echo(f"{folder} has been taken over already")
+        click.echo(f"{folder} was imported before")
     else:
-        click.echo(f"{outcome.topics} topics, {outcome.messages} messages taken over")
+        click.echo(f"{outcome.topics} topics, {outcome.messages} messages imported")
     if outcome.changed:
-        click.echo("an nsqd has used it since: what is new there is not read", err=True)
+        click.echo("an nsqd has used it since: its newer data is not imported", err=True)
     sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
 
 
@@ -92,13 +94,15 @@ async def _run_nsqd(make: Callable[[], nsqd.Import], quiet: bool) -> nsqd.Outcom
 @click.command("import-stan")
 @click.argument("folder", metavar="DIR")
 @click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="TOML file.")
-@click.option("--data", metavar="DIR", help="Folder of our logs (default: as `serve`).")
+@click.option(
+    "--data", metavar="DIR", help="Data folder to import into.  [default: that of `serve`]"
+)
 @click.option(
     "--channel",
     "patterns",
     metavar="PATTERN",
     multiple=True,
-    help="Only channels that match; * and > stand for tokens. May be repeated.",
+    help="Import only matching channels; * is one token, a final > one or more. Repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Read everything, change nothing.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -119,7 +123,7 @@ def import_stan(
     from broker.importers.stan import importing
 
     if _SQL.match(folder):
-        _refuse("import-stan", f"{folder}: SQL stores are not read, only file stores")
+        _refuse("import-stan", f"{folder}: SQL stores cannot be imported, only file stores")
     config = _config(file, data)
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     logs_folder = Path(config.server.data)
@@ -132,7 +136,7 @@ def import_stan(
             outcome = runner.run(_run_stan(make, dry_run, quiet))
     except ImportRefusedError as error:
         _refuse("import-stan", error)
-    _report_stan(outcome, folder, "found" if dry_run else "taken over")
+    _report_stan(outcome, folder, "found" if dry_run else "imported")
     if not dry_run:
         _advise(outcome, config)
     sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
@@ -151,7 +155,7 @@ def _report_stan(outcome: stan.Outcome, folder: str, done: str) -> None:
     for line in outcome.remarks:
         click.echo(line, err=True)
     if outcome.already:
-        click.echo(f"{folder} has been taken over already")
+        click.echo(f"{folder} was imported before")
     else:
         for channel in outcome.channels:
             click.echo(str(channel))
@@ -160,12 +164,12 @@ def _report_stan(outcome: stan.Outcome, folder: str, done: str) -> None:
             f" {outcome.clients} clients {done}"
         )
     if outcome.changed:
-        click.echo("a server has used it since: what is new there is not read", err=True)
+        click.echo("a server has used it since: its newer data is not imported", err=True)
 
 
 def _advise(outcome: stan.Outcome, config: Config) -> None:
     """Print the settings that serve the imported data."""
     if config.stan.cluster_id != outcome.cluster_id:
-        click.echo(f'to be served with stan.cluster_id = "{outcome.cluster_id}"')
+        click.echo(f'start with stan.cluster_id = "{outcome.cluster_id}"')
     if config.stan.store == "memory":
-        click.echo('to be served with stan.store = "file"')
+        click.echo('start with stan.store = "file"')

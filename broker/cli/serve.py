@@ -43,24 +43,28 @@ _FULL: Final = {errno.EMFILE, errno.ENFILE}
 
 @click.command("serve")
 @click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="TOML file.")
-@click.option("--data", metavar="DIR", help="Folder of the logs.")
-@click.option("--nats", metavar="HOST:PORT", help="Where NATS clients connect.")
-@click.option("--monitor", metavar="HOST:PORT", help="HTTP: /healthz, /varz, /metrics.")
-@click.option("--nsq", metavar="HOST:PORT", help="Where NSQ clients connect.")
-@click.option("--nsq-http", metavar="HOST:PORT", help="HTTP for NSQ: /pub, /stats ...")
-@click.option("--bulk", metavar="HOST:PORT", help="HTTP for pipelines: whole ranges of logs.")
+@click.option("--data", metavar="DIR", help="Data folder.")
+@click.option("--nats", metavar="HOST:PORT", help="Listener for NATS clients.")
+@click.option(
+    "--monitor", metavar="HOST:PORT", help="Listener for monitoring: /healthz, /varz, /metrics."
+)
+@click.option("--nsq", metavar="HOST:PORT", help="Listener for NSQ clients.")
+@click.option(
+    "--nsq-http", metavar="HOST:PORT", help="Listener for NSQ over HTTP: /pub, /stats ..."
+)
+@click.option("--bulk", metavar="HOST:PORT", help="Listener of the bulk API, for pipelines.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error.")
 @click.option("--log-format", metavar="FORMAT", help="text or json.")
 @click.option(
     "--ports-file",
     type=click.Path(path_type=Path),
-    help="Write the addresses really bound to this file, as JSON, when the broker is ready.",
+    help="When the broker is ready, write the bound addresses to this file, as JSON.",
 )
 def serve(file: Path | None, ports_file: Path | None, **flags: str | None) -> None:
     """Run the broker until SIGTERM or SIGINT.
 
     Without a file every key has its default: data in ./data, loopback, ports 4222, 8222, 4150,
-    4151 and 4171. An empty address switches a listener off; port 0 picks a free one.
+    4151 and 4171. An empty address disables a listener; port 0 picks a free port.
     """
     given = {
         f"--{name.replace('_', '-')}": text for name, text in flags.items() if text is not None
@@ -74,7 +78,7 @@ def serve(file: Path | None, ports_file: Path | None, **flags: str | None) -> No
     keep_from_others()
     raise_open_files_limit()
     if ports_file is not None:
-        ports_file.unlink(missing_ok=True)  # a program that waits for it must not find an old one
+        ports_file.unlink(missing_ok=True)  # programs that wait for it must not find an old one
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(run(config, lambda server: _announce(server, config, ports_file)))
     sys.exit(code)
@@ -84,11 +88,11 @@ async def run(
     config: Config,
     announce: Callable[[Server], object],
 ) -> int:
-    """Start, announce it, wait for a signal, drain; the exit code."""
+    """Start, log the addresses, wait for a signal, drain; return the exit code."""
     with lasting_memory():
         from broker.server.server import Server
 
-        server = Server(config)  # imports what is switched on
+        server = Server(config)  # imports only the enabled services
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -102,7 +106,9 @@ async def run(
             await server.start()
         if not stopping.is_set():
             announce(server)
-    except Exception as error:  # whatever it is, the operator gets one line, and details on demand
+    except (
+        Exception
+    ) as error:  # any error: the operator gets one line, and with debug the traceback
         log.error("cannot start: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
         return limits.EXIT_START_FAILED
     await until_stopped(stopping, log)
@@ -121,35 +127,35 @@ def _announce(server: Server, config: Config, ports_file: Path | None) -> None:
     if ports_file is not None:
         try:
             write_ports_file(ports_file, ports)
-        except OSError as problem:  # clients can connect all the same
+        except OSError as problem:  # clients can connect anyway
             log.error("the ports file cannot be written: %s", problem)
     extra = logs.fields(**ports, data=config.server.data, pid=os.getpid())
     log.info("twinwire %s ready", __version__, extra=extra)
 
 
 def reload_soon(server: Reloads, tasks: set[asyncio.Task[None]]) -> None:
-    """Read what can be read again while it runs; the task is kept in `tasks`."""
+    """Reload certificates, tokens and the nats-server file; the task is kept in `tasks`."""
     task = asyncio.get_running_loop().create_task(server.reload())
     tasks.add(task)
     task.add_done_callback(tasks.discard)
 
 
 class Reloads(Protocol):
-    """What can read its certificates again."""
+    """The interface of a server that can reload."""
 
     async def reload(self) -> None: ...
 
 
 def on_signal(number: int, stopping: asyncio.Event) -> None:
-    """Ask for the end once; the second time end."""
-    if stopping.is_set():  # asked twice: no more waiting for clients or disks
+    """Request the stop at the first signal; exit at the second."""
+    if stopping.is_set():  # second signal: do not wait for clients or disks
         log.warning("stopped at once by a second signal")
         os._exit(limits.EXIT_SIGNAL_BASE + number)
     stopping.set()
 
 
 def write_ports_file(path: Path, ports: dict[str, str]) -> None:
-    """Write by rename: a reader never sees half a file."""
+    """Write by rename, so that readers never see an incomplete file."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         fresh.write_bytes(orjson.dumps(ports, option=orjson.OPT_APPEND_NEWLINE))
@@ -163,12 +169,12 @@ def write_ports_file(path: Path, ports: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def lasting_memory() -> Iterator[None]:
-    """For imports and the start: take everything that exists after it out of the garbage
-    collector's sight, and let it come rarely from then on. Threads share a heap.
+    """For imports and the start: exclude all objects that exist afterwards from garbage collection,
+    and make collections rare. Threads share a heap.
 
-    Modules and connections live long; walking them again and again stops the loop for milliseconds
-    and never finds anything. Messages are not Python objects, so little garbage is made at all.
-    With very many logs even one walk during the start takes seconds.
+    Modules and connections live long; scanning them repeatedly stops the loop for milliseconds and
+    finds nothing. Messages are not Python objects, so there is little garbage. With very many logs
+    even one scan during the start takes seconds.
     """
     memory.limit_arenas(limits.ARENAS_MAX)
     gc.disable()
@@ -181,19 +187,21 @@ def lasting_memory() -> Iterator[None]:
 
 
 def keep_from_others() -> None:
-    """What is stored from now on is the server's and its group's; see net/umask.py."""
+    """Create files for the server's user and group only from now on; see net/umask.py."""
     umask.narrow()
 
 
 def raise_open_files_limit() -> None:
-    """A connection is an open file; shells give 1024 where the system allows far more."""
+    """Raise the soft limit: each connection is an open file, and shells set 1024 by default."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError) as error:
-        log.warning("open files stay limited: %s", error, extra=logs.fields(limit=soft))
+        log.warning(
+            "the open files limit cannot be raised: %s", error, extra=logs.fields(limit=soft)
+        )
     else:
         log.debug("open files limit raised", extra=logs.fields(old=soft, new=hard))
 
@@ -206,7 +214,7 @@ class OpenFiles:
         self.state = _FINE
 
     def look(self) -> None:
-        """Now."""
+        """Check the number of open files and log a change of state."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         used = lowest_free()
         if used < 0:
@@ -216,28 +224,30 @@ class OpenFiles:
         else:
             state = _FINE
         if state == _FEW and self.state == _FINE:
-            self.log.warning("%d of %d files are open, new connections need more", used, most)
+            self.log.warning(
+                "%d of %d files are open: few new connections are possible", used, most
+            )
         elif state == _NONE and self.state != _NONE:
             self.log.error("too many open files (%d): new connections are closed at once", most)
         elif state == _FINE and self.state != _FINE:
-            self.log.info("files can be opened again, %d of %d are open", used, most)
+            self.log.info("files can be opened again: %d of %d are open", used, most)
         self.state = state
 
 
 def lowest_free() -> int:
-    """Files get the lowest number that is free, so it is about how many there are; -1: none is."""
+    """The lowest free descriptor, about the number of open files; -1: none is free."""
     try:
         number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in _FULL:
             return -1
-        return 0  # no /dev/null: nothing can be said
+        return 0  # no /dev/null: the number is unknown
     os.close(number)
     return number
 
 
 async def until_stopped(stopping: asyncio.Event, log: logging.Logger) -> None:
-    """Wait for the end; look after open files meanwhile."""
+    """Wait for the stop; check open files meanwhile."""
     files = OpenFiles(log)
     while not stopping.is_set():
         files.look()

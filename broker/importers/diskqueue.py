@@ -1,12 +1,12 @@
-"""The data folder of an nsqd, read and never written.
+"""Reads the data folder of an nsqd, without changing it.
 
     nsqd.dat                             {"topics": [{"name", "paused", "channels": [...]}]}
     NAME.diskqueue.meta.dat              depth LF readFile,readPos LF writeFile,writePos LF
     NAME.diskqueue.NNNNNN.dat            records: length int32, then the message; big-endian
 
 NAME is `topic` or `topic:channel`. A message: time int64 ns, attempts uint16, 16 hex digits of its
-id, body. Files are read to their end, whatever the meta file says of the write position: after
-a crash they have more messages. A damaged record ends its file, because nothing marks where the
+id, body. Files are read to their end, whatever write position the meta file has: after a
+crash they have more messages. A damaged record ends its file, because nothing marks where the
 next one begins.
 """
 
@@ -72,7 +72,7 @@ class Queue:
 
 @dataclass
 class Channel:
-    """A channel and what waits in it."""
+    """A channel and its backlog."""
 
     paused: bool = False
     queue: Queue = field(default_factory=Queue)
@@ -80,14 +80,14 @@ class Channel:
 
 @dataclass
 class Topic:
-    """A topic, what waits in it, its channels."""
+    """A topic, its backlog, and its channels."""
 
     paused: bool = False
     queue: Queue = field(default_factory=Queue)
     channels: dict[str, Channel] = field(default_factory=dict)
 
     def queues(self) -> list[Queue]:
-        """All of them."""
+        """All queues of the topic."""
         return [self.queue, *(channel.queue for channel in self.channels.values())]
 
     @property
@@ -97,7 +97,7 @@ class Topic:
 
 
 def valid_name(name: object) -> bool:
-    """Whether nsqd would keep a topic or channel of that name."""
+    """Whether nsqd would store a topic or channel of that name."""
     return (
         isinstance(name, str)
         and len(name) <= engine_limits.TOPIC_NAME_MAX
@@ -106,7 +106,7 @@ def valid_name(name: object) -> bool:
 
 
 def read_folder(folder: Path, problems: list[Problem]) -> dict[str, Topic]:
-    """Topics by name. SourceError when the folder, or its metadata, cannot be read at all."""
+    """Topics by name. SourceError if the folder or its metadata cannot be read."""
     topics: dict[str, Topic] = {}
     try:
         names = sorted(path.name for path in folder.iterdir())
@@ -117,12 +117,14 @@ def read_folder(folder: Path, problems: list[Problem]) -> dict[str, Topic]:
         _read_metadata(folder / METADATA, metadata, topics, problems)
     for name in names:
         if _ASIDE.fullmatch(name):
-            problems.append(Problem(str(folder / name), 0, "was put aside by nsqd as damaged"))
+            problems.append(
+                Problem(str(folder / name), 0, "nsqd has set this file aside as damaged")
+            )
         match = _FILE.fullmatch(name)
         if match is None:
             continue
         if not valid_name(match[1]) or (match[2] and not valid_name(match[2])):
-            problems.append(Problem(str(folder / name), 0, "the name is not valid"))
+            problems.append(Problem(str(folder / name), 0, "the name is invalid"))
             continue
         topic = topics.setdefault(match[1], Topic())
         queue = topic.queue
@@ -143,23 +145,23 @@ def _read_metadata(
         entries = found["topics"] or []
         for entry in entries:
             if not valid_name(entry["name"]):
-                problems.append(Problem(str(path), 0, f"topic {entry['name']!r} has no valid name"))
+                problems.append(Problem(str(path), 0, f"invalid topic name {entry['name']!r}"))
                 continue
             topic = topics.setdefault(entry["name"], Topic())
             topic.paused = bool(entry.get("paused"))
             for channel in entry.get("channels") or []:
                 if not valid_name(channel["name"]):
-                    reason = f"channel {channel['name']!r} has no valid name"
+                    reason = f"invalid channel name {channel['name']!r}"
                     problems.append(Problem(str(path), 0, reason))
                     continue
                 paused = bool(channel.get("paused"))
                 topic.channels.setdefault(channel["name"], Channel()).paused = paused
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise SourceError(f"{path}: is not metadata of nsqd: {error}") from None
+        raise SourceError(f"{path}: not valid metadata of nsqd: {error}") from None
 
 
 def messages(queue: Queue, problems: list[Problem]) -> Iterator[Stored]:
-    """What waits in a queue, oldest first; damaged records go to `problems`."""
+    """The messages of a queue, oldest first; damaged records are added to `problems`."""
     number, offset = _start(queue, problems)
     for this, path in sorted(queue.files.items()):
         if this >= number:
@@ -170,7 +172,9 @@ def _start(queue: Queue, problems: list[Problem]) -> tuple[int, int]:
     if queue.meta is None:
         if queue.files:
             first = str(queue.files[min(queue.files)])
-            problems.append(Problem(first, 0, "has no meta file: read from its beginning"))
+            problems.append(
+                Problem(first, 0, "its meta file is missing: it is read from the beginning")
+            )
         return 0, 0
     try:
         match = _META.fullmatch(queue.meta.read_bytes())
@@ -178,11 +182,11 @@ def _start(queue: Queue, problems: list[Problem]) -> tuple[int, int]:
         problems.append(Problem(str(queue.meta), 0, f"{error.strerror}: all files are read"))
         return 0, 0
     if match is None:
-        problems.append(Problem(str(queue.meta), 0, "does not read: all files are read"))
+        problems.append(Problem(str(queue.meta), 0, "it cannot be parsed: all files are read"))
         return 0, 0
     number, offset = int(match[2]), int(match[3])
     if number not in queue.files and (number, offset) != (int(match[4]), int(match[5])):
-        problems.append(Problem(str(queue.meta), 0, f"names file {number}, which is missing"))
+        problems.append(Problem(str(queue.meta), 0, f"it names file {number}, which is missing"))
     return number, offset
 
 
@@ -211,14 +215,14 @@ def _file(path: Path, offset: int, problems: list[Problem]) -> Iterator[Stored]:
 
 
 def _wrong(head: bytes, left: int) -> tuple[str, int]:
-    """What is wrong with the record that begins so, or an empty text; and its length."""
+    """Why a record that begins like this is invalid, or an empty text; and its length."""
     if len(head) < _HEAD.size:
-        return "a record is cut off", 0
+        return "a record is incomplete", 0
     length, timestamp_ns, _, message_id = _HEAD.unpack(head)
     if length < _HEAD.size - _LENGTH.size or length > MESSAGE_SIZE_CEILING:
-        return f"{length} is not the length of a record", length
+        return f"invalid record length {length}", length
     if length + _LENGTH.size > left:
-        return "a record is cut off", length
+        return "a record is incomplete", length
     if not _HEX.issuperset(message_id) or timestamp_ns < 0:
-        return "this is not a record", length
+        return "invalid record", length
     return "", length

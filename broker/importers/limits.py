@@ -1,4 +1,4 @@
-"""Numbers of the importers: how much is read and written at a time."""
+"""Limits of the importers: how much is read and written at a time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final
 
 from broker.base.units import KIB, MIB
 
-IMPORT_READ_BYTES: Final = 1 * MIB  # read from another broker's file at once
-IMPORT_BATCH_BYTES: Final = 2 * MIB  # appended before the disk is waited for
-IMPORT_BATCH: Final = 4_096  # and so many messages at most
+IMPORT_READ_BYTES: Final = 1 * MIB  # read from a file of the source at once
+IMPORT_BATCH_BYTES: Final = 2 * MIB  # appended before the import waits for the disk
+IMPORT_BATCH: Final = 4_096  # and this many messages at most
 IMPORT_STATE_RECORD_MAX: Final = 64 * KIB  # a client or subscription in a streaming store
-IMPORT_CIPHER_SAMPLE: Final = 32  # messages that are looked at for encryption, old and new
+IMPORT_CIPHER_SAMPLE: Final = 32  # oldest and newest messages that are checked for encryption

@@ -1,6 +1,6 @@
-"""Import of the data folder of an nsqd, topic by topic. It can be interrupted at any time.
+"""Imports the data folder of an nsqd, topic by topic. It can be interrupted at any time.
 
-Each topic is built in a folder of its own beside the logs, synced, and then renamed into its place.
+Each topic is built in a separate folder next to the logs, synced, and then renamed to its place.
 A progress file lists the finished topics, and the topic about to be renamed with the id of its
 log, so that the next run knows whether that has happened. The source is only read.
 """
@@ -61,23 +61,24 @@ class ImportRefusedError(Exception):
 
 @dataclass
 class Outcome:
-    """What one run has done."""
+    """The result of one run."""
 
     topics: int = 0
     messages: int = 0
     problems: list[Problem] = field(default_factory=list)
-    already: bool = False  # an earlier run had finished, and these were its problems:
+    already: bool = False  # an earlier run had finished, with these problems:
     remembered: list[str] = field(default_factory=list)
     changed: bool = False  # an nsqd has used the source since then
 
     @property
     def remarks(self) -> list[str]:
-        """What was not taken over, one line each."""
+        """Everything that was not imported, one line each."""
         return self.remembered or [str(problem) for problem in self.problems]
 
 
 def hold_source(source: Path) -> int:
-    """Keep every nsqd from starting on the folder, by the descriptor. ImportRefusedError."""
+    """Lock the folder, so that no nsqd can start on it; return the descriptor.
+    ImportRefusedError."""
     try:
         fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -88,7 +89,7 @@ def hold_source(source: Path) -> int:
         os.close(fd)
         raise ImportRefusedError(f"{source} is in use by a running nsqd: stop it first") from None
     except OSError:
-        pass  # a file system without locks: no nsqd can hold one either
+        pass  # a file system without locks: nsqd cannot lock it either
     return fd
 
 
@@ -116,7 +117,7 @@ class Progress:
 
 
 def signature(source: Path) -> list[list[object]]:
-    """What changes when an nsqd has run on the folder again."""
+    """The files' state, which changes if an nsqd runs on the folder again."""
     found: list[list[object]] = []
     for path in sorted(source.glob("*.dat")):
         status = path.stat()
@@ -136,17 +137,17 @@ class Import:
         self.source = source.resolve()
         self.data = data
         self.config = config
-        self.advance: Callable[[int], object] = lambda _: None  # gets numbers of bytes read
+        self.advance: Callable[[int], object] = lambda _: None  # gets the number of bytes read
         self.outcome = Outcome()
         self.topics = read_folder(self.source, self.outcome.problems)
 
     @property
     def bytes(self) -> int:
-        """Size of all that is to be read."""
+        """Size of all files to read."""
         return sum(topic.bytes for topic in self.topics.values())
 
     async def run(self) -> Outcome:
-        """Import what is left; the caller holds the lock of the data folder."""
+        """Import the remaining topics; the caller holds the lock of the data folder."""
         progress = Progress(self.data, self.source)
         if progress.own["finished"]:
             self.outcome.already = True
@@ -162,7 +163,7 @@ class Import:
                 continue
             place = self.data / LOGS_FOLDER / escape(name)
             if place.exists():
-                reason = f"topic {name} exists here already: not taken over"
+                reason = f"topic {name} exists already: not imported"
                 self.outcome.problems.append(Problem(str(self.source), 0, reason))
                 self.advance(topic.bytes)
                 continue
@@ -175,7 +176,8 @@ class Import:
         return self.outcome
 
     def _finish_move(self, progress: Progress, staging: Path) -> None:
-        """An earlier run may have ended between the rename of a topic and the note of it."""
+        """Complete an earlier run that ended between the rename of a topic and its progress
+        entry."""
         moving = progress.own["moving"]
         if moving is not None:
             place = self.data / LOGS_FOLDER / escape(moving["topic"])
@@ -213,7 +215,8 @@ class Import:
         self.outcome.messages += count
 
     async def _fill(self, engine: Engine, log: Log, topic: Topic) -> int:
-        """Channels first, each with its own backlog; then the messages that no channel has yet."""
+        """Import channels first, each with its own backlog; then messages that no channel has
+        yet."""
         cursors = {name: log.open_cursor(name) for name in sorted(topic.channels)}
         for name, cursor in cursors.items():
             others = [other for other in cursors.values() if other is not cursor]
@@ -252,7 +255,7 @@ class Import:
 def importing(
     source: Path, data: Path, config: Config, *, held: bool = False
 ) -> Iterator[Callable[[], Import]]:
-    """Hold both folders meanwhile; `held`: the caller has the lock of the source."""
+    """Lock both folders during the import; `held`: the caller has locked the source."""
     fd = -1 if held else hold_source(source)
     try:
         with DataLock(data):
@@ -265,7 +268,7 @@ def importing(
 
 
 def batches(stored: Iterator[S]) -> Iterator[list[S]]:
-    """Messages in batches, as large as may wait for the disk."""
+    """Messages in batches of the size that may wait for the disk."""
     batch: list[S] = []
     size = 0
     for one in stored:

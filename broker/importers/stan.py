@@ -1,9 +1,9 @@
-"""Import of the file store of a NATS Streaming server, channel by channel.
+"""Imports the file store of a NATS Streaming server, channel by channel.
 
-As for nsqd each channel is built in a folder of its own, read back, synced and renamed
-into its place. Before the rename the records of its subscriptions go into the file of clients, so
-that no channel exists without them. A server that finds them without their channel removes them,
-and the next run of the import makes them again.
+As with nsqd each channel is built in a separate folder, read back, synced and renamed to its place.
+Before the rename the records of its subscriptions are written to the file of clients, so that no
+channel exists without them. A server that finds them without their channel removes them, and the
+next run of the import writes them again.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ _KEPT_OPEN = (SERVER, CLIENTS)
 
 @dataclass
 class Channel:
-    """One channel: what was found or imported."""
+    """The result for one channel."""
 
     name: str
     messages: int = 0
     first: int = 0
     last: int = 0
-    next_seq: int = 1  # sequence of the next message
+    next_seq: int = 1  # sequence number of the next message
     subscriptions: int = 0
     unacked: int = 0
-    digest: int = field(default=0, repr=False)  # of all messages, to compare
+    digest: int = field(default=0, repr=False)  # checksum of all messages, for comparison
 
     def add(self, sequence: int, timestamp_ns: int, body: bytes) -> None:
-        """One more message."""
+        """Count a message."""
         self.messages += 1
         self.first = self.first or sequence
         self.last = sequence
@@ -99,29 +99,29 @@ class Channel:
 
 @dataclass
 class Outcome:
-    """What one run has done."""
+    """The result of one run."""
 
     cluster_id: str
     channels: list[Channel] = field(default_factory=list)
     clients: int = 0
     problems: list[Problem] = field(default_factory=list)
-    already: bool = False  # an earlier run had finished, and these were its problems:
+    already: bool = False  # an earlier run had finished, with these problems:
     remembered: list[str] = field(default_factory=list)
-    changed: bool = False  # a server has used the source since then, or meanwhile
+    changed: bool = False  # a server has used the source since then, or during the import
 
     @property
     def remarks(self) -> list[str]:
-        """What was not taken over, one line each."""
+        """Everything that was not imported, one line each."""
         return self.remembered or [str(problem) for problem in self.problems]
 
     @property
     def messages(self) -> int:
-        """Of all channels."""
+        """Number of messages of all channels."""
         return sum(channel.messages for channel in self.channels)
 
 
 def signature(source: Path) -> list[list[object]]:
-    """What changes when a server has run on the folder again."""
+    """The files' state, which changes if a server runs on the folder again."""
     found: list[list[object]] = []
     for path in sorted(source.rglob("*.dat")):
         status = path.stat()
@@ -130,7 +130,7 @@ def signature(source: Path) -> list[list[object]]:
 
 
 class Import:
-    """One run; `patterns`: the channels to take over, empty = all."""
+    """One run; `patterns`: the channels to import, empty = all."""
 
     def __init__(
         self, source: Path, data: Path, config: Config, patterns: Sequence[str] = ()
@@ -138,7 +138,7 @@ class Import:
         self.source = source.resolve()
         self.data = data
         self.config = config
-        self.advance: Callable[[int], object] = lambda _: None  # gets numbers of bytes read
+        self.advance: Callable[[int], object] = lambda _: None  # gets the number of bytes read
         problems: list[Problem] = []
         info = self._identify(problems)
         self.outcome = Outcome(info.cluster_id, problems=problems)
@@ -152,7 +152,7 @@ class Import:
             if looks_encrypted(self.source, name):
                 raise SourceError(
                     f"{self.source}: the messages of channel {name} are encrypted: encrypted stores"
-                    " are not read"
+                    " cannot be imported"
                 )
 
     def _identify(self, problems: list[Problem]) -> Info:
@@ -166,14 +166,14 @@ class Import:
         if info.node_id:
             reason = (
                 f"this was node {info.node_id!r} of a cluster, which keeps clients and"
-                " subscriptions in its Raft log: only messages are taken over"
+                " subscriptions in its Raft log: only messages are imported"
             )
             problems.append(Problem(str(self.source), 0, reason))
         return info
 
     @property
     def bytes(self) -> int:
-        """Size of all messages that are to be read."""
+        """Size of all messages to read."""
         return sum(self._size(name) for name in self.wanted)
 
     def _size(self, name: str) -> int:
@@ -199,7 +199,7 @@ class Import:
     # --- the import
 
     async def run(self) -> Outcome:
-        """Import what is left; the caller holds the lock of the data folder."""
+        """Import the remaining channels; the caller holds the lock of the data folder."""
         progress = Progress(self.data, self.source, PROGRESS)
         if progress.own["finished"]:
             self.outcome.already = True
@@ -239,11 +239,12 @@ class Import:
                 await self._take(name, known, progress, store)
 
     def _exists(self, name: str) -> None:
-        reason = f"channel {name} exists here already: not taken over"
+        reason = f"channel {name} exists already: not imported"
         self.outcome.problems.append(Problem(str(self.source / name), 0, reason))
 
     def _finish_move(self, progress: Progress, store: Store) -> None:
-        """An earlier run may have ended between the rename of a channel and the note of it."""
+        """Complete an earlier run that ended between the rename of a channel and its progress
+        entry."""
         moving = progress.own["moving"]
         if moving is None:
             return
@@ -264,7 +265,8 @@ class Import:
         progress.save()
 
     def _take_clients(self, progress: Progress, store: Store) -> set[str]:
-        """Those that were connected, once; an id that is in use here belongs to another client."""
+        """Import the connected clients, once; an id that is registered already belongs to another
+        client."""
         if "clients" not in progress.own:
             progress.own["clients"] = [name for name in self.clients if name not in store.clients]
             self.outcome.clients = len(progress.own["clients"])
@@ -345,7 +347,7 @@ class Import:
 
     def _subscriptions(self, channel: Channel, clients: set[str], number: int) -> list[Place]:
         subs = read_subs(self.source, channel.name, self.outcome.problems)
-        # messages that are lost had their sequences
+        # their sequence numbers belong to lost messages
         last = max(channel.last, indexed(self.source, channel.name).last)
         last = max(last, max((sub.last_sent for sub in subs), default=0))
         channel.next_seq = last + 1
@@ -360,13 +362,15 @@ class Import:
         try:
             cursor.stand(place.next_seq, place.unacked)
         except OverflowError as error:
-            # what it had acknowledged since then comes again
+            # messages acknowledged since then are delivered again
             cursor.stand(min(place.unacked), ())
-            reason = f"subscription {asdict(place.records[0])}: {error}: it begins at the first"
+            reason = (
+                f"subscription {asdict(place.records[0])}: {error}: it starts at the first message"
+            )
             self.outcome.problems.append(Problem(str(self.source / log.name), 0, reason))
 
     def _compare(self, log: Log, channel: Channel) -> None:
-        """Read back what was written. OSError when that is not the same."""
+        """Read the written log back and compare it. OSError: it differs."""
         found = Channel(channel.name)
         at: int | None = log.first_seq
         while at is not None:
@@ -376,12 +380,12 @@ class Import:
                 found.add(sequence, timestamp_ns, body)
             at = page.next_seq
         if (found.messages, found.digest) != (channel.messages, channel.digest):
-            raise OSError(f"{log.folder}: what was written does not read back")
+            raise OSError(f"{log.folder}: the written log differs when it is read back")
 
     def _check_count(self, channel: Channel) -> None:
         index = indexed(self.source, channel.name)
         if index.complete and index.messages != channel.messages:
-            reason = f"the index names {index.messages} messages, {channel.messages} are there"
+            reason = f"the index has {index.messages} messages, the files have {channel.messages}"
             self.outcome.problems.append(Problem(str(self.source / channel.name), 0, reason))
 
 
@@ -389,10 +393,10 @@ class Import:
 
 
 class Hold:
-    """No server uses the folder now, and none of a fault tolerance group can begin to."""
+    """A lock of the folder: no server of a fault tolerance group can start on it."""
 
     def __init__(self, source: Path) -> None:
-        """ImportRefusedError."""
+        """Lock the folder. ImportRefusedError: a server uses it."""
         self.source = source
         self._fd = -1
         if not source.is_dir():
@@ -409,7 +413,7 @@ class Hold:
         try:
             fd = os.open(self.source / LOCK, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return -1  # no such group, or its file must not be read
+            return -1  # no such group, or its file may not be read
         try:
             fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
@@ -432,13 +436,13 @@ class Hold:
 
 
 def _is_written(path: Path) -> bool:
-    """Whether some process has the file open for writing, as far as we may know."""
+    """Whether a process has the file open for writing, as far as this process may know."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False  # the reader of the file reports it
     try:
-        fcntl.fcntl(fd, _SET_SIGNAL, signal.SIGURG)  # a new writer must not kill us
+        fcntl.fcntl(fd, _SET_SIGNAL, signal.SIGURG)  # whose default does not end the process
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError as error:
@@ -451,7 +455,7 @@ def _is_written(path: Path) -> bool:
 
 
 def _is_open(wanted: os.stat_result) -> bool:
-    """Whether another process that we may look at has the file open."""
+    """Whether another process, among those that this one may inspect, has the file open."""
     for process in Path("/proc").iterdir():
         if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
@@ -468,16 +472,16 @@ def _busy(source: Path) -> str:
 
 
 def _not_a_folder(source: Path) -> str:
-    return f"{source} is not a folder (SQL stores are not read)"
+    return f"{source} is not a folder (SQL stores cannot be imported)"
 
 
 @contextlib.contextmanager
 def importing(
     source: Path, data: Path, config: Config, patterns: Sequence[str] = (), *, dry: bool = False
 ) -> Iterator[Callable[[], Import]]:
-    """Hold both folders meanwhile, the data folder only when it is written to."""
+    """Lock both folders during the import; the data folder only if it is written to."""
     if source.resolve() in (data.resolve(), *data.resolve().parents):
-        raise ImportRefusedError(f"{data} is in {source}, in which nothing may change")
+        raise ImportRefusedError(f"{data} is inside {source}, which must not change")
     try:
         with Hold(source), contextlib.nullcontext() if dry else DataLock(data):
             yield lambda: Import(source, data, config, patterns)

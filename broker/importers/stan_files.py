@@ -1,22 +1,22 @@
-"""The file store of nats-streaming-server, read and never written.
+"""Reads the file store of nats-streaming-server, without changing it.
 
     server.dat              identity of the server: one record
     clients.dat             clients that connected (1) and closed (2)
     CHANNEL/msgs.N.dat      messages, a slice of the channel in each file
     CHANNEL/msgs.N.idx      per message: sequence u64, offset u64, time i64, size u32, crc u32
-    CHANNEL/subs.dat        subscriptions: new (1), changed (2), gone (3), acked (4), sent (5)
+    CHANNEL/subs.dat        subscriptions: new (1), changed (2), removed (3), acked (4), sent (5)
 
     file:    version u32, records
-    record:  length u32, crc u32 (CRC-32), protobuf of `length` bytes; where records are of several
-             kinds the kind is the highest byte of the length
+    record:  length u32, crc u32 (CRC-32), protobuf of `length` bytes; if records are of several
+                 kinds, the kind is the highest byte of the length
 
-All numbers are little-endian. Slices of the oldest messages are removed as a whole, so messages
-that limits have dropped may still be there. A damaged record is
-skipped: the next one is found by the bytes that every record of that file begins with.
+All numbers are little-endian. The original removes slices of the oldest messages as a whole, so
+messages that limits have dropped may still be in the files. A damaged record is skipped: the next
+one is found by the bytes with which every record of that file begins.
 
-The subscriptions become cursors and records of ours. That of a client that had not closed is kept,
-as the original does when it starts again: the client continues without noticing, or stops
-answering heartbeats and is closed then.
+The subscriptions become cursors and records of Twinwire. Those of clients that had not closed are
+kept, as in the original when it restarts: the client continues without noticing, or does not answer
+heartbeats and is closed.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ class SourceError(Exception):
 
     def __init__(self, text: str, damaged: Problem | None = None) -> None:
         super().__init__(text if damaged is None else str(damaged))
-        self.damaged = damaged  # it is the right file, but damaged
+        self.damaged = damaged  # a file of the store, but damaged
 
 
 @dataclass
 class Sub:
-    """A subscription, and where it stands."""
+    """A subscription and its position."""
 
     number: int
     client_id: str
-    queue: str  # of a durable group with the durable name before it
+    queue: str  # of a durable group: with the durable name before it
     inbox: str
     ack_inbox: str
     max_in_flight: int
@@ -91,7 +91,7 @@ class Stored(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Who the server was; `node_id` is that of a member of a cluster."""
+    """The identity of the server; `node_id` is that of a cluster member."""
 
     cluster_id: str
     node_id: str
@@ -101,7 +101,7 @@ class Info(NamedTuple):
 
 
 def wrong_version(data: bytes) -> str:
-    """Why a file that begins so cannot be read; empty = it can."""
+    """Why a file that begins like this cannot be read; empty = it can."""
     if len(data) < VERSION.size:
         return "the file ends before its version"
     (version,) = VERSION.unpack_from(data)
@@ -111,8 +111,8 @@ def wrong_version(data: bytes) -> str:
 
 
 def torn(rest: bytes) -> str:
-    """What the end of a file is that does not read."""
-    return "a record is cut off or damaged" if rest.strip(b"\0") else "zeros follow"
+    """The reason for an unreadable end of a file."""
+    return "a record is incomplete or damaged" if rest.strip(b"\0") else "zeros follow"
 
 
 def fields(body: bytes) -> dict[int, Any]:
@@ -136,7 +136,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if at >= len(body) or shift > 63:
-            raise ValueError("a number is cut off")
+            raise ValueError("a number is incomplete")
         byte = body[at]
         number |= (byte & 0x7F) << shift
         shift += 7
@@ -146,7 +146,7 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def text(found: dict[int, Any], number: int) -> str:
-    """A field that is a text."""
+    """A text field."""
     return _bytes(found, number).decode("utf-8", "replace")
 
 
@@ -164,7 +164,7 @@ def _number(found: dict[int, Any], number: int) -> int:
 
 
 def read_info(folder: Path) -> Info:
-    """SourceError when this is no file store, or its identity does not read."""
+    """The identity of a store. SourceError: not a file store, or the identity is unreadable."""
     path = folder / SERVER
     try:
         with path.open("rb") as file:
@@ -172,7 +172,7 @@ def read_info(folder: Path) -> Info:
     except FileNotFoundError:
         raise SourceError(
             f"{folder} is not a file store of nats-streaming-server: {SERVER} is missing (stores of"
-            " the kinds MEMORY and SQL are not read)"
+            " the kinds MEMORY and SQL cannot be imported)"
         ) from None
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from None
@@ -182,7 +182,7 @@ def read_info(folder: Path) -> Info:
     body = data[VERSION.size + HEAD.size :]
     head = data[VERSION.size : VERSION.size + HEAD.size]
     if head != HEAD.pack(len(body), zlib.crc32(body)):
-        reason = "the record does not read: who the server was is not known"
+        reason = "the record is unreadable: the identity of the server is unknown"
         raise SourceError("", Problem(str(path), VERSION.size, reason))
     found = fields(body)
     return Info(text(found, 1), text(found, 9))
@@ -198,7 +198,7 @@ def channel_names(folder: Path, problems: list[Problem]) -> list[str]:
             if (entry / SUBS).exists() or any(entry.glob("msgs.*.dat")):
                 names.append(entry.name)
             else:
-                problems.append(Problem(str(entry), 0, "is not a channel: not taken over"))
+                problems.append(Problem(str(entry), 0, "not a channel: not imported"))
     except OSError as error:
         raise SourceError(f"{error.filename}: {error.strerror}") from None
     return names
@@ -212,20 +212,20 @@ def slices(folder: Path, channel: str, problems: list[Problem]) -> list[Path]:
         if number.isascii() and number.isdigit():
             found.append((int(number), path))
         else:
-            problems.append(Problem(str(path), 0, "has no number: not read"))
+            problems.append(Problem(str(path), 0, "its name has no number: not read"))
     return [path for _, path in sorted(found)]
 
 
 class Indexed(NamedTuple):
-    """What the indexes of a channel say."""
+    """The content of a channel's indexes."""
 
     messages: int
     last: int
-    complete: bool  # each slice has one that reads
+    complete: bool  # whether each slice has a readable one
 
 
 def indexed(folder: Path, channel: str) -> Indexed:
-    """How many messages there are, and the sequence of the last one."""
+    """The number of messages, and the sequence number of the last one."""
     count = last = 0
     complete = True
     for path in slices(folder, channel, []):
@@ -239,7 +239,7 @@ def indexed(folder: Path, channel: str) -> Indexed:
 
 
 def _index(path: Path) -> memoryview | None:
-    """The records of the index of a slice; None when they do not read."""
+    """The records of the index of a slice; None if they are unreadable."""
     try:
         data = path.with_suffix(".idx").read_bytes()
     except OSError:
@@ -255,9 +255,9 @@ def _index(path: Path) -> memoryview | None:
 
 
 def looks_encrypted(folder: Path, channel: str) -> bool:
-    """Whether what the oldest or the newest messages hold has been encrypted.
+    """Whether the oldest or the newest messages are encrypted.
 
-    The nonce of a cipher counts the messages: its last 8 bytes are no more than the sequence.
+    The nonce of the cipher counts messages: its last 8 bytes are at most the sequence number.
     """
     paths = slices(folder, channel, [])
     for path in {*paths[:1], *paths[-1:]}:
@@ -287,12 +287,13 @@ def looks_encrypted(folder: Path, channel: str) -> bool:
 
 
 def messages(folder: Path, channel: str, problems: list[Problem]) -> Iterator[Stored]:
-    """What a channel keeps, in the order of its sequences; what does not read is left out."""
+    """The messages of a channel, in the order of their sequence numbers, without unreadable
+    ones."""
     last = 0
     for path in slices(folder, channel, problems):
         for stored in _slice(path, channel, problems):
             if stored.sequence <= last:
-                reason = f"sequence {stored.sequence} comes again: not taken over"
+                reason = f"sequence {stored.sequence} is repeated: not imported"
                 problems.append(Problem(str(path), 0, reason))
                 continue
             last = stored.sequence
@@ -329,16 +330,16 @@ def _records(path: Path, file: Any, channel: str, problems: list[Problem]) -> It
             reason = torn(file.read(limits.IMPORT_READ_BYTES))
             problems.append(Problem(str(path), at, f"{reason}; {size - at} bytes not read"))
             return
-        reason = f"a message does not read; {again - at} bytes passed over"
+        reason = f"a message is unreadable; {again - at} bytes skipped"
         problems.append(Problem(str(path), at, reason))
         file.seek(again)
         at = again
 
 
 class _Leftovers:
-    """Messages that were written just before a crash and never got into the index.
+    """Messages that were written just before a crash and are not in the index.
 
-    Their sequences were given again to those that did.
+    Their sequence numbers were used again by later ones.
     """
 
     def __init__(self, index: memoryview | None) -> None:
@@ -346,14 +347,14 @@ class _Leftovers:
         self.entry = next(self.entries, None)
 
     def at(self, offset: int, sequence: int) -> bool:
-        """Whether the message there is one; asked in the order of the file."""
+        """Whether the message at that offset is one of these; called in the order of the file."""
         while self.entry is not None and self.entry[1] < offset:
             self.entry = next(self.entries, None)
         return self.entry is not None and self.entry[1] > offset and self.entry[0] <= sequence
 
 
 def _message(head: bytes, file: Any, left: int, channel: str) -> Stored | None:
-    """The message that begins with `head` and goes on in the file, if one does."""
+    """The message that begins with `head` and continues in the file, if there is one."""
     if len(head) < HEAD.size:
         return None
     length, crc = HEAD.unpack(head)
@@ -375,9 +376,9 @@ def _message(head: bytes, file: Any, left: int, channel: str) -> Stored | None:
 
 
 def _next_message(file: Any, at: int, size: int, channel: str) -> int:
-    """Where the next good message after `at` begins; -1 = nowhere.
+    """The offset of the next readable message after `at`; -1 = none.
 
-    All begin with their sequence, of 1 to 10 bytes after its tag, and the name of the channel.
+    All begin with their sequence number, 1 to 10 bytes after its tag, and the name of the channel.
     """
     name = channel.encode()
     mark = b"\x12" + _encoded(len(name)) + name
@@ -401,7 +402,7 @@ def _next_message(file: Any, at: int, size: int, channel: str) -> int:
 def _is_message(file: Any, at: int, size: int, channel: str) -> bool:
     file.seek(at)
     head = file.read(HEAD.size + 1)
-    if len(head) <= HEAD.size or head[-1] != 0x08:  # the tag of the sequence
+    if len(head) <= HEAD.size or head[-1] != 0x08:  # the tag of the sequence number
         return False
     file.seek(at + HEAD.size)
     return _message(head[:-1], file, size - at, channel) is not None
@@ -420,7 +421,7 @@ def _encoded(number: int) -> bytes:
 
 
 def read_clients(folder: Path, problems: list[Problem]) -> dict[str, ClientRecord]:
-    """Those that had not closed, by id."""
+    """The clients that had not closed, by id."""
     clients: dict[str, ClientRecord] = {}
     for kind, found in _typed(folder / CLIENTS, _CLIENT_KINDS, problems):
         client_id = text(found, 1)
@@ -439,12 +440,14 @@ def read_clients(folder: Path, problems: list[Problem]) -> dict[str, ClientRecor
 
 
 def read_subs(folder: Path, channel: str, problems: list[Problem]) -> list[Sub]:
-    """The subscriptions of a channel, in the order in which they were made.
+    """The subscriptions of a channel, in the order of their creation.
 
     If records are damaged, messages count as unacked unless a record has their acknowledgement.
     """
     subs: dict[int, Sub] = {}
-    named: dict[int, tuple[int, set[int]]] = {}  # last sent at first; sequences in records since
+    named: dict[
+        int, tuple[int, set[int]]
+    ] = {}  # the last sent one of the first record, and the sequence numbers in later records
     before = len(problems)
     for kind, found in _typed(folder / channel / SUBS, _SUB_KINDS, problems):
         number = _number(found, 1)
@@ -474,7 +477,7 @@ def read_subs(folder: Path, channel: str, problems: list[Problem]) -> list[Sub]:
 
 
 def _doubt(subs: dict[int, Sub], named: dict[int, tuple[int, set[int]]]) -> None:
-    """Records are missing: messages that were sent and are in no record may be unacked."""
+    """Treat sent messages that are in no record as unacked, because records are missing."""
     groups: dict[object, list[Sub]] = {}
     for sub in subs.values():
         groups.setdefault(sub.queue or sub.number, []).append(sub)
@@ -487,7 +490,7 @@ def _doubt(subs: dict[int, Sub], named: dict[int, tuple[int, set[int]]]) -> None
 
 def _sub(found: dict[int, Any]) -> Sub:
     queue = text(found, 3)
-    is_durable_group = queue and _number(found, 10)  # its durable name stands in the group's alone
+    is_durable_group = queue and _number(found, 10)  # its durable name is only in the group's
     return Sub(
         number=_number(found, 1),
         client_id=text(found, 2),
@@ -505,11 +508,11 @@ def _sub(found: dict[int, Any]) -> Sub:
 def _typed(
     path: Path, kinds: range, problems: list[Problem]
 ) -> Iterator[tuple[int, dict[int, Any]]]:
-    """Records that say of what kind they are: (kind, fields)."""
+    """Records with a kind: (kind, fields)."""
     try:
         data = path.read_bytes()
     except OSError as error:
-        problems.append(Problem(str(path), 0, f"{error.strerror}: nothing of it is known"))
+        problems.append(Problem(str(path), 0, f"{error.strerror}: its content is unknown"))
         return
     wrong = wrong_version(data)
     if wrong:
@@ -528,13 +531,13 @@ def _typed(
             reason = torn(data[at:])
             problems.append(Problem(str(path), at, f"{reason}; {len(data) - at} bytes not read"))
             return
-        reason = f"a record does not read; {again - at} bytes passed over"
+        reason = f"a record is unreadable; {again - at} bytes skipped"
         problems.append(Problem(str(path), at, reason))
         at = again
 
 
 def _typed_record(data: bytes, at: int, kinds: range) -> tuple[int, dict[int, Any], int] | None:
-    """Kind, fields and size of the record that begins there, if one does."""
+    """Kind, fields and size of the record at that offset, if there is one."""
     if at + HEAD.size > len(data) or data[at + 3] not in kinds:
         return None
     word, crc = HEAD.unpack_from(data, at)
@@ -569,13 +572,13 @@ class Extent:
 
     channel: str
     first: int
-    end: int  # sequence of the next message
+    end: int  # sequence number of the next message
 
 
 def places(
     extent: Extent, subs: Iterable[Sub], clients: Container[str], first_number: int
 ) -> list[Place]:
-    """`clients`: those that exist; `first_number`: of a record, the others follow."""
+    """`clients`: the existing ones; `first_number`: number of the first record."""
     number = itertools.count(first_number).__next__
     return [_place(extent, members, known, number) for members, known in _readers(subs, clients)]
 
@@ -583,7 +586,8 @@ def places(
 def _readers(
     subs: Iterable[Sub], clients: Container[str]
 ) -> Iterator[tuple[list[Sub], list[tuple[Sub, bool]]]]:
-    """Groups of subscriptions that share a cursor; of each, those that stay and whether offline."""
+    """Groups of subscriptions that share a cursor, each with those kept and whether it is
+    offline."""
     groups: dict[tuple[str, ...], list[Sub]] = {}
     for sub in subs:
         if sub.queue:
@@ -597,7 +601,7 @@ def _readers(
         if live:
             yield members, [(sub, False) for sub in live]
         elif any(sub.durable for sub in members):
-            # of a group, the member that has come farthest stands for all
+            # the most advanced member of a group determines its position
             yield members, [(max(members, key=lambda sub: sub.last_sent), True)]
 
 

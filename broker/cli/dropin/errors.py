@@ -1,6 +1,6 @@
-"""Texts of the command lines that take the place of originals, and of their logs where tools look.
+"""Texts of the commands that replace originals, and of those log lines that tools look for.
 
-The words are those of Go's flag package, go-options, nsqd and nats-server 2.10.22.
+The wording is that of Go's flag package, go-options, nsqd and nats-server 2.10.22.
 """
 
 from __future__ import annotations
@@ -83,16 +83,16 @@ STAN_LOGIN: Final = "nats: Authorization Violation"
 STAN_NO_EFFECT: Final = "STREAM: without effect here: {}"
 STAN_CHANNEL_NAME: Final = "invalid channel name {}"
 STAN_UNKNOWN_STORE: Final = "unknown store type: {}"
-# Ours: what the original has and this server has not.
+# Our own texts: reasons for what is not available.
 STAN_FOREIGN: Final = (
-    "{0} holds the store of a nats-streaming-server: `twinwire import-stan {0} --data NEW` "
-    "takes it over, then give -dir NEW"
+    "{0} contains the store of a nats-streaming-server: import it with `twinwire import-stan {0} "
+    "--data NEW`, then start with -dir NEW"
 )
-STAN_EXTERNAL: Final = "the NATS server is in this process"
-STAN_CLUSTERED: Final = "there are no clusters of this server"
-STAN_GROUP: Final = "one server has the data"
-STAN_PARTITIONS: Final = "all channels are served"
-STAN_SQL: Final = "messages are in files or in memory"
-STAN_ENCRYPTION: Final = "what is stored is not encrypted here; let the file system do it"
-STAN_ARCHIVE: Final = "no scripts are called; twinwire archive writes topics to files"
-STAN_OPERATOR: Final = "the account of the service cannot be found out from a token"
+STAN_EXTERNAL: Final = "the NATS server is part of this process"
+STAN_CLUSTERED: Final = "this server does not support clusters"
+STAN_GROUP: Final = "fault tolerance groups are not supported"
+STAN_PARTITIONS: Final = "partitioning is not supported: all channels are served"
+STAN_SQL: Final = "the stores are FILE and MEMORY"
+STAN_ENCRYPTION: Final = "stored messages are not encrypted; use an encrypted file system"
+STAN_ARCHIVE: Final = "scripts are not supported; twinwire archive writes topics to files"
+STAN_OPERATOR: Final = "the account of the service cannot be derived from a token"

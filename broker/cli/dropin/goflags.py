@@ -1,8 +1,8 @@
-"""Command lines by the rules of Go's `flag` package, which scripts for nsqd are written for.
+"""Command lines by the rules of Go's `flag` package, for which scripts for nsqd are written.
 
-`-x` and `--x` are the same; a value follows after `=` or is the next argument, but for a flag that
-is a boolean only after `=`; the first argument that is no flag, or `--`, ends the flags. A value
-is read by its kind both from the command line and from a configuration file.
+`-x` and `--x` are the same. A value follows after `=` or is the next argument; that of a boolean
+flag follows only after `=`. The first argument that is not a flag, or `--`, ends the flags. The
+kind of a flag parses its value from the command line and from a configuration file.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class FlagError(Exception):
-    """What is wrong with a command line."""
+    """An invalid command line."""
 
 
 class HelpWanted(Exception):  # noqa: N818 (not an error: a request)
-    """-h or -help."""
+    """-h or -help was given."""
 
 
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
@@ -36,7 +36,7 @@ _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s
 
 
 def parse_bool(value: str) -> bool:
-    """ValueError unless it is one of Go's words for a boolean."""
+    """Parse one of Go's words for a boolean. ValueError."""
     if value in _TRUE:
         return True
     if value in _FALSE:
@@ -78,22 +78,22 @@ def parse_duration(value: str) -> int:
 class Kind:
     """A string, and the base of the other kinds."""
 
-    shown = "string"  # after the name in the usage text
-    boolean = False  # needs = for its value
-    many = False  # may be given again
+    shown = "string"  # follows the name in the usage text
+    boolean = False  # its value needs =
+    many = False  # may be repeated
 
     def parse(self, value: str) -> Any:
-        """From the command line; ValueError with Go's words."""
+        """Parse a value of the command line. ValueError with Go's text."""
         return value
 
     def coerce(self, value: object) -> Any:
-        """From a configuration file; ValueError with what is wrong."""
+        """Parse a value of a configuration file. ValueError with the reason."""
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise ValueError(f"invalid value type {type(value).__name__}")
         return self.parse(str(value))
 
     def default_text(self, default: Any) -> str:
-        """The default in the usage text; empty when it is the zero value."""
+        """The default in the usage text; empty if it is the zero value."""
         return go_quote(default) if default else ""
 
 
@@ -106,7 +106,7 @@ class BoolKind(Kind):
         return parse_bool(value)
 
     def coerce(self, value: object) -> bool:
-        """A number means the opposite of what one expects, in the original too."""
+        """A number means the opposite of what users expect, as in the original."""
         if isinstance(value, bool):
             return value
         if isinstance(value, int):
@@ -170,7 +170,7 @@ class WordKind(Kind):
     def __init__(
         self, words: Mapping[str, Any], refusal: str, *, boolean: bool = False, empty: bool = False
     ) -> None:
-        """`refusal`: the error, with the word in place of {word}; `empty`: "" changes nothing."""
+        """`refusal`: the error text with {word}; `empty`: "" is accepted and changes nothing."""
         self.words, self.refusal, self.boolean, self.empty = words, refusal, boolean, empty
         if boolean:
             self.shown = ""
@@ -191,7 +191,7 @@ class WordKind(Kind):
 
 
 class ListKind(Kind):
-    """Strings, one each time the flag is given."""
+    """A list of strings, one for each time the flag is given."""
 
     shown, many = "value", True
 
@@ -215,7 +215,7 @@ class ListKind(Kind):
 
 
 class FloatListKind(ListKind):
-    """Numbers, separated by commas too."""
+    """A list of numbers; one value may have several, separated by commas."""
 
     def parse(self, value: str) -> list[float]:
         return [self.item(part) for part in value.split(",")]
@@ -242,9 +242,11 @@ class Flag:
     kind: Kind
     default: Any
     usage: str
-    target: str = ""  # "section.key" of our configuration; empty: handled by name, or no effect
-    key: str = ""  # in the configuration file, when it is not the name with _ for -
-    in_file: bool = True  # may stand in the configuration file
+    target: str = (
+        ""  # "section.key" of the TOML configuration; empty: handled by name, or no effect
+    )
+    key: str = ""  # key in the configuration file, if it is not the name with _ for -
+    in_file: bool = True  # may be in the configuration file
 
     @property
     def file_key(self) -> str:
@@ -254,7 +256,7 @@ class Flag:
 
 @dataclass
 class Parsed:
-    """A command line that was understood."""
+    """A parsed command line."""
 
     given: dict[str, Any] = field(default_factory=dict)
     rest: list[str] = field(default_factory=list)
@@ -299,11 +301,11 @@ def _take(found: Parsed, flag: Flag, value: str) -> None:
         found.given.setdefault(flag.name, []).extend(read)
     elif read is not None:
         found.given.pop(flag.name, None)
-        found.given[flag.name] = read  # the last one given comes last
+        found.given[flag.name] = read  # ordered by the last occurrence
 
 
 def usage(program: str, flags: Mapping[str, Flag]) -> str:
-    """What -h shows."""
+    """The usage text of -h."""
     lines = [f"Usage of {program}:"]
     for _, flag in sorted(flags.items()):
         shown = f" {flag.kind.shown}" if flag.kind.shown else ""
@@ -316,7 +318,7 @@ def usage(program: str, flags: Mapping[str, Flag]) -> str:
 def resolve(
     flags: Mapping[str, Flag], given: Mapping[str, Any], file: Mapping[str, object]
 ) -> dict[str, Any]:
-    """The value of every flag: as given, else from the file, else its default. FlagError."""
+    """The value of each flag: from the command line, else the file, else its default. FlagError."""
     values: dict[str, Any] = {}
     for name, flag in flags.items():
         values[name] = flag.default

@@ -1,4 +1,4 @@
-"""[http] for the commands that take an original's flags and files: from the environment alone."""
+"""Section [http] of the drop-in commands, which is read from the environment only."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ _PREFIX = "TWINWIRE_HTTP_"
 
 
 def http_config() -> HttpConfig:
-    """What TWINWIRE_HTTP_<KEY> say, else the defaults. ConfigError."""
+    """The values of TWINWIRE_HTTP_<KEY>, else the defaults. ConfigError."""
     return load(None, {k: v for k, v in os.environ.items() if k.startswith(_PREFIX)}).http

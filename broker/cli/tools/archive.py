@@ -1,7 +1,7 @@
 """`twinwire archive`: writes topics to files, as nsq_to_file does.
 
-A message is finished only when fsync has returned for the file it is in. When writing fails,
-nothing more is finished, and the process ends: the server has kept what was not.
+A message is finished only after fsync of its file. If writing fails, no more messages are finished,
+and the process ends: the server still has all unfinished ones.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _MODE: Final = 0o666
 
 SYNC_S: Final = 30.0
 REFRESH_S: Final = 60.0
-# With nothing new for so long the file is synced and its messages finished.
+# Without a new message for this long, the file is synced and its messages are finished.
 QUIET_S: Final = 0.25
 _UNITS_S: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
 
 class LayoutError(ValueError):
-    """Options that contradict each other."""
+    """Options that exclude each other."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where files go and when the next begins."""
+    """The paths of files, and when a new one begins."""
 
     output_dir: Path
     work_dir: Path | None = None
@@ -71,16 +71,16 @@ class Layout:
 
     @property
     def moves(self) -> bool:
-        """Whether files are moved when they are done."""
+        """Whether files are moved when they are complete."""
         return self.work_dir is not None and self.work_dir != self.output_dir
 
     @property
     def makes(self) -> Path:
-        """Where files are while they are written."""
+        """The folder of files while they are written."""
         return self.work_dir or self.output_dir
 
     def name(self, topic: str, now_s: float) -> str:
-        """The file's name at that time, <REV> still in it."""
+        """The name of a file begun at that time, with <REV> not replaced yet."""
         host = socket.gethostname()
         short = host.partition(".")[0]
         identifier = self.host_identifier.replace("<SHORT_HOST>", short).replace("<HOSTNAME>", host)
@@ -92,12 +92,12 @@ class Layout:
 
 
 def revision(name: str, number: int) -> str:
-    """The name with its revision in it; the first has none."""
+    """The name with its revision; the first one has none."""
     return name.replace("<REV>", f"-{number:06d}" if number else "")
 
 
 class Archive:
-    """The file that a topic is written to now. Any OSError leaves what was synced as it is."""
+    """The current file of a topic. After an OSError everything synced is unchanged."""
 
     def __init__(self, layout: Layout, topic: str, clock: Callable[[], float] = time.time) -> None:
         self._layout = layout
@@ -114,7 +114,7 @@ class Archive:
 
     @property
     def due(self) -> bool:
-        """Whether the file has had its time or size."""
+        """Whether the file has reached its time or size."""
         if self._file is None:
             return False
         layout, now_s = self._layout, self._clock()
@@ -155,10 +155,10 @@ class Archive:
                 return
             self._revision += 1
             if "<REV>" not in name:
-                raise FileExistsError(f"{path} is there already")
+                raise FileExistsError(f"{path} already exists")
 
     def _claim(self, path: Path) -> bool:
-        # A plain file without revisions goes on where it ended; any other is always a new one.
+        # A plain file without revisions is continued; any other is a new one.
         append = "<REV>" not in self._layout.filename_format
         try:
             flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_EXCL)
@@ -173,18 +173,18 @@ class Archive:
         return True
 
     def _mend(self, path: Path) -> None:
-        """A line that a crash cut off ends here, so that the next is not glued to it."""
+        """End a line that a crash cut off, so that the next line does not continue it."""
         with path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":
                 self._put(b"\n")
 
     def sync(self) -> None:
-        """Everything written is on the disk when this returns, the file's name too."""
+        """Sync everything written, including the file's name, to the disk."""
         if self._file is None:
             return
         if self._gzip is not None:
-            self._put(self._gzip.flush())  # a whole member: what is synced can be read
+            self._put(self._gzip.flush())  # ends the gzip member: everything synced can be read
             self._gzip = None
         os.fsync(self._file.fileno())
         for folder in self._dirty_folders:
@@ -192,11 +192,11 @@ class Archive:
         self._dirty_folders.clear()
 
     def close(self) -> None:
-        """Sync, and move the file to its place, never over another."""
+        """Sync, and move the file to its final path, never over another file."""
         if self._file is None:
             return
         if self._layout.gzip and self._gzip is None and not self._size:
-            # nothing at all is no gzip file
+            # an empty file is not a gzip file
             self._gzip = zlib.compressobj(self._layout.gzip_level, zlib.DEFLATED, _GZIP_WBITS)
         self.sync()
         self._file.close()
@@ -231,7 +231,7 @@ class _Duration(click.ParamType[float]):
             return value
         parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|)", value)
         if not parts or "".join(number + unit for number, unit in parts) != value:
-            self.fail(f"{value!r} is no duration such as 30s or 1h30m", param, ctx)
+            self.fail(f"invalid duration {value!r}: expected 30s, 1h30m", param, ctx)
         return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
 
@@ -239,17 +239,19 @@ DURATION: Final = _Duration()
 
 
 @click.command("archive")
-@click.option("--topic", "topics", type=NAME, multiple=True, help="May be repeated.")
-@click.option("--topic-pattern", help="Regular expression: all topics nsqlookupd knows of.")
+@click.option("--topic", "topics", type=NAME, multiple=True, help="A topic; may be repeated.")
+@click.option("--topic-pattern", help="Regular expression for the topics that nsqlookupd knows.")
 @click.option(
     "--topic-refresh",
     type=DURATION,
     default=REFRESH_S,
-    help="How often to look for new topics.  [default: 60s]",
+    help="Interval of the search for new topics.  [default: 60s]",
 )
 @click.option("--channel", type=NAME, default="archive", show_default=True)
-@click.option("--output-dir", type=_FOLDER, default=Path(), help="Where files go.")
-@click.option("--work-dir", type=_FOLDER, help="Where files are until they are complete.")
+@click.option("--output-dir", type=_FOLDER, default=Path(), help="Folder of complete files.")
+@click.option(
+    "--work-dir", type=_FOLDER, help="Folder of incomplete files, on the same file system."
+)
 @click.option(
     "--filename-format",
     default=Layout.filename_format,
@@ -262,16 +264,23 @@ DURATION: Final = _Duration()
 @click.option(
     "--gzip-level", type=click.IntRange(1, 9), default=Layout.gzip_level, show_default=True
 )
-@click.option("--rotate-size", type=click.IntRange(0), default=0, help="Bytes; 0 = never.")
+@click.option(
+    "--rotate-size",
+    type=click.IntRange(0),
+    default=0,
+    help="Start a new file above this many bytes; 0 = never.",
+)
 @click.option("--rotate-interval", "rotate_interval_s", type=DURATION, default=0.0)
 @click.option(
     "--sync-interval",
     "sync_s",
     type=DURATION,
     default=SYNC_S,
-    help="Sync at least that often.  [default: 30s]",
+    help="Longest time between two syncs.  [default: 30s]",
 )
-@click.option("--skip-empty-files", is_flag=True, help="No file for a time without messages.")
+@click.option(
+    "--skip-empty-files", is_flag=True, help="Create no file for periods without messages."
+)
 @source_options
 def archive(
     topics: tuple[str, ...],
@@ -282,9 +291,9 @@ def archive(
     skip_empty_files: bool,
     **given: Any,
 ) -> None:
-    """Write messages to files, one a line.
+    """Write messages to files, one per line.
 
-    Nothing is overwritten. SIGHUP ends the present files; SIGTERM and SIGINT end the program.
+    No file is overwritten. SIGHUP completes the current files; SIGTERM and SIGINT stop the program.
     """
     source = take_source(given)
     if bool(topics) == bool(topic_pattern):
@@ -301,7 +310,7 @@ def archive(
 
 
 class _Shelf:
-    """All topics that are archived."""
+    """The readers and files of all archived topics."""
 
     def __init__(
         self, source: Source, channel: str, layout: Layout, sync_s: float, skip_empty: bool
@@ -365,7 +374,7 @@ class _Book:
     batch_max = 1
 
     def __init__(self, archive: Archive, reader: Reader, sync_s: float) -> None:
-        self.turn = asyncio.Event()  # end the present file
+        self.turn = asyncio.Event()  # complete the current file
         self._archive = archive
         self._reader = reader
         self._sync_s = sync_s
@@ -373,7 +382,7 @@ class _Book:
         self._arrived: asyncio.Queue[Message] = asyncio.Queue()
 
     async def write(self, ending: Ending) -> None:
-        """Until it is time to stop, or the disk refuses."""
+        """Archive until the tool stops or the disk fails."""
         await self._reader.start()
         pump = asyncio.ensure_future(self._pump())
         try:
@@ -384,7 +393,7 @@ class _Book:
             await self._safe()
             await asyncio.to_thread(self._archive.close)
         except OSError as error:
-            ending.fail(f"{self._reader.topic}: nothing more is written: {error}")
+            ending.fail(f"{self._reader.topic}: archiving stops: {error}")
         finally:
             pump.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -396,7 +405,7 @@ class _Book:
             self._arrived.put_nowait(message)
 
     async def _step(self, ending: Ending) -> None:
-        """One batch: what has come is written and synced together."""
+        """Write and sync all messages that have arrived."""
         loop = asyncio.get_running_loop()
         sync_at_s = loop.time() + self._sync_s
         while len(self._unsafe) < self.batch_max and not self.turn.is_set():
@@ -404,7 +413,7 @@ class _Book:
             batch = await self._take(wait_s, ending)
             if not batch:
                 break
-            # Into the list first: if writing fails they are given back.
+            # Added to the list first: if writing fails, they are requeued.
             self._unsafe += batch
             if self._archive.due:
                 await self._end_file(len(batch))
@@ -455,7 +464,8 @@ class _Book:
             self._unsafe.clear()
 
     async def _give_back(self) -> None:
-        """What is not safe goes back, behind CLS: it must not come here again."""
+        """Requeue unfinished messages after CLS, so that this connection does not get them
+        again."""
         closing = asyncio.ensure_future(self._reader.close())
         await asyncio.sleep(0)
         while not self._arrived.empty():

@@ -1,4 +1,4 @@
-"""`twinwire export`: topics to Parquet, Arrow or JSON files, through the bulk API.
+"""`twinwire export`: writes topics to Parquet, Arrow or JSON files, through the bulk API.
 
 Reading changes nothing at the broker: no channel, no consumer, no progress.
 """
@@ -28,7 +28,9 @@ NEEDS: Final = "export needs PyArrow: pip install 'twinwire[arrow]'"
 DEFAULT_COLUMNS: Final = "offset,timestamp,subject,value,headers,messageId,notBefore"
 FILE_RECORDS: Final = 1_000_000
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_NO_PLACE: Final = "{value!r} is neither a seq, a time such as 2026-01-31T12:00Z, nor 6h ago as 6h"
+_NO_PLACE: Final = (
+    "invalid position {value!r}: expected a seq, a time such as 2026-01-31T12:00Z, or an age (6h)"
+)
 _FILES: Final = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -75,31 +77,47 @@ class _Place(click.ParamType["int | datetime"]):
     help="Bulk API of a broker. May be repeated.",
 )
 @click.option(
-    "--from", "start", type=_Place(), help="First record: seq, time (UTC if no zone), 6h."
+    "--from",
+    "start",
+    type=_Place(),
+    help="First record: a seq, a time (UTC without a zone), or an age such as 6h.",
 )
-@click.option("--to", "end", type=_Place(), help="Stop before this seq or time; default: now.")
+@click.option(
+    "--to", "end", type=_Place(), help="End of the range, exclusive; default: the current end."
+)
 @click.option(
     "--format", "kind", type=click.Choice(["parquet", "arrow", "ndjson"]), default="parquet"
 )
 @click.option("--columns", default=DEFAULT_COLUMNS, show_default=True)
-@click.option("--key-header", help="Header that is the column `key`.")
-@click.option("--subject-filter", help="Only subjects that match; * and > stand for tokens.")
+@click.option("--key-header", help="Header whose value becomes the column `key`.")
 @click.option(
-    "--file-records", type=click.IntRange(1), default=FILE_RECORDS, help="Seqs of one file."
+    "--subject-filter", help="Only matching subjects; * is one token, > at the end one or more."
+)
+@click.option(
+    "--file-records",
+    type=click.IntRange(1),
+    default=FILE_RECORDS,
+    help="Sequence numbers per file.",
 )
 @click.option(
     "--on-gap",
     type=click.Choice(["stop", "skip"]),
     default="stop",
     show_default=True,
-    help="When records cannot be read: stop, or say so and go on (exit code 3).",
+    help="If records cannot be read: stop, or report and skip them (exit code 3).",
 )
-@click.option("--compress", type=click.Choice(["zstd", "gzip"]), help="On the way, for slow links.")
-@click.option("--token-file", type=_FILES, help="File that holds the token.")
-@click.option("--tls-ca", type=_FILES, help="Authority; with it, or with https://, TLS is used.")
+@click.option(
+    "--compress", type=click.Choice(["zstd", "gzip"]), help="Compress the transfer, for slow links."
+)
+@click.option("--token-file", type=_FILES, help="File with the token.")
+@click.option(
+    "--tls-ca",
+    type=_FILES,
+    help="CA certificates to trust; with this option, or with https://, TLS is used.",
+)
 @click.option("--tls-cert", type=_FILES)
 @click.option("--tls-key", type=_FILES)
-@click.option("--tls-server-name", help="Name that the certificate must have.")
+@click.option("--tls-server-name", help="Expected name in the certificate.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def export(
     topics: tuple[str, ...],
@@ -112,10 +130,9 @@ def export(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Write what topics hold to files in a folder.
+    """Write the content of topics to files in a folder.
 
-    Run it again after an interruption, or for what has come since: files that are complete are
-    left alone.
+    Run it again after an interruption, or for new records: complete files are not written again.
     """
     try:
         import pyarrow  # noqa: F401
@@ -134,7 +151,7 @@ def export(
     except (BulkError, FolderError, OSError) as error:
         click.echo(f"export: {error}", err=True)
         if isinstance(error, Damaged | Trimmed):
-            click.echo("--on-gap skip goes on without these records", err=True)
+            click.echo("use --on-gap skip to continue without these records", err=True)
         sys.exit(1)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -142,7 +159,7 @@ def export(
 
 
 def options_of(given: dict[str, Any]) -> Options:
-    """What the flags say about connections."""
+    """The options of connections, from the flags."""
     flags = ("tls_ca", "tls_cert", "tls_key", "tls_server_name")
     ca, cert, key, name = (str(given[flag] or "") for flag in flags)
     tls = Tls(ca, cert, key, name) if ca or cert or key or name else None
@@ -151,16 +168,16 @@ def options_of(given: dict[str, Any]) -> Options:
 
 
 class Planned(NamedTuple):
-    """One log's part of the work."""
+    """The work for one log."""
 
     piece: Piece
     shelf: Shelf
-    files: list[tuple[int, int]]  # that are missing
+    files: list[tuple[int, int]]  # missing ones
     skipped: int
 
 
 class Job:
-    """What one call of the command does."""
+    """One call of the command."""
 
     def __init__(
         self, out: Path, given: dict[str, Any], file_records: int, *, skip: bool = False
@@ -176,7 +193,7 @@ class Job:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What must stay the same between runs."""
+        """The options that must stay the same between runs."""
         return {
             "columns": self.columns,
             "format": self.kind,
@@ -191,7 +208,7 @@ class Job:
         start: int | datetime | None,
         end: int | datetime | None,
     ) -> list[Planned]:
-        """What is to be done; the folder is claimed for it."""
+        """Plan the work, and record its options in the folder."""
         from broker.cli.tools.export_files import FolderError, Shelf, claim
         from broker.client.bulk.arrow import schema_of
         from broker.client.bulk.reading import locate
@@ -228,14 +245,14 @@ class Job:
         return planned._replace(files=files, skipped=len(there))
 
     def run(self, planned: list[Planned], quiet: bool) -> None:
-        """Writes all files that are missing."""
+        """Write all missing files."""
         seqs = sum(end - first for p in planned for first, end in p.files)
         stream = sys.stderr
         with click.progressbar(length=seqs, label="exporting", file=stream, hidden=quiet) as bar:
             counted = [(p, self._write(p, bar.update)) for p in planned]
         for p, rows in counted:
             written = f"{len(p.files)} files with {rows} records"
-            there = f", {p.skipped} were there" if p.skipped else ""
+            there = f", {p.skipped} already complete" if p.skipped else ""
             click.echo(f"{p.piece.topic} of {p.piece.broker}: {written}{there}", err=True)
 
     def _write(self, planned: Planned, seen: Callable[[int], None]) -> int:
@@ -265,4 +282,4 @@ class Job:
 
     def _tell_gap(self, broker: str, topic: str, gap: Gap) -> None:
         self.gaps += 1
-        click.echo(f"export: {topic} of {broker}: {gap}: left out", err=True)
+        click.echo(f"export: {topic} of {broker}: {gap}: skipped", err=True)

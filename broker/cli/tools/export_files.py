@@ -1,10 +1,10 @@
-"""The files of `twinwire export`: which seqs they cover, how they are written, what is missing.
+"""The files of `twinwire export`: names, formats, and which ones are missing.
 
 A file is named TOPIC-PARTITION-FIRST-LAST.FORMAT after the seqs that it covers, and gets this name
-when it is complete. So the names tell a repeated export where to continue; `state.json` has the
-incarnations of the logs.
+when it is complete. So a repeated export sees from the names where to continue; `state.json` has
+the incarnations of the logs.
 
-It is apart from `export` because it needs PyArrow; `export` reports a missing PyArrow itself.
+It is separate from `export` because it needs PyArrow; `export` reports a missing PyArrow itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REPEATED: Final = ["topic", "partition", "timestampType", "subject", "broker", 
 
 
 class FolderError(Exception):
-    """What is in the folder does not belong to what is asked for."""
+    """The folder contains files of another export."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Shelf:
 
     @property
     def stem(self) -> str:
-        """What all their names begin with."""
+        """The common prefix of their names."""
         name = re.sub(r"^\.", "%2E", quote(self.topic, safe=""))
         return f"{name}-{self.partition}"
 
@@ -62,7 +62,7 @@ class Shelf:
         return sorted((int(name[1]), int(name[2]) + 1) for name in names if name)
 
     def missing(self, first: int, behind: int, size: int) -> Iterator[tuple[int, int]]:
-        """The files to be written for [first, behind); they end where a multiple of size does."""
+        """The missing files of [first, behind); they end at multiples of `size`."""
         at = first
         for begin, end in [*self.there(), (behind, behind)]:
             while at < min(begin, behind):
@@ -73,14 +73,14 @@ class Shelf:
 
 
 def claim(folder: Path, options: dict[str, Any], logs: dict[str, dict[str, str]]) -> None:
-    """Notes whose files these are; FolderError if they are of other logs or made otherwise."""
+    """Record the logs and options of these files. FolderError if the folder has others."""
     path = folder / STATE
     state: dict[str, Any] = {"options": options, "logs": {}}
     if path.exists():
         state = json.loads(path.read_text())
         if state.get("options") != options:
             raise FolderError(
-                f"{folder} was begun with other options ({state.get('options')}): use another"
+                f"{folder} was started with other options ({state.get('options')}): use another"
             )
     for name, log in logs.items():
         if state["logs"].setdefault(name, log) != log:
@@ -116,7 +116,7 @@ class ParquetFile:
         self._rows = self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Keeps it until a row group is full."""
+        """Collect rows until a row group is full."""
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
@@ -130,12 +130,12 @@ class ParquetFile:
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def close(self) -> None:
-        """Writes the rest and the footer."""
+        """Write the remaining rows and the footer."""
         self._flush()
         self._writer.close()
 
     def abandon(self) -> None:
-        """Keeps it from closing itself later, when the file is gone."""
+        """Prevent the writer from closing itself later, when the file no longer exists."""
         with suppress(OSError, ValueError, pa.ArrowException):
             self._writer.close()
         self._writer.is_open = False
@@ -149,32 +149,32 @@ class ArrowFile:
         self._writer = pa.ipc.new_file(file, schema, options=options)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Writes it."""
+        """Write a batch."""
         self._writer.write_batch(batch)
 
     def close(self) -> None:
-        """Writes the footer."""
+        """Write the footer."""
         self._writer.close()
 
     def abandon(self) -> None:
-        """It does not mind."""
+        """Do nothing."""
 
 
 class NdjsonFile:
-    """A line of JSON for each record; bytes that are no text are in Base64 under `...Base64`."""
+    """A line of JSON for each record; bytes that are not UTF-8 are in Base64 under `...Base64`."""
 
     def __init__(self, file: IO[bytes], _schema: pa.Schema) -> None:
         self._file = file
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Writes a line for each row."""
+        """Write a line for each row."""
         self._file.writelines(orjson.dumps(_as_json(row)) + b"\n" for row in batch.to_pylist())
 
     def close(self) -> None:
-        """Nothing is left to write."""
+        """Do nothing: all lines are written."""
 
     def abandon(self) -> None:
-        """It does not mind."""
+        """Do nothing."""
 
 
 def _as_json(row: dict[str, Any]) -> dict[str, Any]:
@@ -200,7 +200,7 @@ KINDS: Final[dict[str, Any]] = {
 
 
 def write_file(path: Path, kind: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
-    """A whole file, on the disk under its name when this returns; its rows. It leaves no half."""
+    """Write a file, sync it and rename it; return its rows. A failure leaves no incomplete file."""
     part = path.with_name(path.name + PART)
     rows = 0
     try:

@@ -1,6 +1,6 @@
-"""`twinwire forward`: sends what a topic gets elsewhere, as nsq_to_nsq and nsq_to_http do.
+"""`twinwire forward`: sends messages of a topic elsewhere, as nsq_to_nsq and nsq_to_http do.
 
-A message is finished when the other side has answered for it, and requeued otherwise.
+A message is finished when the destination has acknowledged it, and requeued otherwise.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ HTTP_S: Final = 20.0
 
 
 class TargetError(NsqError):
-    """The other side did not take a message."""
+    """The destination did not accept a message."""
 
 
 class Target(Protocol):
-    """One way to send."""
+    """The interface of a destination."""
 
     async def send(self, message: Message) -> None:
-        """Send and wait for the answer; NsqError or OSError if it is not good."""
+        """Send and wait for the answer. NsqError or OSError if it is not a success."""
 
     async def close(self) -> None:
-        """Let connections go."""
+        """Close the connections."""
 
 
 class TopicTarget:
@@ -66,7 +66,7 @@ class TopicTarget:
         self._writer = Writer(addresses, options, failover=mode == "hostpool")
 
     async def send(self, message: Message) -> None:
-        """PUB."""
+        """Publish the message."""
         await self._writer.pub(self._topic or message.topic, message.body)
 
     async def close(self) -> None:
@@ -75,7 +75,7 @@ class TopicTarget:
 
 
 class HttpTarget:
-    """One HTTP endpoint or several; a status of 200 to 299 is good."""
+    """One HTTP endpoint or several; a status of 200 to 299 is a success."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class HttpTarget:
         self.every = False
 
     async def send(self, message: Message) -> None:
-        """To the endpoint whose turn it is, or to every one."""
+        """Send to the next endpoint in turn, or to all."""
         if self.every:
             await asyncio.gather(*[self._send(url, message.body) for url in self._urls])
         else:
@@ -122,7 +122,7 @@ class HttpTarget:
 
 
 class NatsTarget:
-    """A subject on a NATS server; the PONG behind a PUB says that the server has read it."""
+    """A subject on a NATS server; the PONG after a PUB means that the server has read it."""
 
     def __init__(self, address: str, subject: str | None) -> None:
         self._address = parse_address(address.removeprefix("nats://"), NATS_PORT)
@@ -134,13 +134,15 @@ class NatsTarget:
         self._payload_max = 0
 
     async def send(self, message: Message) -> None:
-        """PUB, PING, and wait for the PONG."""
+        """Send PUB and PING, and wait for the PONG."""
         subject = (self._subject or message.topic).encode()
         if not _SUBJECT.fullmatch(subject):
-            raise TargetError(f"{subject!r} is no subject to publish to")
+            raise TargetError(f"invalid subject {subject!r}: it cannot be published to")
         stream = await self._connected()
         if len(message.body) > self._payload_max:
-            raise TargetError(f"{len(message.body)} bytes are more than the server takes")
+            raise TargetError(
+                f"a message of {len(message.body)} bytes exceeds the server's max_payload"
+            )
         pong: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pongs.append(pong)
         body = message.body
@@ -157,11 +159,11 @@ class NatsTarget:
                 try:
                     verb, _, info = line.partition(b" ")
                     if verb != b"INFO":
-                        raise TargetError("{}:{} does not speak NATS".format(*self._address))
+                        raise TargetError("{}:{} is not a NATS server".format(*self._address))
                     self._payload_max = int(orjson.loads(info)["max_payload"])
                 except (KeyError, ValueError, TargetError):
                     stream.close()
-                    raise TargetError("{}:{} does not speak NATS".format(*self._address)) from None
+                    raise TargetError("{}:{} is not a NATS server".format(*self._address)) from None
                 stream.write(b'CONNECT {"verbose":false,"pedantic":true,"name":"twinwire"}\r\n')
                 self._stream = stream
                 self._reading = asyncio.ensure_future(self._read(reader))
@@ -179,7 +181,7 @@ class NatsTarget:
                 elif word == b"PING" and self._stream is not None:
                     self._stream.write(b"PONG\r\n")
                 elif word == b"-ERR":
-                    # The error names no publish: none of those under way counts as sent.
+                    # The error does not name a publish: no pending one counts as sent.
                     failure = TargetError(line.decode("utf-8", "replace").strip())
                     break
         except (OSError, ValueError) as error:
@@ -205,7 +207,7 @@ class NatsTarget:
 
 @dataclass(frozen=True)
 class _Way:
-    """The options that say where messages go."""
+    """The options of the destination."""
 
     destinations: tuple[str, ...]
     destination_topic: str | None
@@ -220,7 +222,7 @@ class _Way:
     concurrency: int
 
     def check(self) -> None:
-        """UsageError if they do not fit together."""
+        """Check the options. UsageError if they exclude each other."""
         ways = [self.destinations, self.posts, self.gets, self.nats]
         if sum(map(bool, ways)) != 1:
             raise click.UsageError(
@@ -228,12 +230,12 @@ class _Way:
             )
         modes = {"round-robin", "all"} if self.posts or self.gets else {"round-robin", "hostpool"}
         if self.mode is not None and (self.nats or self.mode not in modes):
-            raise click.UsageError(f"--mode {self.mode} does not fit where messages go")
+            raise click.UsageError(f"--mode {self.mode} does not apply to this destination")
         if any("%s" not in url for url in self.gets):
             raise click.UsageError("--get needs a %s in the URL for the message")
 
     def target(self) -> Target:
-        """Connects when it is used."""
+        """Create the destination, which connects when it is first used."""
         if self.destinations:
             mode = self.mode or "hostpool"
             return TopicTarget(self.destinations, self.destination_topic, mode, self.producer)
@@ -255,7 +257,7 @@ def _headers(lines: tuple[str, ...], content_type: str | None, posting: bool) ->
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name.strip():
-            raise click.UsageError(f"--header {line!r} is not NAME: VALUE")
+            raise click.UsageError(f"invalid --header {line!r}: expected NAME: VALUE")
         headers[name.strip()] = value.strip()
     if content_type and not posting:
         raise click.UsageError("--content-type goes with --post")
@@ -268,27 +270,44 @@ def _headers(lines: tuple[str, ...], content_type: str | None, posting: bool) ->
 @click.option("--topic", "topics", type=NAME, multiple=True, required=True, help="May be repeated.")
 @click.option("--channel", type=NAME, default="forward", show_default=True)
 @click.option("--destination-nsqd-tcp-address", "destinations", type=ADDRESS, multiple=True)
-@click.option("--destination-topic", type=NAME, help="Otherwise the topic keeps its name.")
-@click.option("--post", "posts", metavar="URL", multiple=True, help="The message as the body.")
-@click.option("--get", "gets", metavar="URL", multiple=True, help="The message in place of %s.")
+@click.option(
+    "--destination-topic",
+    type=NAME,
+    help="Topic to publish to.  [default: the name of the topic read]",
+)
+@click.option(
+    "--post", "posts", metavar="URL", multiple=True, help="POST each message as the body."
+)
+@click.option(
+    "--get",
+    "gets",
+    metavar="URL",
+    multiple=True,
+    help="GET with the escaped message in place of %s.",
+)
 @click.option("--header", "header_lines", metavar="NAME: VALUE", multiple=True)
-@click.option("--content-type", help="Of --post.  [default: application/octet-stream]")
+@click.option("--content-type", help="Content type of --post.  [default: application/octet-stream]")
 @click.option(
     "--http-timeout", "timeout_s", type=click.FloatRange(0, min_open=True), default=HTTP_S
 )
 @click.option("--nats", type=ADDRESS, help="A NATS server to publish to.")
-@click.option("--subject", help="For --nats; otherwise the topic's name.")
+@click.option("--subject", help="Subject for --nats.  [default: the topic's name]")
 @click.option(
     "--mode",
     type=click.Choice(["round-robin", "hostpool", "all"]),
-    help="With several destinations: strictly in turn; in turn among those that can be reached "
+    help="With several destinations: strictly in turn; in turn among the reachable ones "
     "(nsqd's default); or each message to all (HTTP only).",
 )
 @click.option(
     "-n", "concurrency", type=click.IntRange(1), default=CONCURRENCY, show_default=True,
-    help="Messages on their way at a time.",
+    help="Maximum number of messages in progress.",
 )  # fmt: skip
-@click.option("--sample", type=click.FloatRange(0, 1), default=1.0, help="Part that is sent on.")
+@click.option(
+    "--sample",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    help="Fraction of messages to send; the rest is finished.",
+)
 @click.option(
     "--producer-opt", "producer", metavar="KEY=VALUE", multiple=True, callback=nsq_options
 )
@@ -301,9 +320,9 @@ def forward(
     content_type: str | None,
     **given: Any,
 ) -> None:
-    """Send messages on, until interrupted.
+    """Send messages of a topic to another destination, until interrupted.
 
-    What is not taken is requeued, and repeated failure slows the reading down.
+    Messages that are not acknowledged are requeued, and repeated failures slow down the reading.
     """
     source = take_source(given)
     headers = _headers(header_lines, content_type, bool(given["posts"]))

@@ -1,4 +1,4 @@
-"""`twinwire pub`: publishes arguments, or what comes in on stdin, as to_nsq does."""
+"""`twinwire pub`: publishes its arguments or the lines of stdin, as to_nsq does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker.client.nsq import Options, Writer
 from broker.client.nsq.limits import PORT
 
 READ_BYTES: Final = 65_536
-# Published and not yet answered: enough to keep a distant server busy, not to fill the memory.
+# Publishes without an answer: enough for a distant server, too few to fill the memory.
 WINDOW_MSGS: Final = 1000
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 CHUNKS_AHEAD: Final = 4
@@ -34,17 +34,19 @@ CHUNKS_AHEAD: Final = 4
     multiple=True,
     default=[f"127.0.0.1:{PORT}"],
     show_default=True,
-    help="Where to publish; may be repeated.",
+    help="Server to publish to; may be repeated.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["all", "round-robin"]),
     default="all",
     show_default=True,
-    help="With several addresses: each message to all of them, or to one in turn.",
+    help="With several servers: publish each message to all, or to one in turn.",
 )
-@click.option("--delimiter", default="\\n", show_default=True, help="What ends a message on stdin.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second at most.")
+@click.option("--delimiter", default="\\n", show_default=True, help="End of a message on stdin.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), help="Maximum messages per second."
+)
 @click.option(
     "--producer-opt",
     "options",
@@ -54,9 +56,10 @@ CHUNKS_AHEAD: Final = 4
     help="Setting of the connections, such as tls_v1 or snappy; may be repeated.",
 )
 def pub(topic: str, messages: tuple[str, ...], delimiter: str, **given: Any) -> None:
-    """Publish each MESSAGE to TOPIC, or without any, each line of stdin; empty lines are left out.
+    """Publish each MESSAGE to TOPIC, or without a MESSAGE each line of stdin; empty lines are
+    skipped.
 
-    The exit code is 0 when the server has answered for every one.
+    Exit code 0 means that the server has acknowledged every message.
     """
     ends = delimiter.encode("utf-8", "surrogateescape").decode("unicode_escape").encode("latin-1")
     if not ends:
@@ -101,10 +104,10 @@ async def _stdin() -> AsyncIterator[bytes]:
 
 
 async def _split(chunks: AsyncIterator[bytes], ends: bytes) -> AsyncIterator[bytes]:
-    """Messages without what ends them; the last may be without an end."""
+    """Messages without their delimiter; the last one may lack it."""
     held = bytearray()
     async for chunk in chunks:
-        known = max(0, len(held) - len(ends) + 1)  # no end begins before that
+        known = max(0, len(held) - len(ends) + 1)  # no delimiter begins before this
         held += chunk
         if held.find(ends, known) >= 0:
             *whole, rest = bytes(held).split(ends)
@@ -135,13 +138,15 @@ async def _publish(
         await window.settle()
     finally:
         if window.refused:
-            print_error(f"{window.answered} messages published, {window.refused} not known to be")
+            print_error(
+                f"{window.answered} messages published, {window.refused} without an acknowledgement"
+            )
         for writer in window.writers:
             await writer.close()
 
 
 class _Window:
-    """Publishes under way."""
+    """Publishes that wait for their answer."""
 
     def __init__(self, writers: list[Writer]) -> None:
         self.writers = writers
@@ -163,7 +168,7 @@ class _Window:
                 await self._oldest()
 
     async def settle(self) -> None:
-        """Wait for every answer; the first refusal is raised."""
+        """Wait for every answer; raise the first error."""
         while self._waiting:
             await self._oldest()
 

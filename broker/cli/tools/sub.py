@@ -23,8 +23,8 @@ from broker.client.nsq import Message, Reader
 
 @click.command("sub")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, type=NAME)
-@click.option("--channel", type=NAME, help="Channel to read; otherwise one that is made for it.")
-@click.option("-n", "count", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--channel", type=NAME, help="Channel to read.  [default: a temporary one]")
+@click.option("-n", "count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--print-topic", is_flag=True, help="Begin each line with the topic.")
 @source_options
 def sub(
@@ -34,9 +34,9 @@ def sub(
     print_topic: bool,
     **given: Any,
 ) -> None:
-    """Print the messages that TOPIC gets, one a line, until interrupted.
+    """Print the messages of TOPIC, one per line, until interrupted.
 
-    Without --channel nothing is taken from anybody: an ephemeral channel gets a copy.
+    Without --channel a temporary channel is used, so no other consumer misses a message.
     """
     source = take_source(given)
     tail = _Tail(count, print_topic)
@@ -44,7 +44,7 @@ def sub(
 
 
 class _Tail:
-    """What is printed, and how much is left to print."""
+    """Prints messages and counts those left to print."""
 
     def __init__(self, count: int | None, print_topic: bool) -> None:
         self._left = count
@@ -75,7 +75,7 @@ class _Tail:
                 out.write(message.topic.encode() + b" | ")
             out.write(message.body + b"\n")
             out.flush()
-        except BrokenPipeError:  # `| head` has seen enough
+        except BrokenPipeError:  # the reader of the pipe, such as `| head`, has ended
             self._give_back(message)
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
             ending.stop()
@@ -91,7 +91,7 @@ class _Tail:
                 ending.stop()
 
     def _give_back(self, message: Message) -> None:
-        """No more of them must come, or this one comes back at once."""
+        """Pause the reader first; otherwise the requeued message would return at once."""
         for reader in self._readers:
             reader.change_max_in_flight(0)
         message.requeue(0, backoff=False)

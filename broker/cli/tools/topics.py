@@ -1,4 +1,4 @@
-"""What the tools that read NSQ topics have in common: where from, how much, until when."""
+"""Common parts of the tools that read NSQ topics: source options, signals, stopping."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker.server import limits
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_IN_FLIGHT: Final = 200
 EXIT_FAILED: Final = 1
-# nsqd's rule for names of topics and channels.
+# nsqd's rule for topic and channel names.
 _NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 _NAME_CHARS_MAX: Final = 64
 
@@ -31,7 +31,11 @@ class _Name(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if len(value) > _NAME_CHARS_MAX or not _NAME.fullmatch(value):
-            self.fail(f"{value!r} is no name of a topic or channel", param, ctx)
+            self.fail(
+                f"invalid name {value!r}: expected at most 64 letters, digits, '.', '_' or '-'",
+                param,
+                ctx,
+            )
         return str(value)
 
 
@@ -63,7 +67,7 @@ def nsq_options(
 
 @dataclass(frozen=True)
 class Source:
-    """Where messages come from."""
+    """The source of messages."""
 
     nsqd: tuple[str, ...]
     lookupd: tuple[str, ...]
@@ -87,21 +91,21 @@ _SOURCE: Final = (
         "nsqd",
         type=ADDRESS,
         multiple=True,
-        help="An nsqd to read from; may be repeated.",
+        help="nsqd to read from; may be repeated.",
     ),
     click.option(
         "--lookupd-http-address",
         "lookupd",
         metavar="HOST:PORT",
         multiple=True,
-        help="An nsqlookupd that knows where; may be repeated.",
+        help="nsqlookupd to find the nsqds of a topic; may be repeated.",
     ),
     click.option(
         "--max-in-flight",
         type=click.IntRange(1),
         default=MAX_IN_FLIGHT,
         show_default=True,
-        help="Messages in hand at a time.",
+        help="Maximum number of messages in flight.",
     ),
     click.option(
         "--consumer-opt",
@@ -132,7 +136,7 @@ def take_source(given: dict[str, Any]) -> Source:
 
 
 def ephemeral_channel() -> str:
-    """A channel of one's own that vanishes afterwards."""
+    """The name of a new temporary channel."""
     return f"tail{random.randrange(1_000_000):06d}#ephemeral"  # noqa: S311
 
 
@@ -142,7 +146,7 @@ def print_error(error: object) -> None:
 
 
 class Ending:
-    """Why a tool stops: a signal, its work being done, or a failure."""
+    """Stops a tool at a signal, at the end of its work, or at a failure."""
 
     def __init__(self) -> None:
         self.code = limits.EXIT_OK
@@ -150,26 +154,27 @@ class Ending:
 
     @property
     def asked(self) -> bool:
-        """Whether it is time to stop."""
+        """Whether the tool is to stop."""
         return self._event.is_set()
 
     def stop(self) -> None:
-        """Stop; all is well."""
+        """Stop with success."""
         self._event.set()
 
     def fail(self, why: object) -> None:
-        """Stop; say why and end with a code that shows it."""
+        """Stop with a failure: print the reason, exit with code 1."""
         if self.code == limits.EXIT_OK:
             self.code = EXIT_FAILED
             print_error(why)
         self._event.set()
 
     async def wait(self) -> None:
-        """Until it is time to stop."""
+        """Wait until the tool is to stop."""
         await self._event.wait()
 
     async def during(self, work: Awaitable[Any]) -> bool:
-        """Work until it is done or it is time to stop; whether it was done. Raises as it does."""
+        """Run `work` until it ends or the tool is to stop; return whether it ended. Raises its
+        errors."""
         task = asyncio.ensure_future(work)
         waiting = asyncio.ensure_future(self.wait())
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)

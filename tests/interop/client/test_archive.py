@@ -126,7 +126,7 @@ def test_a_full_disk(tool: Run, server: Server, tmp_path: Path, uniq: str) -> No
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limit)
     _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1
-    assert b"nothing more is written: " in err
+    assert b"archiving stops: " in err
     channel = nsq_channel(server.nsq_http, uniq, "archive")
     _wait(lambda: nsq_channel(server.nsq_http, uniq, "archive")["in_flight_count"] == 0)
     channel = nsq_channel(server.nsq_http, uniq, "archive")

@@ -40,10 +40,10 @@ def test_each_change_is_told_once(
         files.look()
     full = "too many open files (100): new connections are closed at once"
     assert caplog.messages == [
-        "90 of 100 files are open, new connections need more",
+        "90 of 100 files are open: few new connections are possible",
         full,
         full,
-        "files can be opened again, 20 of 100 are open",
+        "files can be opened again: 20 of 100 are open",
     ]
 
 

@@ -179,7 +179,7 @@ def test_a_topic_that_exists_here_is_left_alone(source: Path, data: Path) -> Non
     put(other, "u", record(b"z"))
     outcome = run(other, data)
     assert outcome.topics == 1
-    assert "topic t exists here already" in outcome.remarks[0]
+    assert "topic t exists already" in outcome.remarks[0]
     assert inspect(data)["t"]["records"] == 1
 
 
@@ -189,13 +189,18 @@ BAD = struct.pack(">i", 7) + b"x" * 40
 @pytest.mark.parametrize(
     ("files", "meta", "records", "remark"),
     [
-        ((record(b"a") + record(b"b")[:-1],), True, 1, rf"offset {len(record(b'a'))}: .* cut off"),
-        ((record(b"a") + b"\0",), True, 1, "cut off; 1 bytes"),
-        ((record(b"a") + BAD, record(b"c")), True, 2, r"7 is not the length of a record; 44 bytes"),
-        ((record(b"a").replace(b"0123", b"zzzz"), record(b"c")), True, 1, "this is not a record"),
-        ((record(b"a"), record(b"b")), False, 2, "has no meta file"),
-        ((struct.pack(">i", -1) * 8,), True, 0, "-1 is not the length"),
-        ((b"\0" * 64,), True, 0, "0 is not the length"),
+        (
+            (record(b"a") + record(b"b")[:-1],),
+            True,
+            1,
+            rf"offset {len(record(b'a'))}: .* incomplete",
+        ),
+        ((record(b"a") + b"\0",), True, 1, "incomplete; 1 bytes"),
+        ((record(b"a") + BAD, record(b"c")), True, 2, r"invalid record length 7; 44 bytes"),
+        ((record(b"a").replace(b"0123", b"zzzz"), record(b"c")), True, 1, "invalid record;"),
+        ((record(b"a"), record(b"b")), False, 2, "meta file is missing"),
+        ((struct.pack(">i", -1) * 8,), True, 0, "invalid record length -1"),
+        ((b"\0" * 64,), True, 0, "invalid record length 0"),
     ],
 )
 def test_damaged_files(
@@ -216,9 +221,9 @@ def test_other_damage(source: Path, data: Path) -> None:
     (source / "ok:c.diskqueue.meta.dat").write_text("what")
     outcome = run(source, data)
     text = "\n".join(outcome.remarks)
-    assert "'no good' has no valid name" in text
-    assert "put aside by nsqd" in text
-    assert "does not read: all files are read" in text
+    assert "invalid topic name 'no good'" in text
+    assert "set this file aside as damaged" in text
+    assert "it cannot be parsed: all files are read" in text
     assert inspect(data) == {"ok": {"depth": 0, "paused": False, "records": 1, "c": (1, False)}}
 
 
@@ -243,9 +248,9 @@ def test_exit_codes(source: Path, data: Path, tmp_path: Path) -> None:
     os.close(lock)
     assert (ours.returncode, "is in use by" in ours.stderr) == (1, True)
     good = command(str(source), "--data", str(data), cwd=tmp_path)
-    assert (good.returncode, good.stdout) == (0, "1 topics, 1 messages taken over\n")
+    assert (good.returncode, good.stdout) == (0, "1 topics, 1 messages imported\n")
     again = command(str(source), "--data", str(data), cwd=tmp_path)
-    assert (again.returncode, "taken over already" in again.stdout) == (0, True)
+    assert (again.returncode, "was imported before" in again.stdout) == (0, True)
     assert command("nowhere", "--data", str(data), cwd=tmp_path).returncode == 1
     damaged = tmp_path / "damaged"
     damaged.mkdir()

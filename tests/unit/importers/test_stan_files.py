@@ -107,7 +107,7 @@ def test_a_torn_tail(store: Path, cut: int) -> None:
     path.write_bytes(path.read_bytes()[:-cut])
     start = len(VERSION) + len(parts[0]) * 2
     left = len(parts[2]) - cut
-    reason = f"a record is cut off or damaged; {left} bytes not read"
+    reason = f"a record is incomplete or damaged; {left} bytes not read"
     assert read(store) == ([1, 2], [f"msgs.1.dat: offset {start}: {reason}"])
 
 
@@ -122,7 +122,7 @@ def test_zeros_at_the_end_and_in_the_middle(store: Path) -> None:
     path.write_bytes(VERSION + parts[0] + bytes(2_500_000) + parts[1] + parts[2])
     found, problems = read(store)
     assert (found, len(problems)) == ([1, 2, 3], 1)
-    assert "2500000 bytes passed over" in problems[0]
+    assert "2500000 bytes skipped" in problems[0]
 
 
 def test_what_a_crash_left_behind_the_index(store: Path) -> None:
@@ -151,7 +151,7 @@ def test_other_versions_and_files_that_are_missing(store: Path) -> None:
     assert found == [2]
     assert sorted(problems) == [
         "msgs.1.dat: offset 0: file version 2; this build reads 1",
-        "msgs.x.dat: offset 0: has no number: not read",
+        "msgs.x.dat: offset 0: its name has no number: not read",
     ]
     assert indexed(store, "c") == Indexed(2, 2, True)
     path.with_suffix(".idx").unlink()
@@ -237,7 +237,7 @@ def test_where_records_are_missing_messages_come_again(store: Path) -> None:
     assert found == [(1, 7, {6})]
     offset = len(VERSION) + sum(map(len, story[:3]))
     assert [(p.offset, p.reason) for p in problems] == [
-        (offset, f"a record does not read; {2 * len(story[3])} bytes passed over")
+        (offset, f"a record is unreadable; {2 * len(story[3])} bytes skipped")
     ]
     # the last one is torn: it was acknowledged, but nobody knows
     found, problems = subs_of(store, *story[:-1], story[-1][:-1])

@@ -34,18 +34,18 @@ log = logging.getLogger("broker.nats")
 
 @click.command(PROGRAM, cls=Passed, add_help_option=False)
 def nats_server(args: tuple[str, ...]) -> None:
-    """Take the flags of nats-server; -h lists them."""
+    """Replace nats-server. It accepts nats-server's flags; -h lists them."""
     sys.exit(main(args))
 
 
 def main(args: Sequence[str]) -> int:
-    """The exit code."""
+    """Run the command; return the exit code."""
     try:
         given, words = flags.read(args)
     except FlagError as error:
         click.echo(redacted(str(error)), err=True)
         click.echo(flags.usage())
-        return server_limits.EXIT_OK  # as the original, whatever one thinks of it
+        return server_limits.EXIT_OK  # as the original does
     try:
         text = asked_for(given, words)
         if text is not None:
@@ -68,7 +68,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def asked_for(given: Mapping[str, Any], words: Sequence[str]) -> str | None:
-    """The text that is asked for instead of a server. FlagError for an unknown word."""
+    """The text that a flag or word requests instead of a server. FlagError for an unknown word."""
     version = f"{PROGRAM}: v{nats_limits.NATS_VERSION}"
     word = words[0].lower() if words else ""
     if given.get("version"):
@@ -87,7 +87,7 @@ def asked_for(given: Mapping[str, Any], words: Sequence[str]) -> str | None:
 
 
 def first_settings(given: Mapping[str, Any]) -> Settings | None:
-    """What the file and the flags say; None when they were only to be checked. FlagError."""
+    """The settings of the file and the flags; None if they were only checked (-t). FlagError."""
     if not given.get("config"):
         if given.get("check"):
             raise FlagError(errors.CHECK_WHAT)
@@ -103,7 +103,8 @@ def first_settings(given: Mapping[str, Any]) -> Settings | None:
 
 
 def read_file(path: str) -> tuple[Settings, list[tuple[str, bool]]]:
-    """Settings of a file; warnings, and whether each is only a note. FlagError, ConfErrors."""
+    """The settings of a file, its warnings, and whether each is only a note. FlagError,
+    ConfErrors."""
     from broker.protocols.nats.conf import reader
 
     readable(path)
@@ -112,7 +113,7 @@ def read_file(path: str) -> tuple[Settings, list[tuple[str, bool]]]:
 
 
 def readable(path: str) -> None:
-    """FlagError unless this can be read."""
+    """FlagError unless the file can be read."""
     from broker.cli.dropin.nats_server.log import system_text
 
     try:
@@ -123,7 +124,7 @@ def readable(path: str) -> None:
 
 
 def checked(settings: Settings) -> Settings:
-    """The same, if its certificate can be used. FlagError."""
+    """The TLS settings, after its certificate was checked. FlagError."""
     tls = settings.tls
     if tls is not None:
         from broker.net.openssl import TlsError
@@ -187,7 +188,7 @@ def _more_pages(server: NatsServer) -> Mapping[str, Handler]:
 
 
 def make_server(settings: Settings) -> Server:
-    """The server; made while the loop runs."""
+    """The server; it is created while the loop runs."""
     from broker.cli.dropin.http_environment import http_config
     from broker.net.listener import Runtime
     from broker.protocols.nats.server import NatsServer

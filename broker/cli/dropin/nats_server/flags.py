@@ -1,7 +1,7 @@
-"""The flags of nats-server, and what they change in the settings that a file has made.
+"""The flags of nats-server, and how they change the settings of a file.
 
-A flag may have several names; of all names given the last one counts. `target` is what the flag
-is known by here: mostly a field of Settings.
+A flag may have several names; of all names given, the last one counts. `target` identifies the flag
+in this module; it is mostly a field of Settings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Row:
     kind: Kind
     target: str
     usage: str
-    value: str = ""  # how the help text calls it
+    value: str = ""  # name of its value in the help text
 
 
 Group = tuple[str, tuple[Row, ...]]  # title, flags
@@ -42,7 +42,7 @@ def row(names: str, target: str, usage: str, value: str = "", kind: Kind = STRIN
 
 GROUPS: Final[tuple[Group, ...]] = (
     (
-        "Where it listens",
+        "Listeners",
         (
             row("a addr net", "host", "interface of the client port (default 0.0.0.0)", "HOST"),
             row("p port", "port", "client port (default 4222, -1: any)", "PORT", INT),
@@ -55,7 +55,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         "Configuration",
         (
             row("c config", "config", "configuration file", "FILE"),
-            row("t", "check", "only check the configuration file"),
+            row("t", "check", "check the configuration file and exit"),
             row("n name server_name", "server_name", "name of this server", "NAME"),
         ),
     ),
@@ -63,7 +63,12 @@ GROUPS: Final[tuple[Group, ...]] = (
         "Process",
         (
             row("P pid", "pid_file", "write the process id to this file", "FILE"),
-            row("ports_file_dir", "ports_file_dir", "write the addresses to a file in here", "DIR"),
+            row(
+                "ports_file_dir",
+                "ports_file_dir",
+                "write the addresses to a file in this folder",
+                "DIR",
+            ),
             row(
                 "sl signal",
                 "signal",
@@ -80,7 +85,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             row(
                 "log_size_limit",
                 "logfile_size_limit",
-                "start a new log file after so many bytes",
+                "start a new log file after this many bytes",
                 "N",
                 INT,
             ),
@@ -89,21 +94,21 @@ GROUPS: Final[tuple[Group, ...]] = (
             row("T logtime", "logtime", "begin each line with the time (default true)"),
             row("logtime_utc", "logtime_utc", "in UTC"),
             row("D debug", "debug", "log more"),
-            row("V trace", "trace", "log what goes over the connections"),
-            row("VV", "VV", "the same with the system account"),
+            row("V trace", "trace", "log operations and messages of connections"),
+            row("VV", "VV", "the same, including the system account"),
             row("DV", "DV", "both -D and -V"),
             row("DVV", "DVV", "both -D and -VV"),
             row(
                 "max_traced_msg_len",
                 "max_traced_msg_len",
-                "shown bytes of a traced message",
+                "maximum bytes shown of a traced message",
                 "N",
                 INT,
             ),
         ),
     ),
     (
-        "Who may connect",
+        "Authentication",
         (
             row("user", "user", "user name", "NAME"),
             row("pass", "password", "password", "TEXT"),
@@ -116,18 +121,18 @@ GROUPS: Final[tuple[Group, ...]] = (
             row("tls", "tls", "with the certificate below"),
             row("tlscert", "tlscert", "certificate (PEM)", "FILE"),
             row("tlskey", "tlskey", "its private key (PEM)", "FILE"),
-            row("tlscacert", "tlscacert", "who may sign certificates of clients (PEM)", "FILE"),
-            row("tlsverify", "tlsverify", "ask clients for a certificate"),
+            row("tlscacert", "tlscacert", "CAs for client certificates (PEM)", "FILE"),
+            row("tlsverify", "tlsverify", "require a certificate of clients"),
         ),
     ),
     (
-        "Taken without effect, refused where they would matter",
+        "Accepted without effect, or refused",
         (
-            row("js jetstream", "jetstream", "refused: no JetStream here"),
+            row("js jetstream", "jetstream", "refused: JetStream is not available"),
             row("sd store_dir", "store_dir", "no effect: nothing is stored", "DIR"),
-            row("routes", "routes", "refused: no clusters", "URLS"),
-            row("cluster cluster_listen", "cluster", "refused: no clusters", "URL"),
-            row("cluster_name", "cluster_name", "the cluster's name, as it is shown", "NAME"),
+            row("routes", "routes", "refused: clusters are not available", "URLS"),
+            row("cluster cluster_listen", "cluster", "refused: clusters are not available", "URL"),
+            row("cluster_name", "cluster_name", "name of the cluster that is shown", "NAME"),
             row("cluster_advertise", "cluster_advertise", "no effect", "HOST:PORT"),
             row("no_advertise", "no_advertise", "no effect"),
             row("connect_retries", "connect_retries", "no effect", "N", INT),
@@ -138,7 +143,7 @@ GROUPS: Final[tuple[Group, ...]] = (
         "Other",
         (
             row("h help", "help", "this text"),
-            row("help_tls", "help_tls", "how TLS is configured"),
+            row("help_tls", "help_tls", "show how to configure TLS"),
             row("v version", "version", "the version"),
         ),
     ),
@@ -146,7 +151,7 @@ GROUPS: Final[tuple[Group, ...]] = (
 
 
 def flags_of(groups: Sequence[Group]) -> dict[str, Flag]:
-    """Every name with its flag."""
+    """The flag of each name."""
     return {
         name: Flag(name, one.kind, None, one.usage, one.target)
         for _, rows in groups
@@ -158,11 +163,11 @@ def flags_of(groups: Sequence[Group]) -> dict[str, Flag]:
 ROWS: Final = tuple(one for _, rows in GROUPS for one in rows)
 FLAGS: Final = flags_of(GROUPS)
 
-# Flags that need what is not here; anything but an empty value is refused.
+# Flags for features that are not available; only an empty value is accepted.
 REFUSED: Final = {
-    "jetstream": ("--jetstream", "there is no JetStream in this server"),
-    "routes": ("--routes", "this server does not join clusters, leaf nodes do"),
-    "cluster": ("--cluster", "this server does not join clusters, leaf nodes do"),
+    "jetstream": ("--jetstream", "JetStream is not available"),
+    "routes": ("--routes", "clusters are not available; use leaf nodes"),
+    "cluster": ("--cluster", "clusters are not available; use leaf nodes"),
 }
 NO_EFFECT: Final = {
     "store_dir": ("--store_dir", "nothing is stored"),
@@ -177,7 +182,7 @@ _FIELDS: Final = (
     *("logfile_size_limit", "syslog", "remote_syslog", "logtime", "logtime_utc", "debug", "trace"),
     *("max_traced_msg_len", "cluster_name"),
 )
-# In this order, after -D and -V: what each sets to its value.
+# Applied in this order, after -D and -V: the fields that each sets to its value.
 _MODES: Final = (
     ("DV", ("debug", "trace")),
     ("DVV", ("debug", "trace", "trace_verbose")),
@@ -193,21 +198,21 @@ def read(args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def check(given: Mapping[str, Any]) -> None:
-    """FlagError for a flag that asks for what is not here."""
+    """FlagError for a flag of a feature that is not available."""
     for target, (name, reason) in REFUSED.items():
         if given.get(target):
             raise FlagError(errors.FLAG_REFUSED.format(name, reason))
 
 
 def remarks(given: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each flag that was given and does nothing."""
+    """A line for each given flag that has no effect."""
     for target, (name, reason) in NO_EFFECT.items():
         if given.get(target):
             yield errors.FLAG_NO_EFFECT.format(name, reason)
 
 
 def apply(settings: Settings, given: Mapping[str, Any]) -> Settings:
-    """The settings with what the command line says about them. FlagError."""
+    """The settings, overridden by the command line. FlagError."""
     changed: dict[str, Any] = {name: given[name] for name in _FIELDS if name in given}
     for mode, names in _MODES:
         if mode in given:
@@ -221,7 +226,7 @@ def apply(settings: Settings, given: Mapping[str, Any]) -> Settings:
 
 
 def _listening(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The client port, and the pages, which have its host unless another is given."""
+    """Set the client port and the monitoring port, which has the same host unless it is given."""
     usual = ORIGINAL.address
     before, port = settings.address
     host = (given["host"] or usual[0]) if "host" in given else before
@@ -241,12 +246,12 @@ def _listening(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _port(asked: int) -> int:
-    """0 is any port in Settings."""
+    """A port number; 0 means any free port in Settings, -1 on the command line."""
     return 0 if asked == ANY_PORT else asked
 
 
 def _tls(before: Tls | None, given: Mapping[str, Any]) -> Tls | None:
-    """Any of the TLS flags puts its certificate in the place of the file's; -tls=false: none."""
+    """Any of the TLS flags replaces the certificate of the file; -tls=false disables TLS."""
     if given.get("tls") is False:
         return None
     if not given.get("tls") and not any(name in given for name in _TLS_FILES):
@@ -265,7 +270,7 @@ def _tls(before: Tls | None, given: Mapping[str, Any]) -> Tls | None:
 
 
 def usage(program: str = PROGRAM, groups: Sequence[Group] = GROUPS) -> str:
-    """What -h shows."""
+    """The usage text of -h."""
     lines = [f"Usage: {program} [FLAG ...]", ""]
     for title, rows in groups:
         lines.append(f"{title}:")
@@ -287,7 +292,7 @@ TLS is set up by a block of the configuration file:
     tls {
         cert_file: "server-cert.pem"
         key_file:  "server-key.pem"
-        ca_file:   "ca.pem"     # who signs certificates of clients
+        ca_file:   "ca.pem"     # CAs for client certificates
         verify:    true         # clients need one
         timeout:   2            # seconds for a handshake
     }

@@ -1,9 +1,10 @@
-"""The log of `twinwire nats-server`: lines as nats-server writes them, and the places they go to.
+"""The log of `twinwire nats-server`: its line format and destinations.
 
     [4711] 2026/01/31 12:00:00.000000 [INF] Server is ready
 
-To standard error, a file (which is rotated when it has grown too long), or a syslog. A syslog is
-written to by a thread with a short queue: a slow one loses lines, it does not stop the broker.
+Lines have nats-server's format. They are written to standard error, to a file (rotated when it is
+too long), or to a syslog. A thread with a short queue writes to the syslog: a slow one loses lines
+and does not stop the broker.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ _LOCAL_SYSLOGS: Final = ("/dev/log", "/var/run/syslog", "/var/run/log")
 
 
 class LogError(Exception):
-    """The log cannot be written where it should be."""
+    """The destination of the log cannot be opened."""
 
 
 def stamp_now() -> str:
-    """Local time as Go's own log package begins a line."""
+    """Local time in the format of Go's log package."""
     return f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S}"
 
 
 def system_text(what: str, path: str, error: OSError) -> str:
-    """A failed file call in the words of Go."""
+    """A failed file call in Go's wording."""
     return f"{what} {path}: {(error.strerror or str(error)).lower()}"
 
 
@@ -66,13 +67,13 @@ STREAMING: Final = "broker.stan"  # the logger of NATS Streaming
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """The text, after the mark that nats-streaming-server gives to its own lines."""
+    """The text, with the prefix that nats-streaming-server gives to its own lines."""
     text = logs.message_of(record)
     return f"STREAM: {text}" if record.name.startswith(STREAMING) else text
 
 
 class LineFormatter(logging.Formatter):
-    """[pid] time [LEVEL] message"""
+    """Formats records as: [pid] time [LEVEL] message."""
 
     def __init__(self, *, timed: bool, utc: bool, colors: bool = False) -> None:
         super().__init__()
@@ -84,7 +85,7 @@ class LineFormatter(logging.Formatter):
         }
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; a traceback below it."""
+        """One line, followed by a traceback if there is one."""
         shown = ""
         if self.timed:
             moment = datetime.fromtimestamp(record.created, UTC)
@@ -101,10 +102,10 @@ class NoDebug(logging.Filter):
 
 
 class LogFile(logging.Handler):
-    """Appends to a file; past `size_max` bytes it is renamed and another begun (0 = never)."""
+    """Appends to a file; above `size_max` bytes it is renamed and a new one begins (0 = never)."""
 
     def __init__(self, path: str, size_max: int = 0, files_max: int = 0) -> None:
-        """`files_max`: this one and those renamed, 0 = any number. OSError."""
+        """`files_max`: the number of files including renamed ones, 0 = any number. OSError."""
         super().__init__()
         self.path = Path(path)
         self.size_max = self.size_next = size_max
@@ -168,7 +169,7 @@ class LogFile(logging.Handler):
             self._say(logging.ERROR, "Unable to purge old log files: %s", error.strerror)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -176,7 +177,7 @@ class LogFile(logging.Handler):
 
 
 class _Syslog(logging.handlers.SysLogHandler):
-    """Plain messages; priorities as the original gives them."""
+    """Formats messages for a syslog, with the priorities of the original."""
 
     append_nul = False
     priority_map: ClassVar[dict[str, str]] = {
@@ -188,7 +189,7 @@ class _Syslog(logging.handlers.SysLogHandler):
     }
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """A line that cannot be sent is lost."""
+        """Drop a line that cannot be sent."""
 
     def mapPriority(self, levelName: str) -> str:  # noqa: N802, N803 - as it is in logging
         return self.priority_map.get(levelName, "notice")
@@ -213,7 +214,7 @@ class _SyslogFormatter(logging.Formatter):
 
 
 class SyslogThread(logging.handlers.QueueHandler):
-    """Hands lines to a thread that writes them to a syslog."""
+    """Passes lines to a thread that writes them to a syslog."""
 
     def __init__(self, target: _Syslog, formatter: logging.Formatter) -> None:
         self.lines: queue.Queue[logging.LogRecord | None] = queue.Queue(limits.NATS_SYSLOG_QUEUE)
@@ -226,10 +227,10 @@ class SyslogThread(logging.handlers.QueueHandler):
 
     def _run(self) -> None:
         while (record := self.lines.get()) is not None and not self.closed:
-            self.target.emit(record)  # without its lock: only this thread writes, and may be stuck
+            self.target.emit(record)  # without the lock: only this thread writes, and may block
 
     def close(self) -> None:
-        """Let the thread write what it has, if it can do so soon."""
+        """Wait a short time for the thread to write the remaining lines."""
         with contextlib.suppress(queue.Full):
             self.lines.put_nowait(None)
         self.thread.join(limits.NATS_SYSLOG_FLUSH / SECOND)
@@ -239,7 +240,7 @@ class SyslogThread(logging.handlers.QueueHandler):
 
 
 def _syslog_of(url: str, tag: str) -> SyslogThread:
-    """Of this host when there is no URL. LogError."""
+    """Connect to a syslog; without a URL to that of this host. LogError."""
     if not url:
         path = next((path for path in _LOCAL_SYSLOGS if _is_socket(path)), "")
         if not path:
@@ -274,7 +275,7 @@ def _is_socket(path: str) -> bool:
 
 
 class Log:
-    """Where the log of this process goes now."""
+    """The current destination of the log of this process."""
 
     def __init__(self, tag: str) -> None:
         """`tag`: the name of the program, for a syslog."""
@@ -283,13 +284,13 @@ class Log:
         self.settings: Settings | None = None
 
     def use(self, settings: Settings) -> None:
-        """Write to where these say; LogError leaves everything as it was."""
+        """Switch to the destination of these settings; after a LogError the old one stays."""
         handler = self._make(settings)
         if settings.trace and not settings.debug:
             handler.addFilter(NoDebug())
         before, self.handler, self.settings = self.handler, handler, settings
         logging.addLevelName(logs.TRACE, "TRACE")
-        logging.raiseExceptions = False  # a log that cannot be written must not become noise
+        logging.raiseExceptions = False  # an unwritable log must not print tracebacks
         root, ours = logging.getLogger(), logging.getLogger("broker")
         root.handlers[:] = [handler]
         root.setLevel(logging.WARNING)  # of libraries
@@ -320,7 +321,7 @@ class Log:
         return handler
 
     def reopen(self) -> None:
-        """Open a new file under this name, after the old one was renamed."""
+        """Open a new file of the same name, after the old one was renamed."""
         if self.settings is None or not isinstance(self.handler, LogFile):
             log.info("File log re-open ignored, not a file logger")
             return
@@ -332,7 +333,7 @@ class Log:
             log.info("File log re-opened")
 
     def close(self) -> None:
-        """Write what waits; nothing is logged after this."""
+        """Write pending lines; nothing is logged afterwards."""
         if self.handler is not None:
             logging.getLogger().handlers[:] = []
             self.handler.close()

@@ -1,6 +1,4 @@
-"""What `twinwire nats-server` leaves for other processes, and how it signals others of its
-kind: the pid file, the ports file, `--signal`.
-"""
+"""The pid file, the ports file and `--signal` of `twinwire nats-server`."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ SIGNALS: Final = {
     "reload": signal.SIGHUP,
     "ldm": signal.SIGUSR2,
 }
-_COMM_MAX: Final = 15  # characters that the system keeps of a process's name
+_COMM_MAX: Final = 15  # length of a process name in the kernel
 _GET_ADDRESS: Final = 0x8915  # SIOCGIFADDR
 # Ports file: key, listener, schemes without and with TLS.
 _LISTENERS: Final = (
@@ -48,11 +46,11 @@ _LISTENERS: Final = (
 
 
 def take_name(program: str = PROGRAM) -> None:
-    """Be found by the name of the original, whatever starts us."""
+    """Give the process the name of the original, so that tools find it."""
     try:
         Path("/proc/self/comm").write_text(program[:_COMM_MAX])
     except OSError:
-        log.debug("the process keeps its name")
+        log.debug("the process name cannot be changed")
 
 
 def named(proc: Path = Path("/proc"), program: str = PROGRAM) -> list[int]:
@@ -106,7 +104,7 @@ def _kill(pid: int, command: str) -> str:
 
 
 def write_pid(path: str) -> None:
-    """OSError with the words of Go."""
+    """Send the signal. OSError with Go's text."""
     try:
         Path(path).write_text(str(os.getpid()))
     except OSError as error:
@@ -117,12 +115,12 @@ def write_pid(path: str) -> None:
 
 
 def ports_path(folder: str, program: str) -> Path:
-    """As the original names it."""
+    """The path, with the original's file name."""
     return Path(folder) / f"{program}_{os.getpid()}.ports"
 
 
 def write_ports(path: Path, ports: Mapping[str, tuple[str, int]], settings: Settings) -> None:
-    """Where each listener can be reached; a failure is only logged."""
+    """Write the addresses of each listener; a failure is only logged."""
     websocket = settings.websocket
     secure = {
         "nats": settings.tls is not None and not settings.allow_non_tls,
@@ -137,14 +135,14 @@ def write_ports(path: Path, ports: Mapping[str, tuple[str, int]], settings: Sett
     fresh = path.with_name(f".{path.name}")
     try:
         fresh.write_bytes(orjson.dumps(found))
-        fresh.replace(path)  # a reader never finds half a file
+        fresh.replace(path)  # by rename: readers never see an incomplete file
     except OSError as error:
         text = system_text("open", str(path), error)
         log.error("%s", errors.PORTS_FILE.format(path, text))
 
 
 def remove_ports(path: Path) -> None:
-    """A failure is only logged."""
+    """Remove the file; a failure is only logged."""
     try:
         path.unlink()
     except OSError as error:
@@ -153,7 +151,7 @@ def remove_ports(path: Path) -> None:
 
 
 def reachable(host: str, port: int) -> list[str]:
-    """host:port of a listener, of each interface if it listens on all."""
+    """host:port of a listener, for each interface if it listens on all."""
     hosts = [host]
     if host in EVERYWHERE:
         hosts = list(_addresses())

@@ -1,8 +1,8 @@
-"""One run of a NATS server: the lines it begins and ends with, its files, and its signals.
+"""One run of a NATS server: its first and last log lines, its files, and its signals.
 
 INT   stop, exit 0                  USR1  open the log file again
-TERM  stop, exit 1 (not while it    USR2  lame duck, then exit 0
-      is a lame duck)               HUP   read the configuration file again
+TERM  stop, exit 1 (not while it    USR2  lame duck mode, then exit 0
+      is in lame duck mode)               HUP   reload the configuration file
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _HASHED: Final = re.compile(r"\$2[abxy]\$\d\d\$")
 
 
 class Server(Protocol):
-    """The part of NatsServer that is used here."""
+    """The part of NatsServer that this module uses."""
 
     server_id: str
     server_name: str
     ports: dict[str, tuple[str, int]]
     frontend: NatsFrontend
-    reread: Callable[[], Awaitable[str]] | None  # asked for by a request of the system account
+    reread: Callable[[], Awaitable[str]] | None  # set by a request in the system account
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -84,7 +84,7 @@ class Run:
         program: str,
         remarks: tuple[str, ...] = (),
     ) -> None:
-        """`read_again`: the settings as file and flags have them now."""
+        """`read_again`: returns the current settings of file and flags."""
         self.settings = settings
         self.place = place
         self.make = make
@@ -100,7 +100,7 @@ class Run:
         self._reloads: set[asyncio.Task[str]] = set()
 
     async def run(self) -> int:
-        """Until a signal; the exit code."""
+        """Run until a signal; return the exit code."""
         self.server = self.make(self.settings)
         self.server.reread = self.reload
         self._trace()
@@ -114,7 +114,7 @@ class Run:
         try:
             with lasting_memory():
                 await self.server.start()
-        except Exception as error:  # whatever it is, one line for the operator
+        except Exception as error:  # any error: the operator gets one line
             log.debug("not started", exc_info=error)
             return fatal(start_problem(error, self.settings))
         for level, line in listener_lines(self.settings, self.server.ports):
@@ -128,7 +128,7 @@ class Run:
         return await self._end()
 
     def _prelude(self) -> str:
-        """What is said and written before anything is opened; why that cannot be."""
+        """Log the first lines and write the pid file; return the reason if that fails."""
         if problem := self.early_problem():
             return problem
         if plain_passwords(self.settings):
@@ -149,7 +149,7 @@ class Run:
         return ""
 
     def early_problem(self) -> str:
-        """What is found wrong only when the server starts; empty if nothing is."""
+        """The error that is found only when the server starts; empty if none."""
         return early_problem(self.settings)
 
     async def when_ready(self) -> str:
@@ -157,11 +157,11 @@ class Run:
         return ""
 
     async def stop_server(self) -> None:
-        """End it, and what else was started with it."""
+        """Stop the server and everything that was started with it."""
         await self.server.stop()
 
     def _trace(self) -> None:
-        """Have the sessions show what they do, if that is wanted."""
+        """Switch on tracing of sessions, if it is configured."""
         settings = self.settings
         system = settings.system_account or SYSTEM_ACCOUNT
         silent = "" if settings.trace_verbose else system
@@ -192,7 +192,7 @@ class Run:
     # --- signals
 
     def on_signal(self, number: signal.Signals) -> None:
-        """What each means stands at the top of this module."""
+        """Handle a signal; the table is at the top of this module."""
         log.debug('Trapped "%s" signal', _NAMES[number])
         if number in (signal.SIGINT, signal.SIGTERM):
             self._stop(number)
@@ -204,7 +204,7 @@ class Run:
             self.reload_soon()
 
     def _stop(self, number: signal.Signals) -> None:
-        if self._stopping.is_set():  # asked twice: no more waiting for clients
+        if self._stopping.is_set():  # second signal: do not wait for clients
             log.warning("stopped at once by a second signal")
             os._exit(server_limits.EXIT_SIGNAL_BASE + number)
         if number == signal.SIGTERM and self._duck is not None:
@@ -215,7 +215,8 @@ class Run:
             self._duck.cancel()
 
     def lame_duck(self) -> None:
-        """Take no more clients, send those away that are there, end; once."""
+        """Accept no more clients, disconnect the existing ones, stop. Does nothing the second
+        time."""
         if self._duck is None and not self._stopping.is_set() and self.server.ports:
             self._duck = asyncio.get_running_loop().create_task(self._lame_duck())
 
@@ -228,19 +229,19 @@ class Run:
         self._stopping.set()
 
     def reload_soon(self) -> None:
-        """Read the configuration again, after any reload that is under way."""
+        """Reload the configuration, after any reload in progress."""
         task = asyncio.get_running_loop().create_task(self.reload())
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
     async def reload(self) -> str:
-        """Do so now; what went wrong, if something did. The old settings then stay."""
+        """Reload now; return the error, if any. The old settings then stay."""
         async with self._reloading:
             try:
                 await self._reload()
             except (reload.ReloadRefused, FlagError, ConfErrors, LogError) as error:
                 problem = str(error)
-            except Exception as error:  # a server that runs goes on as it was
+            except Exception as error:  # a running server continues unchanged
                 log.debug("not reloaded", exc_info=error)
                 problem = str(error) or type(error).__name__
             else:
@@ -254,8 +255,8 @@ class Run:
         if not self.file:
             raise FlagError(nats_errors.RELOAD_FILE)
         old = self.settings
-        new = await asyncio.to_thread(self.read_again)  # clients do not wait for a long file
-        if not old.address[1]:  # any port: it has one by now
+        new = await asyncio.to_thread(self.read_again)  # clients must not wait for a long file
+        if not old.address[1]:  # a free port was picked: keep it
             old = dataclasses.replace(old, listen=(old.address[0], self.server.ports["nats"][1]))
         plan = reload.plan(old, new)
         await self.server.reload(new)
@@ -288,13 +289,13 @@ class Run:
 
 
 def fatal(line: str) -> int:
-    """Why it does not start; the exit code."""
+    """Log why the server does not start; return the exit code."""
     log.critical("%s", line)
     return server_limits.EXIT_START_FAILED
 
 
 def plain_passwords(settings: Settings) -> bool:
-    """Whether one is kept that is no hash."""
+    """Whether a password is configured in plain text."""
     block = settings.authorization
     by_certificate = settings.tls is not None and settings.tls.verify_and_map
     users = [user for account in settings.accounts for user in account.users]
@@ -311,7 +312,7 @@ def plain_passwords(settings: Settings) -> bool:
 def listener_lines(
     settings: Settings, ports: Mapping[str, tuple[str, int]]
 ) -> Iterator[tuple[int, str]]:
-    """Level and text of a line for each listener, in the original's order."""
+    """Level and text of the log line of each listener, in the original's order."""
     info, warning = logging.INFO, logging.WARNING
     where = {name: join(*bound[:2]) for name, bound in ports.items()}
     pages = settings.https or settings.http
@@ -334,7 +335,7 @@ def listener_lines(
 
 
 def trusted(settings: Settings) -> Iterator[tuple[int, str]]:
-    """Level and text of the lines about operators."""
+    """Level and text of the log lines about operators."""
     if settings.resolver is None or not settings.resolver.operators:
         return
     yield logging.INFO, "Trusted Operators"
@@ -356,7 +357,7 @@ def _moment(seconds: int) -> str:
 
 
 def early_problem(settings: Settings) -> str:
-    """What is found wrong only when the server starts; empty if nothing is."""
+    """The error that is found only when the server starts; empty if none."""
     http, https = settings.http, settings.https
     if http and https:
         return errors.MONITOR.format(errors.MONITOR_BOTH.format(http[1], https[1]))
@@ -381,7 +382,7 @@ def _no_port(port: int) -> str:
 
 
 def start_problem(error: Exception, settings: Settings) -> str:
-    """Which listener it was, and why, in the original's words."""
+    """The failed listener and the reason, in the original's wording."""
     if not isinstance(error, ListenError):
         return errors.START.format(error)
     host, port = error.listen

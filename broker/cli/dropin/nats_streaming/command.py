@@ -64,31 +64,31 @@ VERSION = f"{PROGRAM} version {stan_limits.STAN_VERSION}, nats-server: v{nats_li
 
 @click.command(PROGRAM, cls=Passed, add_help_option=False)
 def nats_streaming_server(args: tuple[str, ...]) -> None:
-    """Take the flags of nats-streaming-server; -h lists them."""
+    """Replace nats-streaming-server. It accepts its flags; -h lists them."""
     sys.exit(main(args))
 
 
 class Asked(NamedTuple):
-    """All that flags and files come to."""
+    """The result of flags and files."""
 
     settings: Settings
     stan: StanConfig
     folder: Path | None
     file: str  # of the NATS server
-    problem: str  # why it cannot start, found when it tries to
+    problem: str  # the reason why it cannot start, reported at the start
     remarks: tuple[str, ...]
     debug: bool
     trace: bool
 
 
 def main(args: Sequence[str]) -> int:
-    """The exit code."""
+    """Run the command; return the exit code."""
     try:
         own, nats, words = flags.read(args)
     except FlagError as error:
         click.echo(redacted(str(error)), err=True)
         click.echo(flags.usage())
-        return server_limits.EXIT_OK  # as the original, whatever one thinks of it
+        return server_limits.EXIT_OK  # as the original does
     try:
         if (text := asked_for(nats, words)) is not None:
             click.echo(text)
@@ -110,7 +110,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def asked_for(nats: Mapping[str, Any], words: Sequence[str]) -> str | None:
-    """The text that is asked for instead of a server. FlagError for an unknown word."""
+    """The text that a flag or word requests instead of a server. FlagError for an unknown word."""
     word = words[0].lower() if words else ""
     if nats.get("version"):
         return VERSION
@@ -124,7 +124,7 @@ def asked_for(nats: Mapping[str, Any], words: Sequence[str]) -> str | None:
 
 
 def read(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Files:
-    """What the files say, with the NATS server's flags over it. FlagError, ConfErrors."""
+    """The settings of the files, overridden by the NATS server's flags. FlagError, ConfErrors."""
     paths = nats.get("config", ""), own.get("stan_config", "")
     for path in filter(None, paths):
         readable(path)
@@ -134,7 +134,7 @@ def read(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Files:
 
 
 def everything(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Asked:
-    """Flags over files. FlagError, ConfErrors."""
+    """Combine flags and files; flags override. FlagError, ConfErrors."""
     files = read(own, nats)
     for text, _ in files.warnings:
         click.echo(text, err=True)
@@ -161,7 +161,7 @@ def everything(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Asked:
 
 
 def serve(asked: Asked, own: Mapping[str, Any], nats: Mapping[str, Any]) -> int:
-    """Run until a signal; the exit code."""
+    """Run until a signal; return the exit code."""
     place = Log(PROGRAM)
     try:
         place.use(asked.settings)
@@ -188,8 +188,8 @@ def serve(asked: Asked, own: Mapping[str, Any], nats: Mapping[str, Any]) -> int:
 
 
 class StreamingRun(Run):
-    """The run of a NATS server, and then of the service: the original listens before it recovers
-    what is stored. `server` is the NATS server, `broker` has both in its hands."""
+    """A run of a NATS server with the streaming service. As in the original, it listens before it
+    recovers the store. `server` is the NATS server, `broker` runs both."""
 
     terminated = server_limits.EXIT_SIGNAL_BASE + signal.SIGTERM
     server: NatsServer
@@ -237,20 +237,20 @@ class StreamingRun(Run):
             yield from super()._first_lines()
 
     def early_problem(self) -> str:
-        """What is found wrong only when the server starts."""
+        """The error that is found only when the server starts."""
         if self.asked.problem:
             return errors.STAN_START.format(self.asked.problem)
         return super().early_problem()
 
     async def when_ready(self) -> str:
-        """Start the service; why it cannot start, if it cannot."""
+        """Start the service; return the reason if it cannot start."""
         if not self.asked.stan.account:
             return errors.STAN_START.format(errors.STAN_LOGIN)
         log.info("Recovering the state...")
         try:
             with lasting_memory():
                 await self.broker.open()
-        except Exception as error:  # whatever it is, one line for the operator
+        except Exception as error:  # any error: the operator gets one line
             log.debug("not started", exc_info=error)
             return errors.STAN_START.format(error)
         assert self.stan.streaming is not None
@@ -265,7 +265,7 @@ class StreamingRun(Run):
         return ""
 
     async def stop_server(self) -> None:
-        """End the service, then the NATS server, whether the service was started or not."""
+        """Stop the service, if it was started, then the NATS server."""
         await self.broker.stop()
 
     async def _end(self) -> int:

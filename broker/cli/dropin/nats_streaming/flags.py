@@ -1,4 +1,4 @@
-"""The flags of nats-streaming-server: its own, and those of the NATS server inside of it."""
+"""The flags of nats-streaming-server: its own, and those of the embedded NATS server."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ _LIMITS: Final = (
     row("mc max_channels", "max_channels", "channels (default 100; 0: any number)", "N", INT),
     row("msu max_subs", "max_subs", "subscriptions of a channel (default 1000)", "N", INT),
     row("mm max_msgs", "max_msgs", "messages in a channel (default 1000000)", "N", INT),
-    row("mb max_bytes", "max_bytes", "their size, such as 10MB (default 1024000000)", "SIZE"),
-    row("ma max_age", "max_age", "how long one is kept (0s: for ever)", "TIME", DURATION),
+    row(
+        "mb max_bytes",
+        "max_bytes",
+        "bytes of messages in a channel, such as 10MB (default 1024000000)",
+        "SIZE",
+    ),
+    row("ma max_age", "max_age", "maximum age of a message (0s: no limit)", "TIME", DURATION),
     row(
         "mi max_inactivity",
         "max_inactivity",
-        "a channel that is unused for so long is deleted",
+        "a channel that is unused for this long is deleted",
         "TIME",
         DURATION,
     ),
@@ -75,15 +80,24 @@ GROUPS: Final = (
         "Streaming",
         (
             row("cid cluster_id", "cluster_id", "name of the service (test-cluster)", "NAME"),
-            row("st store", "store", "where messages are: MEMORY (default) or FILE", "KIND"),
+            row("st store", "store", "store of messages: MEMORY (default) or FILE", "KIND"),
             row("dir", "dir", "folder of the messages, for FILE", "DIR"),
-            row("sc stan_config", "stan_config", "its configuration, if not in -c's", "FILE"),
-            row("replace_durable", "replace_durable", "a durable in use may be taken over"),
-            row("file_sync", "file_sync", "acknowledge only what is on the disk (default true)"),
+            row(
+                "sc stan_config",
+                "stan_config",
+                "configuration file of the service, if not in that of -c",
+                "FILE",
+            ),
+            row("replace_durable", "replace_durable", "a subscription replaces a durable in use"),
+            row(
+                "file_sync",
+                "file_sync",
+                "acknowledge only messages that are on the disk (default true)",
+            ),
             row(
                 "file_auto_sync",
                 "file_auto_sync",
-                "without that: sync after so long (default 60s; 0: never)",
+                "without -file_sync: interval of syncs (default 60s; 0: never)",
                 "TIME",
                 DURATION,
             ),
@@ -93,9 +107,27 @@ GROUPS: Final = (
     (
         "Heartbeats",
         (
-            row("hbi hb_interval", "hb_interval", "between two (default 30s)", "TIME", DURATION),
-            row("hbt hb_timeout", "hb_timeout", "for the answer (default 10s)", "TIME", DURATION),
-            row("hbf hb_fail_count", "hb_fail_count", "failures of a client (10)", "N", INT),
+            row(
+                "hbi hb_interval",
+                "hb_interval",
+                "interval of heartbeats (default 30s)",
+                "TIME",
+                DURATION,
+            ),
+            row(
+                "hbt hb_timeout",
+                "hb_timeout",
+                "time for the answer (default 10s)",
+                "TIME",
+                DURATION,
+            ),
+            row(
+                "hbf hb_fail_count",
+                "hb_fail_count",
+                "failures before a client is closed (default 10)",
+                "N",
+                INT,
+            ),
         ),
     ),
     (
@@ -117,7 +149,7 @@ GROUPS: Final = (
             row("file_slice_archive_script", "archive_script", "a script for old files", "FILE"),
         ),
     ),
-    ("Taken without effect", _TUNING),
+    ("Accepted without effect", _TUNING),
 )
 FLAGS: Final = flags_of(GROUPS)
 _ALL: Final = flags.FLAGS | FLAGS
@@ -125,9 +157,10 @@ _SIZES: Final = ("max_bytes",)
 
 
 def read(args: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """The values for the service, those for the NATS server, and the words after them. FlagError.
+    """The values for the service, those for the NATS server, and the words after the flags.
+    FlagError.
 
-    Of flags without effect the names are there, under "".
+    The names of flags without effect are under "".
     """
     found = parse(_ALL, args)
     own: dict[str, Any] = {}
@@ -146,7 +179,7 @@ def read(args: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], list[str]
 
 
 def sizes(own: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with sizes as numbers. FlagError."""
+    """The values with sizes as numbers. FlagError."""
     return {name: _size(name, it) if name in _SIZES else it for name, it in own.items()}
 
 
@@ -161,5 +194,5 @@ def _size(name: str, text: str) -> int:
 
 
 def usage() -> str:
-    """What -h shows."""
+    """The usage text of -h."""
     return flags.usage(PROGRAM, (*GROUPS, *flags.GROUPS))

@@ -1,4 +1,4 @@
-"""The settings of nats-streaming-server: its configuration files, with its flags over them.
+"""The settings of nats-streaming-server: its configuration files, overridden by its flags.
 
 A file has a block for the service, or its keys at the top level:
 
@@ -10,7 +10,7 @@ A file has a block for the service, or its keys at the top level:
     }
 
 Keys and their aliases are those of nats-streaming-server 0.25.6, server/conf.go. An unknown key is
-noted and left out; the original leaves it out without a word.
+reported and ignored; the original ignores it silently.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 # --- files
 
-# Target (as the flags have them) and the names of its key.
+# Target (the same as for flags) and the names of its key.
 _TEXTS: Final = {
     "cluster_id": "id cid cluster_id",
     "discover_prefix": "discover_prefix",
@@ -76,8 +76,8 @@ _NUMBERS: Final = {"hb_fail_count": "hbf hb_fail_count server_to_client_hb_fail_
 _LIMITS: Final = "limits store_limits storelimits"
 _FILE: Final = "file file_options"
 _SQL: Final = "sql sql_options"
-_IDLE: Final = "secure syslog_name encryption_cipher"  # known, without effect here
-# In a file without the block, what is not for the NATS server.
+_IDLE: Final = "secure syslog_name encryption_cipher"  # accepted without effect
+# Keys of the service in a file without the block; the others are for the NATS server.
 _OURS: Final = frozenset(
     word
     for names in (
@@ -99,7 +99,7 @@ _STORES: Final = ("MEMORY", "FILE", "SQL")
 
 
 class Files:
-    """What the files say: the settings of the NATS server, and by target those of the service."""
+    """The content of the files: settings of the NATS server, and by target those of the service."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -112,7 +112,7 @@ class Files:
 def read_files(
     nats_file: str, stan_file: str, plain: Settings, environment: Mapping[str, str]
 ) -> Files:
-    """One file stands for both when only one is given. ConfErrors."""
+    """Read the files; a single file is used for both. ConfErrors."""
     first = nats_file or stan_file
     if not first:
         return Files(plain)
@@ -133,18 +133,18 @@ def _parse(path: str, environment: Mapping[str, str]) -> Map:
 
 
 def _of_nats(values: Map) -> Map:
-    """Without what is not for it."""
+    """The file without the keys of the service."""
     if any(key.lower() == "streaming" for key in values):
         return {key: it for key, it in values.items() if key.lower() != "streaming"}
     return {key: it for key, it in values.items() if key.lower() not in _OURS}
 
 
 class _Reader:
-    """One file, as the service reads it."""
+    """Reads the keys of the service from one file."""
 
     def __init__(self, values: Map, file: str, found: Files) -> None:
         inner = [it for key, it in values.items() if key.lower() == "streaming"]
-        self.alone = bool(inner)  # there is a block, all keys of which are for the service
+        self.alone = bool(inner)  # inside the block, where all keys are for the service
         self.mistakes = Mistakes(tolerant=True)
         place = inner[-1] if inner else Value(values, file, 1, 1)
         self.root = Block(place, self.mistakes, "streaming")
@@ -198,7 +198,7 @@ class _Reader:
         block.done()
 
     def bounds(self, block: Block) -> dict[str, int]:
-        """Those of a channel, or of all."""
+        """The limits of a channel, or of all channels."""
         found: dict[str, int] = {}
         for target, names in _BOUNDS.items():
             if target in _AGES:
@@ -238,9 +238,9 @@ def _take_duration(found: dict[str, Any], target: str, block: Block, names: str)
 
 # --- flags over files
 
-_FOREIGN: Final = "server.dat"  # in every file store of the original
-_AUTO_SYNC: Final = 60 * SECOND  # of the original, when it does not sync each write
-# What is asked for by a flag, or a key of a file, and why it is not here.
+_FOREIGN: Final = "server.dat"  # present in every file store of the original
+_AUTO_SYNC: Final = 60 * SECOND  # default of the original if it does not sync each write
+# Flags and keys of features that are not available, with the reason.
 _REFUSED: Final = {
     "nats_server": ("nats_server", errors.STAN_EXTERNAL),
     "clustered": ("cluster", errors.STAN_CLUSTERED),
@@ -262,7 +262,7 @@ _LABELS: Final = {
 
 
 def check(own: Mapping[str, Any]) -> None:
-    """FlagError for what is not here."""
+    """FlagError for features that are not available."""
     for target, (name, reason) in _REFUSED.items():
         if own.get(target):
             raise FlagError(errors.FLAG_REFUSED.format(name, reason))
@@ -270,7 +270,7 @@ def check(own: Mapping[str, Any]) -> None:
         raise FlagError(errors.FLAG_REFUSED.format("store SQL", errors.STAN_SQL))
 
 
-# Keys of [stan] by what flags and files call them.
+# Keys of [stan] by the names in flags and files.
 _KEYS: Final = {
     **{
         name: name
@@ -284,7 +284,7 @@ _KEYS: Final = {
 
 
 def settings_of(own: Mapping[str, Any], files: Files, account: str) -> StanConfig:
-    """The section of the service; problem_of() says whether it can be started with it."""
+    """The section of the service; problem_of() checks whether the service can start with it."""
     return StanConfig(
         enabled=True,
         account=account,
@@ -298,8 +298,8 @@ def settings_of(own: Mapping[str, Any], files: Files, account: str) -> StanConfi
 def config_of(stan: StanConfig, folder: Path | None, http: HttpConfig) -> Config:
     """The configuration of the server that runs the service.
 
-    As in the original, messages of channels do not reach other subjects, nor the other way round;
-    and only the limits of channels say how much memory may hold.
+    As in the original, channels and other subjects do not share messages, and only the limits of
+    channels limit the messages in memory.
     """
     nothing = BridgeConfig(
         nsq_to_nats=False, nats_to_nsq=False, stan_to_nats=False, nats_to_stan=False
@@ -321,7 +321,7 @@ def _sync(own: Mapping[str, Any]) -> SyncPolicy:
 
 
 def problem_of(own: Mapping[str, Any], files: Files) -> str:
-    """What the original finds wrong when it starts; empty if nothing is."""
+    """The error that the original finds when it starts; empty if none."""
     store = own.get("store", "MEMORY")
     if store.upper() not in ("MEMORY", "FILE"):
         return errors.STAN_STORE_TYPE.format(store.upper())
@@ -339,18 +339,18 @@ def problem_of(own: Mapping[str, Any], files: Files) -> str:
 def _problem_of_folder(folder: str) -> str:
     if not folder:
         return errors.STAN_NO_FOLDER
-    if (Path(folder) / _FOREIGN).exists():  # it would look as if all of it were gone
+    if (Path(folder) / _FOREIGN).exists():  # starting anyway would look as if all data were lost
         return errors.STAN_FOREIGN.format(folder)
     return ""
 
 
 def account_of(settings: Settings, own: Mapping[str, Any]) -> str | None:
-    """Where the original would log in with what it is given; None: nowhere. FlagError."""
+    """The account that the original would log in to; None: no login is accepted. FlagError."""
     block = settings.authorization
     if settings.resolver is not None:
         raise FlagError(errors.FLAG_REFUSED.format("operator", errors.STAN_OPERATOR))
     if block.user or block.token:
-        return GLOBAL_ACCOUNT  # who they are for is what it logs in as
+        return GLOBAL_ACCOUNT  # the service logs in as one of them
     users = [(user, GLOBAL_ACCOUNT) for user in block.users]
     users += [(user, account.name) for account in settings.accounts for user in account.users]
     if not users:
@@ -375,13 +375,13 @@ def _public_key(path: str) -> str:
         raise FlagError(f"{path}: {problem}") from None
 
 
-# --- the limits as the log shows them
+# --- the limits in the log
 
-_WIDTH: Final = 34  # of the frame, unless something is wider
+_WIDTH: Final = 34  # width of the frame, unless a line is longer
 
 
 def limit_lines(settings: StanConfig) -> list[str]:
-    """The original's table; * marks what is the default."""
+    """The original's table; * marks defaults."""
     usual = StanConfig().limits
     lines = [
         "---------- Store Limits ----------",

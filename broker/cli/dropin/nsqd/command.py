@@ -51,16 +51,16 @@ _NAMES = {logging.CRITICAL: "FATAL"}
 
 
 class Passed(click.Command):
-    """A command whose arguments are not looked at, `--` included."""
+    """A command that does not interpret its arguments, including `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """All of them, as they are."""
+        """Pass all arguments through unchanged."""
         ctx.params["args"] = tuple(args)
         return []
 
 
 class Startable(Protocol):
-    """A server as it is run here."""
+    """The interface of a server that this module runs."""
 
     ports: dict[str, tuple[str, int]]
 
@@ -70,20 +70,20 @@ class Startable(Protocol):
 
 @runtime_checkable
 class Reloadable(Protocol):
-    """A server that can read its certificates again."""
+    """A server that can reload its certificates."""
 
     async def reload(self) -> None: ...
 
 
 class GoFormatter(logging.Formatter):
-    """PREFIX2026/11/20 10:00:00.000000 INFO: message key=value"""
+    """Formats records as: PREFIX2026/11/20 10:00:00.000000 INFO: message key=value."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
         self.prefix = prefix
 
     def format(self, record: logging.LogRecord) -> str:
-        """The message, with its fields, as our own text log has it after the logger's name."""
+        """The message with its fields, as in Twinwire's text log after the logger's name."""
         moment = datetime.fromtimestamp(record.created).astimezone()
         level = _NAMES.get(record.levelno, record.levelname)
         text = logs.message_of(record)
@@ -97,17 +97,17 @@ def log_like(prefix: str, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[level])
-    logging.raiseExceptions = False  # a log that cannot be written must not become noise
+    logging.raiseExceptions = False  # an unwritable log must not print tracebacks
 
 
 def version_line(program: str) -> str:
-    """What -version shows, and the first line of the log."""
+    """The text of -version, which is also the first line of the log."""
     built = f"python{platform.python_version()}"
     return f"{program} v{nsq_limits.NSQ_VERSION} (built w/{built})"
 
 
 def die(program: str, text: str) -> NoReturn:
-    """One FATAL line, exit code 1."""
+    """Log one FATAL line and exit with code 1."""
     log_like(f"[{program}] ", "fatal")
     log.critical("%s", text)
     sys.exit(server_limits.EXIT_START_FAILED)
@@ -116,7 +116,7 @@ def die(program: str, text: str) -> NoReturn:
 def read(
     program: str, flags: Mapping[str, goflags.Flag], args: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The value of each flag, and those that were given. Ends the process as the original."""
+    """The value of each flag, and the names of the given ones. Exits as the original does."""
     try:
         found = goflags.parse(flags, args)
     except goflags.HelpWanted:
@@ -139,7 +139,7 @@ def read(
 
 @click.command("nsqd", cls=Passed, add_help_option=False)
 def nsqd(args: tuple[str, ...]) -> None:
-    """Take the flags of nsqd; -h lists them."""
+    """Replace nsqd. It accepts nsqd's flags; -h lists them."""
     keep_from_others()
     flags = nsqd_flags.nsqd()
     values, given = read("nsqd", flags, args)
@@ -169,7 +169,7 @@ def nsqd(args: tuple[str, ...]) -> None:
 
 @click.command("nsqlookupd", cls=Passed, add_help_option=False)
 def nsqlookupd(args: tuple[str, ...]) -> None:
-    """Take the flags of nsqlookupd; -h lists them."""
+    """Replace nsqlookupd. It accepts its flags; -h lists them."""
     flags = nsqd_flags.nsqlookupd()
     values, _ = read("nsqlookupd", flags, args)
     log_like(values["log-prefix"], values["log-level"])
@@ -184,7 +184,7 @@ def nsqlookupd(args: tuple[str, ...]) -> None:
 
 
 def lookup_server(config: Config) -> Callable[[], Startable]:
-    """What makes the lookup server; StartError when the configuration has no such section."""
+    """The factory of the lookup server. StartError if the configuration has no such section."""
     section = getattr(config, "nsqlookupd", None)
     if section is None:
         raise translate.StartError("the lookup service is not part of this version")
@@ -200,7 +200,7 @@ def lookup_server(config: Config) -> Callable[[], Startable]:
 
 
 def lock_folder(data: str) -> int:
-    """Lock the data folder itself, as the original does, so that both never share one."""
+    """Lock the data folder itself, as the original does, so that the two never share one."""
     fd = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,7 +213,7 @@ def lock_folder(data: str) -> int:
 
 
 def take_over(data: Path, config: Config) -> None:
-    """Import what an original left in its folder, once: its consumers wait for it."""
+    """Import the data that an original left in the folder, once."""
     from broker.importers.nsqd import ImportRefusedError, holds_messages, importing
 
     if not holds_messages(data):
@@ -225,16 +225,18 @@ def take_over(data: Path, config: Config) -> None:
     except ImportRefusedError as error:
         die("nsqd", f"failed to load metadata - {error}")
     if outcome.changed:
-        log.warning("an nsqd has used this folder since it was taken over: what is new is not read")
+        log.warning(
+            "an nsqd has used this folder since its import: newer data of that nsqd is not imported"
+        )
     if outcome.already:
         return
     for line in outcome.remarks:
-        log.error("not taken over: %s", line)
-    log.info("taken over from nsqd: %d topics, %d messages", outcome.topics, outcome.messages)
+        log.error("not imported: %s", line)
+    log.info("imported from nsqd: %d topics, %d messages", outcome.topics, outcome.messages)
 
 
 def run(program: str, make: Callable[[], Startable], addresses: tuple[str, str]) -> int:
-    """Run a server until a signal; the exit code."""
+    """Run a server until a signal; return the exit code."""
     raise_open_files_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(program, make, addresses))
@@ -252,7 +254,7 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     try:
         with lasting_memory():
             await server.start()
-    except Exception as error:  # whatever it is, one line for the operator
+    except Exception as error:  # any error: the operator gets one line
         reason = translate.listen_failure(error, *addresses)
         log.critical(
             "%s",
@@ -282,7 +284,7 @@ def listeners(ports: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
 
 
 def address_text(host: str, port: int) -> str:
-    """As Go writes the address of a listener: every interface is [::]."""
+    """The address of a listener as Go writes it: every interface is [::]."""
     if port == net_limits.UNIX_SOCKET_PORT:
         return host
     shown = "::" if host in ("", "0.0.0.0") else host  # noqa: S104 (shown, not bound)

@@ -1,4 +1,4 @@
-"""From the flags of nsqd and nsqlookupd to our configuration."""
+"""Converts the flags of nsqd and nsqlookupd to Twinwire's configuration."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ADDRESSES = frozenset({"tcp-address", "http-address", "https-address"})
 
 
 class StartError(Exception):
-    """The original would not start with these values."""
+    """Values with which the original would not start."""
 
 
 def read_file(path: str) -> dict[str, object]:
-    """The keys of a configuration file. FlagError with what a person can use."""
+    """The keys of a configuration file. FlagError with the reason."""
     try:
         values = read_toml(Path(path))
     except OSError as error:
@@ -53,14 +53,14 @@ def read_file(path: str) -> dict[str, object]:
 
 
 def attribute_of(target: str) -> tuple[str, str] | None:
-    """Section and attribute of "section.key"; None when our configuration has no such key."""
+    """Section and attribute of "section.key"; None if the configuration has no such key."""
     section, _, key = target.partition(".")
     known = settings(SECTIONS[section]) if section in SECTIONS else {}
     return (section, known[key][0]) if key in known else None
 
 
 def without_target(flags: Mapping[str, Flag]) -> list[str]:
-    """Flags that reach no key of our configuration, and are not dealt with otherwise."""
+    """Flags that set no key of the configuration and are not handled otherwise."""
     return sorted(
         name
         for name, flag in flags.items()
@@ -84,7 +84,7 @@ def listen(value: str) -> Address | None:
 
 
 def check(values: Mapping[str, Any]) -> None:
-    """Refuse what the original refuses when it starts, in its words and its order."""
+    """Refuse what the original refuses when it starts, with its texts and in its order."""
     if not 1 <= values["max-deflate-level"] <= nsq_limits.NSQ_DEFLATE_LEVEL_CEILING:
         raise StartError(errors.NSQD_DEFLATE_LEVEL)
     if not 0 <= values["node-id"] <= nsq_limits.NSQ_NODE_ID_MAX:
@@ -100,7 +100,7 @@ def check(values: Mapping[str, Any]) -> None:
 
 
 def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
-    """Our configuration for these flags: only the listeners of NSQ are open. StartError."""
+    """The configuration for these flags, with the NSQ listeners only. StartError."""
     try:
         base = Config(http=http_config())
     except ConfigError as error:
@@ -127,7 +127,7 @@ def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
 
 
 def _value(name: str, flag: Flag, value: Any) -> Any:
-    """The value for our key, refused when it is beyond what the engine can do."""
+    """The value for a key. StartError if it is outside the supported range."""
     if name in ADDRESSES:
         return listen(value)
     place = attribute_of(flag.target)
@@ -146,7 +146,8 @@ def _value(name: str, flag: Flag, value: Any) -> Any:
 
 
 def _storage(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Files and syncs: what the original counts in messages we take by time."""
+    """Settings of files and syncs: the original also syncs by number of messages, this one by
+    time."""
     low, high = engine_limits.STORAGE_SEGMENT_SIZE_MIN, engine_limits.STORAGE_SEGMENT_SIZE_MAX
     period = min(
         max(values["sync-timeout"], engine_limits.STORAGE_SYNC_PERIOD_MIN),
@@ -163,14 +164,14 @@ def _storage(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remarks(flags: Mapping[str, Flag], given: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each flag that was given and does something else, or nothing, here."""
+    """One line for each given flag that has another effect here, or none."""
     for name in flags:
         if name not in given:
             continue
         if name in nsqd_flags.NO_EFFECT:
             yield f"--{name} has no effect: {nsqd_flags.NO_EFFECT[name]}"
         elif name == "sync-every" and given[name] != 1:
-            yield "--sync-every counts no messages here: --sync-timeout alone is the period"
+            yield "--sync-every has no effect except 1: --sync-timeout alone sets the period"
         elif name == "max-bytes-per-file":
             size = given[name]
             low, high = (
@@ -178,7 +179,7 @@ def remarks(flags: Mapping[str, Flag], given: Mapping[str, Any]) -> Iterator[str
                 engine_limits.STORAGE_SEGMENT_SIZE_MAX,
             )
             if not low <= size <= high:
-                yield f"--{name} is kept between {low} and {high}"
+                yield f"--{name} is limited to {low} .. {high}"
 
 
 def named_in_file(flags: Mapping[str, Flag], file: Mapping[str, object]) -> dict[str, object]:
@@ -188,7 +189,7 @@ def named_in_file(flags: Mapping[str, Flag], file: Mapping[str, object]) -> dict
 
 
 def listen_failure(error: Exception, tcp: str, http: str) -> str:
-    """Why it did not start; of an address that cannot be listened on in the original's words."""
+    """The reason of a failed start; for a failed listener in the original's wording."""
     from broker.net.listener import ListenError  # with TLS, which a look at flags does not need
 
     if not isinstance(error, ListenError):

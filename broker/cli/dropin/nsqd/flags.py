@@ -1,7 +1,7 @@
-"""The flags of nsqd and nsqlookupd, each with the key of our configuration that it sets.
+"""The flags of nsqd and nsqlookupd, each with the configuration key that it sets.
 
-`target` is "section.key"; durations are given to the attribute that ends in _ns. A flag without a
-target is dealt with by name (command.py) or stands in NO_EFFECT with the reason why.
+`target` is "section.key"; durations set the attribute that ends in _ns. A flag without a target is
+handled by name (command.py), or is in NO_EFFECT with the reason.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TLS_REQUIRED_WORDS |= dict.fromkeys(("0", "f", "false"), "false")
 
 
 class TlsRequiredKind(WordKind):
-    """true, false or tcp-https; a boolean as far as the command line goes."""
+    """true, false or tcp-https; on the command line it is a boolean flag."""
 
     def __init__(self) -> None:
         super().__init__(_TLS_REQUIRED_WORDS, errors.NSQD_TLS_REQUIRED, boolean=True)
@@ -61,15 +61,15 @@ TLS_VERSION = WordKind(
     empty=True,
 )
 
-# Flags that are taken and change nothing here, and what stands in their place.
+# Flags that are accepted without effect, with the reason.
 NO_EFFECT = {
     "mem-queue-size": "messages wait in the log, not in memory",
-    "queue-scan-selection-count": "deadlines are exact, nothing is scanned",
-    "queue-scan-worker-pool-max": "deadlines are exact, nothing is scanned",
+    "queue-scan-selection-count": "deadlines are exact, without scanning",
+    "queue-scan-worker-pool-max": "deadlines are exact, without scanning",
     "verbose": "deprecated in the original: use --log-level",
     "worker-id": "deprecated in the original: use --node-id",
 }
-# Flags that are dealt with by name.
+# Flags that are handled by name.
 BY_NAME = frozenset(
     {"version", "config", "log-level", "log-prefix", "max-bytes-per-file", "sync-every"}
     | {"sync-timeout"}
@@ -77,7 +77,7 @@ BY_NAME = frozenset(
 
 
 def default_node_id(hostname: str) -> int:
-    """As the original makes it from the host's name."""
+    """The default node id, which the original derives from the host's name."""
     digest = hashlib.md5(hostname.encode(), usedforsecurity=False).digest()
     return zlib.crc32(digest) % limits.NSQD_NODE_IDS
 
@@ -87,10 +87,10 @@ Row = tuple[str, Kind, Any, str]
 
 def _common(program: str) -> list[Flag]:
     return [
-        Flag("version", BOOL, False, "show the version and stop", in_file=False),
+        Flag("version", BOOL, False, "show the version and exit", in_file=False),
         Flag("config", STRING, "", "TOML file with more settings", in_file=False),
-        Flag("log-level", LEVEL, "info", "least level to log: debug, info, warn, error, fatal"),
-        Flag("log-prefix", STRING, f"[{program}] ", "begins every log line"),
+        Flag("log-level", LEVEL, "info", "lowest level to log: debug, info, warn, error, fatal"),
+        Flag("log-prefix", STRING, f"[{program}] ", "prefix of every log line"),
         Flag("verbose", BOOL, False, "no effect: see --log-level", in_file=False),
     ]
 
@@ -101,9 +101,19 @@ _PLAIN: tuple[Row, ...] = (
     ("broadcast-http-port", INT, 0, "HTTP port reported to nsqlookupd (default: the one in use)"),
     ("topology-region", STRING, "", "region of this server"),
     ("topology-zone", STRING, "", "zone of this server, within its region"),
-    ("enable-experiment", LIST, (), "switch on a feature: topology-aware-consumption"),
-    ("msg-timeout", DURATION, limits.NSQ_MSG_TIMEOUT, "time a consumer has for a message"),
-    ("max-msg-timeout", DURATION, limits.NSQ_MAX_MSG_TIMEOUT, "longest time with TOUCH"),
+    ("enable-experiment", LIST, (), "enable a feature: topology-aware-consumption"),
+    (
+        "msg-timeout",
+        DURATION,
+        limits.NSQ_MSG_TIMEOUT,
+        "time that a consumer has to finish a message",
+    ),
+    (
+        "max-msg-timeout",
+        DURATION,
+        limits.NSQ_MAX_MSG_TIMEOUT,
+        "longest time, including extensions by TOUCH",
+    ),
     ("max-msg-size", INT, limits.NSQ_MAX_MSG_SIZE, "largest message, bytes"),
     ("max-req-timeout", DURATION, limits.NSQ_MAX_REQ_TIMEOUT, "longest delay of REQ and DPUB"),
     ("max-body-size", INT, limits.NSQ_MAX_BODY_SIZE, "largest body of a command, bytes"),
@@ -118,68 +128,73 @@ _PLAIN: tuple[Row, ...] = (
         "max-output-buffer-size",
         INT,
         limits.NSQ_MAX_OUTPUT_BUFFER_SIZE,
-        "largest output buffer a client may ask for, bytes",
+        "largest output buffer that a client may request, bytes",
     ),
     (
         "max-output-buffer-timeout",
         DURATION,
         limits.NSQ_MAX_OUTPUT_BUFFER_TIMEOUT,
-        "longest flush interval a client may ask for",
+        "longest flush interval that a client may request",
     ),
     (
         "min-output-buffer-timeout",
         DURATION,
         limits.NSQ_MIN_OUTPUT_BUFFER_TIMEOUT,
-        "shortest flush interval a client may ask for",
+        "shortest flush interval that a client may request",
     ),
     (
         "output-buffer-timeout",
         DURATION,
         limits.NSQ_OUTPUT_BUFFER_TIMEOUT,
-        "flush interval of a client that asks for none",
+        "flush interval of a client that requests none",
     ),
     ("max-channel-consumers", INT, 0, "most consumers of one channel (0: any number)"),
-    ("deflate", BOOL, True, "let clients ask for deflate"),
+    ("deflate", BOOL, True, "allow clients to use deflate"),
     ("max-deflate-level", INT, limits.NSQ_MAX_DEFLATE_LEVEL, "highest deflate level, 1 to 9"),
-    ("snappy", BOOL, True, "let clients ask for snappy"),
+    ("snappy", BOOL, True, "allow clients to use snappy"),
     ("statsd-address", STRING, "", "host:port of a statsd daemon (UDP)"),
-    ("statsd-interval", DURATION, limits.NSQD_STATSD_INTERVAL, "time between two reports"),
-    ("statsd-mem-stats", BOOL, True, "report memory use too"),
-    ("statsd-prefix", STRING, "nsq.%s", "begins every key; %s becomes the host and port"),
+    ("statsd-interval", DURATION, limits.NSQD_STATSD_INTERVAL, "interval of reports to statsd"),
+    ("statsd-mem-stats", BOOL, True, "also report memory use"),
+    ("statsd-prefix", STRING, "nsq.%s", "prefix of every key; %s is replaced with host and port"),
     ("statsd-udp-packet-size", INT, limits.NSQD_STATSD_PACKET, "largest packet, bytes"),
-    ("statsd-exclude-ephemeral", BOOL, False, "leave out ephemeral topics and channels"),
+    ("statsd-exclude-ephemeral", BOOL, False, "omit ephemeral topics and channels"),
     (
         "e2e-processing-latency-window-time",
         DURATION,
         limits.NSQD_E2E_WINDOW,
-        "how far back latency percentiles look",
+        "period that latency percentiles cover",
     ),
     ("tls-cert", STRING, "", "certificate file (PEM)"),
     ("tls-key", STRING, "", "private key file (PEM)"),
-    ("tls-client-auth-policy", STRING, "", "certificates of clients: require, require-verify"),
-    ("tls-root-ca-file", STRING, "", "who may sign certificates of clients (PEM)"),
+    ("tls-client-auth-policy", STRING, "", "client certificates: require, require-verify"),
+    ("tls-root-ca-file", STRING, "", "CAs for client certificates (PEM)"),
     ("tls-required", TLS_REQUIRED, "false", "refuse plain text: true, false, tcp-https"),
     ("tls-min-version", TLS_VERSION, "tls1.0", "lowest version: tls1.0 to tls1.3"),
-    ("auth-http-request-method", STRING, "get", "how auth servers are asked: get or post"),
+    ("auth-http-request-method", STRING, "get", "method of requests to auth servers: get or post"),
     (
         "http-client-connect-timeout",
         DURATION,
         limits.NSQD_HTTP_CONNECT_TIMEOUT,
-        "time to reach another HTTP server",
+        "timeout of connections to auth servers and nsqlookupds",
     ),
     (
         "http-client-request-timeout",
         DURATION,
         limits.NSQD_HTTP_REQUEST_TIMEOUT,
-        "time for a request to another HTTP server",
+        "timeout of requests to auth servers and nsqlookupds",
     ),
 )
 _STORAGE = [
-    Flag("data-path", STRING, "", "folder of the messages (default: here)", "server.data"),
-    Flag("mem-queue-size", INT, limits.NSQD_MEM_QUEUE_SIZE, "no effect: nothing waits in memory"),
-    Flag("max-bytes-per-file", INT, limits.NSQD_BYTES_PER_FILE, "bytes before the next file"),
-    Flag("sync-every", INT, limits.NSQD_SYNC_EVERY, "1: sync before each answer"),
-    Flag("sync-timeout", DURATION, limits.NSQD_SYNC_TIMEOUT, "time between two syncs"),
+    Flag("data-path", STRING, "", "data folder (default: the working directory)", "server.data"),
+    Flag("mem-queue-size", INT, limits.NSQD_MEM_QUEUE_SIZE, "no effect: messages wait in the log"),
+    Flag("max-bytes-per-file", INT, limits.NSQD_BYTES_PER_FILE, "size of one file, bytes"),
+    Flag(
+        "sync-every",
+        INT,
+        limits.NSQD_SYNC_EVERY,
+        "1: sync before each answer; other values have no effect",
+    ),
+    Flag("sync-timeout", DURATION, limits.NSQD_SYNC_TIMEOUT, "interval of syncs"),
     Flag("queue-scan-worker-pool-max", INT, limits.NSQD_SCAN_WORKERS, "no effect"),
     Flag("queue-scan-selection-count", INT, limits.NSQD_SCAN_SELECTION, "no effect"),
 ]
@@ -192,7 +207,7 @@ def _named(hostname: str) -> list[Flag]:
     return [
         Flag("node-id", INT, node_id, "part of message ids, 0 to 1023", "nsq.node_id", "id"),
         Flag("worker-id", BOOL, False, "no effect: see --node-id", in_file=False),
-        Flag("https-address", STRING, "0.0.0.0:4152", "where HTTPS clients connect", "nsq.https"),
+        Flag("https-address", STRING, "0.0.0.0:4152", "host:port for HTTPS", "nsq.https"),
         Flag("http-address", STRING, "0.0.0.0:4151", "host:port or path for HTTP", "nsq.http"),
         Flag("tcp-address", STRING, "0.0.0.0:4150", "host:port or path for TCP", "nsq.listen"),
         Flag(
@@ -234,20 +249,20 @@ def nsqd(hostname: str | None = None) -> dict[str, Flag]:
 def nsqlookupd(hostname: str | None = None) -> dict[str, Flag]:
     """The flags of nsqlookupd on this host."""
     rows: tuple[tuple[str, Kind, Any, str, str], ...] = (
-        ("tcp-address", STRING, "0.0.0.0:4160", "where nsqd connects", "listen"),
-        ("http-address", STRING, "0.0.0.0:4161", "where HTTP clients connect", "http"),
+        ("tcp-address", STRING, "0.0.0.0:4160", "host:port for nsqd", "listen"),
+        ("http-address", STRING, "0.0.0.0:4161", "host:port for HTTP clients", "http"),
         (
             "broadcast-address",
             STRING,
             hostname or socket.gethostname(),
-            "address of this host",
+            "address of this host, reported to clients",
             "broadcast_address",
         ),
         (
             "inactive-producer-timeout",
             DURATION,
             limits.NSQLOOKUPD_INACTIVE,
-            "time after its last sign of life that an nsqd is listed",
+            "time after its last ping that an nsqd is listed",
             "inactive_producer_timeout",
         ),
         (

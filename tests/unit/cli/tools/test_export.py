@@ -143,7 +143,7 @@ class TestFiles:
         log.records |= {seq: record(seq) for seq in range(11, 14)}
         log.next = 14
         ended = run(toy, tmp_path, "--file-records", "4")
-        assert "2 files with 3 records, 3 were there" in ended.output
+        assert "2 files with 3 records, 3 already complete" in ended.output
         new = sorted([*first, "t-2-11-12.parquet", "t-2-13-13.parquet"])
         assert files(tmp_path) == new
         assert {name: (tmp_path / name).stat().st_ino for name in first} == before
@@ -183,11 +183,11 @@ class TestFiles:
         ended = run(toy, tmp_path)
         assert ended.exit_code == 1
         assert "4-4 missing" in ended.output
-        assert "--on-gap skip goes on" in ended.output
+        assert "use --on-gap skip to continue" in ended.output
         assert files(tmp_path) == []
         ended = run(toy, tmp_path, "--on-gap", "skip")
         assert ended.exit_code == 3
-        assert "export: t of b: 4-4 missing: left out\n" in ended.output
+        assert "export: t of b: 4-4 missing: skipped\n" in ended.output
         assert offsets(tmp_path) == [1, 2, 3, 5, 6, 7, 8, 9, 10]
 
     def test_trimmed(self, toy: ToyDoor, log: ToyLog, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ class TestFiles:
         assert run(toy, tmp_path).exit_code == 0
         ended = run(toy, tmp_path, "--columns", "offset")
         assert ended.exit_code == 1
-        assert "begun with other options" in ended.output
+        assert "started with other options" in ended.output
 
         def answer(request: Any) -> Answer:
             made = log(request)
