@@ -149,17 +149,17 @@ def main() -> None:
             report.verdict(rate, GOAL_GBS),
         ],
         [
-            "broker's CPU a record",
+            "broker's CPU per record",
             f"{statistics.median(costs):.3f} us",
             report.spread(costs),
             "",
             "",
         ],
-        ["a seq by its time, asked for", f"{asked_us:.0f} us", "", "", ""],
+        ["find a seq by its time", f"{asked_us:.0f} us", "", "", ""],
     ]
     method = (
         f"{given.records:,} records of {given.size} B in the page cache, frames of {given.frame} B,"
-        f" one connection, read and thrown away; {given.rounds} rounds, median."
+        f" one connection, read and discarded; {given.rounds} rounds, median."
     )
     report.tell("bulk API", method, HEAD, rows, write=given.write)
 

@@ -4,7 +4,7 @@
 
 No network: frames of 4 MiB in the format of the bulk API are decoded one after another, so that
 they come from memory and not from the processor's caches. Each line is the median of --rounds.
-The PyArrow line is the shortest way without compiled code of our own: fixed headers by NumPy,
+The PyArrow line is the fastest way without compiled code of Twinwire: fixed headers by NumPy,
 bodies as views of the frame, copied by a cast; it verifies no checksums. Times are CPU times.
 """
 

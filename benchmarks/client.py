@@ -84,7 +84,7 @@ async def theirs(address: str, topic: str, msgs: int) -> float:
     taken = time.perf_counter() - started
     for client in (writer, reader):
         for conn in list(client.conns.values()):
-            conn.off("close", client._on_connection_close)  # else it connects again
+            conn.off("close", client._on_connection_close)  # otherwise it reconnects
             conn.close()
     reader.close()
     return taken
@@ -110,7 +110,7 @@ Run = Callable[[str, str, int], Awaitable[float]]
 
 
 async def measure(address: str, rounds: int, msgs: int) -> list[tuple[float, float]]:
-    """Messages a second of ours and of pynsq, per round."""
+    """Messages per second of Twinwire's client and of pynsq, for each round."""
     runs: list[Run] = [ours, theirs]
     for number, run in enumerate(runs):
         await run(address, f"warm-{number}", WINDOW)
@@ -126,10 +126,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--msgs", type=int, default=MSGS)
     parser.add_argument(
-        "--server", default=servers.OURS, help="command; {nsq} and {data} are filled in"
+        "--server",
+        default=servers.OURS,
+        help="command of the server; {nsq} and {data} are replaced",
     )
     given = parser.parse_args()
-    logging.getLogger("nsq").setLevel(logging.CRITICAL)  # else it tells of its own closing
+    logging.getLogger("nsq").setLevel(logging.CRITICAL)  # otherwise it logs that it closes
     msgs = max(1, given.msgs // WINDOW) * WINDOW
     with servers.running(given.server, ("nsq",)) as run:
         found = asyncio.run(measure("{}:{}".format(*run.nsq), given.rounds, msgs))

@@ -31,8 +31,8 @@ ROUNDS = 5
 SECONDS = 2.0
 QUICK_ROUNDS = 2
 QUICK_SECONDS = 0.5
-AS_BEFORE = 0.97  # of what an earlier build does
-# Before each measured run, on the same connections' subjects: page faults, heap growth, caches.
+AS_BEFORE = 0.97  # of the performance of an earlier build
+# Seconds before each measured run, for page faults, heap growth and caches.
 WARM_SECONDS = 0.2
 REQUEST_WARM_SECONDS = 0.1
 
@@ -240,15 +240,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--ours-cmd",
         default=servers.OURS,
-        help="command to compare instead; {data} {nats} {nsq} {http} {python} are filled in",
+        help="command to measure instead; {data} {nats} {nsq} {http} {python} are replaced",
     )
     parser.add_argument(
         "--against",
         default="",
         metavar="COMMAND",
-        help="compare with this, an earlier build for example, instead of the originals",
+        help="compare with this command, for example an earlier build, instead of the originals",
     )
-    parser.add_argument("--data-root", help="where data folders are made; default: TMPDIR")
+    parser.add_argument("--data-root", help="parent of the data folders; default: TMPDIR")
     options = parser.parse_args()
     options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)

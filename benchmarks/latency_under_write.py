@@ -39,11 +39,11 @@ GOAL = 2.0
 WRITE_SIZE_BYTES = 16 * 1024
 WRITE_BATCH = 64
 WRITE_WINDOW = 4
-# The writer is under way before the requests start, and outlives them.
+# The writer starts before the requests and ends after them.
 LEAD_MSGS = 4096
 TAIL_SECONDS = 1.0
 WRITER_SECONDS = 60.0
-# No disk takes more; a round's files are gone before the next.
+# More than any disk writes in a round; the files of a round are removed before the next.
 DISK_BYTES_PER_SECOND = 4_000_000_000
 
 
@@ -160,7 +160,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one short round")
     parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
     parser.add_argument("--ours-cmd", default=servers.OURS)
-    parser.add_argument("--data-root", help="where data folders are made; default: TMPDIR")
+    parser.add_argument("--data-root", help="parent of the data folders; default: TMPDIR")
     options = parser.parse_args()
     seconds = QUICK_SECONDS if options.quick else SECONDS
     count = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)

@@ -90,7 +90,7 @@ def _wait(true: Callable[[], bool], told: Callable[[], str]) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while not true():
         if time.monotonic() > deadline:
-            raise servers.ServerError(f"nothing in {READY_SECONDS} s\n{told()}")
+            raise servers.ServerError(f"not ready in {READY_SECONDS} s\n{told()}")
         time.sleep(POLL_SECONDS)
 
 
@@ -137,7 +137,7 @@ class Probe:
                 if b"503" not in _until(near, b"PONG"):
                     return
                 if time.monotonic() > deadline:
-                    raise servers.ServerError("the link does not come about")
+                    raise servers.ServerError("the leaf connection is not established")
                 time.sleep(POLL_SECONDS)
 
 

@@ -64,7 +64,7 @@ async def register(address: Address, node: int, topics: int) -> asyncio.StreamWr
 
 
 class Consumer(asyncio.Protocol):
-    """Asks, waits for the whole answer, asks again. All answers are equally long."""
+    """Sends requests, each after the whole answer to the last. All answers are equally long."""
 
     def __init__(self, topics: int, size: int) -> None:
         self.topics = topics
@@ -166,7 +166,7 @@ def start_ours(folder: Path) -> Running:
     deadline = time.monotonic() + START_S
     while not ports.exists():
         if child.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit("our broker did not start")
+            raise SystemExit("the broker did not start")
     found = json.loads(ports.read_text())
     return Running(child, address(found["nsqlookupd"]), address(found["nsqlookupd_http"]))
 

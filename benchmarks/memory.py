@@ -33,19 +33,20 @@ MATCHES_CHECKED = 2000
 BACKLOG_MSGS = 10_000_000
 BACKLOG_SIZE_BYTES = 200
 BACKLOG_BATCH = 200
-# Beside our own sockets: Python's files, pipes, the log.
+# In addition to the sockets: Python's files, pipes, the log.
 SPARE_FILES = 200
-# What a message of the backlog may take on disk, its record included.
+# Maximum bytes of a message of the backlog on disk, including its record.
 DISK_BYTES_PER_MESSAGE = 400
 MB = 1_000_000
-# A match may not take longer; publishing 2,000 messages takes milliseconds.
+# Timeout of the check; publishing 2,000 messages takes milliseconds.
 MATCH_SECONDS = 60.0
 SEED = 1
 
 
 @dataclass(frozen=True)
 class Found:
-    """One line of the table. `before` and `after` are what servers.Running.memory_bytes said."""
+    """One line of the table. `before` and `after` are the results of
+    servers.Running.memory_bytes."""
 
     what: str
     server: str
@@ -230,7 +231,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", choices=["", "idle", "subscriptions", "backlog"])
     parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
     parser.add_argument("--ours-cmd", default=servers.OURS)
-    parser.add_argument("--data-root", help="where data folders are made; default: TMPDIR")
+    parser.add_argument("--data-root", help="parent of the data folders; default: TMPDIR")
     chosen = parser.parse_args()
     if chosen.write and (chosen.quick or chosen.only):
         parser.error("--write takes everything in full size")

@@ -20,8 +20,8 @@ from compare import ROWS, sample
 PLAIN = "{python} -m broker nats-server -a 127.0.0.1 -p {nats}"
 GOAL = 0.85
 METHOD = (
-    "{} rounds, alternating, {:g} s each, ours against ours; a latency's ratio is turned round:"
-    " 1 is as fast, less is slower."
+    "{} rounds, alternating, {:g} s each, ours against ours; the ratio of a latency is inverted:"
+    " 1 is as fast, below 1 is slower."
 )
 CONFIG = """
 no_auth_user: bench

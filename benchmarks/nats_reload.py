@@ -55,7 +55,7 @@ def read_to(sock: socket.socket, end: bytes) -> bytes:
     while not data.endswith(end):
         piece = sock.recv(65_536)
         if not piece:
-            raise SystemExit(f"closed behind {data!r}")
+            raise SystemExit(f"closed after {data!r}")
         data += piece
     return data
 
@@ -147,10 +147,10 @@ def main() -> int:
         quiet, busy = measure(command, options)
         met = ("met" if busy <= GOAL_MS else "MISSED") if name == "ours" else ""
         rows.append([name, f"{quiet:.1f}", f"{busy:.1f}", f"<= {GOAL_MS:g}", met])
-    head = ["server", "longest, quiet (ms)", "longest, reloading (ms)", "goal", ""]
+    head = ["server", "longest, idle (ms)", "longest, reloading (ms)", "goal", ""]
     whole = "\n\n".join(
         [
-            "## The pause of a reload",
+            "## Delay during a reload",
             report.about(),
             f"{options.clients:,} clients of {options.users:,} users, {options.reloads} reloads.",
             report.table(head, rows),

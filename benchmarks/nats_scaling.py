@@ -24,7 +24,7 @@ CLOCK = os.sysconf("SC_CLK_TCK")
 LETTERS = "abcdefghijklmnop"
 PAYLOAD = 1 << 16
 
-# 16 bytes, and others that a hash which multiplies and folds only once does not tell from them.
+# 16 bytes, and others with the same hash if a hash function multiplies and folds only once.
 PLAIN = b"A" * 16
 FLIPPED = bytes(byte ^ (0x80 if at in {7, 11, 15} else 0) for at, byte in enumerate(PLAIN))
 
@@ -100,7 +100,7 @@ def cost(load: bytes) -> float:
         read_to_pong(sock)
         before = cpu_seconds(server.pid)
         sender = threading.Thread(target=sock.sendall, args=(load + b"PING\r\n",), daemon=True)
-        sender.start()  # answers are read meanwhile, else they end the connection
+        sender.start()  # answers must be read meanwhile, otherwise the connection is closed
         read_to_pong(sock)
         return cpu_seconds(server.pid) - before
 

@@ -32,7 +32,7 @@ BLOCK_BYTES = 262_144
 READ_BYTES = 1 << 20
 AHEAD_BYTES = 8 << 20
 RECORD_HEAD = 5
-RECORD_EXTRA = 17  # of TLS 1.3: the tag, and the type of what is inside
+RECORD_EXTRA = 17  # of TLS 1.3: the tag, and the content type
 APPLICATION_DATA = 23
 STALL_SECONDS = 30.0
 CONNECTIONS = 10_000
@@ -95,7 +95,7 @@ class Arrived:
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.plain = 0
-        self.left = 0  # of the record that is under way
+        self.left = 0  # remaining bytes of the current record
         self.head = b""
 
     def take(self, data: memoryview) -> None:
@@ -150,7 +150,7 @@ def check(reader: Peer, parts: list[bytes], msg: bytes, count: int) -> None:
         reader.incoming.write(reader.received())
         plain += reader.decrypted()
     if got != msg * count:
-        raise servers.ServerError("what arrived is not what was sent")
+        raise servers.ServerError("the received messages differ from those sent")
 
 
 def pass_through(
@@ -185,7 +185,7 @@ def pass_through(
 
 
 def memory(command: str, context: ssl.SSLContext, count: int) -> tuple[int, int]:
-    """Resident bytes before and after so many idle connections."""
+    """Resident bytes before and after this many idle connections."""
     held: list[Peer] = []
     with servers.running(command, ("nats",)) as server:
         before = server.memory_bytes()["VmRSS"]

@@ -31,7 +31,7 @@ TOPICS = 5000
 CHANNELS = ("first", "second")
 IDLE_CORE_MAX = 0.03
 IDLE_RSS_MAX = 300_000_000
-# A new server is busy for a moment with what its creation left behind.
+# After creating the topics the server is busy for a moment.
 SETTLE_SECONDS = 5.0
 WATCH_SECONDS = 10.0
 CONSUMERS = 1000
@@ -160,7 +160,7 @@ def fair(command: str, name: str, root: str | None, consumers: int) -> list[list
     counts = [consumer.given for consumer in held]
     mean = statistics.fmean(counts)
     spread = max(max(counts) - mean, mean - min(counts)) / mean
-    what = f"{consumers:,} consumers on one channel, {SHARE_MSGS} messages each: furthest from it"
+    what = f"{consumers:,} consumers on one channel, {SHARE_MSGS} messages each: largest deviation"
     ours = name == "ours"
     return [[what, name, f"{spread:.1%}", *verdict(ours, spread <= FAIR_SPREAD_MAX, "<= 10 %")]]
 
@@ -171,7 +171,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", choices=["", "idle", "fair"])
     parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
     parser.add_argument("--ours-cmd", default=OURS)
-    parser.add_argument("--data-root", help="where data folders are made; default: TMPDIR")
+    parser.add_argument("--data-root", help="parent of the data folders; default: TMPDIR")
     chosen = parser.parse_args()
     if chosen.write and (chosen.quick or chosen.only):
         parser.error("--write takes everything in full size")

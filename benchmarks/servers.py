@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# What `make originals` has built comes before what the machine has; nats-server is the newest one.
+# Servers built by `make originals` come before those of the machine; nats-server is the newest.
 _BUILT = Path(__file__).resolve().parent.parent / ".originals"
 os.environ["PATH"] = os.pathsep.join(
     [str(_BUILT / "newest"), str(_BUILT / "bin"), os.environ.get("PATH", os.defpath)]
@@ -37,7 +37,7 @@ NSQD = (
     "nsqd -tcp-address 127.0.0.1:{nsq} -http-address 127.0.0.1:{http} -data-path {data}"
     " -mem-queue-size 5000000 -log-level warn"
 )
-# As it comes: a backlog goes to disk beyond 10,000 messages.
+# The default: a backlog above 10,000 messages is written to the disk.
 NSQD_DEFAULT = NSQD.replace(" -mem-queue-size 5000000", "")
 
 
@@ -71,7 +71,7 @@ def _family(root: int) -> list[int]:
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name in parentheses may hold anything; the parent is the second field after it.
+            # The name in parentheses may contain anything; the parent is the second field after it.
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
         except (FileNotFoundError, ProcessLookupError):
             continue
@@ -101,7 +101,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(command: str, doors: tuple[str, ...], root: str | None = None) -> Iterator[Running]:
-    """Runs a command of this page until the block ends. `doors`: the ports to wait for."""
+    """Run a command of this module until the block ends. `doors`: the ports to wait for."""
     with tempfile.TemporaryDirectory(prefix="twinwire-bench-", dir=root) as folder:
         data = Path(folder) / "data"
         data.mkdir()

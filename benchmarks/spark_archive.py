@@ -79,7 +79,9 @@ def broker(folder: Path, records: int, size: int) -> Iterator[tuple[int, dict[st
     try:
         for topic in TOPICS:
             fill(ports["nsq_http"], topic, records // len(TOPICS), size)
-        with Door(ports["bulk"]) as door:  # what is not on the disk yet is not archived
+        with Door(
+            ports["bulk"]
+        ) as door:  # records that are not on the disk yet would not be archived
             while any(t.next - t.first < records // len(TOPICS) for t in door.topics().topics):
                 time.sleep(0.1)
         yield child.pid, ports
@@ -114,7 +116,7 @@ def convert_alike(door: str, folder: Path) -> None:
 
 
 def archive(spark: Any, door: str, folder: Path) -> int:
-    """Archive the topics; the number of records."""
+    """Archive the topics; return the number of records."""
     job = Job({"servers": door}, {"subscribe": ",".join(TOPICS)})
     archiver = build(spark, job, ArchiveOptions(str(folder), hold=False), lambda _line: None)
     archiver.run()
@@ -134,7 +136,7 @@ def compare(spark: Any, door: str, folder: Path, records: int, rounds: int) -> l
         for name, way in ways.items():
             began = time.perf_counter()
             way()
-            if number:  # else the JVM and the workers are cold
+            if number:  # warms up the JVM and the workers
                 took[name].append(time.perf_counter() - began)
             shutil.rmtree(folder / "out")
     (plain, plain_s), (alike, alike_s), (name, archive_s) = took.items()
@@ -146,7 +148,7 @@ def compare(spark: Any, door: str, folder: Path, records: int, rounds: int) -> l
         ratios = [a / b for a, b in zip(seconds, archive_s, strict=True)]
         ratio = statistics.median(ratios)
         wanted = [f">= {goal}", report.verdict(ratio, goal)] if goal else ["", ""]
-        label = f"{name}, beside: {beside}"
+        label = f"{name}, compared with: {beside}"
         rows.append([label, f"{ratio:.2f} x", report.spread(ratios), *wanted])
     return rows
 
@@ -207,7 +209,7 @@ def scale(spark: Any, root: Path, millions: list[int], size: int) -> list[list[s
             watcher.join()
             cpu_us = (processor_seconds(pid) - cpu) / records * 1e6
             label = f"{million} M records: RSS of the broker {before:.0f} to {max(most):.0f} MiB"
-            rows.append([label, f"{us:.2f} us a record", f"broker {cpu_us:.2f} us CPU", "", ""])
+            rows.append([label, f"{us:.2f} us per record", f"broker {cpu_us:.2f} us CPU", "", ""])
             print(rows[-1], file=sys.stderr)
         shutil.rmtree(folder)
     return rows

@@ -75,7 +75,8 @@ class Notebook:
                     writer.write_batch(batch)
 
     def count(self) -> None:
-        """All columns are decoded: Spark does not tell a Python source which columns it drops."""
+        """All columns are decoded: Spark does not report to a Python source which columns it
+        drops."""
         self.frame().count()
 
     def count_offsets(self) -> None:
@@ -156,7 +157,7 @@ def main() -> None:
             spark = session(folder)
             notebook = Notebook(spark, ports["bulk"], folder, topics)
             while notebook.frame("offset long").count() < given.records * given.topics:
-                time.sleep(0.1)  # the last records are synced a second after they came
+                time.sleep(0.1)  # the last records are synced after a second
             rows = measure(notebook, given.records * given.topics, given.rounds)
             spark.stop()
         finally:

@@ -42,7 +42,7 @@ HEAD = [
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison; `goal`: what ours/original must reach at least, 0 = nothing."""
+    """One comparison; `goal`: the smallest acceptable ours/original, 0 = none."""
 
     name: str
     goal: float
@@ -135,9 +135,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--ours-cmd",
         default=OURS,
-        help="command to compare instead; {data} {nats} and {python} are filled in",
+        help="command to measure instead; {data} {nats} and {python} are replaced",
     )
-    parser.add_argument("--data-root", help="where data folders are made; default: TMPDIR")
+    parser.add_argument("--data-root", help="parent of the data folders; default: TMPDIR")
     options = parser.parse_args()
     options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)

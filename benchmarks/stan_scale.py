@@ -1,8 +1,8 @@
 """NATS Streaming at scale: the start of a server with very many channels and durables.
 
-Channels are made by publishing one message to each, durables by subscribing and closing the client.
-Then the server is killed and started again on the same folder, stopped cleanly and started once
-more. For each start the time until it is ready and its peak memory are measured.
+Channels are created by publishing one message to each, durables by subscribing and closing the
+client. Then the server is killed and started again on the same folder, stopped cleanly and started
+once more. For each start the time until it is ready and its peak memory are measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH = 500
 MB = 1_000_000
 CLUSTER = "test-cluster"
 CLIENT = "scale"
-# Each new channel is several syncs of files and folders; here they would only make us wait.
+# Without syncs: each new channel needs several, which would only slow down the preparation.
 CONFIG = '[stan]\nenabled = true\nmax_channels = 0\nsync = "none"\n'
 HEAD = ["what", "reached", "goal", ""]
 
@@ -68,7 +68,7 @@ class Link:
         return data
 
     def ask(self, requests: list[tuple[str, bytes]]) -> list[bytes]:
-        """Publish all, then wait for as many answers."""
+        """Publish all requests, then wait for as many answers."""
         self.sock.sendall(
             b"".join(
                 b"PUB %s answers %d\r\n%s\r\n" % (subject.encode(), len(data), data)
@@ -112,7 +112,7 @@ def fill(port: int, channels: int, durables: int) -> None:
 
 
 class Ours:
-    """Our server on a folder."""
+    """A Twinwire server on a folder."""
 
     def __init__(self, folder: Path) -> None:
         config = folder / "twinwire.toml"

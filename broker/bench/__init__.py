@@ -1,4 +1,4 @@
-"""The compiled load generator behind `twinwire bench`.
+"""The compiled load generator of `twinwire bench`.
 
 Start with `scenarios` (what a run does) and `loadgen` (its loop). It imports the wire formats of
 the protocols; the command line and the benchmarks import it. `nats`, `nsq` and `stan` repeat some

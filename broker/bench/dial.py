@@ -1,4 +1,4 @@
-"""Opens the load generator's connections: blocking hand-shakes, before anything is measured."""
+"""Opens the connections of the load generator: blocking handshakes, before the measurement."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _IDENTIFY = orjson.dumps(
 _FRAME_ERROR = 1
 
 
-SID_DATA, SID_HEARTBEAT, SID_BYE = b"1", b"2", b"3"  # bench/stan.pyx knows them
-GUID_DIGITS = b"0" * 16  # and these
-# With the digits as long as the guids of the usual clients.
+SID_DATA, SID_HEARTBEAT, SID_BYE = b"1", b"2", b"3"  # bench/stan.pyx uses the same values
+GUID_DIGITS = b"0" * 16  # likewise
+# With its digits as long as the guids of the usual clients.
 GUID_HEAD = b"bench-"
-PROTOCOL = 1  # what clients of this level say: connID and pings
+PROTOCOL = 1  # clients of this level send connID and pings
 PING_SECONDS = 5
 PING_MAX_OUT = 88
 Answer = TypeVar("Answer", bound=Message)
@@ -69,11 +69,11 @@ class Peer:
         try:
             data = self.sock.recv(65536)
         except TimeoutError as error:
-            raise LoadError("no answer to the hand-shake") from error
+            raise LoadError("no answer to the handshake") from error
         except OSError as error:
-            raise LoadError(f"hand-shake failed: {error.strerror}") from error
+            raise LoadError(f"handshake failed: {error.strerror}") from error
         if not data:
-            raise LoadError("the server closed the connection during the hand-shake")
+            raise LoadError("the server closed the connection during the handshake")
         self.held += data
 
     def line(self) -> bytes:
@@ -93,32 +93,32 @@ class Peer:
             self.more()
         end = 4 + int.from_bytes(self.held[:4], "big")
         if end > SIZE_BYTES_MAX:
-            raise LoadError("the server does not speak NSQ")
+            raise LoadError("the server is not an NSQ server")
         while len(self.held) < end:
             self.more()
         kind, payload = int.from_bytes(self.held[4:8], "big"), self.held[8:end]
         self.held = self.held[end:]
         if kind == _FRAME_ERROR:
-            raise LoadError(f"the server refused the hand-shake: {payload.decode()}")
+            raise LoadError(f"the server refused the handshake: {payload.decode()}")
         return payload
 
 
 def connect_line(**more: bool) -> bytes:
-    """CONNECT without its line end."""
+    """CONNECT without the end of its line."""
     return b"CONNECT " + orjson.dumps(_CONNECT | more)
 
 
 def dial_nats(address: tuple[str, int], subscriptions: list[bytes] | None = None) -> Dialled:
-    """Connects and subscribes; returns once a PONG says that the server knows it all."""
+    """Connect and subscribe; return after the PONG that follows the subscriptions."""
     peer = Peer(address)
     try:
         if not peer.line().startswith(b"INFO"):
-            raise LoadError(f"{address[0]}:{address[1]} does not speak NATS")
+            raise LoadError(f"{address[0]}:{address[1]} is not a NATS server")
         lines = [connect_line(), *(subscriptions or []), b"PING"]
         peer.sock.sendall(b"\r\n".join(lines) + b"\r\n")
         while (line := peer.line()) != b"PONG":
             if line.startswith(b"-ERR"):
-                raise LoadError(f"the server refused the hand-shake: {line.decode()}")
+                raise LoadError(f"the server refused the handshake: {line.decode()}")
             if line == b"PING":
                 peer.sock.sendall(b"PONG\r\n")
     except BaseException:
@@ -130,7 +130,7 @@ def dial_nats(address: tuple[str, int], subscriptions: list[bytes] | None = None
 def dial_nsq(
     address: tuple[str, int], subscribe: tuple[str, str] | None = None, rdy: int = 0
 ) -> Dialled:
-    """Connects and, for a consumer, subscribes to (topic, channel) and says RDY."""
+    """Connect and, for a consumer, subscribe to (topic, channel) and send RDY."""
     peer = Peer(address)
     try:
         size = len(_IDENTIFY).to_bytes(4, "big")
@@ -150,7 +150,7 @@ def dial_nsq(
 
 @dataclass(frozen=True)
 class Streaming:
-    """Where the service is: a NATS server, a cluster id on it, a channel there."""
+    """The address of the service: a NATS server, a cluster id, a channel."""
 
     address: tuple[str, int]
     cluster: str
@@ -187,7 +187,7 @@ class StanPeer:
     def _subscribe(self, address: tuple[str, int]) -> None:
         peer = self.peer
         if not peer.line().startswith(b"INFO"):
-            raise LoadError(f"{address[0]}:{address[1]} does not speak NATS")
+            raise LoadError(f"{address[0]}:{address[1]} is not a NATS server")
         # no_responders distinguishes a service that has not started from one that is slow.
         lines = [
             connect_line(headers=True, no_responders=True),
@@ -211,15 +211,15 @@ class StanPeer:
             if found is not None:
                 break
             if time.monotonic() > deadline:
-                raise LoadError(f"nobody serves {subject}")
+                raise LoadError(f"no service answers on {subject}")
             time.sleep(RETRY_SECONDS)
         answer = kind()
         try:
             answer.ParseFromString(found)
         except DecodeError as error:
-            raise LoadError(f"{subject} does not answer as NATS Streaming does") from error
+            raise LoadError(f"{subject} is not answered by NATS Streaming") from error
         if refusal := getattr(answer, "error", ""):
-            raise LoadError(f"the server refused the hand-shake: {refusal}")
+            raise LoadError(f"the server refused the handshake: {refusal}")
         return answer
 
     def _answer(self) -> bytes | None:
@@ -228,7 +228,7 @@ class StanPeer:
             line = self.peer.line()
             verb, *words = line.split()
             if verb == b"-ERR":
-                raise LoadError(f"the server refused the hand-shake: {line.decode()}")
+                raise LoadError(f"the server refused the handshake: {line.decode()}")
             if verb == b"PING":
                 self.peer.sock.sendall(b"PONG\r\n")
             if verb not in {b"MSG", b"HMSG"}:
@@ -247,7 +247,7 @@ class StanPeer:
         return b"PUB %s %d\r\n%s\r\n" % (names, len(payload), payload)
 
     def unit(self, body: bytes) -> tuple[bytes, int]:
-        """What is published over and over, and where the digits of its guid stand."""
+        """The message that is published repeatedly, and the position of its guid's digits."""
         guid = (GUID_HEAD + GUID_DIGITS).decode()
         message = pb.PubMsg(
             clientID=self.client_id,
@@ -260,8 +260,8 @@ class StanPeer:
         return unit, unit.index(guid.encode()) + len(GUID_HEAD)
 
     def subscribe(self, max_in_flight: int) -> tuple[bytes, bytes, bytes]:
-        """Subscribes to what is new; an Ack up to its size, then up to its sequence, and the
-        request that ends the subscription."""
+        """Subscribe to new messages; return an Ack up to its size, the Ack up to its sequence, and
+        the request that ends the subscription."""
         request = pb.SubscriptionRequest(
             clientID=self.client_id,
             subject=self.channel,
@@ -281,15 +281,15 @@ class StanPeer:
         )
 
     def dialled(self) -> Dialled:
-        """The connection, as the generator takes it over."""
+        """Return the connection for the generator."""
         return self.peer.sock, self.peer.held
 
     def take_back(self, unread: bytes) -> None:
-        """The generator is done; a heartbeat may be half read."""
+        """Take the connection back from the generator; it may have read part of a heartbeat."""
         self.peer.held = unread
 
     def close(self, *, politely: bool) -> None:
-        """Ends the connection; politely: the server forgets the client before."""
+        """Close the client at the service, then the connection."""
         with self.peer.sock:
             if politely:
                 self.peer.sock.settimeout(CONNECT_SECONDS)

@@ -1,9 +1,9 @@
 # cython: language_level=3
-"""What a load generator has to see in a server's bytes, and the bytes it sends over and over."""
+"""Scanning of a server's bytes for the load generator, and its prebuilt bytes to send."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
-    OP_MORE = 0       # not a whole line or frame yet
+    OP_MORE = 0       # an incomplete line or frame
     OP_MSG = 1
     OP_PING = 2       # NATS PING, NSQ _heartbeat_
     OP_PONG = 3
@@ -16,7 +16,7 @@ cdef enum:
 cdef enum:
     HEAD_MAX = 64         # longest NATS header line that is remembered, bytes
     LINE_MAX = 65536      # longest line of a NATS server (an INFO with many URLs), bytes
-    FRAME_MAX = 67108864  # longest NSQ frame believed, bytes
+    FRAME_MAX = 67108864  # longest accepted NSQ frame, bytes
     FIN_BYTES = 21        # "FIN " + id + LF
     ID_BYTES = 16
     NSQ_HEAD_BYTES = 34   # size, type, timestamp, attempts, id
@@ -32,14 +32,14 @@ ctypedef struct op_t:
 
 # A NATS subscriber's count.
 ctypedef struct nats_count_t:
-    uint64_t msgs         # whole messages seen
+    uint64_t msgs         # complete messages received
     uint64_t body_bytes
-    uint64_t skip         # bytes of a begun message still to come
+    uint64_t skip         # bytes of an incomplete message still to receive
     uint32_t skip_body    # its body length
     uint32_t pings        # PINGs not answered yet
     uint32_t pongs
     uint32_t head_len     # remembered header line; 0 = none
-    uint32_t head_body    # body length that line announces
+    uint32_t head_body    # body length in that line
     char head[HEAD_MAX]
 
 cdef int nats_next(const char *p, size_t n, op_t *op) noexcept nogil
@@ -50,7 +50,7 @@ cdef int nsq_next(const char *p, size_t n, op_t *op) noexcept nogil
 
 
 cdef class Block:
-    """Units (commands) laid end to end, sent as an endless stream of whole periods."""
+    """Concatenated units (commands), sent as an endless stream of whole periods."""
     cdef bytes data
     cdef const char *ptr          # data's bytes
     cdef uint64_t size            # bytes of data: whole periods

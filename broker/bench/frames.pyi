@@ -1,4 +1,4 @@
-"""What a load generator has to see in a server's bytes, and the bytes it sends over and over."""
+"""Scanning of a server's bytes for the load generator, and its prebuilt bytes to send."""
 
 from typing import Self, final
 

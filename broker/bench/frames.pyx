@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Frame scanning and prebuilt publish bytes of the load generator.
 
-A message is counted when its last byte is here. NATS payloads are skipped by length, and a
-header line equal to the one before it is not parsed again. NSQ frames are taken whole:
+A message is counted when its last byte has been received. NATS payloads are skipped by length, and
+a header line equal to the one before it is not parsed again. NSQ frames are read as a whole:
 
     size u32 | type u32 | timestamp i64 | attempts u16 | id 16 bytes | body     (big-endian)
 """
@@ -42,7 +42,7 @@ cdef int message_line(op_t *op) noexcept nogil:
 
 
 cdef int nats_next(const char *p, size_t n, op_t *op) noexcept nogil:
-    """Reads one control line. OP_MSG says nothing of whether the body is here yet."""
+    """Read one control line. After OP_MSG the body may be incomplete."""
     cdef const char *end = <const char *>memchr(p, 10, n)
     cdef size_t line_len
     if end == NULL:
@@ -73,7 +73,7 @@ cdef int nats_next(const char *p, size_t n, op_t *op) noexcept nogil:
 
 
 cdef int nats_reply(const op_t *op, const char **reply, uint32_t *reply_len) noexcept nogil:
-    """Finds the reply subject of a MSG line: its third of four arguments. 1 = found."""
+    """Find the reply subject of a MSG line, the third of four arguments. 1 = found."""
     cdef const char *line = op.text
     cdef uint32_t i = 0
     cdef uint32_t start
@@ -102,7 +102,7 @@ cdef void remember(nats_count_t *s, const op_t *op) noexcept nogil:
 
 cdef int nats_count(nats_count_t *s, const char *p, size_t n, size_t *used,
                     op_t *op) noexcept nogil:
-    """Counts what p holds. OP_OTHER: fine, `used` bytes are done with; OP_ERR, OP_BAD: see op."""
+    """Count messages in p. OP_OTHER: `used` bytes are processed; OP_ERR, OP_BAD: see op."""
     cdef size_t pos = 0
     cdef size_t frame
     cdef int kind
@@ -144,7 +144,7 @@ cdef int nats_count(nats_count_t *s, const char *p, size_t n, size_t *used,
 
 
 cdef int nsq_next(const char *p, size_t n, op_t *op) noexcept nogil:
-    """Reads one whole frame."""
+    """Read one whole frame."""
     cdef uint32_t size, kind
     if n < 8:
         return OP_MORE
@@ -179,14 +179,14 @@ cdef int nsq_next(const char *p, size_t n, op_t *op) noexcept nogil:
 
 @cython.final
 cdef class Block:
-    """Repeats `units` until `target_bytes` are filled; never less than all of them once."""
+    """Repeat `units` until `target_bytes` are filled, at least once."""
 
     def __cinit__(self, list units not None, size_t target_bytes):
         cdef size_t i
         cdef bytes unit
         cdef bytes period = b"".join(units)
         if not period or not all(units):
-            raise ValueError("a block needs units that are not empty")
+            raise ValueError("a block needs units, none of them empty")
         self.period_units = <uint64_t>len(units)
         self.period_bytes = <uint64_t>len(period)
         self.starts = <uint64_t *>malloc((self.period_units + 1) * sizeof(uint64_t))
@@ -227,12 +227,13 @@ cdef class Block:
         return self.bytes_for(units)
 
     def begun(self, uint64_t nbytes):
-        """Units begun by the first `nbytes` bytes."""
+        """Number of units that begin in the first `nbytes` bytes."""
         return self.units_begun(nbytes)
 
 
 def count_nats(list pieces not None):
-    """Feeds pieces as a connection would; gives messages, body bytes, PINGs, PONGs, last kind."""
+    """Scan pieces as a connection receives them; return messages, body bytes, PINGs, PONGs and the
+    last kind."""
     cdef nats_count_t state
     cdef op_t op
     cdef size_t used = 0
@@ -250,7 +251,7 @@ def count_nats(list pieces not None):
 
 
 def scan_nsq(bytes data not None):
-    """Lists (kind, text, attempts, body length) of each whole frame, then the bytes used."""
+    """Return (kind, text, attempts, body length) of each whole frame, then the bytes used."""
     cdef op_t op
     cdef size_t pos = 0
     cdef const char *p = data

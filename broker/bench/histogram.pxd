@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint64_t
 cdef enum:
     STEP_BITS = 7
     STEPS = 128            # per doubling
-    BUCKETS = 7424         # (64 - STEP_BITS + 1) * STEPS: every 64-bit value has one
+    BUCKETS = 7424         # (64 - STEP_BITS + 1) * STEPS: enough for every 64-bit value
 
 
 cdef class Histogram:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Latency counts in nanoseconds, in constant memory however long the run."""
+"""Latency counts in nanoseconds; memory does not depend on the length of the run."""
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -53,11 +53,11 @@ cdef class Histogram:
         return self.total
 
     def max_ns(self):
-        """The largest, exactly."""
+        """The largest latency, exact."""
         return self.largest
 
     def percentile_ns(self, double percent):
-        """Upper end of the step that holds the percentile; 0 when nothing was counted."""
+        """Upper end of the step with the percentile; 0 if nothing was counted."""
         cdef double wanted = percent / 100.0 * <double>self.total
         cdef uint64_t seen = 0
         cdef int i

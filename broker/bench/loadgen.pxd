@@ -9,13 +9,13 @@ cdef enum:
     FAIL_CLOSED = 1      # the server closed a connection
     FAIL_ERRNO = 2       # a system call failed: fail_errno
     FAIL_SERVER = 3      # the server sent an error: fail_text
-    FAIL_PROTOCOL = 4    # the server sent something else: fail_text
+    FAIL_PROTOCOL = 4    # the server sent an unexpected answer: fail_text
     FAIL_MEMORY = 5
-    FAIL_SURPLUS = 6     # more messages came than were published
+    FAIL_SURPLUS = 6     # more messages were received than published
 
 cdef enum:
     SEND_DONE = 0        # nothing left to send
-    SEND_MORE = 1        # the chunk went out, more may follow
+    SEND_MORE = 1        # the chunk was sent, more may follow
     SEND_BLOCKED = 2     # EAGAIN: waiting for EPOLLOUT
     SEND_FAILED = 3
 
@@ -24,7 +24,7 @@ ctypedef struct conn_t:
     int fd
     int role             # PUBLISHER or READER
     int place            # index among those of its role
-    bint blocked         # EPOLLOUT is awaited
+    bint blocked         # waits for EPOLLOUT
     char *tail           # unfinished line or frame; owned
     size_t tail_len
     size_t tail_cap
@@ -50,15 +50,15 @@ cdef class Load:
     cdef list sockets            # keeps the file descriptors open
     cdef int epfd
     cdef int timer_fd            # -1 = none
-    cdef char *rbuf              # what one recv brought, after the connection's tail; owned
+    cdef char *rbuf              # received bytes, after the connection's unfinished rest; owned
     cdef size_t rbuf_cap
     cdef size_t send_chunk
     cdef bint spin               # never sleep in epoll_wait
-    cdef readonly uint64_t moved  # grows with each message sent or received
+    cdef readonly uint64_t moved  # increases with each message sent or received
     cdef int64_t start_ns        # first turn; 0 = not begun
     cdef int64_t stop_ns         # publish until then; 0 = until the counts are reached
     cdef int64_t duration_ns
-    cdef int64_t published_ns    # everything taken by the server
+    cdef int64_t published_ns    # the server has processed everything sent
     cdef int64_t delivered_ns    # everything received
     cdef int64_t finished_ns
     cdef int fail_code
@@ -67,7 +67,8 @@ cdef class Load:
     cdef uint32_t fail_len
     cdef char fail_text[256]
 
-    # The seam. on_data returns the bytes it is done with; pump: whether it could go on at once.
+    # For subclasses. on_data returns the number of processed bytes; pump whether it could send more
+    # at once.
     cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil
     cdef bint pump(self, int64_t now_ns) noexcept nogil
     cdef void on_stop(self) noexcept nogil

@@ -65,7 +65,7 @@ cdef int64_t monotonic_ns() noexcept nogil:
 
 
 cdef class Load:
-    """Connections and the loop over them; a subclass says what is sent and what is counted."""
+    """Connections and the loop over them; a subclass defines what is sent and counted."""
 
     def __cinit__(self, *args, **kwargs):
         self.epfd = -1
@@ -87,12 +87,12 @@ cdef class Load:
 
     def open(self, list readers not None, list publishers not None, size_t recv_bytes,
              int64_t duration_ns, bint spin):
-        """Takes over (socket, bytes already read) pairs."""
+        """Take ownership of (socket, bytes already read) pairs."""
         cdef int i
         cdef conn_t *c
         cdef bytes early
         if self.conns != NULL:
-            raise ValueError("a load is opened once")
+            raise ValueError("a load can be opened only once")
         self.conns = <conn_t *>calloc(len(readers) + len(publishers), sizeof(conn_t))
         self.rbuf = <char *>realloc(NULL, recv_bytes)
         self.epfd = epoll_create1(EPOLL_CLOEXEC)
@@ -119,7 +119,7 @@ cdef class Load:
             self.watch(i, early)
 
     cdef int watch(self, int i, bytes early) except -1:
-        """Registers a connection and keeps what the handshake read too much."""
+        """Register a connection, with the bytes that the handshake read beyond its end."""
         cdef conn_t *c = &self.conns[i]
         cdef epoll_event event
         event.events = EPOLLIN
@@ -128,7 +128,7 @@ cdef class Load:
             raise OSError(errno, os.strerror(errno))
         if early:
             if <size_t>len(early) > self.rbuf_cap:
-                raise LoadError("the server sent more than was asked for")
+                raise LoadError("the server sent more than was requested")
             if not keep_tail(c, early, <size_t>len(early)):
                 raise MemoryError
         return 0
@@ -143,7 +143,7 @@ cdef class Load:
         return 0
 
     cdef void arm(self, int64_t due_ns) noexcept nogil:
-        """Wakes the loop at due_ns, more precisely than epoll_wait's milliseconds."""
+        """Wake the loop at due_ns, more precisely than epoll_wait's milliseconds."""
         cdef itimerspec spec
         spec.it_interval.tv_sec = 0
         spec.it_interval.tv_nsec = 0
@@ -152,7 +152,7 @@ cdef class Load:
         if timerfd_settime(self.timer_fd, TFD_TIMER_ABSTIME, &spec, NULL) < 0:
             self.fail_errno_now(NULL)
 
-    # The seam: a subclass has its own.
+    # Overridden by subclasses.
     cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
         return n
 
@@ -166,7 +166,7 @@ cdef class Load:
         return True
 
     cdef void fail(self, int code, conn_t *c, const char *text, size_t n) noexcept nogil:
-        """Only the first failure is kept: it is the cause of the others."""
+        """Record a failure. Only the first is kept: it is the cause of the others."""
         if self.fail_code:
             return
         self.fail_code = code
@@ -216,7 +216,7 @@ cdef class Load:
             self.fail_errno_now(c)
 
     cdef int flush(self, conn_t *c) noexcept nogil:
-        """Sends what waits in `out`."""
+        """Send the bytes in `out`."""
         cdef ssize_t r
         while c.out_off < c.out_len:
             if c.blocked:
@@ -232,8 +232,8 @@ cdef class Load:
         return SEND_DONE
 
     cdef int push(self, conn_t *c, Block block, uint64_t *sent, uint64_t upto) noexcept nogil:
-        """Sends one chunk of the block's stream, up to position `upto`; answers that wait in
-        `out` go first, at the next edge between two units."""
+        """Send one chunk of the block's stream, up to position `upto`; answers in `out` are sent
+        first, at the next boundary between two units."""
         cdef uint64_t off, n
         cdef ssize_t r
         cdef int state
@@ -269,11 +269,11 @@ cdef class Load:
         return SEND_FAILED
 
     cdef void receive(self, conn_t *c) noexcept nogil:
-        """One recv, laid after the unfinished rest of the one before."""
+        """Receive once, after the unfinished rest of the previous bytes."""
         cdef size_t have = c.tail_len
         cdef ssize_t r
         if have >= self.rbuf_cap:
-            self.fail(FAIL_PROTOCOL, c, b"a frame larger than any that was published", 42)
+            self.fail(FAIL_PROTOCOL, c, b"a frame that is larger than any published one", 45)
             return
         if have:
             memcpy(self.rbuf, c.tail, have)
@@ -294,7 +294,7 @@ cdef class Load:
             self.fail(FAIL_MEMORY, c, NULL, 0)
 
     cdef void digest_early(self) noexcept nogil:
-        """What came together with the last answer of a handshake may be whole messages."""
+        """Process messages that arrived together with the last answer of a handshake."""
         cdef conn_t *c
         cdef size_t have
         cdef int i
@@ -340,7 +340,7 @@ cdef class Load:
             now = monotonic_ns()
 
     def step(self, int milliseconds):
-        """Runs the loop for at most that long; true when the run is over."""
+        """Run the loop for at most this long; true when the run has ended."""
         cdef int64_t now = monotonic_ns()
         if not self.start_ns:
             self.start_ns = now
@@ -377,19 +377,20 @@ cdef class Load:
         return f"subscriber {self.fail_conn.place + 1}"
 
     def times_ns(self):
-        """Nanoseconds from the first send until all was published, delivered, finished."""
+        """Nanoseconds from the first send until everything was published, delivered and
+        finished."""
         return tuple([max(0, t - self.start_ns) if t else 0
                       for t in (self.published_ns, self.delivered_ns, self.finished_ns)])
 
     def unread(self):
-        """What each connection received and the load did not use, readers first: less than one
-        frame, which whoever goes on reading has to begin with."""
+        """Received bytes of each connection that the load did not use, readers first: the beginning
+        of a frame, with which later reading must begin."""
         cdef int i
         return [self.conns[i].tail[:self.conns[i].tail_len] if self.conns[i].tail_len else b""
                 for i in range(self.conn_count)]
 
     def close(self):
-        """Closes every connection."""
+        """Close all connections."""
         for sock in self.sockets:
             sock.close()
 

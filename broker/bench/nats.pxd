@@ -7,10 +7,10 @@ from broker.bench.histogram cimport Histogram
 from broker.bench.loadgen cimport Load, conn_t
 
 ctypedef struct nats_pub_t:
-    uint64_t sent_bytes    # place in the block's stream
-    uint64_t end_bytes     # stop there
+    uint64_t sent_bytes    # position in the block's stream
+    uint64_t end_bytes     # end of this publisher's stream
     nats_count_t in_       # PINGs and PONGs of the server
-    bint ping_sent         # the one after the last message
+    bint ping_sent         # the PONG after the last message
 
 cdef enum:
     TOKEN_HEX = 16         # digits at the end of a reply subject
@@ -21,7 +21,7 @@ cdef class NatsFlow(Load):
     cdef nats_pub_t *pubs        # publisher_count; owned
     cdef nats_count_t *subs      # reader_count; owned
     cdef uint64_t ahead          # messages publishers may be ahead of the slowest subscriber
-    cdef uint64_t resume         # room that lets held publishers go on
+    cdef uint64_t resume         # free bytes at which stopped publishers continue
     cdef bint shared             # a queue group: subscribers share the messages
     cdef bint ending             # end_bytes are final
     cdef uint64_t begun(self) noexcept nogil

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """NATS loads.
 
-NatsFlow: publishers stream a prebuilt block; each ends with a PING, whose PONG says that the
-server has taken everything. Subscribers count. Publishers stay within a fixed distance of
-the slowest subscriber, the same for every server.
+NatsFlow: publishers stream a prebuilt block; each ends with a PING, whose PONG means that the
+server has processed everything. Subscribers count. Publishers stay within a fixed distance of the
+slowest subscriber, the same for every server.
 
 NatsRequest: one requester, one responder. Every request has a reply subject of its own below
 one wildcard inbox, as the usual clients do it:
@@ -35,7 +35,7 @@ cdef const char *HEX = b"0123456789abcdef"
 
 
 cdef void refuse(Load load, conn_t *c, int kind, const op_t *op) noexcept nogil:
-    """Turns a line that must not come into the run's failure."""
+    """Record an unexpected line as the failure of the run."""
     if kind == OP_ERR:
         load.fail(FAIL_SERVER, c, op.text, op.text_len)
     elif kind == OP_BAD:
@@ -75,7 +75,7 @@ cdef class NatsFlow(Load):
         return total
 
     cdef uint64_t taken(self) noexcept nogil:
-        """Messages that left the server for good: of the slowest subscriber, or of the group."""
+        """Messages delivered to the slowest subscriber, or to the group."""
         cdef uint64_t total = 0
         cdef uint64_t slowest = self.subs[0].msgs
         cdef int i
@@ -137,7 +137,7 @@ cdef class NatsFlow(Load):
         return busy
 
     cdef void on_stop(self) noexcept nogil:
-        """Ends each publisher at the message it is in."""
+        """End each publisher after its current message."""
         cdef nats_pub_t *pub
         cdef int i
         for i in range(self.publisher_count):
@@ -170,11 +170,11 @@ cdef class NatsFlow(Load):
         return True
 
     def published(self):
-        """Messages sent, the ones begun included."""
+        """Messages sent, including incomplete ones."""
         return self.begun()
 
     def received(self):
-        """Messages and payload bytes of all subscribers together."""
+        """Total messages and payload bytes of all subscribers."""
         cdef uint64_t msgs = 0
         cdef uint64_t body_bytes = 0
         cdef int i
@@ -190,16 +190,16 @@ cdef class NatsFlow(Load):
 
 @cython.final
 cdef class NatsRequest(Load):
-    """Reader 0 asks, reader 1 answers."""
+    """Reader 0 sends requests, reader 1 answers."""
 
     def __dealloc__(self):
         free(self.sent_ns)
 
     def begin(self, bytes subject not None, bytes inbox not None, uint64_t size,
               uint64_t in_flight, uint64_t wanted):
-        """`wanted` requests, or 0 for a timed run."""
+        """`wanted`: number of requests, or 0 for a timed run."""
         if self.reader_count != 2 or in_flight < 1:
-            raise ValueError("a requester, a responder and at least one request in flight")
+            raise ValueError("needs a requester, a responder and at least one request in flight")
         self.latency = Histogram()
         self.head = b"PUB " + subject + b" " + inbox + b"."
         self.rest = b" %d\r\n" % size + b"x" * size + b"\r\n"
@@ -270,7 +270,7 @@ cdef class NatsRequest(Load):
         return pos
 
     cdef bint pump(self, int64_t now_ns) noexcept nogil:
-        """The first requests; each answer brings the next."""
+        """Send the first requests; each answer triggers the next."""
         cdef uint64_t slot
         if self.asked == 0:
             for slot in range(self.slots):
@@ -297,12 +297,12 @@ cdef class NatsRequest(Load):
         return self.answered, self.answered * self.payload_bytes
 
     def latencies(self):
-        """Request to reply."""
+        """Latencies from request to reply."""
         return self.latency
 
 
 cdef uint32_t subject_end(const op_t *op) noexcept nogil:
-    """Where the first argument of a MSG line ends, at least TOKEN_HEX bytes into the line."""
+    """The end of the first argument of a MSG line, at least TOKEN_HEX bytes into the line."""
     cdef uint32_t i = 4
     while i < op.text_len and op.text[i] == 32:
         i += 1

@@ -7,16 +7,16 @@ from broker.bench.histogram cimport Histogram
 from broker.bench.loadgen cimport Load, conn_t
 
 ctypedef struct nsq_pub_t:
-    uint64_t sent_bytes    # place in the block's stream
-    uint64_t end_bytes     # stop there
-    uint64_t acked         # commands answered OK
+    uint64_t sent_bytes    # position in the block's stream
+    uint64_t end_bytes     # end of this publisher's stream
+    uint64_t acked         # commands answered with OK
 
 ctypedef struct nsq_sub_t:
     uint64_t msgs          # first deliveries
-    uint64_t repeats       # later ones
+    uint64_t repeats       # redeliveries
     uint64_t body_bytes    # of first deliveries
     bint cls_sent
-    bint closed            # CLOSE_WAIT has come: every FIN before it was taken
+    bint closed            # CLOSE_WAIT was received: all earlier FINs are processed
 
 
 cdef class NsqFlow(Load):
@@ -25,11 +25,11 @@ cdef class NsqFlow(Load):
     cdef nsq_pub_t *pubs         # publisher_count; owned
     cdef nsq_sub_t *subs         # reader_count; owned
     cdef uint64_t window         # commands without answer at most, per publisher
-    cdef uint64_t refill         # answers that are worth a new send
+    cdef uint64_t refill         # free window at which a publisher sends again
     cdef uint64_t batch          # messages per command
     cdef uint64_t body_bytes     # of one message
     cdef uint64_t firsts         # first deliveries of all readers
-    cdef int64_t interval_ns     # fixed rate: one message each; 0 = as fast as the window lets
+    cdef int64_t interval_ns     # interval of a fixed rate; 0 = as fast as the window allows
     cdef int64_t due_ns          # when the next one of a fixed rate is due
     cdef uint64_t paced          # messages of a fixed rate so far
     cdef uint64_t paced_end

@@ -3,10 +3,10 @@
 
 Publishers stream a prebuilt block of PUB or MPUB commands within a window of commands that
 wait for their OK. Consumers answer each message with FIN, one send per recv, and end with
-CLS: its CLOSE_WAIT proves that the server has taken every FIN before it.
+CLS: its CLOSE_WAIT proves that the server has processed every FIN before it.
 
-At a fixed rate each body starts with the moment at which it was due (8 bytes, own byte
-order), so a server that falls behind is charged for the waiting as well.
+At a fixed rate each body begins with the time at which it was due (8 bytes, native byte order),
+so the waiting time of a server that falls behind counts as well.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -59,7 +59,7 @@ cdef class NsqFlow(Load):
                                       else <uint64_t>1 << ENDLESS_BITS)
 
     def pace_at(self, double per_second, uint64_t messages):
-        """Publishes `messages` at a fixed rate and measures publish to delivery."""
+        """Publish `messages` at a fixed rate and measure the time from publish to delivery."""
         if self.batch != 1 or self.body_bytes < STAMP_BYTES or self.interval_ns:
             raise ValueError("a fixed rate needs single messages of 8 bytes or more")
         self.interval_ns = max(1, <int64_t>(1e9 / per_second))
@@ -88,7 +88,7 @@ cdef class NsqFlow(Load):
                 self.fail(FAIL_SERVER, c, op.text, op.text_len)
                 return n
             else:
-                self.fail(FAIL_PROTOCOL, c, b"not a frame that was waited for", 31)
+                self.fail(FAIL_PROTOCOL, c, b"an unexpected frame", 19)
                 return n
             pos += op.frame_bytes
         if c.role != PUBLISHER:
@@ -96,7 +96,7 @@ cdef class NsqFlow(Load):
         return pos
 
     cdef void take(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
-        """Counts one message and lays down its FIN."""
+        """Count one message and queue its FIN."""
         cdef nsq_sub_t *sub = &self.subs[c.place]
         cdef char *to = self.room(c, FIN_BYTES)
         cdef int64_t stamp = 0
@@ -118,7 +118,7 @@ cdef class NsqFlow(Load):
             self.latency.add(now_ns - stamp)
 
     cdef void pace(self, int64_t now_ns) noexcept nogil:
-        """Lays down what is due by now, on one publisher after the other."""
+        """Queue the messages that are due, on the publishers in turn."""
         cdef uint64_t unit = self.block.period_bytes
         cdef nsq_pub_t *pub
         cdef conn_t *c
@@ -169,7 +169,7 @@ cdef class NsqFlow(Load):
         return busy
 
     cdef void on_stop(self) noexcept nogil:
-        """Ends each publisher at the command it is in."""
+        """End each publisher after its current command."""
         cdef nsq_pub_t *pub
         cdef int i
         for i in range(self.publisher_count):
@@ -204,7 +204,7 @@ cdef class NsqFlow(Load):
         return True
 
     cdef bint say_goodbye(self) noexcept nogil:
-        """CLS behind the last FIN of each consumer; true when all were answered."""
+        """Send CLS after the last FIN of each consumer; true when all are answered."""
         cdef bint closed = True
         cdef nsq_sub_t *sub
         cdef int i
@@ -218,7 +218,7 @@ cdef class NsqFlow(Load):
         return closed
 
     def published(self):
-        """Messages sent, the commands begun included."""
+        """Messages sent, including incomplete commands."""
         cdef uint64_t units = 0
         cdef int i
         for i in range(self.publisher_count):
@@ -226,7 +226,7 @@ cdef class NsqFlow(Load):
         return units * self.batch
 
     def acknowledged(self):
-        """Messages whose OK has come."""
+        """Messages answered with OK."""
         cdef uint64_t units = 0
         cdef int i
         for i in range(self.publisher_count):
@@ -242,7 +242,7 @@ cdef class NsqFlow(Load):
         return self.firsts, body_bytes
 
     def redelivered(self):
-        """Deliveries of a message that had come before."""
+        """Redeliveries."""
         cdef uint64_t repeats = 0
         cdef int i
         for i in range(self.reader_count):
@@ -250,5 +250,5 @@ cdef class NsqFlow(Load):
         return repeats
 
     def latencies(self):
-        """Due moment to delivery; empty unless a rate was fixed."""
+        """Latencies from the due time to the delivery; empty without a fixed rate."""
         return self.latency

@@ -1,4 +1,4 @@
-"""Benchmark runs: a plan says what is sent, its run gives a result. Used by `twinwire bench`."""
+"""Benchmark runs: a plan describes the load, its run returns a result. Used by `twinwire bench`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Messages over the seconds until the last of them was through."""
+    """Messages, and the seconds until the last of them had arrived."""
 
     msgs: int
     bytes: int
@@ -35,7 +35,7 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What one run came to. Latencies are microseconds by percentile name."""
+    """The result of one run. Latencies are microseconds by percentile name."""
 
     scenario: str
     msgs: int
@@ -46,16 +46,18 @@ class Result:
     delivered: Rate | None
     latency_us: dict[str, float] | None = None
     redelivered: int = 0
-    refused: int = 0  # published, and answered with an error
+    refused: int = 0  # published and answered with an error
     generator_cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class NatsFlowPlan:
-    """Publishers to subscribers, or publishers alone. `seconds` wins over `msgs`."""
+    """Publishers and subscribers, or publishers alone. `seconds` overrides `msgs`."""
 
     address: tuple[str, int]
-    readers: tuple[str, int] | None = None  # where subscribers go; None: as publishers
+    readers: tuple[str, int] | None = (
+        None  # server of the subscribers; None: that of the publishers
+    )
     size: int = limits.NATS_SIZE_BYTES
     msgs: int = limits.MESSAGES
     seconds: float = 0.0
@@ -72,7 +74,7 @@ class NatsRequestPlan:
     """One requester, one responder."""
 
     address: tuple[str, int]
-    responder: tuple[str, int] | None = None  # where it is; None: as the requester
+    responder: tuple[str, int] | None = None  # server of the responder; None: that of the requester
     size: int = limits.NATS_SIZE_BYTES
     msgs: int = limits.REQUESTS
     seconds: float = 0.0
@@ -83,7 +85,7 @@ class NatsRequestPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class NsqFlowPlan:
-    """Publishers to the consumers of one channel, or publishers alone (subs = 0)."""
+    """Publishers and the consumers of one channel, or publishers alone (subs = 0)."""
 
     address: tuple[str, int]
     size: int = limits.NSQ_SIZE_BYTES
@@ -101,7 +103,7 @@ class NsqFlowPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class StanFlowPlan:
-    """Publishers to the subscribers of one channel, or publishers alone (subs = 0)."""
+    """Publishers and the subscribers of one channel, or publishers alone (subs = 0)."""
 
     address: tuple[str, int]
     size: int = limits.STAN_SIZE_BYTES
@@ -116,7 +118,7 @@ class StanFlowPlan:
 
 
 def drive(load: Load, counts: Callable[[], tuple[int, int]], progress: Progress | None) -> float:
-    """Runs to the end; returns the generator's own CPU seconds."""
+    """Run to the end; return the generator's own CPU seconds."""
     cpu = time.thread_time()
     moved, moved_at = load.moved, time.monotonic()
     while not load.step(limits.STEP_MS):
@@ -126,7 +128,7 @@ def drive(load: Load, counts: Callable[[], tuple[int, int]], progress: Progress 
         elif now - moved_at > limits.STALL_SECONDS:
             sent, got = counts()
             raise LoadError(
-                f"nothing moved for {limits.STALL_SECONDS:.0f} s"
+                f"no progress for {limits.STALL_SECONDS:.0f} s"
                 f" ({sent} messages sent, {got} received)"
             )
         if progress is not None:
@@ -135,7 +137,7 @@ def drive(load: Load, counts: Callable[[], tuple[int, int]], progress: Progress 
 
 
 def share(total: int, parts: int) -> list[int]:
-    """Splits a total into parts that differ by one at most."""
+    """Split a total into parts that differ by at most one."""
     return [total // parts + (i < total % parts) for i in range(parts)]
 
 
@@ -171,7 +173,7 @@ def _close(dialled: list[Dialled]) -> None:
 
 
 def _recv_bytes(size: int) -> int:
-    """Room for two whole messages with their lines, and never less than the default."""
+    """Space for two whole messages with their lines, at least the default."""
     return max(limits.RECV_BUFFER_BYTES, 2 * size + 65536)
 
 
@@ -190,7 +192,7 @@ def _nats_block(plan: NatsFlowPlan) -> tuple[Block, bytes]:
 def run_nats_flow(
     plan: NatsFlowPlan, progress: Progress | None = None, ready: Callable[[], None] | None = None
 ) -> Result:
-    """`twinwire bench nats pub` and `pubsub`. `ready` is called when everybody is there."""
+    """`twinwire bench nats pub` and `pubsub`. `ready` is called when all are connected."""
     block, match = _nats_block(plan)
     group = b" " + plan.group.encode() if plan.group else b""
     ahead = max(1, plan.ahead_bytes // (len(match) + plan.size + 12))
@@ -231,7 +233,7 @@ def run_nats_request(
     progress: Progress | None = None,
     ready: Callable[[], None] | None = None,
 ) -> Result:
-    """`twinwire bench nats request`. `ready` is called when both are there."""
+    """`twinwire bench nats request`. `ready` is called when both are connected."""
     inbox = f"_INBOX.{os.urandom(8).hex()}"
     readers: list[Dialled] = []
     load = NatsRequest()
@@ -267,12 +269,12 @@ def _nsq_block(plan: NsqFlowPlan) -> Block:
         payload = plan.batch.to_bytes(4, "big") + (head + body) * plan.batch
         size = len(payload).to_bytes(4, "big")
         unit = b"MPUB %s\n%s%s" % (plan.topic.encode(), size, payload)
-    # A fixed rate writes into copies of the one unit.
+    # A fixed rate writes into copies of a single unit.
     return Block([unit], len(unit) if plan.rate else limits.BLOCK_BYTES)
 
 
 def run_nsq_flow(plan: NsqFlowPlan, progress: Progress | None = None) -> Result:
-    """`twinwire bench nsq pub` and `pubfin`. MPUBs are whole: msgs is rounded up to batches."""
+    """`twinwire bench nsq pub` and `pubfin`. `msgs` is rounded up to whole MPUBs."""
     window = plan.window or (limits.PUB_WINDOW if plan.batch == 1 else limits.MPUB_WINDOW)
     readers: list[Dialled] = []
     publishers: list[Dialled] = []
@@ -308,7 +310,7 @@ def run_nsq_flow(plan: NsqFlowPlan, progress: Progress | None = None) -> Result:
 
 
 def run_stan_flow(plan: StanFlowPlan, progress: Progress | None = None) -> Result:
-    """`twinwire bench stan pub` and `pubsub`: until the last PubAck, and the last Ack was taken."""
+    """`twinwire bench stan pub` and `pubsub`: until the last PubAck and the last processed Ack."""
     where = Streaming(plan.address, plan.cluster, plan.channel)
     peers: list[StanPeer] = []
     load = StanFlow()

@@ -12,12 +12,12 @@ cdef enum:
 ctypedef struct stan_pub_t:
     const char *unit      # PUB line, PubMsg, CR LF; in `parts`
     size_t unit_len
-    size_t digits_at      # where the guid's digits stand in it
+    size_t digits_at      # position of the guid's digits in it
     uint64_t left         # messages still to be sent
     uint64_t sent
     uint64_t acked        # PubAcks without an error
     uint64_t refused      # PubAcks with one
-    uint32_t *free        # stack of slots in which nothing is awaited; in `free_slots`
+    uint32_t *free        # stack of free slots; in `free_slots`
     uint32_t free_count
     uint64_t *awaited     # by slot: number of the guid + 1, 0 = nothing; in `awaited_slots`
     int64_t *sent_ns      # by slot; in `sent_slots`
@@ -30,8 +30,8 @@ ctypedef struct stan_sub_t:
     const char *bye       # request that ends the subscription; in `parts`
     size_t bye_len
     bint bye_sent
-    bint closed           # and its answer has come
-    uint64_t last_seq     # of what came for the first time
+    bint closed           # whether that request was answered
+    uint64_t last_seq     # bytes of first deliveries
     uint64_t msgs         # what came for the first time
     uint64_t body_bytes
     uint64_t repeats
@@ -43,10 +43,10 @@ cdef class StanFlow(Load):
     cdef uint32_t *free_slots    # window of each publisher; owned
     cdef uint64_t *awaited_slots
     cdef int64_t *sent_slots
-    cdef list parts              # keeps the bytes that are sent
+    cdef list parts              # owns the bytes that are sent
     cdef Histogram latency
     cdef uint32_t window
-    cdef uint32_t refill         # free slots that let a publisher go on
+    cdef uint32_t refill         # free slots at which a publisher continues
     cdef uint64_t ahead          # messages publishers may be ahead of the slowest subscriber
     cdef bint ending             # `left` is final
     cdef uint32_t refusal_len

@@ -1,15 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """NATS Streaming loads.
 
-Each connection is a client of its own with three subscriptions with different sids:
+Each connection is a separate client with three subscriptions:
 
     1   PubAcks of a publisher, MsgProtos of a subscriber
-    2   heartbeats: each is answered with nothing
+    2   heartbeats: each is answered with an empty message
     3   the answer to the request that ends a subscription
 
 A publisher sends copies of one prebuilt message, which differ in the last digits of their guid:
 number = turn * window + slot. It may wait for `window` PubAcks. A subscriber acks each message;
-the request that ends its subscription is answered once the server has taken all of them.
+the request that ends its subscription is answered when the server has processed all of them.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -43,7 +43,7 @@ cdef const char *HEX = b"0123456789abcdef"
 
 
 cdef char sid_of(const op_t *op) noexcept nogil:
-    """First byte of the second argument of a MSG line; 0 when there is none."""
+    """First byte of the second argument of a MSG line; 0 if there is none."""
     cdef uint32_t i = 4
     while i < op.text_len and op.text[i] == 32:
         i += 1
@@ -71,7 +71,7 @@ cdef bint read_digits(const char *digits, uint64_t *out) noexcept nogil:
 
 @cython.final
 cdef class StanFlow(Load):
-    """P publishers and S subscribers of one channel, each of which receives everything."""
+    """P publishers and S subscribers of one channel; each subscriber receives everything."""
 
     def __dealloc__(self):
         free(self.pubs)
@@ -82,7 +82,7 @@ cdef class StanFlow(Load):
 
     def begin(self, list units not None, list readers not None, list counts not None,
               uint32_t window, uint32_t refill, uint64_t ahead):
-        """`units`: (PUB with its PubMsg, place of the digits) of each publisher; `readers`: (PUB
+        """`units`: (PUB with its PubMsg, position of the digits) of each publisher; `readers`: (PUB
         line of an Ack, Ack without its sequence, last request) of each subscriber; `counts`:
         messages per publisher, empty for a timed run."""
         cdef size_t slots = <size_t>window * self.publisher_count
@@ -129,7 +129,7 @@ cdef class StanFlow(Load):
         return total
 
     cdef uint64_t slowest(self) noexcept nogil:
-        """Messages of the subscriber that has the fewest."""
+        """The smallest number of messages that a subscriber has."""
         cdef uint64_t least = self.subs[0].msgs
         cdef int i
         for i in range(1, self.reader_count):
@@ -158,7 +158,7 @@ cdef class StanFlow(Load):
             elif kind == OP_MSG:
                 sid = sid_of(&op)
                 if op.text[0] == c'H':
-                    self.fail(FAIL_PROTOCOL, c, b"nobody serves NATS Streaming there", 34)
+                    self.fail(FAIL_PROTOCOL, c, b"no NATS Streaming service answers", 33)
                 elif sid == SID_HEARTBEAT:
                     if nats_reply(&op, &reply, &reply_len):
                         self.put(c, b"PUB ", 4)
@@ -175,7 +175,7 @@ cdef class StanFlow(Load):
         return pos if pos < n else n
 
     cdef void take_ack(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
-        """Finds what a PubAck answers."""
+        """Match a PubAck with its message."""
         cdef stan_pub_t *pub = &self.pubs[c.place]
         cdef const char *p = op.body
         cdef const char *end = p + op.body_len
@@ -197,7 +197,7 @@ cdef class StanFlow(Load):
                 error_len = field.bytes.len
         slot = number % self.window
         if not known or pub.awaited[slot] != number + 1:
-            self.fail(FAIL_PROTOCOL, c, b"a PubAck of nothing that waits for one", 38)
+            self.fail(FAIL_PROTOCOL, c, b"a PubAck that matches no message", 32)
             return
         pub.awaited[slot] = 0
         pub.free[pub.free_count] = <uint32_t>slot
@@ -213,7 +213,7 @@ cdef class StanFlow(Load):
             memcpy(self.refusal, error, self.refusal_len)
 
     cdef void take_message(self, conn_t *c, const op_t *op) noexcept nogil:
-        """Counts a MsgProto and lays down its Ack."""
+        """Count a MsgProto and queue its Ack."""
         cdef stan_sub_t *sub = &self.subs[c.place]
         cdef const char *p = op.body
         cdef const char *end = p + op.body_len
@@ -232,7 +232,7 @@ cdef class StanFlow(Load):
             elif field.tag == MSG_REDELIVERED:
                 again = field.value != 0
         if sequence == 0 or (not again and sequence <= sub.last_seq):
-            self.fail(FAIL_PROTOCOL, c, b"a message out of order, or none", 31)
+            self.fail(FAIL_PROTOCOL, c, b"invalid message, or out of order", 32)
             return
         self.ack(c, sub, sequence)
         self.moved += 1
@@ -270,7 +270,7 @@ cdef class StanFlow(Load):
         c.out_len += <size_t>(to + 2 - start)
 
     cdef bint publish(self, conn_t *c, stan_pub_t *pub) noexcept nogil:
-        """Lays down one message in a free slot."""
+        """Queue one message in a free slot."""
         cdef char *to = self.room(c, pub.unit_len)
         cdef uint32_t slot
         cdef uint64_t number
@@ -347,7 +347,7 @@ cdef class StanFlow(Load):
         return True
 
     cdef bint say_goodbye(self) noexcept nogil:
-        """Ends each subscription, behind its last Ack; true when all were answered."""
+        """End each subscription after its last Ack; true when all are answered."""
         cdef bint closed = True
         cdef stan_sub_t *sub
         cdef int i
@@ -365,7 +365,7 @@ cdef class StanFlow(Load):
         return self.sent()
 
     def acknowledged(self):
-        """Messages whose PubAck has come, without an error."""
+        """Messages with a PubAck without an error."""
         cdef uint64_t total = 0
         cdef int i
         for i in range(self.publisher_count):
@@ -373,7 +373,7 @@ cdef class StanFlow(Load):
         return total
 
     def refused(self):
-        """Messages whose PubAck has an error, and the text of the first."""
+        """Messages whose PubAck has an error, and the first error text."""
         cdef uint64_t total = 0
         cdef int i
         for i in range(self.publisher_count):
@@ -391,7 +391,7 @@ cdef class StanFlow(Load):
         return msgs, body_bytes
 
     def redelivered(self):
-        """Deliveries that the server calls repeated."""
+        """Deliveries that the server flags as redelivered."""
         cdef uint64_t repeats = 0
         cdef int i
         for i in range(self.reader_count):
@@ -399,12 +399,12 @@ cdef class StanFlow(Load):
         return repeats
 
     def latencies(self):
-        """Publish to PubAck."""
+        """Latencies from publish to PubAck."""
         return self.latency
 
 
 cdef int place(bytes text, const char **ptr, size_t *length) except -1:
-    """Where bytes stand that are kept elsewhere."""
+    """The address of bytes that are owned elsewhere."""
     ptr[0] = text
     length[0] = <size_t>len(text)
     return 0

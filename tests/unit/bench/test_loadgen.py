@@ -158,7 +158,7 @@ def test_a_run_that_does_not_move_is_given_up(
     monkeypatch.setattr(limits, "STALL_SECONDS", 0.3)
     with (
         toys.Server(toys.Nats("silence").serve) as address,
-        pytest.raises(LoadError, match=r"nothing moved .*10 messages sent, 0 received"),
+        pytest.raises(LoadError, match=r"no progress .*10 messages sent, 0 received"),
     ):
         run_nats_flow(NatsFlowPlan(address=address, msgs=10, subs=1))
 
@@ -168,7 +168,7 @@ def test_wrong_door_and_closed_port_are_told(toys: SimpleNamespace) -> None:
         writer.write(b"INFO {}\r\n")
         await reader.read()
 
-    with toys.Server(nats_door) as address, pytest.raises(LoadError, match="does not speak NSQ"):
+    with toys.Server(nats_door) as address, pytest.raises(LoadError, match="is not an NSQ server"):
         run_nsq_flow(NsqFlowPlan(address=address, msgs=10))
     with pytest.raises(LoadError, match="cannot connect"):
         run_nats_flow(NatsFlowPlan(address=address, msgs=10))

@@ -128,7 +128,7 @@ def test_a_service_that_never_comes(toys: SimpleNamespace, monkeypatch: pytest.M
     monkeypatch.setattr("broker.bench.dial.SERVICE_SECONDS", 0.0)
     with (
         toys.Server(ToyStan("absent").serve) as address,
-        pytest.raises(LoadError, match=r"nobody serves _STAN\.discover\.test-cluster"),
+        pytest.raises(LoadError, match=r"no service answers on _STAN\.discover\.test-cluster"),
     ):
         run_stan_flow(StanFlowPlan(address=address, msgs=10))
 
@@ -151,8 +151,8 @@ def test_what_comes_again_is_acked_again_and_not_counted(toys: SimpleNamespace) 
     [
         ("registered", "stan: clientID already registered"),
         ("full", "refused every message: too many channels"),
-        ("stranger", "answer to publisher 1: a PubAck of nothing that waits for one"),
-        ("order", "answer to subscriber 1: a message out of order"),
+        ("stranger", "answer to publisher 1: a PubAck that matches no message"),
+        ("order", "answer to subscriber 1: invalid message, or out of order"),
     ],
 )
 def test_a_run_says_why_it_failed(toys: SimpleNamespace, breakage: str, reason: str) -> None:
@@ -166,7 +166,7 @@ def test_another_service_is_told(toys: SimpleNamespace) -> None:
         writer.write(b"220 welcome\r\n")
         await reader.read()
 
-    with toys.Server(mail) as address, pytest.raises(LoadError, match="does not speak NATS"):
+    with toys.Server(mail) as address, pytest.raises(LoadError, match="is not a NATS server"):
         run_stan_flow(StanFlowPlan(address=address, msgs=1))
 
 
