@@ -1,3 +1,3 @@
-"""Twinwire: one message broker that NSQ and NATS clients connect to unchanged."""
+"""Twinwire: a message broker for NSQ, NATS and NATS Streaming clients."""
 
 __version__ = "0.1.0"

@@ -3,7 +3,7 @@
     python -m broker._build [--keep-going] [--annotate] [PATH ...]
 
 builds in place and rebuilds only what changed; pyproject.toml names the same classes for packagers.
-TWINWIRE_BUILD chooses the mode, and each mode keeps its objects in a folder of its own:
+TWINWIRE_BUILD selects the mode, and each mode keeps its objects in a separate folder:
 
     release   what users run
     debug     no optimiser, asserts of Cython and of C
@@ -42,7 +42,7 @@ JOBS = 2
 
 @dataclass(frozen=True)
 class Mode:
-    """What one build mode adds to the compiler's command lines."""
+    """The compiler options that a build mode adds."""
 
     compile_args: tuple[str, ...]
     link_args: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ DIRECTIVES: dict[str, object] = {
 
 
 def mode_name() -> str:
-    """The mode asked for by the environment."""
+    """The mode that the environment requests."""
     name = os.environ.get("TWINWIRE_BUILD", "release")
     if name not in MODES:
         raise SystemExit(f"TWINWIRE_BUILD={name}: must be one of {', '.join(MODES)}")
@@ -124,13 +124,13 @@ def extensions(only: Sequence[str] = ()) -> list[Extension]:
 
 
 def _discover(distribution: Any) -> None:
-    # Each command asks for the extensions at some point, and which comes first is not settled.
+    # Each command requests the extensions at some point, in no fixed order.
     if not distribution.ext_modules:
         distribution.ext_modules = extensions()
 
 
 class Build(build):
-    """`build`, with a folder per mode so that modes never mix."""
+    """`build`, with a separate folder for each mode."""
 
     def initialize_options(self) -> None:
         _discover(self.distribution)
@@ -139,7 +139,7 @@ class Build(build):
 
 
 class BdistWheel(bdist_wheel):
-    """`bdist_wheel`, which learns in time that the wheel is not pure Python."""
+    """`bdist_wheel`, which must know early that the wheel is not pure Python."""
 
     def initialize_options(self) -> None:
         _discover(self.distribution)
@@ -170,7 +170,7 @@ class BuildExt(build_ext):
         from Cython.Compiler.Errors import CompileError
 
         Options.warning_errors = self.strict
-        # One by one, a module that does not compile does not take the others with it.
+        # One by one, so that a module that does not compile does not prevent the others.
         groups = [[m] for m in modules] if self.keep_going else [modules]
         done: list[Any] = []
         for group in groups:
@@ -184,7 +184,7 @@ class BuildExt(build_ext):
             ext._full_name = ext.name
             ext._needs_stub = False
             ext.optional = self.keep_going
-            ext.include_dirs.sort()  # it mixes them: a compiler's cache would miss half of the time
+            ext.include_dirs.sort()  # its order varies, which a compiler cache would miss
         return done
 
     def _to_c(self, modules: Sequence[Extension]) -> list[Any]:
@@ -226,7 +226,7 @@ class BuildExt(build_ext):
 
 
 def without_source(package: Path) -> list[Path]:
-    """Compiled modules whose .pyx has moved or gone: Python would prefer them to a .py there."""
+    """Compiled modules whose .pyx was moved or removed: Python would prefer them to a .py there."""
     return [
         path
         for path in sorted(package.rglob(f"*{EXTENSION_SUFFIXES[0]}"))
@@ -242,10 +242,12 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build in place; 0 when every module asked for is up to date."""
+    """Build in place; 0 if every requested module is up to date."""
     parser = argparse.ArgumentParser(prog="python -m broker._build", description="build in place")
-    parser.add_argument("paths", nargs="*", help=".pyx files; all when none is named")
-    parser.add_argument("-k", "--keep-going", action="store_true", help="build what can be built")
+    parser.add_argument("paths", nargs="*", help=".pyx files; default: all")
+    parser.add_argument(
+        "-k", "--keep-going", action="store_true", help="continue after a module that fails"
+    )
     parser.add_argument("-a", "--annotate", action="store_true", help="write Cython's HTML reports")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the command lines")
     options = parser.parse_args(argv)
@@ -273,7 +275,7 @@ def _build_in_place(found: list[Extension], options: argparse.Namespace) -> int:
     command.ensure_finalized()
     try:
         command.run()
-    except Exception as error:  # the compilers have already said what is wrong, with file and line
+    except Exception as error:  # the compilers have already reported the error, with file and line
         sys.stderr.write(f"build failed: {type(error).__name__}: {error}\n")
         return 1
     missing = [e.name for e in found if not (ROOT / command.file_of(e.name)).exists()]

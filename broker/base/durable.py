@@ -13,25 +13,25 @@ _SUM_BYTES = len(_SUM) + 8 + 1  # eight hexadecimal digits and the end of the li
 
 
 def sealed(text: bytes) -> bytes:
-    """The content of a small file with its sum, which is a line of its own at the end."""
+    """The content of a small file, followed by a line with its checksum."""
     return b"%s%s%08x\n" % (text, _SUM, zlib.crc32(text))
 
 
 def unsealed(data: bytes) -> bytes:
-    """The content without the sum. ValueError: they do not fit.
+    """The content without the checksum. ValueError: the checksum is wrong.
 
-    A file of a version that wrote no sums is returned as it is.
+    A file of a version that wrote no checksums is returned unchanged.
     """
     text, end = data[:-_SUM_BYTES], data[-_SUM_BYTES:]
     if not end.startswith(_SUM):
         return data
     if end != sealed(text)[-_SUM_BYTES:]:
-        raise ValueError("the checksum does not fit")
+        raise ValueError("the checksum is wrong")
     return text
 
 
 def sync_path(path: str | os.PathLike[str]) -> None:
-    """Bring a file, or the names in a folder, onto the disk. OSError."""
+    """Sync a file, or the names in a folder, to the disk. OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -40,11 +40,11 @@ def sync_path(path: str | os.PathLike[str]) -> None:
 
 
 def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
-    """Make a folder and those above it that are missing; the name of each is on the disk. OSError.
+    """Create a folder and its missing parents, and sync the name of each. OSError.
 
-    The name of a folder that exists already is synced too: the process that made it may have ended
-    before that. When a sync fails, the folders that were made are removed again. A folder above
-    that was not made here and must not be read is left alone.
+    The name of an existing folder is synced too: the process that created it may have ended before
+    that. If a sync fails, the created folders are removed again. An existing parent that may not be
+    read is not synced.
     """
     folder = Path(path)
     missing = []
@@ -57,7 +57,7 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
         for made in reversed(missing):
             sync_path(made.parent)
     except OSError:
-        # The next call would take them for folders whose names are safe.
+        # Otherwise the next call would assume that their names are on the disk.
         with contextlib.suppress(OSError):
             for made in missing:
                 made.rmdir()
@@ -68,13 +68,13 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
 
 
 class UnsyncedError(OSError):
-    """The new file is in place, and after a power cut perhaps the old one."""
+    """The new file is in place, but a power cut may restore the old one."""
 
 
 def save(path: Path, text: bytes) -> None:
-    """Put a file in place in one step, with a checksum that `unsealed` takes off again.
+    """Replace a file in one step, with a checksum that `unsealed` removes.
 
-    Its folder is made if it is missing. UnsyncedError; OSError: as before.
+    Its folder is created if it is missing. UnsyncedError; OSError: the old file is unchanged.
     """
     if not path.parent.is_dir():
         make_folder(path.parent)

@@ -1,5 +1,6 @@
-"""WireError: an error as a peer gets it. It stands alone because every protocol lists its errors
-with it.
+"""WireError: an error as it is sent to a peer.
+
+It is separate because every protocol lists its errors with it.
 """
 
 from __future__ import annotations
@@ -13,4 +14,4 @@ class WireError:
 
     text: str
     fatal: bool  # the connection is closed after it
-    source: str  # the place in the original
+    source: str  # the source in the original

@@ -42,7 +42,7 @@ def _decimal(number: int, unit: int) -> str:
 
 
 def float_text(value: float) -> str:
-    """A number as %v writes it: no fraction when there is none."""
+    """A number as %v writes it: without a fraction if it is whole."""
     return str(int(value)) if value == int(value) else str(value)
 
 
@@ -79,7 +79,7 @@ def go_quote(value: bytes | str) -> str:
 
 
 def time_quote(value: str) -> str:
-    """`value` in double quotes as errors of Go's package time have it: it does not use %q."""
+    """`value` in double quotes as in errors of Go's package time, which does not use %q."""
     out = []
     for byte in value.encode("utf-8", "surrogateescape"):
         if byte < 0x20 or byte >= 0x80:

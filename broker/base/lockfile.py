@@ -1,4 +1,4 @@
-"""One process per data folder: a lock that the kernel drops when its holder dies, however."""
+"""One process per data folder: a lock that the kernel releases when the process ends."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ class DataLockedError(Exception):
 
 
 class DataLock:
-    """Holds a data folder, made if it is missing; release() or the end of the process frees it."""
+    """Locks a data folder, which is created if it is missing, until release() or the end of the
+    process."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK_NAME
         make_folder(folder, 0o750)
-        # Never unlinked: a second process could then lock a file that nobody else can see.
+        # Never unlinked: a second process could then lock a file without a name.
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,7 +36,9 @@ class DataLock:
             os.close(self._fd)
             by = f"process {holder}" if holder else "another process"
             raise DataLockedError(f"data folder {folder} is in use by {by}") from None
-        with contextlib.suppress(OSError):  # for people; a full disk is no reason not to start
+        with contextlib.suppress(
+            OSError
+        ):  # for the error text; a full disk must not prevent a start
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 

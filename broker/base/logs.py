@@ -1,9 +1,9 @@
-"""Log lines: text for people, JSON for machines; both carry the same fields.
+"""Log lines as text or as JSON, with the same fields.
 
     log.info("ready", extra=fields(nats="127.0.0.1:4222"))
 
-writes `2026-01-31T12:00:00.000+00:00 INFO server: ready nats=127.0.0.1:4222`. A line is one record
-whatever a client put into its name: control characters are escaped in both formats. Secrets, in
+writes `2026-01-31T12:00:00.000+00:00 INFO server: ready nats=127.0.0.1:4222`. A record is one
+line, whatever a client's name contains: control characters are escaped in both formats. Secrets, in
 URLs for example, are not written. Longer texts are cut and end with an ellipsis.
 """
 
@@ -31,7 +31,7 @@ _ELLIPSIS = "\u2026"
 
 
 def fields(**values: object) -> dict[str, Any]:
-    """What a log call passes as `extra`."""
+    """The argument `extra` of a log call with these fields."""
     return {_ATTRIBUTE: values}
 
 
@@ -68,7 +68,7 @@ def _clean(text: str, most: int) -> str:
 
 
 def _field(key: str, value: object) -> object:
-    """The value of a field without secrets; hidden if its name says that it is one."""
+    """The value of a field without secrets; hidden if the field's name means a secret."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):
@@ -79,12 +79,12 @@ def _field(key: str, value: object) -> object:
 
 
 def _message_max(record: logging.LogRecord) -> int:
-    # How much of a message is traced has a setting of its own.
+    # max_traced_msg_len limits traces.
     return sys.maxsize if record.levelno <= TRACE else limits.LOG_TEXT_MAX
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """The message and its fields in one line, and a traceback below it when there is one."""
+    """The message and its fields in one line, followed by a traceback if there is one."""
     parts = [one_line(record.getMessage())]
     parts += [f"{key}={_value(_field(key, value))}" for key, value in _fields_of(record).items()]
     line = _clean(" ".join(parts), _message_max(record))
@@ -102,7 +102,7 @@ class TextFormatter(logging.Formatter):
         self.utc = utc
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and a traceback below it when there is one."""
+        """One line, followed by a traceback if there is one."""
         time, name = _time(record, utc=self.utc), record.name.removeprefix(_ROOT)
         return f"{time} {record.levelname} {name}: {message_of(record)}"
 
@@ -125,9 +125,9 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             traceback = self.formatException(record.exc_info)
             line["exception"] = _clean(traceback, limits.LOG_TRACEBACK_MAX)
-        # Secrets are hidden before encoding: in JSON, quotes and braces could go with them.
+        # Before encoding: in JSON, hiding secrets could remove quotes and braces.
         line = {key: _field(key, value) for key, value in _fields_of(record).items()} | line
-        # Names from the network may hold lone surrogates, which orjson refuses.
+        # Names from the network may contain lone surrogates, which orjson refuses.
         try:
             return orjson.dumps(line).decode()
         except orjson.JSONEncodeError:
@@ -141,5 +141,5 @@ def setup(level: str, style: str, *, utc: bool, stream: TextIO | None = None) ->
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # A log that cannot be written (a full disk, a closed pipe) must not become noise of its own.
+    # An unwritable log (a full disk, a closed pipe) must not print tracebacks.
     logging.raiseExceptions = False

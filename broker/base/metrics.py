@@ -1,8 +1,8 @@
-"""Series for /metrics: the form in which a service gives its own to the page.
+"""Series for /metrics: how services pass theirs to the page.
 
 A scrape runs in two steps. On the loop's thread each part copies its numbers; on another thread
 the copies become text. A Block is the result of the first step: plain values that nothing else
-changes, with a function that makes metric families of them.
+changes, with a function that converts them to metric families.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 class Place(IntEnum):
-    """Where a block stands on the page; blocks of one place follow in the order of services."""
+    """The position of a block on the page; blocks of one place are in the order of services."""
 
     LISTENERS = 0  # the broker, its listeners and their connections
-    SUBSCRIPTIONS = 1  # what is kept for connections
+    SUBSCRIPTIONS = 1  # state kept for connections
     TOPICS = 2  # the contents of logs
     STORAGE = 3  # the files of logs
     PIPELINES = 4  # ranges and commits
-    DISK = 5  # how fast the disk is
+    DISK = 5  # speed of the disk
     EXPORTED = 6  # under the names of a protocol's own exporter
 
 
 class Block(NamedTuple):
-    """Families that stand together; `families` may run on any thread."""
+    """Families that belong together; `families` may run on any thread."""
 
     place: Place
     families: Callable[[], Iterable[Metric]]
 
 
 class Series(NamedTuple):
-    """One number of a row of values, as a family of its own."""
+    """One number of a row of values, which becomes a family."""
 
     kind: type[CounterMetricFamily | GaugeMetricFamily]
     name: str  # without prefix; counters get _total

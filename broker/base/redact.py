@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 HIDDEN: Final = "***"
-# These run over what clients wrote, on the loop: each reads a text once, whatever stands in it.
+# These run on text of clients, in the event loop: each reads a text once, whatever it contains.
 _IN_URL: Final = re.compile(r"(://)[^\s/?#@\"'<>]+@")
 _NAME: Final = re.compile(r"(?<![\w-])([\w-]++)=")  # whole words only, and none of them twice
 _SECRET: Final = re.compile(

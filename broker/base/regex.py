@@ -1,7 +1,7 @@
-"""Regular expressions in Go's syntax, in time linear in the text: Google's RE2 does the work.
+"""Regular expressions in Go's syntax, in time linear in the text, with Google's RE2.
 
-Auth servers of NSQ and readers of the bulk API send patterns. RE2 never backtracks, so that no
-pattern takes long, and MEMORY_MAX bounds what one takes compiled.
+Auth servers of NSQ and readers of the bulk API send patterns. RE2 never backtracks, so no pattern
+takes long, and MEMORY_MAX limits the memory of a compiled one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 LENGTH_MAX: Final = 1_024  # characters of a pattern
 MEMORY_MAX: Final = 128 << 10  # bytes of a compiled pattern with its automaton
 REMEMBERED: Final = 128  # compiled patterns: one auth server sends the same to all its clients
-# RE2 in C++ knows one thing that Go's regexp refuses: \C, any byte. Quoted text may have it.
+# RE2 in C++ accepts one escape that Go's regexp refuses: \C, any byte. Quoted text may have it.
 _BYTE: Final = re.compile(r"\\Q.*?(?:\\E|$)|\\C|\\.", re.DOTALL)
 
 
 class PatternError(ValueError):
-    """An invalid pattern, or too large a one."""
+    """An invalid pattern, or one that is too large."""
 
 
 class Pattern:

@@ -1,6 +1,6 @@
-"""Service: what the server runs. A protocol, an HTTP API and the metrics page are one each.
+"""The interface of a service: a protocol, an HTTP API or the metrics page of a server.
 
-The server knows its services by this interface alone. It makes all of them, then calls them in the
+The server knows its services only by this interface. It creates all of them, then calls them in the
 order of broker/server/services.py, one step after the other:
 
     prepare       the logs are still closed
@@ -8,12 +8,12 @@ order of broker/server/services.py, one step after the other:
     start         other services of this process may use it
     listen        clients may connect
       ...         reload, stats, metrics, pages: at any time after start
-    drain         no new clients; finish what was begun
-    disconnect    everything accepted is on the disk: end the connections
-    stop          give everything back; in the opposite order
+    drain         accept no new clients; finish pending work
+    disconnect    everything accepted is on the disk: close the connections
+    stop          release everything; in reverse order
 
-A step that raises ends the start: the server then calls `stop` of every service. Each step does
-nothing unless a service has something to do in it.
+A step that raises ends the start: the server then calls `stop` of every service. By default a
+step does nothing.
 """
 
 from __future__ import annotations
@@ -34,56 +34,57 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ListenerStats:
-    """The counters of one listener and its connections; a copy that a reader may keep."""
+    """A copy of the counters of one listener and its connections."""
 
-    name: str  # that of the service
+    name: str  # the name of the service
     connections: int = 0  # open now
     total_connections: int = 0  # since start
     in_msgs: int = 0  # messages received from clients, since start
     out_msgs: int = 0  # messages sent to clients, since start
-    in_bytes: int = 0  # bytes of those messages: headers and body, no protocol lines
+    in_bytes: int = 0  # bytes of those messages: headers and body, without protocol lines
     out_bytes: int = 0
     slow_consumers: int = 0  # connections closed because they did not read, since start
 
     @classmethod
     def of(cls, name: str, listener: object) -> ListenerStats:
-        """Those that a listener has as attributes; the others are 0."""
+        """The counters that a listener has as attributes; the others are 0."""
         return cls(name, *(getattr(listener, key, 0) for key in cls.__slots__[1:]))
 
 
 class Service:
-    """One service in a server; a subclass has the steps in which it has something to do. Errors of
-    these are for the operator: OSError and the like."""
+    """One service in a server; subclasses override steps. Their errors are for the operator:
+    OSError and the like."""
 
     name = ""
 
     def prepare(self) -> None:
-        """Look at the data folder, and change what must be changed before logs are opened."""
+        """Inspect the data folder, and make changes that must be made before logs are opened."""
 
     async def recover(self) -> None:
-        """Keep records that housekeeping would drop; finish what an earlier process has begun."""
+        """Hold records that retention would drop; continue the unfinished work of an earlier
+        process."""
 
     async def start(self) -> None:
-        """Get ready to serve; services that come later may use this one from now on."""
+        """Prepare to serve; later services may use this one from now on."""
 
     async def listen(self) -> None:
         """Open the listeners."""
 
     async def drain(self) -> None:
-        """Accept no new clients, and finish what must be in the logs before they are synced."""
+        """Accept no new clients; finish writing what must be in the logs before they are synced."""
 
     async def disconnect(self) -> None:
-        """End the connections, each after it has got what waits for it."""
+        """Close the connections, each after its pending output."""
 
     async def stop(self) -> None:
-        """Give everything back, in whatever state it is; a second call does nothing."""
+        """Release everything, in any state; a second call does nothing."""
 
     async def reload(self) -> None:
-        """Read files again that may have changed; what is wrong is logged and changes nothing."""
+        """Reload files; an error is logged and changes nothing."""
 
     @property
     def ports(self) -> Mapping[str, tuple[str, int]]:
-        """The addresses that are really bound, by the names that the ports file has for them."""
+        """The bound addresses, by their names in the ports file."""
         return {}
 
     def stats(self) -> Sequence[ListenerStats]:
@@ -95,6 +96,5 @@ class Service:
         return ()
 
     def pages(self) -> Mapping[str, Handler]:
-        """Path and handler of what it adds to the monitoring listener; asked when that gets its
-        first client."""
+        """Paths and handlers for the monitoring listener; called when its first client connects."""
         return {}

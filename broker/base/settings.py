@@ -1,8 +1,8 @@
-"""How single values are read: kinds of values, and where in a TOML file each key stands.
+"""Reading of single settings: kinds of values, and the lines of keys in a TOML file.
 
-A kind turns one TOML value into what the broker uses, or raises ValueError with a reason that
-makes sense after "file:line: key: ". Text from the environment and from flags is first turned
-into the TOML value that it looks like, so all sources share one set of rules.
+A kind converts one TOML value to the value that the broker uses, or raises ValueError with a reason
+that fits after "file:line: key: ". Text from the environment and from flags is first converted to
+the TOML value that it looks like, so all sources share one set of rules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Address(NamedTuple):
-    """Where a listener listens; port 0 = the system picks one."""
+    """The address of a listener; with port 0 the system picks one."""
 
     host: str
     port: int
@@ -51,9 +51,9 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind(Generic[T]):
-    """How one sort of value is read."""
+    """A kind of value and how it is read."""
 
-    read: Callable[[object], T]  # from a TOML value; ValueError says what is wrong
+    read: Callable[[object], T]  # from a TOML value; ValueError with the reason
     from_text: Callable[[str], object]  # to a TOML value, from the environment or a flag
 
 
@@ -71,7 +71,7 @@ _TYPE_NAMES = {
 
 
 def type_name(value: object) -> str:
-    """What a user calls this type of TOML value."""
+    """The name of a TOML type in error texts."""
     return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
@@ -98,12 +98,12 @@ def _string(value: object) -> str:
 
 
 def text(check: Callable[[str], None] | None = None) -> Kind[str]:
-    """Any string that `check` does not refuse."""
+    """A string that `check` accepts."""
 
     def read(value: object) -> str:
         found = _string(value)
         if "\0" in found:
-            raise ValueError("must not hold a zero byte")
+            raise ValueError("must not contain a zero byte")
         if check is not None:
             check(found)
         return found
@@ -124,7 +124,7 @@ def choice(*names: str) -> Kind[str]:
 
 
 def texts(check: Callable[[str], None]) -> Kind[tuple[str, ...]]:
-    """A list of strings, none of which `check` refuses; in the environment with commas."""
+    """A list of strings that `check` accepts; in the environment separated by commas."""
 
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, list):
@@ -201,7 +201,7 @@ def size(low: int, high: int) -> Kind[int]:
         if isinstance(value, str):
             match = re.fullmatch(r"([0-9]{1,15}) ?([A-Za-z]+)", value)
             if not match or match[2].lower() not in _SIZE_UNITS:
-                raise ValueError(f'not a size: {value!r} (write bytes, "64KiB", "1MB" ...)')
+                raise ValueError(f'invalid size {value!r}: expected bytes, "64KiB", "1MB" ...')
             value = int(match[1]) * _SIZE_UNITS[match[2].lower()]
         if not isinstance(value, int) or isinstance(value, bool):
             raise _expected("a size", value)
@@ -226,7 +226,7 @@ _DURATION_PART = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?(us|ms|s|m|h|d)")
 
 
 def duration_text(duration_ns: int) -> str:
-    """The usual way to write a duration: 90 s -> 1m30s."""
+    """A duration in its usual form: 90 s -> 1m30s."""
     rest, parts = duration_ns, []
     for name in ("d", "h", "m", "s", "ms", "us"):
         count, rest = divmod(rest, _DURATION_UNITS[name])
@@ -245,12 +245,12 @@ def parse_duration(value: str) -> int:
             total += int(match[2]) * unit // 10 ** len(match[2])
         pos = match.end()
     if pos == 0 or pos != len(value):
-        raise ValueError(f'not a duration: {value!r} (write "250ms", "10s", "1m30s", "2h" ...)')
+        raise ValueError(f'invalid duration {value!r}: expected "250ms", "10s", "1m30s", "2h" ...')
     return total
 
 
 def duration(low: int, high: int, *, off: bool = False) -> Kind[int]:
-    """A string with units, in nanoseconds; with `off`, also "off" or 0, which are 0."""
+    """A string with units, in nanoseconds; with `off` also "off" or 0, both of which mean 0."""
 
     def read(value: object) -> int:
         if off and (value == "off" or (value == 0 and type(value) is int)):
@@ -272,7 +272,7 @@ def parse_address(value: str) -> Address:
     """HOST:PORT, [IPV6]:PORT, or :PORT for every interface."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%a-z]+)\]|([^\s:\[\]]*)):([0-9]{1,5})", value)
     if not match:
-        raise ValueError(f'not an address: {value!r} (write "127.0.0.1:4222" or "[::1]:4222")')
+        raise ValueError(f'invalid address {value!r}: expected "127.0.0.1:4222" or "[::1]:4222"')
     port = int(match[3])
     if port > PORT_MAX:
         raise ValueError(f"port must be between 0 and {PORT_MAX}, got {port}")
@@ -280,7 +280,7 @@ def parse_address(value: str) -> Address:
 
 
 def address() -> Kind[Address | None]:
-    """Where to listen; "off" and the empty string switch the listener off and are None."""
+    """The address of a listener; "off" and the empty string disable it and become None."""
 
     def read(value: object) -> Address | None:
         found = _string(value)
@@ -290,7 +290,7 @@ def address() -> Kind[Address | None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a listener with this address."""
+    """Whether only this machine can reach a listener with this address."""
     if host == "localhost":
         return True
     try:
@@ -300,14 +300,14 @@ def is_loopback(host: str) -> bool:
 
 
 def check_http(address: str) -> None:
-    """Refuse what is neither HOST:PORT nor an HTTP URL."""
+    """Check that a text is HOST:PORT or an HTTP URL. ValueError."""
     if not re.fullmatch(r"https?://[^\s/?#]+[^\s#]*", address):
         try:
             bare = parse_address(address)
         except ValueError:
             bare = Address("", 0)
         if not address[0:1].strip(":") or not bare.port:
-            raise ValueError(f'not a server: {address!r} (write "127.0.0.1:4181" or a URL)')
+            raise ValueError(f'invalid server {address!r}: expected "127.0.0.1:4181" or a URL')
 
 
 # --- keys of a section: fields of a dataclass ------------------------------------------------
@@ -316,8 +316,8 @@ LOOPBACK = "127.0.0.1"
 
 
 def setting(kind: Kind[Any], default: T, *, shown: bool = True, flag: str = "") -> T:
-    """A key of a section; its value is not shown anywhere unless `shown`. `flag`: the one of
-    `twinwire serve` that sets it."""
+    """A key of a section; its value is shown only if `shown`. `flag`: the flag of `twinwire serve`
+    that sets it."""
     return field(default=default, repr=shown, metadata={"kind": kind, "flag": flag})
 
 
@@ -342,8 +342,8 @@ def message_size_setting(default: int) -> int:
 
 
 def listen_setting(port: int | None, *, flag: str = "", clients: bool = False) -> Address | None:
-    """A key that says where to listen: by default on this port of the loopback interface; None =
-    nowhere. `clients`: clients publish and consume there; a server has at least one of those."""
+    """A key with the address of a listener, by default this port of the loopback interface; None =
+    disabled. `clients`: it is a client listener, of which a server needs at least one."""
     default = None if port is None else Address(LOOPBACK, port)
     marks = {"kind": address(), "flag": flag, "listens": True, "clients": clients}
     return field(default=default, metadata=marks)
@@ -356,7 +356,7 @@ def tables_setting(entry: type[T]) -> tuple[T, ...]:
 
 def settings(section: type) -> dict[str, tuple[str, Kind[Any]]]:
     """Key -> attribute and kind, in the order of the section's class. A field that is neither here
-    nor in `tables` is no key: another source of the same settings fills it."""
+    nor in `tables` is not a key: another source of the same settings sets it."""
     return {
         f.name.removesuffix("_ns"): (f.name, f.metadata["kind"])
         for f in fields(section)
@@ -370,15 +370,15 @@ def tables(section: type) -> dict[str, type]:
 
 
 class Conflict(NamedTuple):
-    """Two keys whose values do not go together. A section finds those of its keys by a method
-    `conflicts(config)`, which gets the whole configuration."""
+    """Two keys whose values exclude each other. A section reports its own by a method
+    `conflicts(config)`, which receives the whole configuration."""
 
     keys: tuple[tuple[str, str], tuple[str, str]]  # (section, key)
     reason: str
 
 
 def conflict(key: str, other: str, reason: str) -> Conflict:
-    """Of two keys that are given as section.key; a mistake is shown where the first one stands."""
+    """A conflict of two keys, given as section.key; it is reported at the line of the first one."""
     return Conflict((_named(key), _named(other)), reason)
 
 
@@ -405,7 +405,7 @@ def near(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-# --- where keys stand ------------------------------------------------------------------------
+# --- lines of keys ------------------------------------------------------------------------
 
 _KEY_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _KEYS = rf"{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*"
@@ -436,7 +436,7 @@ def _end_of_value(source: str, pos: int) -> int:
 
 
 def key_lines(source: str) -> dict[Path, int]:
-    """Line of every key and table of a TOML text that has been parsed without error.
+    """The line of every key and table of a valid TOML text.
 
     A table of an array is named by its index: ("storage", "topic", 0, "sync").
     """

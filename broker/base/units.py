@@ -1,4 +1,4 @@
-"""Units of time and size, and what any setting may be at most.
+"""Units of time and size, and the largest values of any setting.
 
 Times are nanoseconds, sizes are bytes.
 """
@@ -21,10 +21,10 @@ GIB: Final = 1024 * MIB
 
 DURATION_MAX: Final = 3650 * DAY  # ten years still fit 63 bits of nanoseconds with room to add
 COUNT_MAX: Final = 2**62  # counts are signed 64-bit in the engine; sums must not overflow
-CONNECTIONS_MAX: Final = 2**20  # Linux' default ceiling of open files per process (fs.nr_open)
+CONNECTIONS_MAX: Final = 2**20  # Linux' default maximum of open files per process (fs.nr_open)
 PORT_MAX: Final = 65_535
 
-# One message with headers must fit a 32-bit record length with room to spare.
+# One message with headers must fit into a 32-bit record length, with a reserve.
 MESSAGE_SIZE_CEILING: Final = 256 * MIB
 
 assert 2 * DURATION_MAX < 2**63
@@ -34,6 +34,6 @@ assert MESSAGE_SIZE_CEILING < 2**31
 
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
-SEQ_MAX: Final = 2**62  # no log gets that far
+SEQ_MAX: Final = 2**62  # no log reaches this number
 
 INT64_MIN: Final = -(2**63)

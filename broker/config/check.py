@@ -1,4 +1,4 @@
-"""What goes beyond a single value: values that contradict each other, and how mistakes are put."""
+"""Checks of several values: values that exclude each other, and the places of errors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 def conflicts(config: Config) -> Iterator[Conflict]:
-    """Every pair of values that contradict each other: those that sections find, then those of
-    listeners."""
+    """All conflicts between values: those that sections report, then those of listeners."""
     for _, section in config.sections():
         found = getattr(section, "conflicts", None)
         if found is not None:
@@ -26,7 +25,7 @@ def conflicts(config: Config) -> Iterator[Conflict]:
     for key, address in _opened(config):
         if address in taken:
             other = taken[address]
-            yield conflict(key, other, f"{address} is the address of {other} too")
+            yield conflict(key, other, f"{address} is also the address of {other}")
         taken[address] = key
     listeners = dict(_listeners(config, "clients"))
     if not any(listeners.values()):
@@ -45,14 +44,14 @@ def _listeners(config: Config, mark: str) -> Iterator[tuple[str, Address | None]
 
 
 def _opened(config: Config) -> Iterator[tuple[str, Address]]:
-    """Key and address of all listeners that will be opened on a port that is given."""
+    """Key and address of all listeners with a given port that will be opened."""
     for key, address in _listeners(config, "listens"):
         if address is not None and address.port != 0:
             yield key, address
 
 
 def syntax_error(text: str, source: str) -> tuple[str, str]:
-    """Place (line:column) and reason, from what tomllib says about a text."""
+    """Place (line:column) and reason of an error of tomllib."""
     match = re.fullmatch(
         r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", text, re.DOTALL
     )

@@ -1,7 +1,7 @@
 """The sections of the configuration, each a frozen dataclass with one attribute per key.
 
-Attributes carry the names of the keys; durations end in _ns because they are nanoseconds, sizes
-are bytes. Who reads them from where is not known here.
+Attributes have the names of the keys; durations end in _ns because they are nanoseconds, sizes are
+bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class LogConfig:
-    """[log]: what is written to standard error."""
+    """[log]: the log on standard error."""
 
     level: str = kinds.setting(
         kinds.choice("debug", "info", "warning", "error"), "info", flag="--log-level"
@@ -47,7 +47,7 @@ class LogConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything, one attribute per section."""
+    """The whole configuration, one attribute per section."""
 
     server: ServerConfig = ServerConfig()
     log: LogConfig = LogConfig()
@@ -63,13 +63,13 @@ class Config:
     events: EventsConfig = EventsConfig()
 
     def sections(self) -> Iterator[tuple[str, Any]]:
-        """Each with its name."""
+        """Each section with its name."""
         for each in fields(self):
             yield each.name, getattr(self, each.name)
 
     @property
     def name(self) -> str:
-        """Of the server; empty: it takes its id."""
+        """The name of the server; empty: its id."""
         return self.server.name
 
     def section(self, kind: type[Section]) -> Section:

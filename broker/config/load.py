@@ -1,8 +1,7 @@
-"""The configuration: one TOML file, the environment, flags, turned into frozen dataclasses.
+"""Reads the configuration: one TOML file, the environment and flags, into frozen dataclasses.
 
-Flags win over the environment, the environment over the file, the file over defaults. This module
-is their only reader. Attributes carry the names of the keys; durations end in _ns because
-they are nanoseconds, sizes are bytes. What is wrong is refused, all of it at once, with its place.
+Flags override the environment, the environment the file, the file the defaults. Only this module
+reads them. All errors are reported together, each with its place.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ FLAGS = {
     for key in dataclasses.fields(section)
     if (flag := key.metadata.get("flag"))
 }
-# Keys that are tables, any number of them, each for the names that its pattern matches.
+# Keys that are lists of tables, each for the names that its pattern matches.
 LISTS = {
     (name, key): entry
     for name, section in SECTIONS.items()
@@ -40,7 +39,7 @@ LISTS = {
 
 
 class Mistake(NamedTuple):
-    """One thing wrong with the configuration."""
+    """One error in the configuration."""
 
     place: str  # file:line, file:line:column, "environment", or a flag
     key: str  # section.key, or empty
@@ -51,7 +50,7 @@ class Mistake(NamedTuple):
 
 
 class ConfigError(Exception):
-    """The configuration is refused."""
+    """The configuration is invalid."""
 
     def __init__(self, mistakes: list[Mistake]) -> None:
         super().__init__(redacted("\n".join(map(str, mistakes))))
@@ -59,7 +58,7 @@ class ConfigError(Exception):
 
 
 def _line_of(mistake: Mistake) -> int:
-    # What stands in no file comes last, in the order in which it was found.
+    # Errors outside files come last, in the order in which they were found.
     match = re.search(r":(\d+)$", mistake.place)
     return int(match[1]) if match else COUNT_MAX
 
@@ -69,7 +68,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> Config:
-    """Read all sources; `flags` maps names of FLAGS to text. ConfigError lists all mistakes."""
+    """Read all sources; `flags` maps names of FLAGS to text. ConfigError lists all errors."""
     reading = _Reading()
     if file is not None:
         reading.take_file(file)
@@ -79,12 +78,12 @@ def load(
 
 
 def read_toml(file: Path) -> dict[str, object]:
-    """A TOML file that is not ours. OSError; ValueError when it is not TOML."""
+    """Parse a TOML file of another program. OSError; ValueError: it is not TOML."""
     return tomllib.loads(file.read_bytes().decode())
 
 
 class _Reading:
-    """Values as they were found, each with its place, and what is wrong so far."""
+    """The values found so far, each with its place, and the errors."""
 
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
@@ -195,7 +194,7 @@ class _Reading:
                 values[attribute] = kind.read(raw)
             except ValueError as error:
                 reason = str(error)
-                if attribute in hidden:  # only what was expected, not what was given
+                if attribute in hidden:  # without the given value, which may be a secret
                     reason = reason.partition(", got")[0]
                 self.wrong(place, f"{label}.{key}", reason)
         return section(**values)

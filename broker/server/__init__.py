@@ -1,4 +1,4 @@
-"""The broker as a process: starts and stops the engine and every service, and counts.
+"""The broker as a process: starts and stops the engine and all services, and counts.
 
 Start with `server`, then `services`, the list of what it runs. The command line imports it.
 """

@@ -1,4 +1,4 @@
-"""The settings of a server's engine, and how it is watched."""
+"""The settings of a server's engine, and the checks of its health."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.server")
 
 LOGS_FOLDER: Final = "logs"
-UNCLAIMED: Final = "its metadata were lost: it drops nothing until POST /v1/topic/claim"
+UNCLAIMED: Final = "its metadata was lost: it drops nothing until POST /v1/topic/claim"
 
 
 def engine_options(config: Config) -> limits.EngineLimits:
-    """The engine's numbers."""
+    """The limits of the engine."""
     storage, bridge = config.storage, config.section(BridgeConfig)
     sections = [section for _, section in config.sections() if isinstance(section, EngineUser)]
     needs = [section.engine_needs() for section in sections]
@@ -56,14 +56,14 @@ def engine_options(config: Config) -> limits.EngineLimits:
 
 
 def access_of(config: Config) -> Access:
-    """What the switches of [bridge] say."""
+    """The switches of [bridge]."""
     sections = (section for _, section in config.sections())
     guarded = any(isinstance(each, TopicGuard) and each.guards_topics for each in sections)
     return Access(**config.section(BridgeConfig).switches(guarded=guarded))
 
 
 def delivery_events(engine: Engine, config: Config) -> EventLog | None:
-    """Begin to log deliveries, if that is configured. OSError: their log cannot be made."""
+    """Start recording delivery events, if configured. OSError: their log cannot be created."""
     wanted = config.events
     if not wanted.topic:
         return None
@@ -74,13 +74,13 @@ def delivery_events(engine: Engine, config: Config) -> EventLog | None:
 
 
 def report(level: str, text: str, **details: object) -> None:
-    """A log line of the engine."""
+    """Write a log line of the engine."""
     log.log(logging.getLevelNamesMapping()[level.upper()], text, extra=fields(**details))
 
 
 def broken_log(engine: Engine) -> str | None:
-    """What is wrong with the data folder, or with the first log that cannot be written; None when
-    all is well."""
+    """The first problem of the data folder, or of a log that cannot be written; None: no
+    problem."""
     lasting = engine.shared.health.first()
     if lasting is not None:
         return lasting

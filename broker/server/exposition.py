@@ -1,7 +1,7 @@
 """/metrics: the counters of the server and of its services in the formats that Prometheus reads.
 
-Nothing is counted here. A scrape takes one copy of plain values on the loop's thread; turning it
-into text touches nothing of the running broker, so it happens on another thread.
+Nothing is counted here. A scrape copies plain values on the loop's thread; converting them to text
+does not access the running broker, so another thread does it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from broker import __version__
 from broker.base.metrics import Block, Place, Series, families
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from prometheus_client.metrics_core import Metric
 
@@ -57,19 +57,19 @@ _ENGINE: Final = (
         _COUNTER,
         "log_quarantined_ranges",
         "quarantined_ranges",
-        "Records set aside because they could not be read.",
+        "Ranges of unreadable records that are skipped.",
     ),
     Series(
         _GAUGE,
         "quarantined_logs",
         "quarantined_logs",
-        "Logs that could not be opened and that nobody may use.",
+        "Logs that could not be opened and are not in use.",
     ),
     Series(
         _GAUGE,
         "storage_problems",
         "problems",
-        "What is wrong with the data folder until somebody mends it; /healthz gives the reasons.",
+        "Problems of the data folder that an operator must resolve; /healthz gives the reasons.",
     ),
     Series(_COUNTER, "log_torn_bytes", "torn_bytes_cut", "Bytes cut from the ends of logs."),
     Series(_COUNTER, "delivery_events", "delivery_events", "Delivery events written."),
@@ -77,7 +77,7 @@ _ENGINE: Final = (
         _COUNTER,
         "delivery_events_lost",
         "delivery_events_lost",
-        "Delivery events that their log could not take.",
+        "Delivery events that their log could not store.",
     ),
 )
 
@@ -97,7 +97,7 @@ def _listener_families(listeners: Sequence[ListenerStats]) -> Iterator[Metric]:
 
 
 def _sync_families(engine: EngineStats) -> Iterator[Metric]:
-    text = "How long the disk took to sync."
+    text = "Duration of syncs of the disk."
     yield _histogram("log_sync_seconds", text, engine.sync_seconds)
 
 

@@ -1,4 +1,4 @@
-"""Memory that a burst has left free goes back to the system, now and then."""
+"""Returns memory that a burst has left free to the system, from time to time."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ def resident_bytes() -> int:
 
 
 class FreeMemory:
-    """Looks every so often how much more memory is in RAM than allocated, and has the rest of what
-    came since the last time given back.
+    """Checks periodically how much memory is resident but not allocated, and has it returned.
 
-    Looking takes a thread of its own and a share of time that `limits.TRIM_REST` bounds, because
+    The check runs on a thread of its own for a limited share of time (`limits.TRIM_REST`), because
     the loop may have to wait for the allocator meanwhile.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, period_s: float = limits.TRIM_PERIOD_S):
-        self.times = 0  # how often something was given back
+        self.times = 0  # how often memory was returned
         self._loop = loop
         self._period_s = period_s
-        self._rest_bytes = 0  # in RAM and not allocated: the least since it was trimmed
+        self._rest_bytes = 0  # resident and not allocated: the least since the last trim
         self._timer: asyncio.TimerHandle | None = None
         self._later(period_s)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -54,7 +53,7 @@ class FreeMemory:
             self._later(max(self._period_s, limits.TRIM_REST * looking.result()))
 
     def look(self) -> float:
-        """Give back what is worth it; how many seconds that took."""
+        """Return memory if it is worthwhile; return the seconds that it took."""
         began = time.monotonic()
         with contextlib.suppress(OSError):  # no file can be opened now
             self._trim()

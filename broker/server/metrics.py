@@ -21,7 +21,7 @@ class MetricsService(Service):
     name = "metrics"
 
     def __init__(self, host: Host, first: Place = Place.LISTENERS) -> None:
-        """`first`: what stands before it on the page is left out."""
+        """`first`: earlier blocks of the page are omitted."""
         self.host = host
         self.first = first
 

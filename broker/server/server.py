@@ -1,7 +1,6 @@
 """The server: a data folder, its engine, and the services that use it.
 
-Which services there are is not known here: see services.py. What they do in each step is described
-in broker/base/service.py.
+services.py lists the services; broker/base/service.py describes what they do in each step.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Server:
         in_memory: bool = False,
         log: logging.Logger | None = None,
     ) -> None:
-        """`in_memory`: without a data folder. `log`: where it reports what it has recovered."""
+        """`in_memory`: without a data folder. `log`: for reports of the recovery."""
         self.config = config
         self.name = config.server.name
         self.data = None if in_memory else Path(config.server.data)
@@ -70,11 +69,11 @@ class Server:
         made = [factory(self) for factory in factories]
         self.services: list[Service] = [service for service in made if service is not None]
 
-    # --- what services ask for
+    # --- for services
 
     @property
     def runtime(self) -> Runtime:
-        """What all connections of this loop share; only while the loop runs."""
+        """The state that all connections of this loop share; only while the loop runs."""
         if self._runtime is None:
             self._runtime = Runtime()
         return self._runtime
@@ -90,11 +89,11 @@ class Server:
         return self.config.section(kind)
 
     def service(self, kind: type[Other]) -> Other | None:
-        """The service of this class; None when it is off."""
+        """The service of this class; None if it is disabled."""
         return next((each for each in self.services if isinstance(each, kind)), None)
 
     def health(self) -> str | None:
-        """None when all is well, else what is not."""
+        """The first problem; None: no problem."""
         return None if self._engine is None else broken_log(self._engine)
 
     def pages(self) -> dict[str, Handler]:
@@ -106,7 +105,7 @@ class Server:
         return [row for each in self.services for row in each.stats()]
 
     def metrics(self) -> list[Block]:
-        """All series at this moment; none of the server's own before its engine is made."""
+        """All current series; those of the server only after its engine is created."""
         own: list[Block] = []
         if self._engine is not None:
             from broker.server.exposition import server_blocks
@@ -117,8 +116,8 @@ class Server:
     # --- life
 
     async def start(self) -> None:
-        """Take the data folder, recover it, open every listener. OSError and the like if it
-        cannot: then nothing is left open."""
+        """Lock the data folder, recover it, open every listener. OSError and the like: nothing is
+        left open."""
         try:
             await self.open()
         except BaseException:
@@ -156,12 +155,12 @@ class Server:
         self._memory = FreeMemory(runtime.loop)
 
     async def reload(self) -> None:
-        """Have each service read its files again; what is wrong is logged and changes nothing."""
+        """Let each service reload its files; an error is logged and changes nothing."""
         for service in self.services:
             await service.reload()
 
     async def stop(self) -> None:
-        """Accept no new clients, answer for what was accepted, write and sync everything, close."""
+        """Accept no new clients, answer accepted requests, write and sync everything, close."""
         for service in self.services:
             await service.drain()
         if self._engine is not None:
@@ -186,16 +185,16 @@ class Server:
             self._lock.release()
             self._lock = None
 
-    # --- what the engine asks for
+    # --- for the engine
 
     def _policy_for(self, name: str) -> str | float:
-        """When appends to a log are synced, in the engine's words."""
+        """The sync policy of a log, in the engine's form."""
         sync = self.config.storage.for_topic(name.removeprefix(APART)).sync
         assert sync is not None
         return sync.policy
 
     def _retention_for(self, name: str) -> tuple[int, int, int, int, int] | None:
-        """What a log keeps, in the engine's words; None = until every reader is done."""
+        """The limits of a log, in the engine's form; None = until every reader has finished."""
         topic = self.config.storage.for_topic(name.removeprefix(APART))
         kept = (topic.max_age_ns, topic.max_bytes, topic.max_msgs, topic.keep_ns, topic.keep_bytes)
         return kept if any(kept) else self.config.events.kept(name)

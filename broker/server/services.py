@@ -1,6 +1,6 @@
 """The services of a broker, in the order in which they start, listen and drain.
 
-A new one is one line here. Its module is imported when it is switched on, so what is off costs
+A new one is one line here. Its module is imported only if it is enabled, so a disabled one costs
 nothing; broker/base/service.py says when each of its methods is called.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Switched(Protocol):
-    """A section of the configuration that can turn its service off."""
+    """A section of the configuration that can disable its service."""
 
     @property
     def enabled(self) -> bool: ...
@@ -27,14 +27,14 @@ class Switched(Protocol):
 
 @dataclass(frozen=True)
 class Factory:
-    """How a service is made."""
+    """How a service is created."""
 
     module: str
     kind: str  # the name of its class
-    switch: type[Switched] | None = None  # its section, if that can turn it off
+    switch: type[Switched] | None = None  # its section, if that can disable it
 
     def __call__(self, host: Host) -> Service | None:
-        """The service for this server; None when it is off."""
+        """The service for this server; None if it is disabled."""
         if self.switch is not None and not host.section(self.switch).enabled:
             return None
         service: Service = getattr(import_module(self.module), self.kind)(host)

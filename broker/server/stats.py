@@ -1,7 +1,7 @@
-"""What the server counts by itself, as plain values: the engine, below all services.
+"""The server's own counters, as plain values: those of the engine, below all services.
 
-Names said to be "since start" only ever grow. Nothing here is shared with the running broker: a
-snapshot is a copy that a reader may keep.
+Counters "since start" only increase. Nothing here is shared with the running broker: a snapshot is
+a copy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Histogram:
-    """Observations by size; `counts` has one entry more than `bounds`, for what exceeds them."""
+    """Observations by size; `counts` has one more entry than `bounds`, for larger ones."""
 
     bounds: tuple[float, ...] = ()  # upper bounds in seconds, ascending
     counts: list[int] = field(default_factory=list)  # observations of each bucket alone
@@ -34,15 +34,15 @@ class EngineStats:
     log_bytes_written: int = 0  # since start
     write_errors: int = 0  # failed writes and syncs, since start
     quarantined_logs: int = 0  # that could not be opened, now
-    problems: int = 0  # lasting ones of the data folder, those logs among them, now
-    quarantined_ranges: int = 0  # stretches of records passed over because they do not read
+    problems: int = 0  # of the data folder, including those logs, now
+    quarantined_ranges: int = 0  # ranges of unreadable records that were skipped
     torn_bytes_cut: int = 0  # bytes cut from the ends of logs by recovery, since start
     delivery_events: int = 0  # written to their log, since start
-    delivery_events_lost: int = 0  # their log could not take them, since start
+    delivery_events_lost: int = 0  # that their log could not store, since start
 
 
 def engine_stats(engine: Engine, events: EventLog | None) -> EngineStats:
-    """As things stand; `events`: the log of delivery events, if there is one."""
+    """The current values; `events`: the log of delivery events, if there is one."""
     shared = engine.shared
     return EngineStats(
         sync_seconds=Histogram(SYNC_BUCKETS, list(shared.sync_buckets), shared.sync_seconds),

@@ -37,12 +37,12 @@ def test_it_can_be_off(tmp_path: Path, off: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('tls_cert = "c"\n', "go together"),
-        ('tls_key = "k"\n', "go together"),
+        ('tls_cert = "c"\n', "needs its key"),
+        ('tls_key = "k"\n', "needs its key"),
         ('tls_client_ca = "a"\n', "needs a certificate"),
         ('token_file = "t"\nallow_anonymous = true\n', "give one of the two"),
         ("partition = -2\n", "must be between -1"),
-        ('listen = "127.0.0.1:4150"\n', "is the address of"),
+        ('listen = "127.0.0.1:4150"\n', "is also the address of"),
     ],
 )
 def test_what_does_not_go_together(tmp_path: Path, text: str, reason: str) -> None:

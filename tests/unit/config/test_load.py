@@ -146,7 +146,7 @@ def test_all_mistakes_are_reported_with_their_lines(write) -> None:
         ("[nats]\nmax_payload = 1.5\n", "2: nats.max_payload: expected a size, got a number"),
         ("[bridge]\nnsq_to_nats = 1\n", "2: bridge.nsq_to_nats: expected true or false"),
         ("[log]\nlevel = 'loud'\n", "2: log.level: must be one of debug, info, warning, error"),
-        ("[nsq]\nmsg_timeout = '5'\n", "2: nsq.msg_timeout: not a duration: '5'"),
+        ("[nsq]\nmsg_timeout = '5'\n", "2: nsq.msg_timeout: invalid duration '5'"),
         ("[nsq]\nmsg_timeout = '0s'\n", "2: nsq.msg_timeout: must be between 1ms and 3650d"),
         ("[nsq]\nnode_id = 1024\n", "2: nsq.node_id: must be between -1 and 1023, got 1024"),
         ("[storage]\nsync = 'often'\n", '2: storage.sync: must be "always", "none" or a period'),
@@ -171,7 +171,7 @@ def test_one_mistake(write, text: str, expected: str) -> None:
         ("[nsq]\nmsg_timeout = '1h'\n", "2: nsq.msg_timeout", "must not exceed nsq.max_msg_time"),
         ("[nsq]\nmax_msg_size = '6MiB'\n", "2: nsq.max_msg_size", "(6MiB) must not exceed"),
         ("[storage]\nappend_buffer_max = '2MiB'\n", "2: storage.append_buffer_max", "exceed"),
-        ("[nsq]\nlisten = '127.0.0.1:4222'\n", "2: nsq.listen", "the address of nats.listen too"),
+        ("[nsq]\nlisten = '127.0.0.1:4222'\n", "2: nsq.listen", "also the address of nats.listen"),
         (
             "[nats]\nlisten = ''\n[nsq]\nlisten = ''\nhttp = ''\n",
             "2: nats.listen",
@@ -195,10 +195,10 @@ def test_port_zero_may_repeat_and_a_door_may_be_closed(write) -> None:
 def test_wrong_environment_and_flag_name_their_source() -> None:
     environment = {"TWINWIRE_NATS_FOO": "1", "TWINWIRE_NSQ_MSG_TIMEOUT": "60"}
     found = mistakes(None, environment, {"--nats": "x"})
-    assert [line.partition(" (write")[0] for line in sorted(found)] == [
-        "--nats: nats.listen: not an address: 'x'",
+    assert [line.partition(": expected")[0] for line in sorted(found)] == [
+        "--nats: nats.listen: invalid address 'x'",
         "TWINWIRE_NATS_FOO: unknown variable: [nats] has no key foo",
-        "TWINWIRE_NSQ_MSG_TIMEOUT: nsq.msg_timeout: not a duration: '60'",
+        "TWINWIRE_NSQ_MSG_TIMEOUT: nsq.msg_timeout: invalid duration '60'",
     ]
 
 
@@ -255,7 +255,7 @@ def test_address(text: str, expected: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "1", "a:", "a:65536", "::1:4222", "a b:1", "a:-1"])
 def test_not_an_address(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not an address|port must be"):
+    with pytest.raises(ValueError, match=r"invalid address|port must be"):
         parse_address(text)
 
 

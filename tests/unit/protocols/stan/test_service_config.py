@@ -109,7 +109,7 @@ def test_environment(write) -> None:
         ("[stan]\naccount = ''\n", "2: stan.account: is empty"),
         ("[stan]\nstore = 'sql'\n", "2: stan.store: must be one of file, memory"),
         ("[stan]\nmax_msgs = -1\n", "2: stan.max_msgs: must be between 0 and"),
-        ("[stan]\nhb_interval = 'off'\n", "2: stan.hb_interval: not a duration: 'off'"),
+        ("[stan]\nhb_interval = 'off'\n", "2: stan.hb_interval: invalid duration 'off'"),
         ("[stan]\nchannel = 1\n", "2: stan.channel: is a list: write [[stan.channel]]"),
         ("[[stan.channel]]\nmax_msgs = 1\n", "1: stan.channel[1]: pattern is missing"),
         ("[[stan.channel]]\npattern = 'a*'\n", "2: stan.channel[1].pattern: not a pattern of"),
