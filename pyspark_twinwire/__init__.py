@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DefaultSource"]
 
-# The worker that hands filters down; Spark uses it only when it is configured to.
+# The worker that pushes filters down; Spark uses it only if it is configured to.
 _FILTER_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -30,7 +30,7 @@ class DefaultSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Without it workers would end later, and say only that their connection was reset.
+        # Without this check workers would fail later, with only a reset connection as the reason.
         if importlib.util.find_spec("pyarrow") is None:
             from broker.spark.errors import NO_ARROW
 

@@ -1,6 +1,6 @@
 """The configuration section of the bulk API.
 
-It stands alone as every owner's section does: the configuration imports it without the API.
+It is separate so that the configuration can import it without the API.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ class BulkConfig:
     listen: Address | None = kinds.listen_setting(limits.BULK_PORT, flag="--bulk")
     tls_cert: str = kinds.setting(kinds.text(), "")
     tls_key: str = kinds.setting(kinds.text(), "")
-    tls_client_ca: str = kinds.setting(kinds.text(), "")  # empty: clients show no certificate
+    tls_client_ca: str = kinds.setting(kinds.text(), "")  # empty: clients need no certificate
     token_file: str = kinds.setting(kinds.text(), "")  # empty: no token is required
     allow_anonymous: bool = kinds.setting(kinds.flag(), False)
     partition: int = kinds.setting(kinds.number(-1, limits.BULK_PARTITION_MAX), -1)
 
     def conflicts(self, _config: object) -> Iterator[kinds.Conflict]:
-        """Values that are valid each but exclude each other."""
+        """Errors of values that exclude each other."""
         if bool(self.tls_cert) != bool(self.tls_key):
-            reason = (
-                "a certificate and its key go together: give both bulk.tls_cert and bulk.tls_key"
-            )
+            reason = "a certificate needs its key: give both bulk.tls_cert and bulk.tls_key"
             yield kinds.conflict("bulk.tls_cert", "bulk.tls_key", reason)
         if self.tls_client_ca and not self.tls_cert:
             reason = "needs a certificate: give bulk.tls_cert and bulk.tls_key"

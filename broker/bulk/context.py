@@ -41,7 +41,7 @@ class BulkRoute(NamedTuple):
 
 
 class BulkContext:
-    """What a handler may ask: logs of one engine, the request's caller, a thread, a slot."""
+    """The parts that handlers share: the logs, the caller of a request, threads, slots."""
 
     def __init__(self, engine: Engine, identity: Identity) -> None:
         self.engine = engine

@@ -1,6 +1,6 @@
 """Which records retention must keep for readers and commits.
 
-It stands alone because readers (`read/`) and commits (`write/`) share one object of it: several of
+It is separate because readers (`read/`) and commits (`write/`) share one object of it: several of
 them may need the same log, and the lowest seq counts.
 """
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RetentionHolds:
-    """For each log, by its id: who holds records of it, and from which seq on."""
+    """For each log, by its id: the owners that hold records of it, and from which seq on."""
 
     def __init__(self) -> None:
         self._held: dict[bytes, dict[object, int]] = {}

@@ -1,4 +1,4 @@
-"""Numbers of the bulk API and of its clients: everything below /bulk/v1/."""
+"""Limits and defaults of the bulk API, with units and reasons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BULK_PORT: Final = 4171
 
 # --- ranges ----------------------------------------------------------------------------------
 
-BULK_FRAME_BYTES: Final = 4 * MIB  # records of one range unless asked for more or less
+BULK_FRAME_BYTES: Final = 4 * MIB  # records of one range by default
 BULK_FRAME_BYTES_MAX: Final = 64 * MIB
 BULK_MEMORY_BYTES_MAX: Final = 4 * MIB  # of a log in memory: it is copied on the loop's thread
 # What one turn of the loop hands to one socket: about 50 us of copying, and there is one such
@@ -22,19 +22,19 @@ BULK_PINNED_BYTES_MAX: Final = 512 * MIB  # of mappings and compressed frames un
 BULK_WAITING_MAX: Final = 512  # requests in line for one of these places; more are refused
 BULK_WAIT: Final = 5 * SECOND  # in that line; then 429
 BULK_RETRY_AFTER: Final = 1 * SECOND  # how long 429 and 503 ask the client to wait
-BULK_STALL: Final = 30 * SECOND  # a reader that takes no slice for so long is cut off
+BULK_STALL: Final = 30 * SECOND  # a client that reads no slice for this long is disconnected
 BULK_THREADS: Final = 2  # that read from the disk, verify and compress
-BULK_NICE: Final = 5  # of these threads: the loop's goes first
-BULK_DROPPED_TRIES: Final = 3  # a range whose file is dropped while it begins is looked for again
+BULK_NICE: Final = 5  # niceness of these threads: the loop's has priority
+BULK_DROPPED_TRIES: Final = 3  # attempts to find a range whose file is dropped meanwhile
 
 # --- requests --------------------------------------------------------------------------------
 
 BULK_BODY_BYTES_MAX: Final = 4 * MIB  # JSON
 BULK_BODY_WAIT: Final = 30 * SECOND
-BULK_BODY_RATE: Final = 64 * KIB  # of a block: a second more for so many bytes that have come
+BULK_BODY_RATE: Final = 64 * KIB  # of a block: one more second for this many received bytes
 BULK_TOPICS_MAX: Final = 10_000  # names in one request
 BULK_PATTERN_MAX: Final = 1_024  # characters of ?pattern=
-BULK_STEP: Final = 1 * MS  # of looking at topics; then others have their turn
+BULK_STEP: Final = 1 * MS  # of listing topics; then other tasks have their turn
 BULK_PARTITION_MAX: Final = 2**31 - 1  # Spark's int
 
 BULK_ZSTD_LEVEL: Final = 1  # of what the fast link between two machines in a rack is worth
@@ -46,11 +46,11 @@ assert BULK_RANGES_MAX * BULK_FRAME_BYTES <= BULK_PINNED_BYTES_MAX
 
 # --- readers: progress and holds ---------------------------------------------------------------
 
-BULK_READERS_MAX: Final = 1_000  # one more is refused
+BULK_READERS_MAX: Final = 1_000  # further readers are refused
 BULK_READER_NAME_MAX: Final = 80  # bytes; three times as many make a file name
-BULK_TTL: Final = 1 * HOUR  # of a reader that says nothing else
+BULK_TTL: Final = 1 * HOUR  # of a reader that does not set it
 BULK_TTL_MAX: Final = 30 * DAY
-BULK_EXPIRE_EVERY: Final = 1 * SECOND  # between looks at who has not been heard of
+BULK_EXPIRE_EVERY: Final = 1 * SECOND  # between checks for expired readers
 
 assert 3 * BULK_READER_NAME_MAX + len(".json.new") < 255
 assert BULK_EXPIRE_EVERY <= BULK_TTL <= BULK_TTL_MAX
@@ -61,43 +61,43 @@ STAGED_BLOCK_BYTES_MAX: Final = 16 * MIB
 STAGED_WRITER_BYTES_MAX: Final = 8 * GIB  # of one writer; more: 507
 STAGED_BYTES_MAX: Final = 32 * GIB  # of all writers together; more: 507
 STAGED_FILES_MAX: Final = 200_000  # attempts of all writers; more: 507
-STAGED_DISK_RESERVE: Final = 256 * MIB  # stays free besides what commits of all staged will take
-STAGED_TTL: Final = HOUR  # without an upload: uncommitted blocks are dropped then
-STAGED_LOOK: Final = 5 * MINUTE  # between two looks for what is to be dropped
+STAGED_DISK_RESERVE: Final = 256 * MIB  # stays free besides the space for commits
+STAGED_TTL: Final = HOUR  # after the last upload: then uncommitted blocks are dropped
+STAGED_LOOK: Final = 5 * MINUTE  # between checks for blocks to drop
 STAGED_UPLOADS_MAX: Final = 8  # blocks in memory, one for each; more wait in line
 STAGED_THREADS: Final = 2  # that check, write, sync and read
-STAGED_READ_BYTES: Final = 1 * MIB  # compared at a time when a block comes again
+STAGED_READ_BYTES: Final = 1 * MIB  # compared at a time when a block is repeated
 
 WRITER_NAME_BYTES_MAX: Final = 200  # as a file name, percent-encoded
 ATTEMPT_NAME_MAX: Final = 32
 WRITERS_MAX: Final = 100_000  # remembered on disk; more: 507
-WRITERS_KEPT: Final = 1_000  # in memory, those used last
+WRITERS_KEPT: Final = 1_000  # in memory, the most recently used ones
 WRITER_TTL: Final = 30 * DAY  # without a commit; then its epochs are forgotten
 
 COMMIT_TOPICS_MAX: Final = 10_000
 COMMIT_ATTEMPTS_MAX: Final = 100_000
-COMMIT_BODY_BYTES_MAX: Final = 8 * MIB  # so many attempts, their names as long as they may be
+COMMIT_BODY_BYTES_MAX: Final = 8 * MIB  # for this many attempts with the longest names
 COMMIT_MISSING_SHOWN: Final = 20  # attempts named in the answer to a commit that is refused
-COMMITS_MAX: Final = 2  # that append at once; others wait
+COMMITS_MAX: Final = 2  # that append at the same time; others wait
 # What one turn of the loop appends (copying only: about 0.1 ms), and what may wait for the disk:
-# a live publisher to the same log waits for so much at most.
+# a live publisher to the same log waits for this much at most.
 COMMIT_TURN_BYTES: Final = 256 * KIB
 COMMIT_AHEAD_BYTES: Final = 2 * MIB
-# Seconds between looks at whether readers see what a commit has published; then it is answered.
+# Interval at which a commit checks whether readers see its records; then it is answered.
 COMMIT_SHOWN_S: Final = tuple(0.001 * 2**n for n in range(10))
-COMMIT_RETRY: Final = 5 * SECOND  # after a commit that the disk did not let through
+COMMIT_RETRY: Final = 5 * SECOND  # after a commit that failed because of the disk
 
 # --- appending with message ids --------------------------------------------------------------
 
 DEDUPE_WINDOW: Final = 2 * MINUTE  # JetStream's default
 DEDUPE_IDS_MAX: Final = (
-    1_000_000  # of one topic, 40 bytes each; then the oldest go before their time
+    1_000_000  # of one topic, 40 bytes each; above it the oldest are forgotten early
 )
-DEDUPE_IDS_MIN: Final = 1_024  # a topic with fewer counts as this many: it takes their memory
+DEDUPE_IDS_MIN: Final = 1_024  # a topic with fewer counts as this many, because it uses that memory
 DEDUPE_IDS_ALL_MAX: Final = (
-    4_000_000  # of all topics; then those of one topic are read again when needed
+    4_000_000  # of all topics; above it those of one topic are dropped and read again when needed
 )
-DEDUPE_READ_BYTES: Final = 256 * MIB  # of the log's end, when its ids are read
+DEDUPE_READ_BYTES: Final = 256 * MIB  # bytes at the end of the log that are searched for ids
 
 assert DEDUPE_IDS_MIN <= DEDUPE_IDS_MAX <= DEDUPE_IDS_ALL_MAX
 assert STAGED_BLOCK_BYTES_MAX <= STAGED_WRITER_BYTES_MAX <= STAGED_BYTES_MAX

@@ -117,18 +117,18 @@ class Bulk:
             try:
                 self.access.reload()
             except (OSError, TokenFileError) as problem:
-                log.error("tokens stay as they were: %s", problem)
+                log.error("tokens not reloaded: %s", problem)
             else:
-                log.info("tokens were read again")
+                log.info("tokens reloaded")
         if self.certificates is None or self._listener is None:
             return
         try:
             self.certificates.reload()
         except TlsError as problem:
-            log.error("certificates stay as they were: %s", problem)
+            log.error("certificates not reloaded: %s", problem)
             return
         await self._listener.use(self.certificates.context)
-        log.info("certificates were read again")
+        log.info("certificates reloaded")
 
     def stats(self) -> BulkStats:
         """Its counters at this moment."""

@@ -91,7 +91,7 @@ class BrokenBlocksError(Exception):
 
 
 class _Publisher:
-    """Stands for us among the publishers that a log pauses while the disk is slow."""
+    """Represents commits among the publishers that a log pauses while the disk is slow."""
 
     def __init__(self) -> None:
         self.resumed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,9 +1,10 @@
 """Handlers of the write API (docs/reference/bulk-write.md).
 
     POST /tx/{writer}/{epoch}/{topic}/{part}/{attempt}   stage a block
-    POST /tx/{writer}/{epoch}/commit                     publish what is staged
+    POST /tx/{writer}/{epoch}/commit                     publish staged blocks
     POST /append/{topic}             publish a block at once; stored as the topic's sync policy says
-    POST /append/{topic}?dedupe=1    the same without records whose Nats-Msg-Id the topic got lately
+    POST /append/{topic}?dedupe=1    the same without records whose Nats-Msg-Id the topic received
+    recently
 
 Deduplication reads the ids from the log itself. So it knows messages of every publisher, and those
 from before a restart. The ids in memory are bounded and can be dropped at any time.

@@ -1,4 +1,4 @@
-"""Frames to Arrow record batches. PyArrow is all it takes: neither NumPy nor pandas."""
+"""Frames to Arrow record batches. Needs PyArrow, but neither NumPy nor pandas."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ DEFAULT_COLUMNS: Final = (
     "timestampType",
     "subject",
 )
-_APPEND_TIME: Final = 1  # Spark's number for: the time when the broker stored it
+_APPEND_TIME: Final = 1  # Spark's number for the time at which the broker stored a record
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Of these columns in this order; None: the eight that are always there in Spark."""
+    """The schema of these columns in this order; None: the eight default ones of Spark."""
     wanted = DEFAULT_COLUMNS if columns is None else tuple(columns)
     unknown = [name for name in wanted if name not in SCHEMA.names]
     if unknown:
         raise ValueError(
-            f"no such column: {', '.join(unknown)}; known are {', '.join(SCHEMA.names)}"
+            f"unknown column {', '.join(unknown)}; known are {', '.join(SCHEMA.names)}"
         )
     return pa.schema([SCHEMA.field(name) for name in wanted])
 
@@ -67,10 +67,10 @@ def to_batches(
     max_bytes: int = limits.BATCH_BYTES,
     skip_gaps: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a frame as batches of at most max_rows and, one record aside, max_bytes.
+    """The records of a frame as batches of at most max_rows and max_bytes, but at least one record.
 
-    Raises Damaged when it is no frame, and when records in it do not read or are missing unless
-    `skip_gaps`. Without columns a batch still has its number of rows.
+    Raises Damaged if it is not a frame, or if records in it are unreadable or missing, unless
+    `skip_gaps` is set. Without columns a batch still has its number of rows.
     """
     opened = open_frame(frame, topic, key_header, subject_filter)
     if opened.gaps and not skip_gaps:
@@ -85,7 +85,7 @@ def open_frame(
     key_header: str | None = None,
     subject_filter: str | None = None,
 ) -> Frame:
-    """Checks a frame and all sums in it."""
+    """Check a frame and all checksums in it."""
     return Frame(
         frame,
         topic.encode(),
@@ -95,7 +95,7 @@ def open_frame(
 
 
 def damage(topic: str, gaps: Sequence[Gap]) -> Damaged:
-    """What is raised because of gaps."""
+    """The exception for gaps."""
     said = ", ".join(str(gap) for gap in gaps[:5]) + (", ..." if len(gaps) > 5 else "")
     return Damaged(f"topic {topic}: records cannot be read: {said}", tuple(gaps))
 
@@ -109,7 +109,7 @@ def batches_of(
 ) -> Iterator[pa.RecordBatch]:
     """The batches of an open frame; `constants` has topic, partition and broker."""
     if max_rows <= 0 or max_bytes <= 0:
-        raise ValueError("max_rows and max_bytes are above 0")
+        raise ValueError("max_rows and max_bytes must be above 0")
     schema = schema_of(columns)
     decoded = [name for name in schema.names if name in DECODED]
     while taken := frame.take(decoded, max_rows, min(max_bytes, limits.BATCH_BYTES_MAX)):
@@ -142,7 +142,7 @@ def _column(field: pa.Field, buffers: Any, rows: int, constants: dict[str, Any])
 
 @lru_cache(maxsize=32)
 def _constant(kind: pa.DataType, value: Any) -> pa.Array:
-    """A whole batch of one value, to cut the others from."""
+    """A full batch of one value, of which shorter ones are slices."""
     return pa.repeat(pa.scalar(value, kind), limits.BATCH_ROWS)
 
 

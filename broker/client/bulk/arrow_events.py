@@ -1,6 +1,6 @@
 """Delivery events as Arrow record batches: the rows of docs/guides/delivery-events.md.
 
-It is apart from `arrow` because it needs the compiled `events`; `arrow` works without any.
+It is separate from `arrow` because it needs the compiled `events`; `arrow` works without it.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),
         ("channel", pa.string()),
-        ("seq", pa.int64()),  # of the message; where the event is `lost`, how many events
+        ("seq", pa.int64()),  # of the message; for `lost`, the number of lost events
         ("attempt", pa.int32()),
         ("event", pa.string()),
         ("reason", pa.string()),  # only of `dead`
-        ("latency_ns", pa.int64()),  # null: not known
+        ("latency_ns", pa.int64()),  # null: unknown
         ("time", pa.timestamp("us", tz="UTC")),
     ]
 )
 _EVENTS: Final = pa.array(EVENTS)
-# Where a row has no reason, or no cursor, it points to the null behind the last one.
+# A row without a reason or a cursor refers to the null after the last one.
 _REASONS: Final = pa.array([*DEAD_REASONS, None], pa.string())
 _NO_REASON: Final = pa.scalar(len(DEAD_REASONS), pa.uint8())
 
 
 class Events(NamedTuple):
-    """The events of a column; how many records are no events, and how many are damaged."""
+    """The events of a column, and the numbers of records that are not events or damaged."""
 
     batch: pa.RecordBatch
     foreign: int
@@ -38,7 +38,7 @@ class Events(NamedTuple):
 
 
 def events_of(values: pa.Array) -> Events:
-    """From the column `value` of the topic of delivery events."""
+    """Read the column `value` of the topic of delivery events."""
     array = values.cast(pa.binary()) if not pa.types.is_binary(values.type) else values
     if array.null_count:
         array = array.drop_null()

@@ -1,4 +1,4 @@
-"""One connection to the bulk API of one broker: synchronous, kept alive, opened again when lost.
+"""One connection to the bulk API of one broker: synchronous, kept alive, reopened when lost.
 
 Every request can be repeated: ranges name their seqs, staged blocks their offset, a commit its
 epoch. Only a repeated `append` may publish twice: it is at least once.
@@ -39,8 +39,8 @@ from broker.client.bulk.options import Options, parse_server, parse_servers
 
 LOST: Final = (OSError, http.client.HTTPException, EOFError)
 _HTTP: Final = "HTTP/"
-_SHOWN: Final = 60  # characters of an answer that is not HTTP
-# OpenSSL's reasons when the other side does not use TLS, or rejects our certificate.
+_SHOWN: Final = 60  # characters shown of an answer that is not HTTP
+# OpenSSL's reasons if the other side does not use TLS, or rejects the client certificate.
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 _NOT_OURS: Final = frozenset({
     "TLSV13_ALERT_CERTIFICATE_REQUIRED",
@@ -153,7 +153,7 @@ def _committed_of(answer: Mapping[str, Any]) -> dict[str, Committed]:
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Whether another attempt would end like this one."""
+    """Whether another attempt would fail in the same way."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return True
     if isinstance(error, ssl.SSLError):
@@ -168,9 +168,9 @@ def describe(error: BaseException, *, plain: bool = False) -> str:
     if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
         return "the server does not use TLS"
     if isinstance(error, ssl.SSLError) and error.reason in _NOT_OURS:
-        return f"our certificate is rejected ({error.reason})"
+        return f"the server rejects the client certificate ({error.reason})"
     if _speaks_else(error):
-        return f"the server does not speak HTTP: {_line(error)[:_SHOWN]!r}"
+        return f"the server does not use HTTP: {_line(error)[:_SHOWN]!r}"
     if plain and isinstance(error, http.client.RemoteDisconnected):
         return f"{error} (a bulk API with TLS needs https://)"
     return str(error) or type(error).__name__
@@ -242,7 +242,7 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the next call opens it again."""
+        """Close the connection; the next call reopens it."""
         self._wire.close()
 
     # --- reading
@@ -289,7 +289,7 @@ class Connection:
     ) -> None:
         """Register or renew a reader: (seq, incarnation) per topic, None removes one.
 
-        What is not given stays as it was: other topics, the time to live, the hold.
+        Omitted values stay: other topics, the time to live, the hold.
         """
         sent = {
             topic: None if at is None else {"seq": at[0], "incarnation": at[1]}
@@ -327,9 +327,9 @@ class Connection:
         block: bytes | bytearray | memoryview,
         offset: int = 0,
     ) -> int:
-        """Add a block to what an attempt has staged, at `offset`; the offset of the next block.
+        """Stage a block of an attempt at `offset`; return the offset of the next block.
 
-        Each attempt needs a name of its own, also when it repeats the work of another.
+        Each attempt needs its own name, also if it repeats the work of another.
         """
         path = f"/tx/{_path(writer)}/{epoch}/{_path(topic)}/{part}/{_path(str(attempt))}"
         return self._decode(_offset, "POST", path, {"offset": str(offset)}, block)
@@ -337,7 +337,8 @@ class Connection:
     def commit(
         self, writer: str, epoch: int, topics: Mapping[str, Sequence[tuple[int, str | int, int]]]
     ) -> dict[str, Committed]:
-        """Publish what these (part, attempt, bytes) have staged; a repeated call adds nothing."""
+        """Publish the staged blocks of these (part, attempt, bytes); a repeated call adds
+        nothing."""
         body = {"topics": {topic: [list(won) for won in all_] for topic, all_ in topics.items()}}
         return self._decode(_committed_of, "POST", f"/tx/{_path(writer)}/{epoch}/commit", body=body)
 
@@ -346,7 +347,7 @@ class Connection:
         return self._decode(dict, "GET", f"/tx/{_path(writer)}")
 
     def drop_staged(self, writer: str, epoch: int) -> None:
-        """Drop what is staged and not committed."""
+        """Drop staged blocks that are not committed."""
         self._ask("DELETE", f"/tx/{_path(writer)}/{epoch}")
 
     # --- requests
@@ -488,7 +489,7 @@ def _path(name: str) -> str:
 def _named(names: Iterable[str]) -> Iterator[dict[str, str]]:
     """Queries for these topics, each short enough for the first line of a request."""
     plain: list[str] = []
-    torn: list[str] = []  # names that cannot stand in a list separated by commas
+    torn: list[str] = []  # names that cannot be in a list separated by commas
     for name in names:
         (torn if "," in name or name != name.strip() else plain).append(name)
     for some in _pieces([re.escape(name) for name in torn], limits.PATTERN_CHARS):

@@ -5,9 +5,9 @@
     48 data bytes u64 | 56 flags u32 | 60 crc u32, of bytes 0..59, gaps and offsets
     64 gaps: from u64, to u64, reason u32, 0 u32 | offsets u32[count + 1], zeros to 8 | data
 
-Nothing a frame says is believed: sizes are checked against its length, each record against its own
-sum. A record that does not read becomes a gap. Columns are made in three steps over at most
-max_rows records, all without the interpreter: add up what each needs, get the memory, copy.
+A frame is not trusted: sizes are checked against its length, each record against its checksum. An
+unreadable record becomes a gap. Columns are built in three steps over at most max_rows records, all
+without the interpreter: compute the sizes, allocate, copy.
 decode_python.py does the same, slowly.
 """
 cimport cython
@@ -63,9 +63,9 @@ cdef enum Fault:
     UNKNOWN_FLAGS
 
 _FAULTS = {
-    TOO_SHORT: 'the frame is cut short',
+    TOO_SHORT: 'the frame is incomplete',
     NOT_A_FRAME: 'not a frame of records',
-    WRONG_SUM: "the frame's sum is wrong",
+    WRONG_SUM: "the frame's checksum is wrong",
     WRONG_GAPS: "the frame's gaps are wrong",
     WRONG_LENGTH: "the frame's length is wrong",
     UNKNOWN_FLAGS: 'the frame has flags that this version does not know',
@@ -75,7 +75,7 @@ COLUMNS = {
     'headers': HEADERS, 'key': KEY, 'messageId': MESSAGE_ID, 'notBefore': NOT_BEFORE,
 }
 
-# What the columns of one batch take, in bytes of data.
+# Sizes of the columns of one batch, in bytes of data.
 cdef struct sizes_t:
     size_t rows
     size_t value
@@ -86,14 +86,14 @@ cdef struct sizes_t:
     size_t names
     size_t values
 
-# A column of variable length that is being filled.
+# A column of variable length while it is filled.
 cdef struct column_t:
     int32_t *offsets
     char *data
     size_t at               # bytes of data so far
-    uint8_t *valid          # bits, all 0 to begin with
+    uint8_t *valid          # bits, initially 0
 
-# The columns that are made of headers.
+# The columns built from headers.
 cdef struct parsed_t:
     column_t key
     column_t message_id
@@ -129,7 +129,7 @@ cdef inline void mark(uint8_t *bits, size_t row) noexcept nogil:
 
 
 cdef inline int64_t to_us(int64_t ns) noexcept nogil:
-    """Rounded down, also before 1970."""
+    """Nanoseconds to microseconds, rounded down, also before 1970."""
     cdef int64_t us = ns // 1000
     return us - 1 if ns % 1000 < 0 else us
 
@@ -153,9 +153,9 @@ cdef object bitmap(size_t rows):
 
 
 cdef tuple begin(column_t *c, size_t rows, size_t data_bytes, bint nullable):
-    """Memory for a column: the bits of those that are there, offsets, data."""
+    """Memory for a column: validity bits, offsets, data."""
     if data_bytes > INT32_MAX:
-        raise Damaged(f'a column of {data_bytes} bytes is more than Arrow can hold')
+        raise Damaged(f'a column of {data_bytes} bytes exceeds the limit of Arrow')
     valid = bitmap(rows) if nullable else None
     offsets = fresh(4 * (rows + 1))
     data = fresh(data_bytes)
@@ -167,13 +167,13 @@ cdef tuple begin(column_t *c, size_t rows, size_t data_bytes, bint nullable):
     return valid, offsets, data
 
 
-# Collected, a view would be cleared while its bytes are held; and nothing here can make a cycle.
+# The garbage collector would clear a view while its bytes are in use; no cycle is possible here.
 @cython.no_gc
 @cython.final
 cdef class Frame:
-    """One range, checked; `take` makes batches of its records in turn.
+    """One verified range; `take` returns its records in batches.
 
-    `data` may be anything with a buffer and is held until the frame is gone.
+    `data` may be any object with a buffer, which is kept as long as the frame.
     """
     cdef Py_buffer view
     cdef const char *base
@@ -182,15 +182,15 @@ cdef class Frame:
     cdef size_t data_bytes
     cdef size_t gap_count
     cdef uint32_t salt
-    cdef size_t *slots              # offsets in data of the records that are good and wanted
-    cdef size_t position            # of the next to take
+    cdef size_t *slots              # offsets in data of the valid, selected records
+    cdef size_t position            # index of the next record to take
     cdef bytes topic                # kept for the pieces below
     cdef bytes key_name
     cdef piece_t topic_text
     cdef piece_t key_text           # NULL = no column of keys
-    cdef readonly size_t count      # records the frame says it has
-    cdef readonly size_t rows       # of them good and wanted
-    cdef readonly size_t bad        # of them not good
+    cdef readonly size_t count      # records according to the frame
+    cdef readonly size_t rows       # valid, selected records
+    cdef readonly size_t bad        # invalid records
     cdef readonly uint64_t first
     cdef readonly uint64_t next
     cdef readonly bytes log_id
@@ -225,7 +225,7 @@ cdef class Frame:
         PyBuffer_Release(&self.view)
 
     cdef Fault check(self, size_t n) noexcept nogil:
-        """Everything but the records."""
+        """Check everything except the records."""
         cdef const char *p = self.base
         cdef size_t tables, i, before = 0
         if n < HEAD_BYTES:
@@ -258,7 +258,7 @@ cdef class Frame:
         return self.check_gaps()
 
     cdef Fault check_gaps(self) noexcept nogil:
-        """They stand in order and within the range."""
+        """Check that gaps are in order and within the range."""
         cdef const char *p = self.base + HEAD_BYTES
         cdef uint64_t above = self.first
         cdef size_t _i
@@ -270,7 +270,7 @@ cdef class Frame:
         return GOOD if above <= self.next else WRONG_GAPS
 
     cdef void verify(self) noexcept nogil:
-        """Note the records that are good: whole, their sum right, above all before them."""
+        """Collect the valid records: complete, with a correct checksum and an increasing seq."""
         cdef size_t i, start, good = 0
         cdef uint64_t seq, above = self.first
         self.salt = tw_crc32c(0, self.base + 32, LOG_ID_BYTES)
@@ -288,7 +288,7 @@ cdef class Frame:
         self.bad = self.count - good
 
     cdef tuple find_gaps(self):
-        """Those that the broker reports, and those between good records."""
+        """The gaps that the broker reports, and those between valid records."""
         cdef list found = []
         cdef const char *p = self.base + HEAD_BYTES
         cdef size_t _i, i, start, good = 0
@@ -317,7 +317,7 @@ cdef class Frame:
         return tuple(found)
 
     cdef int keep(self, bytes pattern) except -1:
-        """Of the good records only those of matching subjects."""
+        """Keep only records with matching subjects."""
         cdef fields_t fields
         cdef piece_t wanted = piece_of(pattern)
         cdef bint as_topic = matches(&wanted, &self.topic_text)
@@ -336,11 +336,11 @@ cdef class Frame:
         return 0
 
     def take(self, columns, size_t max_rows, size_t max_bytes):
-        """(rows, buffers by column) of the next records; None when there are no more.
+        """(rows, buffers by column) of the next records; None if there are no more.
 
-        A column's buffers: the bits of rows that are there or None, offsets, data. Of headers:
-        bits, offsets, how many, then offsets and data of names and of values. Max_bytes is of
-        records, at least one comes; at most 512 MiB.
+        The buffers of a column: validity bits or None, offsets, data. Of headers: bits, offsets,
+        their number, then offsets and data of names and of values. `max_bytes` limits the size of
+        the records, to at most 512 MiB; at least one record is returned.
         """
         cdef int wanted = 0
         cdef sizes_t sizes
@@ -365,7 +365,7 @@ cdef class Frame:
 
     cdef void measure(self, int wanted, size_t max_rows, size_t max_bytes,
                       sizes_t *out) noexcept nogil:
-        """How many records come, and what their columns take."""
+        """The number of records in the batch, and the sizes of their columns."""
         cdef fields_t fields
         cdef size_t i = self.position, length, total = 0
         memset(out, 0, sizeof(sizes_t))
@@ -392,7 +392,7 @@ cdef class Frame:
         while wanted and next_header(&at, end, &header):
             if wanted & KEY and same(&header.name, &self.key_text):
                 out.key += header.value.n
-                wanted &= ~KEY                      # the first of its name counts
+                wanted &= ~KEY                      # the first header of a name counts
             if wanted & MESSAGE_ID and same(&header.name, &MESSAGE_ID_NAME):
                 out.message_id += tw_text_size(header.value.ptr, header.value.n)
                 wanted &= ~MESSAGE_ID
@@ -402,7 +402,7 @@ cdef class Frame:
                 out.values += header.value.n
 
     cdef int numbers(self, int wanted, size_t start, size_t rows, dict made) except -1:
-        """The columns of eight bytes."""
+        """Fill the columns of eight bytes."""
         offset = fresh(8 * rows if wanted & OFFSET else 0)
         timestamp = fresh(8 * rows if wanted & TIMESTAMP else 0)
         not_before = fresh(8 * rows if wanted & NOT_BEFORE else 0)
@@ -433,7 +433,7 @@ cdef class Frame:
         return 0
 
     cdef int contents(self, int wanted, size_t start, const sizes_t *sizes, dict made) except -1:
-        """Bodies and subjects."""
+        """Fill bodies and subjects."""
         cdef fields_t fields
         cdef column_t value
         cdef column_t subject
@@ -456,12 +456,12 @@ cdef class Frame:
 
     cdef int from_headers(self, int wanted, size_t start, const sizes_t *sizes,
                           dict made) except -1:
-        """Keys, ids, and all headers; a record without any has no list."""
+        """Fill keys, ids and all headers; a record without headers has no list."""
         cdef fields_t fields
         cdef parsed_t columns
         cdef size_t i, rows = sizes.rows
         if sizes.headers > INT32_MAX:
-            raise Damaged(f'{sizes.headers} headers are more than Arrow can hold')
+            raise Damaged(f'{sizes.headers} headers exceed the limit of Arrow')
         if wanted & KEY:
             made['key'] = begin(&columns.key, rows, sizes.key, True)
         if wanted & MESSAGE_ID:

@@ -1,7 +1,7 @@
 """The decoder in plain Python, and `Frame`: the decoder in use.
 
-`Frame` is that of decode.pyx; where it cannot be loaded, `PythonFrame`, which does the same many
-times slower. Tests compare the two.
+`Frame` is that of decode.pyx or, if that cannot be loaded, `PythonFrame`, which does the same much
+more slowly. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TABLE: Final = _table()
 
 
 def crc32c(data: bytes | memoryview, begin: int = 0) -> int:
-    """The sum of runtime/crc32c.h."""
+    """The checksum of runtime/crc32c.h."""
     table, c = _TABLE, begin ^ 0xFFFFFFFF
     for byte in data:
         c = table[(c ^ byte) & 0xFF] ^ c >> 8
@@ -46,7 +46,7 @@ def crc32c(data: bytes | memoryview, begin: int = 0) -> int:
 
 @dataclass(slots=True)
 class Record:
-    """One record's parts; None from `read` when it is not good."""
+    """The parts of one record; `read` returns None if it is invalid."""
 
     seq: int
     timestamp_ns: int
@@ -58,7 +58,7 @@ class Record:
 
     @classmethod
     def read(cls, raw: memoryview, salt: int) -> Record | None:
-        """From the bytes of its slot."""
+        """Read a record from the bytes of its slot."""
         if len(raw) < _RECORD.size:
             return None
         length, crc, seq, timestamp, due, subject_len, reply_len, packed = _RECORD.unpack_from(raw)
@@ -78,7 +78,7 @@ class Record:
 
 
 def headers_of(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The lines of a NATS header block behind its first."""
+    """The lines of a NATS header block after the first."""
     for line in block.split(b"\r\n")[1:]:
         if not line:
             return
@@ -88,7 +88,7 @@ def headers_of(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def matches(pattern: bytes, subject: bytes) -> bool:
-    """NATS wildcards: `*` is one token, a last `>` one or more."""
+    """Match NATS wildcards: `*` is one token, a final `>` one or more."""
     wanted, tokens = pattern.split(b"."), subject.split(b".")
     if wanted[-1] == b">":
         wanted.pop()
@@ -101,7 +101,7 @@ def matches(pattern: bytes, subject: bytes) -> bool:
 
 
 class PythonFrame:
-    """As decode.Frame."""
+    """The same as decode.Frame."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class PythonFrame:
     def take(
         self, columns: Iterable[str], max_rows: int, max_bytes: int
     ) -> tuple[int, dict[str, Any]] | None:
-        """As decode.Frame.take."""
+        """The same as decode.Frame.take."""
         batch: list[Record] = []
         total = 0
         for record in self._records[self._position : self._position + max_rows]:
@@ -169,18 +169,18 @@ class PythonFrame:
 
 
 def _tables(view: memoryview) -> tuple[Head, list[Gap], list[memoryview]]:
-    """Head, gaps and the slots of the records, after all checks but those of the records."""
+    """Head, gaps and record slots, after all checks except those of the records."""
     if len(view) < HEAD.size:
-        raise Damaged("the frame is cut short")
+        raise Damaged("the frame is incomplete")
     head = Head._make(HEAD.unpack_from(view))
     if head.magic != MAGIC:
         raise Damaged("not a frame of records")
     gaps_end = HEAD.size + GAP_BYTES * head.gaps
     tables_end = gaps_end + 4 * (head.records + 1)
     if tables_end > len(view):
-        raise Damaged("the frame is cut short")
+        raise Damaged("the frame is incomplete")
     if crc32c(view[HEAD.size : tables_end], crc32c(view[:_SUMMED_BYTES])) != head.crc:
-        raise Damaged("the frame's sum is wrong")
+        raise Damaged("the frame's checksum is wrong")
     if head.flags:
         raise Damaged("the frame has flags that this version does not know")
     if len(view) != head.frame_bytes:
@@ -203,7 +203,7 @@ def _tables(view: memoryview) -> tuple[Head, list[Gap], list[memoryview]]:
 
 
 def _good_records(slots: list[memoryview], head: Head) -> tuple[list[Record], list[Gap]]:
-    """The records that are good, and the gaps that the others leave between them."""
+    """The valid records, and the gaps that the others leave between them."""
     good: list[Record] = []
     gaps: list[Gap] = []
     above, lost, salt = head.first, False, crc32c(head.log_id)
@@ -241,7 +241,7 @@ def _bytes(values: list[bytes]) -> tuple[bytes | None, bytes, bytes]:
     for value in values:
         ends.append(ends[-1] + len(value))
     if ends[-1] > _INT32_MAX:
-        raise Damaged(f"a column of {ends[-1]} bytes is more than Arrow can hold")
+        raise Damaged(f"a column of {ends[-1]} bytes exceeds the limit of Arrow")
     return None, _integers("i", ends), b"".join(values)
 
 
@@ -267,8 +267,8 @@ else:
     except ImportError as missing:
         Frame = PythonFrame
         warnings.warn(
-            f"the compiled decoder cannot be loaded ({missing}): records are decoded by Python, "
-            "many times slower. Install the twinwire wheel where this runs",
+            f"the compiled decoder cannot be loaded ({missing}): records are decoded in Python, "
+            "many times slower. Install the twinwire wheel on this machine",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -24,22 +24,22 @@ def blocks(
     max_bytes: int = limits.BLOCK_BYTES,
     as_read: bool = False,
 ) -> Iterator[tuple[str, bytes]]:
-    """(topic, block) for all rows, in their order within a topic; about max_bytes a block.
+    """(topic, block) for all rows, in their order within a topic; about max_bytes per block.
 
     `value` is text or bytes; topic (unless given for all), subject, key, headers, messageId and
-    notBefore are used if they are there, other columns are not. A key needs `key_header`, the
-    header to put it into. Unstorable names the row that cannot become a record; `as_read` takes
-    invalid headers, which were read from a log: some client has written them.
+    notBefore are used if present, other columns are ignored. A key needs `key_header`, the name of
+    its header. Unstorable names a row that cannot become a record; `as_read` accepts invalid
+    headers, for rows read from a log: another client has written them.
     """
     if not 0 < max_bytes <= limits.BLOCK_BYTES_MAX:
-        raise ValueError(f"max_bytes is above 0 and at most {limits.BLOCK_BYTES_MAX}")
+        raise ValueError(f"max_bytes must be above 0 and at most {limits.BLOCK_BYTES_MAX}")
     if "value" not in batch.schema.names:
-        raise Unstorable("there is no column value")
+        raise Unstorable("the column value is missing")
     if topic is None and "topic" not in batch.schema.names:
-        raise Unstorable("there is no column topic, and no topic for all rows")
+        raise Unstorable("give a column topic, or one topic for all rows")
     key = batch.schema.get_field_index("key")
     if key_header is None and key >= 0 and batch.column(key).null_count < batch.num_rows:
-        raise Unstorable("there are keys, and no header to put them into: name one")
+        raise Unstorable("a column key needs key_header, the name of the header for the keys")
     packer = Packer(
         _text(batch, "value"),
         topic=_text(batch, "topic") if topic is None else None,

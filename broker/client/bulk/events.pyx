@@ -3,10 +3,9 @@
 
     docs/guides/delivery-events.md has the format: a head of 32 bytes, rows of 32, names.
 
-Nothing a record says is believed: a record whose parts do not fit together counts as bad as a
-whole, one that does not begin as they do as foreign. Two passes over a column of records: check and
-count, then fill. A record that says how many events were lost before it gives one row more, LOST,
-with their number as its seq and the time of its first event.
+Records are not trusted: an inconsistent record counts as bad, one without the magic as foreign. Two
+passes over a column of records: check and count, then fill. A record with a number of lost events
+gives one more row, LOST, with that number as its seq and the time of the record's first event.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -24,7 +23,7 @@ cdef enum:
     ROW_BYTES = 32
     MAGIC_BYTES = 8
     EVENT_DEAD = 5
-    EVENT_LOST = 6          # of this module; no row of a record has it
+    EVENT_LOST = 6          # used by this module only; no row of a record has it
     REASONS = 4
 
 cdef enum Kind:
@@ -32,7 +31,7 @@ cdef enum Kind:
     FOREIGN
     BAD
 
-# By their numbers.
+# Indexed by their numbers.
 EVENTS = ('', 'timeout', 'requeue', 'close', 'fin', 'dead', 'lost')
 DEAD_REASONS = ('returned', 'timeout', 'requeue', 'close')
 
@@ -41,7 +40,7 @@ cdef struct piece_t:
     const char *ptr
     size_t n
 
-# The columns that are being filled.
+# The columns while they are filled.
 cdef struct columns_t:
     int32_t *cursor
     int64_t *seq
@@ -54,13 +53,13 @@ cdef struct columns_t:
 
 
 cdef inline int64_t to_us(int64_t ns) noexcept nogil:
-    """Rounded down, also before 1970."""
+    """Nanoseconds to microseconds, rounded down, also before 1970."""
     cdef int64_t us = ns // 1000
     return us - 1 if ns % 1000 < 0 else us
 
 
 cdef Kind kind_of(const piece_t *record) noexcept nogil:
-    """Whether all that a record says of itself holds."""
+    """Whether a record is consistent."""
     cdef uint64_t rows, names, at, behind
     cdef uint32_t cursors, i, _i
     cdef const char *row
@@ -89,13 +88,14 @@ cdef Kind kind_of(const piece_t *record) noexcept nogil:
 
 
 cdef inline size_t rows_of(const piece_t *record) noexcept nogil:
-    """Rows of the columns that a good record gives."""
+    """The number of rows of a valid record."""
     cdef size_t rows = tw_load_u32(record.ptr + 8)
     return rows + 1 if rows and tw_load_u64(record.ptr + 16) else rows
 
 
 cdef size_t put(columns_t *c, size_t at, const piece_t *record, const int32_t *cursors) noexcept:
-    """The rows of a good record from row `at` on; `cursors`: which name each of its cursors has."""
+    """Write the rows of a valid record from row `at` on; `cursors`: the index of each cursor's
+    name."""
     cdef uint64_t lost = tw_load_u64(record.ptr + 16)
     cdef uint32_t count = tw_load_u32(record.ptr + 8), _i
     cdef const char *row = record.ptr + HEAD_BYTES
@@ -130,10 +130,10 @@ cdef object fresh(size_t n):
 
 
 cdef class EventColumns:
-    """What a column of records holds: buffers of `rows` rows, and what else was found.
+    """The events of a column of records: buffers of `rows` rows, and counts of other records.
 
-    cursor int32 (place in `names`, -1 where the event is LOST), seq int64, attempt int32,
-    event and reason uint8, latency int64 with bits of those known, time int64 in us.
+    cursor int32 (index in `names`, -1 if the event is LOST), seq int64, attempt int32,
+    event and reason uint8, latency int64 with validity bits, time int64 in us.
     """
     cdef readonly size_t rows
     cdef readonly list names            # (topic, channel), each pair once
@@ -141,7 +141,7 @@ cdef class EventColumns:
     cdef readonly bytes cursor, seq, attempt, event, reason, latency, latency_known, time
 
     cdef columns_t begin(self, size_t rows):
-        """Memory for so many rows."""
+        """Allocate the columns."""
         cdef columns_t c
         self.rows = rows
         self.cursor, self.attempt = fresh(4 * rows), fresh(4 * rows)
@@ -161,7 +161,7 @@ cdef class EventColumns:
 
 
 cdef class Records:
-    """A column of binary values as Arrow has it: offsets, data; not checked by Arrow itself."""
+    """A column of binary values in Arrow's form: offsets, data. Arrow itself does not check it."""
     cdef Py_buffer offsets, data
     cdef bint open_offsets, open_data
     cdef size_t start, count
@@ -198,7 +198,8 @@ cdef class Records:
 
 
 def decode(offsets, data, size_t start, size_t count):
-    """What `count` records from row `start` on of a binary column tell. ValueError: no column."""
+    """The events of `count` records from row `start` of a binary column. ValueError: not a
+    column."""
     cdef Records records = Records(offsets, data, start, count)
     cdef EventColumns found = EventColumns()
     cdef bytes kinds = fresh(count), numbers
@@ -231,7 +232,7 @@ def decode(offsets, data, size_t start, size_t count):
 
 
 cdef bytes cursors_of(const piece_t *record, dict known):
-    """For each cursor of a good record, the number of its names among all that are `known`."""
+    """For each cursor of a valid record, the index of its name in `known`."""
     cdef uint32_t count = tw_load_u32(record.ptr + 12), i
     cdef bytes numbers = fresh(4 * <size_t>count)
     cdef int32_t *number = <int32_t *>PyBytes_AS_STRING(numbers)

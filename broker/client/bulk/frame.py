@@ -1,4 +1,4 @@
-"""Bodies of answers: how much of one is read, and where the frame in it says that it ends."""
+"""Bodies of answers: bounded reads, decompression, and the head of the frame in them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 class Head(NamedTuple):
-    """What a frame says of itself. Nothing is checked: that is the decoder's part."""
+    """The head of a frame, unchecked; the decoder checks it."""
 
     magic: bytes
     records: int
     gaps: int
     first: int
-    next: int  # the seq to ask for next
+    next: int  # the start of the next request
     log_id: bytes
     data_bytes: int
     flags: int
@@ -38,7 +38,7 @@ class Head(NamedTuple):
 
 
 class CutShort(http.client.HTTPException):
-    """The body ended before the frame: to be asked for again."""
+    """The body ended before the frame; the request must be repeated."""
 
 
 def head_of(frame: bytes | memoryview) -> Head:
@@ -52,25 +52,25 @@ def read_answer(response: http.client.HTTPResponse) -> bytes:
     if len(body) > limits.ANSWER_BYTES_MAX:
         raise BulkError(f"the answer has more than {limits.ANSWER_BYTES_MAX} bytes")
     if response.length:  # read(n) does not report it
-        raise CutShort("the answer is cut short")
+        raise CutShort("the answer is incomplete")
     return body
 
 
 def read_frame(response: http.client.HTTPResponse) -> bytes:
-    """One frame, decompressed if need be, and nothing behind it."""
+    """Read exactly one frame, and decompress it if necessary."""
     encoding = response.getheader("Content-Encoding", "identity").lower()
     if encoding == "identity":
         if response.length is not None and response.length > limits.FRAME_BYTES_MAX:
-            raise BulkError(f"a frame of {response.length} bytes is more than this client takes")
+            raise BulkError(f"a frame of {response.length} bytes exceeds the limit of this client")
         body = response.read()
         if len(body) < HEAD.size or head_of(body).frame_bytes != len(body):
-            raise CutShort("the frame is cut short")
+            raise CutShort("the frame is incomplete")
         return body
     stream = _plain(response, encoding)
     head = _read(stream, HEAD.size)
     size = head_of(head).frame_bytes
     if size > limits.FRAME_BYTES_MAX:
-        raise BulkError(f"a frame of {size} bytes is more than this client takes")
+        raise BulkError(f"a frame of {size} bytes exceeds the limit of this client")
     body = head + _read(stream, size - len(head))
     response.read()
     return body
@@ -79,10 +79,10 @@ def read_frame(response: http.client.HTTPResponse) -> bytes:
 def _read(stream: IO[bytes], n: int) -> bytes:
     try:
         data = stream.read(n)
-    except (OSError, ValueError, zlib.error) as error:  # ValueError: pyarrow's own
-        raise CutShort(f"the body does not decompress: {error}") from error
+    except (OSError, ValueError, zlib.error) as error:  # ValueError: raised by pyarrow
+        raise CutShort(f"the body cannot be decompressed: {error}") from error
     if len(data) < n:
-        raise CutShort("the frame is cut short")
+        raise CutShort("the frame is incomplete")
     return data
 
 
@@ -93,11 +93,11 @@ def _plain(response: http.client.HTTPResponse, encoding: str) -> IO[bytes]:
         import pyarrow as pa
 
         return cast("IO[bytes]", pa.CompressedInputStream(pa.PythonFile(response), "zstd"))
-    raise BulkError(f"the answer has the encoding {encoding!r}, which was not asked for")
+    raise BulkError(f"the answer has the encoding {encoding!r}, which was not requested")
 
 
 class _Gunzip(io.RawIOBase):
-    """Reads through zlib as much as is asked for, so that a small body cannot become a huge one."""
+    """Decompresses only as much as is requested, so that a small body cannot become a huge one."""
 
     def __init__(self, source: http.client.HTTPResponse) -> None:
         self._source = source

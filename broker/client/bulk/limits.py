@@ -1,6 +1,6 @@
 """Limits and defaults of the client of the bulk API.
 
-They stand alone because all its modules use them, and each owner's limits have a file.
+They are separate because all its modules use them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Final
 PORT: Final = 4171
 TIMEOUT_S: Final = 30.0
 RETRIES: Final = 5
-RETRY_S: Final = 0.1  # doubled each time
+RETRY_S: Final = 0.1  # doubled after each attempt
 RETRY_S_MAX: Final = 5.0
-BUSY_S_MAX: Final = 30.0  # the longest wait that a broker may ask for
+BUSY_S_MAX: Final = 30.0  # the longest wait that a broker may request
 NAMES_BYTES: Final = 6 << 10  # of topics in one request: proxies accept lines of 8 KiB
 PATTERN_CHARS: Final = 900  # of names that need a pattern; a broker accepts 1,000
 FETCH_BYTES: Final = 4 << 20  # of one range, as the broker's own default
@@ -20,6 +20,6 @@ ANSWER_BYTES_MAX: Final = 64 << 20  # of a response in JSON
 FRAME_BYTES_MAX: Final = (2 << 30) + (64 << 20)  # one record that Arrow can hold, and a range
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 << 20
-BATCH_BYTES_MAX: Final = 512 << 20  # Arrow counts to 2 GiB, and text may grow threefold
+BATCH_BYTES_MAX: Final = 512 << 20  # Arrow is limited to 2 GiB, and text may grow threefold
 BLOCK_BYTES: Final = 8 << 20  # a block that is uploaded
 BLOCK_BYTES_MAX: Final = 16 << 20  # the most that a broker accepts

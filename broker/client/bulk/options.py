@@ -23,7 +23,7 @@ class Tls:
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
-    server_name: str = ""  # checked against the certificate; empty = the host dialled
+    server_name: str = ""  # checked against the certificate; empty = the host of the address
     insecure: bool = False  # accept any certificate
 
     def context(self) -> ssl.SSLContext:
@@ -55,11 +55,11 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.token and self.token_file:
-            raise ValueError("give a token or the file that holds it, not both")
+            raise ValueError("give token or token_file, not both")
         if self.compress not in _ENCODINGS:
-            raise ValueError(f"compress is {self.compress!r}; known are gzip and zstd")
+            raise ValueError(f"invalid compress {self.compress!r}: expected gzip or zstd")
         if self.timeout_s <= 0 or self.retries < 0 or self.fetch_bytes <= 0:
-            raise ValueError("timeout_s and fetch_bytes are above 0, retries at least 0")
+            raise ValueError("timeout_s and fetch_bytes must be above 0, retries at least 0")
 
     def secret(self) -> str:
         """The token to send now, empty = none."""
@@ -79,11 +79,11 @@ def parse_server(text: str) -> tuple[str, int, bool]:
 
 
 def parse_servers(servers: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Addresses from a list, or from a text where commas separate them."""
+    """Addresses from a list, or from a text separated by commas."""
     words = servers.split(",") if isinstance(servers, str) else servers
     found = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
     if not found:
-        raise ValueError("no server was given")
+        raise ValueError("give at least one server")
     for server in found:
         parse_server(server)
     return found

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Rows of Arrow columns to blocks of records, a block per topic at a time.
+"""Rows of Arrow columns to blocks of records, one block of one topic at a time.
 
      0 magic "TWBLOCK1" | 8 count u32 | 12 crc u32, of bytes 0..11 and from 16 | 16 data bytes u64
     24 records: body length u32, headers' u32, subject's u16, flags u16, 0 u32, not before i64 (ns),
        then subject, headers, body, zeros to a multiple of 8
 
-Columns come as Arrow's buffers; every offset in them is checked once, before any is followed.
+Columns are Arrow buffers; every offset in them is checked once, before any is used.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -56,20 +56,19 @@ cdef enum Fault:
 
 _FAULTS = {
     NO_VALUE: 'the value is null',
-    NO_TOPIC: 'there is no topic',
+    NO_TOPIC: 'the topic is missing',
     LONG_SUBJECT: 'the subject has more than 65535 bytes',
-    BAD_SUBJECT: 'a subject has no spaces and no control characters',
-    BAD_NAME: 'the name of a header is missing, or has a colon, a blank at its end or a line break',
-    BAD_HEADER: 'the value of a header has a line break or begins with a blank',
-    BAD_KEY: 'a key that goes into a header has no line break and does not begin with a blank: '
-             'store it in Base64',
-    BAD_ID: 'a message id has no line break and does not begin with a blank',
+    BAD_SUBJECT: 'the subject has a space or a control character',
+    BAD_NAME: 'the name of a header is missing, or has a colon, an outer space or a line break',
+    BAD_HEADER: 'the value of a header has a line break or begins with a space',
+    BAD_KEY: 'the key has a line break or begins with a space: store it in Base64',
+    BAD_ID: 'the message id has a line break or begins with a space',
     LONG_HEADERS: 'the headers have more than 16 MiB',
     BAD_TIME: 'notBefore is beyond the year 2262',
-    TOO_LARGE: 'the record is larger than a block may be',
+    TOO_LARGE: 'the record exceeds the size of a block',
 }
 
-# What one row becomes; pieces point into the columns.
+# The record of one row; pieces point into the columns.
 cdef struct row_t:
     piece_t subject
     piece_t key                 # ptr NULL = none; likewise the id
@@ -81,19 +80,19 @@ cdef struct row_t:
 tw_crc_init()
 
 
-@cython.no_gc       # as decode.Frame
+@cython.no_gc       # see decode.Frame
 @cython.final
 cdef class Column:
-    """An array of text or bytes with offsets of 32 bits; its buffers are held."""
+    """An array of text or bytes with 32-bit offsets; it keeps the buffers."""
     cdef Py_buffer buffers[3]       # bits, offsets, data
-    cdef const uint8_t *valid       # NULL = all are there
+    cdef const uint8_t *valid       # NULL = no value is null
     cdef const char *offsets        # of the first row
     cdef const char *data
     cdef size_t start               # bits before the first row's
     cdef readonly size_t rows
 
     def __cinit__(self, size_t rows, size_t start, valid, offsets, data, size_t data_len=0):
-        """Of `rows` rows from `start` on. Without data, offsets count to `data_len` elements."""
+        """`rows` rows from `start` on. Without data, offsets refer to `data_len` elements."""
         cdef bint good
         self.rows, self.start = rows, start
         self.valid = <const uint8_t *>self.opened(0, valid, (start + rows + 7) >> 3)
@@ -142,7 +141,7 @@ cdef class Column:
         return self.valid == NULL or self.valid[bit >> 3] >> (bit & 7) & 1
 
     cdef inline bint get(self, size_t row, piece_t *out) noexcept nogil:
-        """False for null, and then an empty piece."""
+        """The value of a row; for null it returns False and an empty piece."""
         cdef int64_t begin = self.offset(row)
         out.ptr = self.data + begin if self.data != NULL else NULL
         out.n = <size_t>(self.offset(row + 1) - begin)
@@ -168,7 +167,7 @@ cdef inline bint has_line_end(const piece_t *text) noexcept nogil:
 
 
 cdef inline bint bad_value(const piece_t *text, bint as_read) noexcept nogil:
-    """Would not be read as it was written, by us or, unless it was read so, by others."""
+    """Whether a header could not be read back unchanged."""
     if text.n and is_blank(text.ptr[0]):
         return True
     return has_line_end(text) if as_read else has_break(text)
@@ -213,11 +212,11 @@ MESSAGE_ID.n = 11
 @cython.no_gc
 @cython.final
 cdef class Packer:
-    """The rows of one batch; `next` makes blocks of them, those of a topic behind each other.
+    """The rows of one batch; `next` returns blocks of them, topic by topic.
 
-    Value is needed; the others may be None. `headers` are the lists' column, the bits of their
-    structs or None with the number of structs before the first, and columns of names and values.
-    `as_read`: headers were read from a log, and what others have got into one is stored again.
+    `value` is required; the others may be None. `headers` are the column of lists, the validity
+    bits of their structs or None with the number of structs before the first, and columns of names
+    and values. `as_read`: headers were read from a log, and those of other clients are accepted.
     """
     cdef Column value
     cdef Column topic
@@ -227,7 +226,7 @@ cdef class Packer:
     cdef Column lists
     cdef Column names
     cdef Column values
-    cdef Column pairs               # bits only: which of the structs are there
+    cdef Column pairs               # bits only: which structs are not null
     cdef Py_buffer times            # notBefore in us, and its bits
     cdef Py_buffer times_valid
     cdef size_t times_start
@@ -240,7 +239,7 @@ cdef class Packer:
     cdef size_t groups
     cdef size_t *order              # rows, those of a topic together
     cdef size_t *ends               # of each topic's rows in `order`
-    cdef size_t group               # the topic under way, and the next of its rows in `order`
+    cdef size_t group               # the current topic, and its next row in `order`
     cdef size_t at
 
     def __cinit__(self, Column value not None, *, Column topic=None, bytes one_topic=None,
@@ -297,7 +296,7 @@ cdef class Packer:
         return 0
 
     cdef int check_headers(self) except -1:
-        """All that the lists point to is there."""
+        """Check that the lists refer to existing elements."""
         cdef size_t n = <size_t>self.lists.offset(self.lists.rows) if self.lists.rows else 0
         cdef size_t bits = (self.pairs.start + n + 7) >> 3
         if self.names.rows < n or self.values.rows < n:
@@ -307,7 +306,7 @@ cdef class Packer:
         return 0
 
     cdef Fault sort(self, size_t *bad_row) except *:
-        """Puts the rows of each topic together, topics as they first come."""
+        """Group rows by topic, in the order of the topics' first rows."""
         cdef size_t i, slots = 16
         cdef uint32_t *groups
         cdef size_t *table
@@ -341,7 +340,7 @@ cdef class Packer:
 
     cdef Fault number_topics(self, uint32_t *groups, size_t *table, size_t mask,
                              const tw_key_t *key, size_t *bad_row) noexcept nogil:
-        """The topic of each row as a number. The table holds 1 + the first row of a topic."""
+        """Assign a number to the topic of each row. The table has 1 + the first row of a topic."""
         cdef piece_t name, other
         cdef size_t i, slot
         other.n = 0
@@ -376,14 +375,14 @@ cdef class Packer:
             self.ends[groups[i]] += 1
         for i in range(self.groups):
             n = self.ends[i]
-            self.ends[i] = behind           # begins; each row moves it on
+            self.ends[i] = behind           # start of each topic, advanced by each row
             behind += n
         for i in range(self.rows):
             self.order[self.ends[groups[i]]] = i
             self.ends[groups[i]] += 1
 
     def next(self, size_t bytes_wanted, size_t bytes_max):
-        """(topic, block) of the next rows of a topic, about so large; None behind the last."""
+        """(topic, block) of the next rows of a topic, of about this size; None after the last."""
         cdef size_t size = HEAD_BYTES, end
         cdef Fault fault
         cdef char *data
@@ -412,7 +411,7 @@ cdef class Packer:
 
     cdef Fault measure(self, size_t bytes_wanted, size_t bytes_max, size_t *size,
                        size_t *end) noexcept nogil:
-        """Where the block ends: `end`, in `order`; with a fault, the row that has it."""
+        """The end of the block in `order`, or the row with an error."""
         cdef row_t row
         cdef Fault fault
         cdef size_t needs, i = self.at
@@ -432,7 +431,7 @@ cdef class Packer:
         return FINE
 
     cdef Fault look(self, size_t i, row_t *row) noexcept nogil:
-        """The parts of a row, if they can be stored."""
+        """Read the parts of a row, and check whether they can be stored."""
         cdef piece_t topic
         memset(row, 0, sizeof(row_t))
         if not self.value.get(i, &row.value):
@@ -447,7 +446,7 @@ cdef class Packer:
             else:
                 topic = self.topic_text
             if same(&topic, &row.subject):
-                row.subject.n = 0                   # as the log has it: its own name
+                row.subject.n = 0                   # its own name is stored as an empty subject
         if self.times.buf != NULL and not self.time_of(i, &row.not_before_ns):
             return BAD_TIME
         return self.look_at_headers(i, row)
@@ -492,13 +491,13 @@ cdef class Packer:
         return FINE if row.headers_len <= HEADERS_MAX else LONG_HEADERS
 
     cdef bint replaced(self, const row_t *row, const piece_t *name) noexcept nogil:
-        """The key and the id win over headers of their names."""
+        """The key and the id replace headers of their names."""
         if row.key.ptr != NULL and same(name, &self.key_text):
             return True
         return row.message_id.ptr != NULL and same(name, &MESSAGE_ID)
 
     cdef void write(self, char *block, size_t size, size_t end) noexcept nogil:
-        """The block of the rows from `at` to `end`, as measured."""
+        """Build the block of the rows from `at` to `end`, with the computed size."""
         cdef char *at = block + HEAD_BYTES
         cdef size_t i
         cdef uint32_t crc

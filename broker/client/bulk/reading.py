@@ -1,4 +1,4 @@
-"""Whole topics, or pieces of them, to Arrow: from all brokers that have them."""
+"""Reads topics or ranges of them as Arrow batches, from all brokers that have them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from broker.client.bulk.frame import head_of
 from broker.client.bulk.options import Options, parse_servers
 
 Place = int | datetime  # a seq, or the first record at or after a time
-ToldGap = Callable[[str, str, Gap], None]  # broker, topic, what is missing
+ToldGap = Callable[[str, str, Gap], None]  # broker, topic, gap
 _ON_GAP = ("raise", "skip")
 
 
@@ -51,7 +51,7 @@ def read_arrow(
     columns: Sequence[str] | None = None,
     **more: Any,
 ) -> pa.Table:
-    """What `iter_arrow` yields, in one table."""
+    """The batches of `iter_arrow` in one table."""
     batches = list(iter_arrow(servers, topic, start, end, columns, **more))
     return pa.Table.from_batches(batches, schema=schema_of(columns))
 
@@ -72,14 +72,14 @@ def iter_arrow(
     options: Options | None = None,
     **changes: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the records of [start, end), of what is durable now; one broker after another.
+    """Batches of the records of [start, end) that are durable now; one broker after another.
 
-    Start and end are seqs, or times (datetime; without a zone UTC). Records that cannot be read
-    raise Damaged; with on_gap="skip" they are left out and told_gap(broker, topic, gap) hears of
-    them. `changes` go over the options: token, token_file, tls, timeout_s, retries, compress.
+    Start and end are seqs, or times (datetime; without a zone UTC). Unreadable records raise
+    Damaged; with on_gap="skip" they are skipped and told_gap(broker, topic, gap) is called for
+    each gap. `changes` override the options: token, token_file, tls, timeout_s, retries, compress.
     """
     if on_gap not in _ON_GAP:
-        raise ValueError(f"on_gap is {on_gap!r}; known are raise and skip")
+        raise ValueError(f"invalid on_gap {on_gap!r}: expected raise or skip")
     schema_of(columns)
     addresses = parse_servers(servers if isinstance(servers, str) else list(servers))
     found = False
@@ -115,7 +115,7 @@ def batches_of_piece(
     told_gap: ToldGap | None = None,
     told_seqs: Callable[[int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of one piece; told_seqs hears how many seqs are done with, bit by bit."""
+    """The batches of one piece; told_seqs is called with the number of seqs of each step."""
     constants = {"topic": piece.topic, "partition": piece.partition, "broker": piece.broker}
     at = piece.start
     for frame in frames(piece, skip_trimmed=on_gap == "skip", told_gap=told_gap):
@@ -130,7 +130,8 @@ def batches_of_piece(
 def locate(
     connection: Connection, topic: str, start: Place | None = None, end: Place | None = None
 ) -> Piece | None:
-    """What a broker has of a topic between two places, as of now; None: it has no such topic."""
+    """The current records of a topic between two positions on a broker; None: it has no such
+    topic."""
     listing = connection.topics([topic])
     log = listing.find(topic)
     if log is None:
@@ -150,11 +151,11 @@ def locate(
 
 
 def seq_at(connection: Connection, topic: str, place: Place) -> int:
-    """The seq of a place in a topic."""
+    """The seq of a position in a topic."""
     if not isinstance(place, datetime):
         return int(place)
     at = place if place.tzinfo is not None else place.replace(tzinfo=UTC)
-    # By whole numbers: a float of today's nanoseconds is off by hundreds of them.
+    # With integers: a float of today's nanoseconds is off by hundreds of them.
     since = at - datetime(1970, 1, 1, tzinfo=UTC)
     time_ns = ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000
     return connection.offsets({topic: time_ns})[topic].seq
@@ -183,9 +184,9 @@ def frames(
             continue
         head = head_of(frame)
         if head.first != at or (head.next <= at and (head.records or head.gaps)):
-            raise Damaged(f"topic {piece.topic}: asked for {at}, got a frame of {head.first}")
+            raise Damaged(f"topic {piece.topic}: requested {at}, received a frame of {head.first}")
         if head.next <= at:
-            raise BulkError(f"topic {piece.topic}: the broker has nothing at {at} any more")
+            raise BulkError(f"topic {piece.topic}: the broker no longer has a record at {at}")
         yield frame
         at = head.next
 
@@ -196,8 +197,8 @@ def checked(
     key_header: str | None = None,
     subject_filter: str | None = None,
 ) -> Frame:
-    """The frame, open. The broker verified its records: one that does not read here was hurt on
-    its way, so the same seqs are asked for once more before it counts as damaged."""
+    """Open a frame. The broker has verified its records: one that is unreadable here was damaged in
+    transit, so the same seqs are requested once more before it counts as damaged."""
     opened = open_frame(frame, piece.topic, key_header, subject_filter)
     if opened.bad:
         with contextlib.suppress(Refused):

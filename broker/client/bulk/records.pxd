@@ -5,7 +5,7 @@ The record is drawn in docs/reference/log-format.md. A header block is
 
     NATS/1.0 CRLF  name: value CRLF  ...  CRLF
 
-Lines without a name are passed over; what stands behind an empty line is, too.
+Lines without a name, and everything after an empty line, are ignored.
 """
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
@@ -43,7 +43,7 @@ cdef struct header_t:
 
 
 cdef inline void fields_of(const char *p, fields_t *out) noexcept nogil:
-    """Of a record that was checked."""
+    """Read the parts of a verified record."""
     cdef size_t subject_len = tw_load_u16(p + 32)
     cdef size_t reply_len = tw_load_u16(p + 34)
     cdef size_t headers_len = tw_load_u32(p + 36) & 0xFFFFFF
@@ -70,7 +70,7 @@ cdef inline bint reads(const char *p, size_t available, uint32_t salt) noexcept 
 
 
 cdef inline const char *line_end(const char *p, const char *end) noexcept nogil:
-    """The CRLF that ends this line; `end` when there is none."""
+    """The CRLF that ends this line; `end` if there is none."""
     cdef const char *found = p
     while found < end:
         found = <const char *>memchr(found, 13, <size_t>(end - found))
@@ -83,7 +83,7 @@ cdef inline const char *line_end(const char *p, const char *end) noexcept nogil:
 
 
 cdef inline bint next_header(const char **at, const char *end, header_t *out) noexcept nogil:
-    """The next line `name: value`; blanks before the value are none of it."""
+    """The next line `name: value`; spaces before the value are not part of it."""
     cdef const char *p = at[0]
     cdef const char *eol
     cdef const char *colon
@@ -91,7 +91,7 @@ cdef inline bint next_header(const char **at, const char *end, header_t *out) no
         eol = line_end(p, end)
         at[0] = eol + 2 if eol < end else end
         if eol == p:
-            return False                            # the empty line behind the last
+            return False                            # the empty line after the last header
         colon = <const char *>memchr(p, 58, <size_t>(eol - p))
         if colon != NULL and colon > p:
             out.name.ptr = p
@@ -107,7 +107,7 @@ cdef inline bint next_header(const char **at, const char *end, header_t *out) no
 
 
 cdef inline const char *first_line(const piece_t *block) noexcept nogil:
-    """Behind the first line of a header block, which names the version."""
+    """The position after the first line of a header block, which has the version."""
     cdef const char *end = block.ptr + block.n
     cdef const char *eol = line_end(block.ptr, end)
     return eol + 2 if eol < end else end
@@ -123,7 +123,7 @@ cdef inline size_t token_of(const char *p, const char *end) noexcept nogil:
 
 
 cdef inline bint matches(const piece_t *pattern, const piece_t *subject) noexcept nogil:
-    """NATS wildcards: `*` is one token, a last `>` one or more."""
+    """Match NATS wildcards: `*` is one token, a final `>` one or more."""
     cdef const char *p = pattern.ptr
     cdef const char *s = subject.ptr
     cdef const char *p_end = p + pattern.n

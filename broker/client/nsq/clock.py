@@ -1,6 +1,6 @@
-"""The clock of the client, given from outside so that tests need not wait.
+"""The clock of the client, a parameter so that tests need not wait.
 
-It stands alone because connections, the flow of RDY and readers all take one.
+It is separate because connections, the flow of RDY and readers all take one.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Protocol
 
 
 class Timer(Protocol):
-    """Something that happens later unless it is cancelled."""
+    """A scheduled callback that can be cancelled."""
 
     def cancel(self) -> None:
-        """Do not let it happen."""
+        """Cancel the callback."""
 
 
 class Clock(Protocol):
-    """Seconds, and callbacks after some of them."""
+    """The interface of a clock: the time in seconds, and timers."""
 
     def now(self) -> float:
-        """Seconds since any fixed moment."""
+        """Seconds since some fixed time."""
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
         """Run the callback on the loop after the delay."""

@@ -1,6 +1,6 @@
 """Compression of a connection, both directions, after the handshake.
 
-It stands alone because only it needs the compression libraries.
+It is separate because only it needs the compression libraries.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import snappy  # type: ignore[import-untyped]
 
 
 class Codec(Protocol):
-    """Bytes as written to the socket, and bytes as read from it."""
+    """Compresses bytes for the socket, and decompresses those read from it."""
 
     def encode(self, data: bytes) -> bytes:
-        """Everything the other side needs to read `data`."""
+        """The compressed bytes, complete enough for the other side to read all of `data`."""
 
     def decode(self, data: bytes) -> bytes:
-        """What can be read by now; raises any error of the library if the stream is broken."""
+        """The bytes that can be decompressed so far; raises the library's error for an invalid
+        stream."""
 
 
 class Deflate:
@@ -45,9 +46,9 @@ class Snappy:
         self._in = snappy.StreamDecompressor()
 
     def encode(self, data: bytes) -> bytes:
-        """Whole chunks."""
+        """Compress into whole chunks."""
         return bytes(self._out.compress(data)) + bytes(self._out.flush() or b"")
 
     def decode(self, data: bytes) -> bytes:
-        """The chunks that are complete."""
+        """Decompress the complete chunks."""
         return bytes(self._in.decompress(data))

@@ -1,7 +1,7 @@
-"""One connection to an nsqd: dialling, upgrades, frames in, commands out.
+"""One connection to an nsqd: handshake, upgrades, frames in, commands out.
 
-Frames are cut out of whole reads, and all commands of one turn of the loop leave in one write.
-Answers come in the order of the questions, so waiting for one is a queue of futures.
+All commands of one turn of the event loop are sent in one write. Answers have the order of the
+commands, so those waiting for one are a queue of futures.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ class Connection(asyncio.Protocol):
         self._watch: Timer | None = None
         self._failure: NsqError | None = None
         self._opened = False
-        # While upgrades go on, bytes behind an answer may be in another encoding: they are held
-        # until `_release` knows which.
+        # During upgrades, bytes after an answer may have another encoding: they are kept until
+        # `_release` knows which.
         self._upgrading = True
         self._holding = False
 
     # --- opening ---
 
     async def open(self) -> None:
-        """Dial and shake hands; ConnectError says why not."""
+        """Connect and do the handshake. ConnectError."""
         where = "{}:{}".format(*self.address)
         try:
             async with asyncio.timeout(self.options.connect_timeout_s):
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
         try:
             features = orjson.loads(answer)
         except orjson.JSONDecodeError:
-            features = {}  # `OK`: the server knows no features
+            features = {}  # `OK`: the server does not support features
         self.features = features if isinstance(features, dict) else {}
         await self._upgrade(loop)
         if self.features.get("auth_required"):
@@ -140,13 +140,13 @@ class Connection(asyncio.Protocol):
     # --- out ---
 
     def command(self, data: bytes) -> None:
-        """Send at the end of this turn; no answer is expected."""
+        """Send a command without an answer, at the end of this turn."""
         if not self._out:
             asyncio.get_running_loop().call_soon(self._flush)
         self._out.append(data)
 
     def ask(self, data: bytes) -> asyncio.Future[bytes]:
-        """Send, and have the answer; ServerError or ClosedError."""
+        """Send a command and return its answer. ServerError, ClosedError."""
         future = self._expect()
         if not future.done():
             self.command(data)
@@ -168,35 +168,35 @@ class Connection(asyncio.Protocol):
 
     @property
     def pending(self) -> int:
-        """Questions without an answer."""
+        """The number of commands that wait for an answer."""
         return len(self._waiters)
 
     async def room(self) -> None:
-        """Wait until the socket takes more."""
+        """Wait until the socket accepts more bytes."""
         await self._room.wait()
 
     async def settled(self) -> None:
-        """Wait until nothing waits for an answer."""
+        """Wait until every command is answered."""
         if self._waiters:
             await asyncio.wait(list(self._waiters))
 
     def pause_writing(self) -> None:
-        """The socket is full."""
+        """Called when the socket is full."""
         self._room.clear()
 
     def resume_writing(self) -> None:
-        """The socket takes more."""
+        """Called when the socket accepts more bytes."""
         self._room.set()
 
     # --- in ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is there."""
+        """Called when the socket is connected."""
         self._transport = cast("asyncio.Transport", transport)
         self.alive = True
 
     def data_received(self, data: bytes) -> None:
-        """Cut frames out of one read; what is left over waits for the next."""
+        """Process the frames of one read; an incomplete rest is kept for the next."""
         self._heard_s = self._clock.now()
         if self._holding:
             self._tail += data
@@ -215,7 +215,7 @@ class Connection(asyncio.Protocol):
             if len(self._tail) >= 4 and not self._holding:
                 _size(self._tail)
         except Exception as error:
-            self.abort(NsqError(f"the stream is broken: {error}"))
+            self.abort(NsqError(f"the stream is invalid: {error}"))
 
     def _split(self, data: bytes) -> int:
         pos, end, deliver = 0, len(data), self._on_message
@@ -250,16 +250,16 @@ class Connection(asyncio.Protocol):
             if self._on_error is not None and self._opened:
                 self._on_error(error)
             if error.fatal:
-                self.abort(error)  # the server reads no further
+                self.abort(error)  # the server stops reading after this error
         else:
-            raise NsqError(f"a frame of unknown kind {kind}")
+            raise NsqError(f"a frame of an unknown kind {kind}")
 
     def _answer(self, payload: bytes, error: ServerError | None) -> None:
         if not self._waiters:
             return
         waiter = self._waiters.popleft()
         if waiter.done():
-            return  # the asker was cancelled; the answer was still due
+            return  # the waiting task was cancelled; the answer is dropped
         if error is None:
             waiter.set_result(payload)
         else:
@@ -275,7 +275,7 @@ class Connection(asyncio.Protocol):
     def _look(self) -> None:
         silent_s = self._clock.now() - self._heard_s
         if silent_s > self.options.heartbeat_interval_ms / 1000 * limits.HEARTBEATS_MISSED:
-            self.abort(ClosedError("the server fell silent"))
+            self.abort(ClosedError("the server sent nothing for two heartbeat intervals"))
         else:
             self._start_watch()
 
@@ -294,11 +294,11 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def eof_received(self) -> bool:
-        """Nothing more comes; the transport closes itself."""
+        """Called at the end of input; the transport closes itself."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """Called when the socket is closed."""
         if self._failure is None:
             self._failure = ClosedError(f"the connection was lost: {exc or 'closed by the server'}")
         self._lost()
@@ -312,7 +312,7 @@ class Connection(asyncio.Protocol):
         if self._watch is not None:
             self._watch.cancel()
         error = self._failure or ClosedError("closed")
-        # An error frame answered the first question; of those behind it nothing is known.
+        # An error frame answered the first command; the results of the later ones are unknown.
         reason = error if isinstance(error, ClosedError) else ClosedError(str(error))
         for waiter in self._waiters:
             if not waiter.done():

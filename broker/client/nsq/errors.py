@@ -1,6 +1,6 @@
 """Exceptions of the NSQ client.
 
-They stand alone because all its modules raise them, and each owner's errors have a file.
+They are separate because all its modules raise them.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from typing import Final
 
 
 class NsqError(Exception):
-    """Anything that goes wrong between this client and a server."""
+    """Any error between this client and a server."""
 
 
 class ConnectError(NsqError):
-    """No connection, or the server refused the hand-shake."""
+    """No connection, or the server refused the handshake."""
 
 
 class ClosedError(NsqError):
-    """The connection ended before the answer came: whether it was done is not known."""
+    """The connection ended before the answer: it is unknown whether the server executed the
+    command."""
 
 
 class PendingFullError(NsqError):
@@ -25,7 +26,7 @@ class PendingFullError(NsqError):
 
 
 class ServerError(NsqError):
-    """An error frame: `code` is its first word, the text is all of it."""
+    """An error frame: `code` is its first word, the text is the whole of it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -33,7 +34,8 @@ class ServerError(NsqError):
 
     @property
     def fatal(self) -> bool:
-        """The server closes the connection after all errors but three."""
+        """Whether the server closes the connection after this error; it does after all but
+        three."""
         return self.code not in NOT_FATAL
 
 

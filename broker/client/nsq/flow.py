@@ -1,10 +1,10 @@
-"""How many messages each connection may send: RDY, its redistribution, and backoff.
+"""The number of messages that each connection may send: RDY, its redistribution, and backoff.
 
     working --failure--> waiting (RDY 0 everywhere, 2^level seconds) --> testing (RDY 1 on one)
     testing --success--> waiting at level - 1, working again at 0; --failure--> waiting at level + 1
 
-A subscription claims max(RDY, messages in flight). The claims together never pass max_in_flight,
-so a subscription that gave its RDY away is counted until its last message is answered.
+A subscription claims max(RDY, messages in flight). All claims together never exceed
+max_in_flight, so a subscription without RDY counts until its last message is answered.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Subscription(Protocol):
     ready: int  # the RDY that was sent last
     ready_max: int
     in_flight: int
-    proven: bool  # it has delivered: from then on it gets its full share
-    heard_s: float  # last message, or when RDY was given
+    proven: bool  # whether it has delivered a message: then it gets its full share
+    heard_s: float  # time of the last message, or when it got RDY
     granted_s: float
 
     def say_ready(self, count: int) -> None:
@@ -32,7 +32,7 @@ class Subscription(Protocol):
 
 
 class Outcome(enum.Enum):
-    """What a message's answer says about the consumer's health."""
+    """The result of a message, which controls the backoff."""
 
     SUCCESS = enum.auto()
     FAILURE = enum.auto()
@@ -51,7 +51,7 @@ class Flow:
         chance: random.Random | None = None,
     ) -> None:
         if max_in_flight < 0:
-            raise ValueError("max_in_flight is negative")
+            raise ValueError("max_in_flight must not be negative")
         self.max_in_flight = max_in_flight
         self.level = 0
         self.waiting = False
@@ -66,7 +66,7 @@ class Flow:
     # --- subscriptions ---
 
     def start(self) -> None:
-        """Begin the rounds of redistribution."""
+        """Start the timer of the redistribution."""
         self._round = self._clock.call_later(limits.REDISTRIBUTE_S, self._redistribute)
 
     def add(self, subscription: Subscription) -> None:
@@ -81,12 +81,12 @@ class Flow:
             self.balance()
 
     def change(self, max_in_flight: int) -> None:
-        """Another max_in_flight; 0 pauses."""
+        """Change max_in_flight; 0 pauses."""
         self.max_in_flight = max_in_flight
         self.balance()
 
     def arrived(self, subscription: Subscription) -> None:
-        """A message came in."""
+        """A message was received."""
         subscription.in_flight += 1
         subscription.heard_s = self._clock.now()
         if not subscription.proven:
@@ -97,12 +97,12 @@ class Flow:
         """A message was answered."""
         subscription.in_flight -= 1
         if subscription.in_flight >= subscription.ready:
-            self.balance()  # its claim became smaller: another connection may have more
+            self.balance()  # its claim decreased: another connection may get more
 
     # --- RDY ---
 
     def balance(self) -> None:
-        """Give every subscription its share; lower shares first, then raise others."""
+        """Give every subscription its share; decrease some first, then increase others."""
         if self.closing or self.waiting or not self.subscriptions or self.max_in_flight == 0:
             self._silence()
         elif self.level:
@@ -135,7 +135,7 @@ class Flow:
             max(subscription.ready, subscription.in_flight) for subscription in self.subscriptions
         )
         free = self.max_in_flight - claimed
-        if free < 0:  # max_in_flight became smaller, or more connections came than it allows
+        if free < 0:  # max_in_flight decreased, or there are more connections than it allows
             for subscription in self._shuffled():
                 if free < 0 and subscription.ready:
                     free += max(subscription.ready, subscription.in_flight) - subscription.in_flight
@@ -160,7 +160,7 @@ class Flow:
             subscription.say_ready(count)
 
     def _redistribute(self) -> None:
-        """Take RDY from subscriptions that got no message for a while or had it long enough."""
+        """Take RDY from subscriptions without messages for a while, or that had it long enough."""
         self._round = self._clock.call_later(limits.REDISTRIBUTE_S, self._redistribute)
         places = 1 if self.level else self.max_in_flight
         if self.closing or self.waiting or len(self.subscriptions) <= places:
@@ -202,7 +202,7 @@ class Flow:
         self.balance()
 
     def stop(self) -> None:
-        """No more messages, no more timers."""
+        """Stop: request no more messages, cancel the timers."""
         self.closing = True
         self.balance()
         for timer in (self._wait, self._round):

@@ -1,4 +1,4 @@
-"""Finding the servers that have a topic, by asking nsqlookupds."""
+"""Finds the servers that have a topic with nsqlookupd."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ NOT_FOUND = 404
 
 
 class DiscoveryError(NsqError):
-    """An nsqlookupd did not answer, or not as one does."""
+    """An nsqlookupd did not answer, or its answer is invalid."""
 
 
 def base_url(text: str) -> str:
-    """`HOST:PORT` or a URL, without a slash at the end."""
+    """The URL of `HOST:PORT` or of a URL, without a slash at the end."""
     url = text if "://" in text else f"http://{text}"
     return url.rstrip("/")
 
 
 def unwrap(document: object) -> dict[str, Any]:
-    """The answer itself: old servers wrap it as {"status_code", "data": {...}}."""
+    """The content of an answer; old servers wrap it as {"status_code", "data": {...}}."""
     if isinstance(document, dict):
         data = document.get("data", document)
         if isinstance(data, dict):
@@ -40,7 +40,7 @@ def unwrap(document: object) -> dict[str, Any]:
 
 
 def addresses_in(document: object) -> set[Address]:
-    """Where the producers of an answer to /lookup listen."""
+    """The addresses of the producers in an answer to /lookup."""
     found: set[Address] = set()
     for producer in unwrap(document).get("producers") or []:
         try:
@@ -51,14 +51,14 @@ def addresses_in(document: object) -> set[Address]:
 
 
 class Lookup:
-    """A set of nsqlookupds; an answer is the union of those that gave one."""
+    """A set of nsqlookupds; results are the union of their answers."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self.urls = [base_url(text) for text in addresses]
         self._session: aiohttp.ClientSession | None = None
 
     async def producers(self, topic: str) -> tuple[set[Address], list[NsqError]]:
-        """Servers with the topic, and what went wrong with single nsqlookupds."""
+        """Servers with the topic, and the errors of single nsqlookupds."""
         answers, failures = await self._ask("/lookup", {"topic": topic})
         found: set[Address] = set()
         for answer in answers:

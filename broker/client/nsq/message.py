@@ -1,4 +1,4 @@
-"""A message as the consumer gets it, and how it is answered."""
+"""A received message, and the methods that answer it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.client.nsq.options import Address
 
 
 class Origin(Protocol):
-    """The connection that a message came from, where it is answered."""
+    """The interface of the connection that a message came from, which sends its answer."""
 
     topic: str
     address: Address
@@ -37,7 +37,7 @@ class Message:
         self.attempts = attempts  # 1 on the first delivery
         self.body = body
         self.answered = False
-        self.manual = False  # the handler's return does not answer it
+        self.manual = False  # the return of the handler does not answer it
 
     @property
     def topic(self) -> str:
@@ -54,9 +54,9 @@ class Message:
         return self.origin.finish(self)
 
     def requeue(self, delay_s: float | None = None, *, backoff: bool = True) -> bool:
-        """Let the server deliver it again after the delay (None: grows with the attempts).
+        """Let the server deliver it again after the delay (None: it grows with the attempts).
 
-        With `backoff` this counts as a failure and slows the whole reader down.
+        With `backoff` this counts as a failure and pauses the whole reader.
         """
         return self.origin.requeue(self, delay_s, backoff)
 

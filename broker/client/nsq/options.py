@@ -20,9 +20,10 @@ _NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings of the hand-shake; times in IDENTIFY's own milliseconds, 0 = the server's default.
+    """Settings of the handshake; times are in milliseconds as in IDENTIFY, 0 = the server's
+    default.
 
-    With `tls` the connection fails if the server offers none; compression is used if it does.
+    With `tls` the connection fails if the server does not offer it; compression is used if it does.
     """
 
     client_id: str = ""
@@ -34,7 +35,7 @@ class Options:
     msg_timeout_ms: int = 0
     sample_rate: int = 0
     tls: ssl.SSLContext | None = None
-    tls_server_name: str = ""  # checked against the certificate; empty = the host dialled
+    tls_server_name: str = ""  # checked against the certificate; empty = the host of the address
     snappy: bool = False
     deflate: bool = False
     deflate_level: int = limits.DEFLATE_LEVEL
@@ -43,7 +44,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.snappy and self.deflate:
-            raise ValueError("choose snappy or deflate, not both")
+            raise ValueError("give snappy or deflate, not both")
 
     def identify(self) -> bytes:
         """The body of IDENTIFY."""
@@ -86,9 +87,9 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 def parse_options(words: Iterable[str], options: Options | None = None) -> Options:
-    """`key=value` or `key` (= true) words, as the original tools take them; ValueError if wrong.
+    """Parse `key=value` or `key` (= true), as the original tools accept them. ValueError.
 
-    Times are milliseconds or carry a unit: 500, 500ms, 2s, 1m.
+    Times are milliseconds or have a unit: 500, 500ms, 2s, 1m.
     """
     changes: dict[str, Any] = {}
     tls: dict[str, str] = {}
@@ -120,7 +121,7 @@ def _number(key: str, text: str) -> int:
     try:
         return int(digits) * (_UNITS_MS[unit] if unit else 1)
     except (ValueError, KeyError):
-        raise ValueError(f"{key}: {text!r} is not a number") from None
+        raise ValueError(f"{key}: invalid number {text!r}") from None
 
 
 def _truth(key: str, text: str) -> bool:
@@ -129,7 +130,7 @@ def _truth(key: str, text: str) -> bool:
         return True
     if lowered in {"false", "0", "f", "no"}:
         return False
-    raise ValueError(f"{key}: {text!r} is neither true nor false")
+    raise ValueError(f"{key}: invalid value {text!r}: expected true or false")
 
 
 def _context(words: dict[str, str]) -> ssl.SSLContext:
@@ -146,18 +147,18 @@ def _context(words: dict[str, str]) -> ssl.SSLContext:
 
 
 def parse_address(text: str, port: int = limits.PORT) -> Address:
-    """`HOST`, `HOST:PORT` or `[IPV6]:PORT`; ValueError if it is none of them."""
+    """Parse `HOST`, `HOST:PORT` or `[IPV6]:PORT`. ValueError."""
     host, colon, number = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, number = text, str(port)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not number.isdecimal() or not 0 < int(number) < 65536:
-        raise ValueError(f"{text!r} is not HOST:PORT")
+        raise ValueError(f"invalid address {text!r}: expected HOST:PORT")
     return host, int(number)
 
 
 def checked(name: str) -> bytes:
     """The name of a topic or channel as it is sent; ValueError: invalid name."""
     if len(name) > limits.NAME_MAX or not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a topic or channel")
+        raise ValueError(f"invalid topic or channel name {name!r}")
     return name.encode()

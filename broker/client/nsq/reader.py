@@ -27,7 +27,7 @@ class Reader:
     """A consumer: with a handler, or as an async iterator whose messages the caller answers.
 
     The handler, plain or async, succeeds (FIN) unless it returns False or raises (REQ). At most
-    `max_in_flight` messages are in its hands at any time. Servers are given as `nsqd`
+    `max_in_flight` messages are in progress at any time. Servers are given as `nsqd`
     addresses, or found through `lookupd` HTTP addresses.
     """
 
@@ -96,7 +96,7 @@ class Reader:
 
     @property
     def addresses(self) -> list[Address]:
-        """Servers it is subscribed at now."""
+        """The servers with a current subscription."""
         return [
             subscription.address
             for subscription in self.flow.subscriptions
@@ -105,13 +105,13 @@ class Reader:
 
     @property
     def in_flight(self) -> int:
-        """Messages that came and are not answered."""
+        """The number of received messages without an answer."""
         return sum(subscription.in_flight for subscription in self.flow.subscriptions)
 
     # --- connections ---
 
     async def start(self) -> None:
-        """Begin to connect; a server that cannot be reached is tried again."""
+        """Start connecting; unreachable servers are retried."""
         self.flow.start()
         for address in self._direct:
             self._dial(address)
@@ -169,7 +169,7 @@ class Reader:
 
     def _lost(self, subscription: Subscription, error: NsqError) -> None:
         if self._subscriptions.get(subscription.address) is not subscription:
-            return  # it never subscribed; _connect handles that
+            return  # it had not subscribed: _connect handles that
         self.flow.remove(subscription)
         for message in [m for m in self._queue if m.origin is subscription]:
             self._queue.remove(message)  # the server delivers them to another consumer
@@ -179,7 +179,7 @@ class Reader:
         self._again(subscription.address)
 
     def _again(self, address: Address) -> None:
-        """Try later: doubling each time, or with the next poll."""
+        """Retry later: after a doubling delay, or with the next poll."""
         self._subscriptions.pop(address, None)
         if self._closed or self._lookup is not None:
             return
@@ -280,7 +280,7 @@ class Reader:
 
     async def _messages(self) -> AsyncIterator[Message]:
         if self._handler is not None:
-            raise ValueError("messages go to the handler")
+            raise ValueError("this reader has a handler: it cannot be iterated")
         while True:
             while self._queue:
                 message = self._queue.popleft()
@@ -302,8 +302,8 @@ class Reader:
     async def close(self, timeout_s: float = limits.CLOSE_S) -> None:
         """Accept no new messages, let handlers end, and close.
 
-        Messages that no handler has begun go back at once; those not answered in time come
-        again after their timeout.
+        Messages that no handler has started are requeued at once; those not answered in time are
+        redelivered after their timeout.
         """
         if self._closed:
             return

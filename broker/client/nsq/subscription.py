@@ -14,7 +14,7 @@ from broker.client.nsq.options import Address, Options
 
 
 class Subscription:
-    """One subscribed connection: the origin of its messages, and one of those that share RDY."""
+    """One subscribed connection, which answers its messages and has a share of RDY."""
 
     def __init__(
         self,

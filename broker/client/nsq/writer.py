@@ -1,4 +1,4 @@
-"""Publishes to one nsqd or several, pipelined; connections are made when they are needed."""
+"""Publishes to one nsqd or several, pipelined; connections are opened when they are needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Node:
 
     @property
     def down(self) -> bool:
-        """It could not be reached a short while ago."""
+        """Whether it was unreachable a short while ago."""
         return self.connection is None and self._clock.now() < self.retry_at_s
 
     def _lost(self, _: NsqError) -> None:
@@ -53,7 +53,7 @@ class Writer:
     """A publisher. With several addresses they take turns.
 
     A publish that was sent and lost its connection raises ClosedError: the server may have it.
-    `failover` leaves servers out that could not be reached; without it each has its turn.
+    `failover` skips unreachable servers; without it each has its turn.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Writer:
     ) -> None:
         given = [addresses] if isinstance(addresses, str) else list(addresses)
         if not given:
-            raise ValueError("give the address of an nsqd")
+            raise ValueError("give the address of at least one nsqd")
         clock = clock or LoopClock()
         self._nodes = [_Node(parse_address(a), options or Options(), clock) for a in given]
         self._turn = 0
@@ -93,7 +93,7 @@ class Writer:
         self._turn = (self._turn + 1) % len(nodes)
         if not self._failover:
             nodes = nodes[:1]
-        nodes.sort(key=lambda node: node.down)  # stable: those that are down come last
+        nodes.sort(key=lambda node: node.down)  # a stable sort: unreachable servers come last
         failure: ConnectError | None = None
         for node in nodes:
             try:
@@ -116,7 +116,8 @@ class Writer:
         return connection.ask(data)
 
     async def pub(self, topic: str, body: bytes) -> None:
-        """Publish one message; returns when the server has it. Many may be under way."""
+        """Publish one message; return when the server has acknowledged it. Calls may be
+        concurrent."""
         await self._publish(encode_pub(topic, body))
 
     async def mpub(self, topic: str, bodies: Iterable[bytes]) -> None:
@@ -128,9 +129,9 @@ class Writer:
         await self._publish(encode_dpub(topic, body, delay_s))
 
     def send(self, topic: str, body: bytes) -> asyncio.Future[bytes]:
-        """Publish on a connection that is already there and return the answer's future.
+        """Publish on an open connection and return the future of the answer.
 
-        The quickest way to have many under way; the caller bounds how many.
+        The fastest way to publish many messages; the caller limits their number.
         """
         for _ in self._nodes:
             node = self._nodes[self._turn]
@@ -140,7 +141,7 @@ class Writer:
         raise ClosedError("not connected")
 
     async def close(self) -> None:
-        """Wait for answers that are due, for a while, and close."""
+        """Wait some time for pending answers, then close."""
         self._closed = True
         for node in self._nodes:
             connection = node.connection
@@ -170,6 +171,6 @@ def encode_mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
     for body in bodies:
         parts += [len(body).to_bytes(4, "big"), body]
     if not parts:
-        raise ValueError("no message to publish")
+        raise ValueError("give at least one message")
     content = (len(parts) // 2).to_bytes(4, "big") + b"".join(parts)
     return b"MPUB %b\n%b%b" % (checked(topic), len(content).to_bytes(4, "big"), content)

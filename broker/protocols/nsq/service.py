@@ -183,11 +183,11 @@ class NsqService(Service):
         try:
             certificates.reload()
         except TlsError as problem:
-            log.error("certificates stay as they were: %s", problem)
+            log.error("certificates not reloaded: %s", problem)
             return
         if "nsq_https" in self._pages:
             await self._pages["nsq_https"].use(certificates.context)
-        log.info("certificates were read again")
+        log.info("certificates reloaded")
 
     @property
     def ports(self) -> dict[str, tuple[str, int]]:

@@ -51,7 +51,7 @@ def other_protocol() -> Iterator[str]:
 
 
 def test_a_port_of_something_else(other_protocol: str) -> None:
-    with pytest.raises(WrongDoor, match="does not speak HTTP") as caught:
+    with pytest.raises(WrongDoor, match="does not use HTTP") as caught:
         Connection(other_protocol, wait=never).topics()
     assert str(caught.value).isprintable()
     assert not is_passing(pickle.loads(pickle.dumps(caught.value)))
@@ -112,8 +112,8 @@ def test_a_survey_says_why(other_protocol: str) -> None:
         with Brokers(reach(f"{up},{other_protocol}")) as brokers:
             (text,) = brokers.survey(Wanted(names=("t",)), patient=True).down
             assert other_protocol in text
-            assert "does not speak HTTP" in text
-            with pytest.raises(BrokerDownError, match="does not speak HTTP"):
+            assert "does not use HTTP" in text
+            with pytest.raises(BrokerDownError, match="does not use HTTP"):
                 brokers.survey(Wanted(names=("t",)), patient=False)
     with Brokers(reach(other_protocol)) as brokers, pytest.raises(WrongDoorError):
         brokers.survey(Wanted(names=("t",)), patient=True)

@@ -78,7 +78,10 @@ async def test_a_commit_of_nothing_makes_no_writer_too_many(
         assert (await posted(port, "tx/one/0/commit", {"topics": {"t": []}}))[0] == 200
         monkeypatch.setattr(limits, "WRITERS_MAX", 1)
         status, page = await posted(port, "tx/two/0/commit", {"topics": {"t": []}})
-        assert (status, page["error"]) == (507, "no more blocks can be staged: there are 1 writers")
+        assert (status, page["error"]) == (
+            507,
+            "no more blocks can be staged: the limit of 1 writers is reached",
+        )
         assert (await posted(port, "tx/one/1/commit", {"topics": {"t": []}}))[0] == 200
         assert not (rig.folder / "staged" / "two").exists()
 
@@ -114,5 +117,5 @@ async def test_a_block_that_comes_in_drops_does_not_keep_its_place(
             writer.write(b".")
             await asyncio.sleep(0)
         status, page = await told
-        assert (status, page["error"]) == (408, "the body did not come within 0 s")
+        assert (status, page["error"]) == (408, "the body was not received within 0 s")
         writer.close()

@@ -190,14 +190,14 @@ def broken() -> dict[str, tuple[bytes, str]]:
     raw = record(1)
     gap = struct.pack("<QQI4x", 3, 4, 1)
     return {
-        "empty": (b"", "cut short"),
-        "head": (good[:63], "cut short"),
-        "tables": (good[:90], "cut short"),
+        "empty": (b"", "incomplete"),
+        "head": (good[:63], "incomplete"),
+        "tables": (good[:90], "incomplete"),
         "magic": (b"TWRANGE2" + good[8:], "not a frame"),
         "sum": (good[:17] + b"\1" + good[18:], "sum is wrong"),
         "cut": (good[:-1], "length is wrong"),
         "more": (good + b"\0", "length is wrong"),
-        "count": (good[:8] + b"\xff" * 8 + good[16:], "cut short"),
+        "count": (good[:8] + b"\xff" * 8 + good[16:], "incomplete"),
         "back": (assemble(b"", [0, 40, 8], raw[:8], 1, 2), "length is wrong"),
         "beyond": (assemble(b"", [0, 48], raw, 1, 2), "length is wrong"),
         "negative": (assemble(b"", [0, 40], raw, 2, 1), "length is wrong"),

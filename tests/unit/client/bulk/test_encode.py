@@ -112,15 +112,15 @@ def test_key_and_id_win_over_headers() -> None:
 
 UNSTORABLE: dict[str, tuple[dict[str, Any], str]] = {
     "no value": ({"value": ["a", None]}, "row 1: the value is null"),
-    "no topic": ({"topic": ["t", None]}, "row 1: there is no topic"),
-    "empty topic": ({"topic": ["", "t"]}, "row 0: there is no topic"),
-    "subject": ({"subject": ["a b", "c"]}, "row 0: a subject has no spaces"),
-    "line in subject": ({"subject": ["a", "b\r\n"]}, "row 1: a subject has no spaces"),
+    "no topic": ({"topic": ["t", None]}, "row 1: the topic is missing"),
+    "empty topic": ({"topic": ["", "t"]}, "row 0: the topic is missing"),
+    "subject": ({"subject": ["a b", "c"]}, "row 0: the subject has a space"),
+    "line in subject": ({"subject": ["a", "b\r\n"]}, "row 1: the subject has a space"),
     "long subject": ({"subject": ["a", "b" * 65536]}, "row 1: the subject has more than 65535"),
-    "key": ({"key": ["a", "b\nc"]}, "row 1: a key that goes into a header"),
-    "blank key": ({"key": [" a", "b"]}, "row 0: a key that goes into a header"),
-    "id": ({"messageId": ["a\rb", "b"]}, "row 0: a message id"),
-    "large": ({"value": ["a", b"b" * (16 << 20)]}, "row 1: the record is larger than a block"),
+    "key": ({"key": ["a", "b\nc"]}, "row 1: the key has a line break"),
+    "blank key": ({"key": [" a", "b"]}, "row 0: the key has a line break"),
+    "id": ({"messageId": ["a\rb", "b"]}, "row 0: the message id"),
+    "large": ({"value": ["a", b"b" * (16 << 20)]}, "row 1: the record exceeds the size of a block"),
     "late": (
         {"notBefore": pa.array([0, 2**62], pa.timestamp("us", "UTC"))},
         "row 1: notBefore is beyond",
@@ -174,11 +174,11 @@ def test_what_could_not_be_read_back_is_not_stored() -> None:
 
 
 def test_columns_that_are_missing() -> None:
-    with pytest.raises(Unstorable, match="no column value"):
+    with pytest.raises(Unstorable, match="the column value is missing"):
         stored(batch(topic=["t"]))
-    with pytest.raises(Unstorable, match="no column topic"):
+    with pytest.raises(Unstorable, match="give a column topic"):
         stored(batch(value=["t"]))
-    with pytest.raises(Unstorable, match="there are keys, and no header"):
+    with pytest.raises(Unstorable, match="a column key needs key_header"):
         stored(batch(value=["t", "u"], key=["k", None]), topic="t")
     assert stored(batch(value=["t"], key=pa.array([None], pa.binary())), topic="t")
     with pytest.raises(Unstorable, match="cannot be stored in the header"):

@@ -142,7 +142,7 @@ async def test_garbage_ends_the_connection(garbage: bytes) -> None:
         await connection.open()
         waiting = connection.ask(b"PUB t\n")
         connection.data_received(garbage)
-        assert "broken" in str(await asyncio.wait_for(lost.get(), WAIT_S))
+        assert "invalid" in str(await asyncio.wait_for(lost.get(), WAIT_S))
         with pytest.raises(ClosedError):
             await waiting
         with pytest.raises(NsqError):
