@@ -10,21 +10,21 @@ cdef class Conn(Task):
     cdef readonly OutBuf out
     cdef object transport       # None before and after its life
     cdef object write           # transport.write
-    cdef readonly object listener   # what accepted it: see net.listener.Listener
+    cdef readonly object listener   # the listener that accepted it: see net.listener.Listener
     cdef readonly object peer   # (host, port) or a path
     cdef readonly object failure  # the OSError that ended it, or None
-    cdef InBuf shared           # the loop's receive buffer, lent to every connection
-    cdef InBuf big              # own buffer while an operation is larger than its share
-    cdef bytes tail             # unfinished operation between reads, or None
-    cdef bint paused            # the session asked for no more input
-    cdef bint ending            # closed for input; goes away once written
+    cdef InBuf shared           # the loop's receive buffer, shared by all connections
+    cdef InBuf big              # own buffer for an operation that does not fit into the shared one
+    cdef bytes tail             # incomplete operation between reads, or None
+    cdef bint paused            # the session has paused the input
+    cdef bint ending            # closed for input; ends when everything is written
     cdef readonly Tls tls       # None: bytes are plain
-    cdef Filter packer          # compression inside of it, or None
-    cdef bint filtered          # there is one of the two
+    cdef Filter packer          # compression inside TLS, or None
+    cdef bint filtered          # there is TLS or compression
     cdef bint shaking           # in the TLS handshake: the session neither reads nor writes
-    cdef bint queued_shake      # the next step of it waits for its slice of a turn; nothing is read
-    cdef bint peeking           # `begun` reports the first byte before any is fed
-    cdef bint later             # what came is not decoded yet: a later turn goes on
+    cdef bint queued_shake      # its next step waits for a slice of a turn; nothing is read
+    cdef bint peeking           # call `begun` with the first bytes before any are fed
+    cdef bint later             # received bytes are not decoded yet: a later turn continues
 
     cdef void take_input(self, const char *data, size_t total) except *
     cdef void keep(self, const char *data, size_t rest) except *

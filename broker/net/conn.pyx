@@ -1,12 +1,12 @@
 # cython: language_level=3
 """One accepted connection.
 
-uvloop asks for room, reads, and says how much came. Whole operations go to the session at
-once; an unfinished one waits here until the rest arrives: in `tail` while it is short, in a
-buffer of its own once the session knows that it is long. Output collects in `out` and is
-written once per turn.
+uvloop requests a buffer, reads, and reports the number of bytes. Complete operations are passed to
+the session at once; an incomplete one waits here for its rest: in `tail` while it is short, in a
+separate buffer once the session knows that it is long. Output is collected in `out` and written
+once per turn.
 
-    transport -> tls -> packer -> session        filters, when a session has asked for them
+    transport -> tls -> packer -> session        filters, if a session has requested them
     transport <- tls <- packer <- out
 """
 import fcntl
@@ -28,15 +28,15 @@ from broker.net.openssl import cipher_name, shown_behind, version_name
 
 LOG = logging.getLogger('broker.net')
 
-# Whose the output of a connection is that has ended: nothing of it is ever written. A connection
-# that stayed its owner would be in a cycle, and the garbage collector comes rarely.
+# Owner of the output of an ended connection, which is never written. If the connection stayed its
+# owner, both would be in a cycle, and garbage collections are rare.
 cdef Task NOBODY = Task()
 NOBODY.queued = True
 
 
 cdef class Conn(Task):
     def __init__(self, listener, Session session, InBuf shared, turn, pool, size_t out_limit):
-        """Calls `listener.joined(conn)` when it is made and `listener.left(conn)` at its end."""
+        """Calls `listener.joined(conn)` at its start and `listener.left(conn)` at its end."""
         self.listener = listener
         self.session = session
         self.shared = shared
@@ -47,9 +47,9 @@ cdef class Conn(Task):
     def connection_made(self, transport):
         self.transport = transport
         self.write = transport.write
-        # Any byte left in the transport pauses, none resumes: what waits, waits in `out`,
-        # where it is counted and where later bytes can join it.
-        # Behind TLS of the loop's own a limit counts as reached by itself: 0 would pause for ever.
+        # Any byte left in the transport pauses the output, none resumes it: pending output is in
+        # `out`, where it is counted and sent together with later bytes. With TLS of the loop itself
+        # a limit counts as reached when it is equal: 0 would pause for ever.
         transport.set_write_buffer_limits(
             0 if transport.get_extra_info('ssl_object') is None else 1, 0)
         self.peer = transport.get_extra_info('peername')
@@ -72,7 +72,7 @@ cdef class Conn(Task):
         self.out.owner = NOBODY
 
     def eof_received(self):
-        # Answers that are still due keep the connection; once it is closing nothing does.
+        # Pending answers keep the connection open; once it is closing nothing does.
         return not self.session.closing and self.session.ended()
 
     def pause_writing(self):
@@ -124,7 +124,7 @@ cdef class Conn(Task):
             self.keep(data + used, total - <size_t>used)
 
     cdef void keep(self, const char *data, size_t rest) except *:
-        """Hold on to an unfinished operation that stands in the buffer just read."""
+        """Keep an incomplete operation that is in the buffer just read."""
         cdef size_t need = <size_t>self.session.need
         cdef InBuf big = self.big
         if need <= self.shared.cap // 2 and rest <= self.shared.cap // 2:
@@ -132,7 +132,7 @@ cdef class Conn(Task):
             self.big = None
             return
         if need <= rest:
-            need = 2 * rest         # not known, or all there but not wanted yet
+            need = 2 * rest         # unknown, or complete but paused
         if big is None:
             big = InBuf(need)
             memcpy(big.data, data, rest)
@@ -157,7 +157,7 @@ cdef class Conn(Task):
             try:
                 self.write_encoded()
                 if self.packer is not None and not out.blocked:
-                    self.say_inside(self.packer.pending())      # it had to wait meanwhile
+                    self.say_inside(self.packer.pending())      # the writing was paused meanwhile
             except Exception as problem:
                 LOG.error('connection dropped after an internal error', exc_info=problem)
                 self.abort()
@@ -178,9 +178,9 @@ cdef class Conn(Task):
     # --- called by the session (as its `link`)
 
     def close(self):
-        """Take no more input; go away when everything put into `out` has been written."""
+        """Read no more input; close when everything in `out` is written."""
         if self.shaking:
-            self.abort()        # nothing can be said in the middle of a handshake
+            self.abort()        # nothing can be sent during a handshake
             return
         self.ending = True
         self.session.end_input()
@@ -189,20 +189,20 @@ cdef class Conn(Task):
             self.out.mark()
 
     def abort(self):
-        """Go away now; what was not yet written is lost."""
+        """Close now; unwritten output is lost."""
         self.ending = True
         self.session.end_input()
         if self.transport is not None:
             self.transport.abort()
 
     def pause(self):
-        """Take no more input for now; `feed` has left off or will be called no more."""
+        """Read no more input for now; `feed` has stopped or is not called again."""
         self.paused = True
         if self.transport is not None:
             self.transport.pause_reading()
 
     def resume(self):
-        """Go on with the input that was left, then with what arrives."""
+        """Continue with the unprocessed input, then with new input."""
         cdef bytes tail = self.tail
         cdef InBuf big = self.big
         if not self.paused:
@@ -221,12 +221,12 @@ cdef class Conn(Task):
             self.transport.resume_reading()
 
     def peek(self, int64_t timeout_ns):
-        """Tell the session by `begun` how the input begins, before it gets any of it."""
+        """Call the session's `begun` with the first input, before it is fed."""
         self.peeking = True
         self.out.turn.arm(self, self.out.turn.now_ns + timeout_ns)
 
     def secure(self, context, int64_t timeout_ns, hostname=None):
-        """Begin TLS; what was put into `out` before goes out in plain.
+        """Start TLS; earlier output in `out` is sent unencrypted.
 
         As the server, or as the client of `hostname`. At the end the session's `secured` is
         called; until then it gets no input and its output waits.
@@ -246,7 +246,7 @@ cdef class Conn(Task):
         """Deflate or snappy from here on, in both directions."""
         self.run()
         if out_waiting(self.out):
-            self.abort()    # nothing but a greeting waits: no peer reads it
+            self.abort()    # only a greeting is pending, which no peer reads
             return
         self.packer = Deflate(level) if kind == 'deflate' else Snappy()
         self.filtered = True
@@ -254,13 +254,13 @@ cdef class Conn(Task):
         self.big = None
 
     def hand_over(self, Session session, Filter packer, bytes early=b''):
-        """Let another session go on, through a filter; what is in `out` before goes out without it.
+        """Hand the connection over to another session, with a filter for later output.
 
-        `early`: input that the former one was fed and that is meant for this one.
+        `early`: input that the former session was fed and that is meant for the new one.
         """
         self.run()
         if self.ending or out_waiting(self.out):
-            self.abort()    # what has been sent fits a new socket: the peer is gone
+            self.abort()    # so little fits into any new socket: the peer has gone
             return
         self.session = session
         self.packer = packer
@@ -274,7 +274,7 @@ cdef class Conn(Task):
 
     @property
     def unsent(self):
-        """Bytes that the peer has not taken: in the transport and in the kernel."""
+        """Bytes that the peer has not received: in the transport and in the kernel."""
         if self.transport is None:
             return 0
         waiting = self.transport.get_write_buffer_size()
@@ -295,12 +295,12 @@ cdef class Conn(Task):
 
     @property
     def client_name(self):
-        """The common name in the certificate that the peer showed, or nothing."""
+        """The common name in the peer's certificate, or nothing."""
         return '' if self.tls is None else common_name(self.tls.link)
 
     @property
     def certificate(self):
-        """What the peer showed, as DER; None: nothing."""
+        """The peer's certificate as DER; None: it has none."""
         return None if self.tls is None else self.tls.link.getpeercert(True)
 
     @property
@@ -310,7 +310,7 @@ cdef class Conn(Task):
 
     @property
     def security(self):
-        """(cipher, version, protocol) of TLS under the names Go has for them; None: plain."""
+        """(cipher, version, protocol) of TLS with Go's names; None: no TLS."""
         if self.tls is None:
             return None
         link = self.tls.link
@@ -319,7 +319,7 @@ cdef class Conn(Task):
     # --- how input begins
 
     cdef void peeked(self, const char *data, size_t n) except *:
-        """The first input has come: the session says what it is."""
+        """Pass the first input to the session, which decides what it is."""
         self.peeking = False
         self.out.turn.disarm(self)
         if not self.session.closing:
@@ -347,7 +347,7 @@ cdef class Conn(Task):
             self.broken(str(problem))
 
     def shake_on(self):
-        """The next step of the handshake, with what has come for it."""
+        """Do the next step of the handshake, with the received bytes."""
         self.queued_shake = False
         if self.transport is None:
             return
@@ -362,7 +362,7 @@ cdef class Conn(Task):
             self.transport.resume_reading()
 
     cdef void shake(self) except *:
-        """The handshake goes on, or ends."""
+        """Continue or end the handshake."""
         cdef str cause = None
         try:
             if not self.tls.handshake():
@@ -371,13 +371,13 @@ cdef class Conn(Task):
         except FilterError as problem:
             cause = str(problem)
         if cause is None or self.tls.spoken_to:
-            self.send(self.tls.pending())       # what is no TLS at all gets no alert either
+            self.send(self.tls.pending())       # bytes that are not TLS get no alert
         self.shaken(cause)
         if cause is None and not self.ending:
-            self.decode()       # it may have come with the end of the handshake
+            self.decode()       # input may have arrived together with the end of the handshake
 
     def shaken(self, cause):
-        """The handshake is over; `cause`: why it failed."""
+        """The handshake has ended; `cause`: why it failed."""
         self.out.turn.disarm(self)
         self.shaking = False
         if cause is not None:
@@ -438,7 +438,7 @@ cdef class Conn(Task):
                 self.close()
 
     def decode_on(self):
-        """The next part of it."""
+        """Feed the next part of the input."""
         self.later = False
         if self.transport is None or self.session.closing:
             return
@@ -465,16 +465,16 @@ cdef class Conn(Task):
         return got
 
     cdef void broken(self, str reason) except *:
-        """The peer's bytes make no sense: nothing that it sends could be trusted any more."""
+        """The peer's bytes are invalid: close, because later ones cannot be decoded either."""
         LOG.info('client %s dropped: %s', self.peer, reason)
         cdef bytes last = self.packer.pending() if self.packer is not None else b''
         self.say_inside(last)
         if self.tls is not None:
-            self.send(self.tls.pending())       # the alert that says so
+            self.send(self.tls.pending())       # the alert with the reason
         self.abort() if self.tls is None and not last else self.close()
 
     cdef void say_inside(self, bytes data) except *:
-        """What a filter inside of TLS has to say."""
+        """Send the output of a filter inside TLS."""
         if data:
             self.send(self.tls.send(data) if self.tls is not None else data)
 
@@ -483,7 +483,7 @@ cdef class Conn(Task):
             self.write(data)
 
     cdef void write_encoded(self) except *:
-        """What waits in `out`, through the filters."""
+        """Pass the bytes in `out` through the filters."""
         cdef OutBuf out = self.out
         cdef Chunk chunk
         cdef bytes data

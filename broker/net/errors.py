@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-TLS_TIMED_OUT: Final = "tls: handshake timed out"  # why a handshake that never ends fails
+TLS_TIMED_OUT: Final = "tls: handshake timed out"  # the reason for a handshake that times out
 
 # --- WebSocket (server/websocket.go of nats-server 2.10.22) and HTTP ------------------------------
 

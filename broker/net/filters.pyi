@@ -1,4 +1,4 @@
-"""What may stand between a transport and a session: TLS, and compressions."""
+"""Filters between a transport and a session: TLS and compression."""
 
 from ssl import SSLContext, SSLObject
 from typing import Literal

@@ -1,6 +1,8 @@
 # cython: language_level=3
-"""Bytes are decoded in pieces of the reader's size, so a small input that unpacks to a large one
-costs no more memory than any other.
+"""Filters between a transport and a session: TLS, deflate, snappy.
+
+Bytes are decoded in pieces of the reader's size, so a small input that expands to a large one takes
+no more memory than any other.
 
 Snappy is the framing format: chunks of at most 64 KiB with a masked CRC-32C of the plain bytes.
 Sources: RFC 1951; google/snappy framing_format.txt.
@@ -29,7 +31,7 @@ cdef enum:
     HEAD_BYTES = 4
     SUM_BYTES = 4
     PLAIN_MAX = 65536           # of one chunk
-    PACKED_MAX = 76490          # what that many bytes take at most when they do not compress
+    PACKED_MAX = 76490          # largest size of a chunk that does not compress
     CHUNK_PACKED = 0x00
     CHUNK_PLAIN = 0x01
     CHUNK_SKIPPABLE = 0x80
@@ -43,7 +45,7 @@ cdef bytes IDENTIFIER = b'\xff\x06\x00\x00sNaPpY'
 
 
 class FilterError(Exception):
-    """What the peer sent cannot be decoded; the text says why."""
+    """The peer's bytes cannot be decoded; the text has the reason."""
 
 
 cdef class Filter:
@@ -131,7 +133,7 @@ cdef class Snappy(Filter):
         return <Py_ssize_t>done
 
     cdef bint next_chunk(self) except -1:
-        """Decode one more chunk into `plain`; False when none is there as a whole."""
+        """Decode one more chunk into `plain`; False if none is complete."""
         cdef size_t at = self.taken, there = <size_t>len(self.rest) - at, length
         cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(self.rest) + at
         cdef int kind
@@ -195,7 +197,7 @@ cdef class Snappy(Filter):
         while at < n:
             part = bytes(view[at:at + PLAIN_MAX])
             packed = bytes(snappy.compress(part))
-            # what saves less than an eighth is not worth unpacking
+            # saving less than an eighth is not worth decompressing
             body = packed if len(packed) < len(part) - len(part) // 8 else part
             parts.append((
                 (CHUNK_PACKED if body is packed else CHUNK_PLAIN)
@@ -212,7 +214,7 @@ cdef object masked_sum(bytes plain):
 
 
 cdef size_t plain_size(bytes packed):
-    """What a block says of its size when unpacked: it begins with it, seven bits to a byte."""
+    """The decompressed size of a block, which it begins with, seven bits per byte."""
     cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(packed)
     cdef size_t size = 0
     cdef int i
@@ -224,7 +226,7 @@ cdef size_t plain_size(bytes packed):
 
 
 cdef class Tls(Filter):
-    """TLS over two buffers in memory; the connection moves what they hold."""
+    """TLS over two buffers in memory; the connection moves their content."""
 
     def __init__(self, context, *, bint server_side=True, server_hostname=None):
         self.incoming = ssl.MemoryBIO()
@@ -240,7 +242,7 @@ cdef class Tls(Filter):
         return 0
 
     cdef bint handshake(self) except -1:
-        """Go on with it; True when it is done. FilterError when it failed."""
+        """Continue the handshake; True when it is complete. FilterError: it failed."""
         try:
             self.link.do_handshake()
         except ssl.SSLWantReadError:
@@ -250,7 +252,7 @@ cdef class Tls(Filter):
         return True
 
     cdef bytes pending(self):
-        """What is to be written as it is."""
+        """The encrypted bytes to write."""
         return self.outgoing.read() if self.outgoing.pending else b''
 
     cdef Py_ssize_t read(self, char *room, size_t n) except -1:
@@ -277,7 +279,7 @@ cdef class Tls(Filter):
         return self.outgoing.read()
 
     cdef bytes finish(self):
-        """Our last words."""
+        """The final alert."""
         try:
             self.link.unwrap()
         except (ssl.SSLError, OSError, ValueError):
@@ -286,7 +288,7 @@ cdef class Tls(Filter):
 
 
 def reason_of(problem):
-    """Why TLS failed, in a few words."""
+    """The reason why TLS failed, as a short text."""
     reason = (getattr(problem, 'reason', None) or str(problem) or 'failed').replace('_', ' ')
     detail = getattr(problem, 'verify_message', None)       # of a certificate
     return f"tls: {reason.lower()}{f': {detail}' if detail else ''}"
@@ -301,7 +303,7 @@ def filter_of(kind, *args, **options):
 
 
 def unpack(Filter f, data, size_t room=limits.RECEIVE_BUFFER):
-    """Everything that comes out when `data` goes in; FilterError."""
+    """Decode all of `data`. FilterError."""
     cdef bytes piece = bytes(data)
     cdef bytearray space = bytearray(room)
     cdef Py_ssize_t got
@@ -315,5 +317,5 @@ def unpack(Filter f, data, size_t room=limits.RECEIVE_BUFFER):
 
 
 def pack(Filter f, data):
-    """What goes over the wire for `data`, flushed."""
+    """Encode `data` and flush."""
     return f.send(data) + f.flush()

@@ -1,4 +1,4 @@
-"""A connection that is not yet what it is going to be."""
+"""The session of a connection before its protocol is known."""
 
 from typing import Protocol, final
 

@@ -1,8 +1,8 @@
 # cython: language_level=3
 """The session of a connection until another one takes it over: see Conn.hand_over.
 
-It reports what happens to its owner: `opened`, `heard` (bytes), `secured` (why TLS failed,
-or None), `late` (the time is over), `left`.
+It calls its owner: `opened`, `heard` (bytes), `secured` (why TLS failed, or None), `late` (the time
+is over), `left`.
 """
 cimport cython
 import logging
@@ -44,10 +44,10 @@ cdef class HandoverSession(Session):
     cdef void closed(self) noexcept:
         self.wait(0)
         self.owner.left(self)
-        self.link = None    # else both would be in a cycle, and the garbage collector comes rarely
+        self.link = None    # otherwise both would be in a cycle, and garbage collections are rare
 
     def wait(self, int64_t ns):
-        """Call the owner's `late` after this time, unless it sets another one before; 0 = never."""
+        """Call the owner's `late` after this time, unless it sets another one; 0 = never."""
         cdef OutBuf out
         if self.link is None:
             return
@@ -57,5 +57,5 @@ cdef class HandoverSession(Session):
             out.turn.arm(self, out.turn.now_ns + ns)
 
     def say(self, bytes data):
-        """Put this into the output."""
+        """Append bytes to the output."""
         out_put(self.link.out, data, <size_t>len(data))

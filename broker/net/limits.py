@@ -1,4 +1,4 @@
-"""Numbers of sockets, buffers, TLS, WebSocket and HTTP listeners.
+"""Limits and defaults of sockets, buffers, TLS, WebSocket and HTTP listeners.
 
 Times are nanoseconds, sizes are bytes, unless a name says otherwise.
 """
@@ -11,53 +11,53 @@ from broker.base.units import KIB, MIB, MINUTE, MS, SECOND
 
 # --- loop and buffers -------------------------------------------------------------------------
 
-RECEIVE_BUFFER: Final = 64 * KIB  # one per loop; what one read takes at most
+RECEIVE_BUFFER: Final = 64 * KIB  # one per loop; the largest read
 CHUNK_SMALL: Final = 4 * KIB  # an answer or a few messages
-CHUNK_LARGE: Final = 128 * KIB  # takes what one read brings one peer; written while in the cache
+CHUNK_LARGE: Final = 128 * KIB  # output of one read for one peer; written while in the cache
 CHUNKS_POOLED_MAX: Final = 16 * MIB  # free chunks kept for reuse, per size
-ACCEPT_BACKLOG: Final = 4096  # connections the kernel keeps while the loop is busy
-FREE_PORT_TRIES: Final = 16  # ports the system picks until one is free in IPv4 and IPv6
+ACCEPT_BACKLOG: Final = 4096  # connections that the kernel queues while the loop is busy
+FREE_PORT_TRIES: Final = 16  # attempts to find a port that is free in IPv4 and IPv6
 HTTP_LINE_MAX: Final = 64 * KIB  # of a request's first line, and of a header
-HTTP_HEADER_TIMEOUT: Final = 10 * SECOND  # from the first byte of a request to its whole header
+HTTP_HEADER_TIMEOUT: Final = 10 * SECOND  # from the first byte of a request to its complete header
 HTTP_IDLE_TIMEOUT: Final = 5 * MINUTE  # between requests of one connection
 HTTP_TLS_TIMEOUT: Final = 10 * SECOND  # of a handshake
-HTTP_BODY_GRACE: Final = 30 * SECOND  # of a body at any rate; then the least one counts
-HTTP_BODY_RATE: Final = 4 * KIB  # bytes in a second, on average
-HTTP_WRITE_TIMEOUT: Final = 60 * SECOND  # for a peer that takes nothing of its answer
-HTTP_LOOK: Final = 1 * SECOND  # between looks at all of these times
-HTTP_FILES_DIVISOR: Final = 8  # of the files that may be open, the share of one HTTP listener
-HTTP_CONNECTIONS_MIN: Final = 16  # of one listener, however few files there are
+HTTP_BODY_GRACE: Final = 30 * SECOND  # of a body at any rate; then the minimum rate applies
+HTTP_BODY_RATE: Final = 4 * KIB  # bytes per second, on average
+HTTP_WRITE_TIMEOUT: Final = 60 * SECOND  # for a peer that reads nothing of its answer
+HTTP_LOOK: Final = 1 * SECOND  # between checks of all these times
+HTTP_FILES_DIVISOR: Final = 8  # share of one HTTP listener in the open file limit
+HTTP_CONNECTIONS_MIN: Final = 16  # of one listener, even with a small open file limit
 HTTP_CONNECTIONS_MAX: Final = 65_536
-HTTP_ROOM_LOOKS: Final = 16  # connections looked at for one that can make room
+HTTP_ROOM_LOOKS: Final = 16  # idle connections checked for one that can be closed
 
-# Of the files that may be open, those that TCP listeners leave to the log and to everything else.
+# Descriptors of the open file limit that TCP listeners leave to the logs and everything else.
 OPEN_FILES_KEPT_DIVISOR: Final = 16
 OPEN_FILES_KEPT_MIN: Final = 32
 OPEN_FILES_KEPT_MAX: Final = 1024
 UMASK: Final = 0o027  # of what a server makes
-CLOSE_GRACE: Final = 5 * SECOND  # what a closing listener gives peers to take their last bytes
+CLOSE_GRACE: Final = 5 * SECOND  # time for peers to read their last bytes when a listener closes
 DECODE_BYTES_MAX: Final = 1 * MIB  # of one connection per turn, after TLS and compression
-DECODE_PIECE: Final = 1 * KIB  # what each piece of it counts besides its bytes
+DECODE_PIECE: Final = 1 * KIB  # cost of each piece, in addition to its bytes
 ENCODE_BYTES_MAX: Final = 1 * MIB  # compressed before the first of it is written
 HANDSHAKE_SLICE: Final = 2 * MS  # of a loop turn for TLS handshakes; one may take a millisecond
-TLS_RECORD_BYTES: Final = 16 * KIB  # what one record holds at most (RFC 8446, 5.1)
+TLS_RECORD_BYTES: Final = 16 * KIB  # the largest record (RFC 8446, 5.1)
 
 assert CHUNK_SMALL < CHUNK_LARGE
 assert RECEIVE_BUFFER < CHUNK_LARGE
 
 # --- WebSocket and TLS -------------------------------------------------------------------------
 
-WEBSOCKET_FRAMES_MAX: Final = 1_024  # of one connection per turn, when nothing stands in them
+WEBSOCKET_FRAMES_MAX: Final = 1_024  # of one connection per turn, if they are empty
 WEBSOCKET_PACK_MIN: Final = 64  # bytes; shorter messages are not compressed
 WEBSOCKET_DEFLATE_LEVEL: Final = 1
-WEBSOCKET_HANDSHAKE: Final = 10 * SECOND  # from accept to a whole request, if nothing else is said
-WEBSOCKET_UPGRADES_MAX: Final = 4_096  # requests waited for; one more, and the oldest is given up
+WEBSOCKET_HANDSHAKE: Final = 10 * SECOND  # from accept to a complete request, by default
+WEBSOCKET_UPGRADES_MAX: Final = 4_096  # incomplete requests; one more closes the oldest
 WEBSOCKET_REQUEST_MAX: Final = 64 * KIB  # bytes of one with its headers
 
 # --- HTTP listeners ----------------------------------------------------------------------------
 
-UNIX_SOCKET_PORT: Final = -1  # stands for the port where the host is the path of a socket
+UNIX_SOCKET_PORT: Final = -1  # the port of an address whose host is the path of a unix socket
 
-OPEN_FILES_LOOK: Final = 1 * SECOND  # so often it is seen whether more can be opened
-OPEN_FILES_FEW: Final = 90  # percent of what the system allows: a warning
-DEFLATE_LEVEL: Final = 6  # unless a peer asks for another
+OPEN_FILES_LOOK: Final = 1 * SECOND  # interval of checks whether more files can be opened
+OPEN_FILES_FEW: Final = 90  # percent of the open file limit at which a warning is logged
+DEFLATE_LEVEL: Final = 6  # unless a peer requests another

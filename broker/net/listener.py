@@ -1,8 +1,8 @@
 """Listeners: their sockets, their connections, and what all connections of one loop share.
 
-The originals are programs in Go, where every interface means every one: 0.0.0.0, [::] and no host
-at all take both IPv4 and IPv6. Here that is a socket for each of the two, so that a peer's address
-stays what it is instead of an IPv4 address within IPv6. A host without IPv6 (or IPv4) has one.
+The originals are programs in Go, where 0.0.0.0, [::] and no host all mean every interface, IPv4 and
+IPv6. Here each of the two has a socket, so that a peer's IPv4 address is not shown as an IPv6 one.
+A machine without IPv6 (or IPv4) has one socket.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ log = logging.getLogger("broker.net")
 
 
 class ListenError(OSError):
-    """A listener that cannot be opened. As text: where it should be, and why it is not there."""
+    """A listener that cannot be opened. Its text is the address and the reason."""
 
     def __init__(self, listen: tuple[str, int], cause: OSError) -> None:
         number = cause.errno or 0
-        # The loop's own words have the address in them; numbers below 0 are the resolver's.
+        # The loop's own texts contain the address; numbers below 0 are those of the resolver.
         reason = os.strerror(number) if number > 0 else str(cause.strerror or cause)
         super().__init__(number, reason)
         self.listen = listen
@@ -59,7 +59,7 @@ class ListenError(OSError):
 
 @contextlib.contextmanager
 def opening(listen: tuple[str, int]) -> Iterator[None]:
-    """Report whatever fails in here as a failure of the listener with this address."""
+    """Convert errors in the block to a ListenError for this address."""
     try:
         yield
     except OSError as error:
@@ -67,14 +67,14 @@ def opening(listen: tuple[str, int]) -> Iterator[None]:
 
 
 def join(host: str, port: int) -> str:
-    """host:port, an IPv6 address in brackets."""
+    """host:port, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
-    """Bound, not yet listened on; port 0 is a free one, the same for all. OSError when it is
-    taken or the host is not ours; of a name with several addresses the first is taken, an IPv4
-    one if there is any."""
+    """Sockets that are bound, not yet listening; port 0 picks a free port, the same for all. Of a
+    name with several addresses the first IPv4 one is used, else the first. OSError: the address is
+    in use, or not one of this host."""
     if host not in EVERYWHERE:
         return [_bind_host(host, port)]
     for last in range(limits.FREE_PORT_TRIES):
@@ -135,14 +135,14 @@ def is_answered(path: str) -> bool:
 
 
 def remove_socket(path: str) -> None:
-    """Take away the file of a unix socket that was listened on."""
+    """Remove the file of a unix socket."""
     with contextlib.suppress(OSError):
         Path(path).unlink()
 
 
 def files_are_short() -> bool:
-    """Whether only those files can still be opened that the log needs. A new one gets the lowest
-    number that is free, so its number is about how many there are."""
+    """Whether only the descriptors reserved for the logs are left. A new file gets the lowest free
+    number, which is about the number of open files."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if most == resource.RLIM_INFINITY:
         return False
@@ -156,19 +156,19 @@ def files_are_short() -> bool:
 
 
 class Runtime:
-    """What all listeners on one loop share; made while that loop runs."""
+    """The state that all listeners of one loop share; it is created while that loop runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.loop = loop or asyncio.get_running_loop()
         self.turn = Turn(self.loop.call_soon, self._call_at_ns)
         self.pool = ChunkPool(limits.CHUNK_SMALL, limits.CHUNK_LARGE, limits.CHUNKS_POOLED_MAX)
         self.shared = InBuf(limits.RECEIVE_BUFFER)
-        self.plain = InBuf(limits.RECEIVE_BUFFER)  # what filters decode
+        self.plain = InBuf(limits.RECEIVE_BUFFER)  # output of filters
         self.handshakes = Handshakes(self.loop.call_soon)
         self._crowded = False
 
     def crowded(self) -> bool:
-        """Whether a new connection has to be closed, so that the log can open its files."""
+        """Whether a new connection must be closed, so that the logs can open their files."""
         crowded = files_are_short()
         if crowded and not self._crowded:
             self._crowded = True
@@ -180,7 +180,7 @@ class Runtime:
         self.loop.call_later(limits.OPEN_FILES_LOOK / SECOND, self._look_again)
 
     def _look_again(self) -> None:
-        # Once a second, not for each connection: a flood must not fill the server's own log.
+        # Once a second, not for each connection: a flood must not fill the log.
         if files_are_short():
             self._look_later()
             return
@@ -188,42 +188,42 @@ class Runtime:
         log.info("files can be opened again")
 
     def _call_at_ns(self, due_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        # the loop counts whole milliseconds: rounded up, so that it does not ring too early
+        # the loop counts whole milliseconds: rounded up, so that the timer is not early
         wait_ms = -((time.monotonic_ns() - due_ns) // _NS_PER_MS)
         return self.loop.call_later(max(wait_ms, 0) / 1000, callback)
 
 
 class Listener(ABC):
-    """One address to connect to, with the connections that came through it."""
+    """One listening address, with its connections."""
 
     def __init__(self, runtime: Runtime, listen: tuple[str, int], out_limit: int) -> None:
-        """`out_limit`: bytes that may wait for one connection."""
+        """`out_limit`: pending output of one connection, in bytes."""
         self.runtime = runtime
         self.listen = listen
         self.out_limit = out_limit
         self.conns: set[Conn] = set()
         self.total_connections = 0
-        self._servers: list[asyncio.Server] = []  # one for each socket
+        self._servers: list[asyncio.Server] = []  # one server for each socket
         self._address: tuple[str, int] | None = None
         self._emptied = asyncio.Event()
         self._emptied.set()
 
     @abstractmethod
     def new_session(self) -> Session:
-        """What a connection talks to."""
+        """Create the session of a new connection."""
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens, or listened: the port is the real one."""
+        """The address, with the actual port; also after closing."""
         return self._address or self.listen
 
     @property
     def connections(self) -> int:
-        """Open now."""
+        """Number of open connections."""
         return len(self.conns)
 
     async def open(self) -> None:
-        """Listen; ListenError when the address is taken or not ours."""
+        """Listen. ListenError: the address is in use, or not one of this host."""
         with opening(self.listen):
             await self._open(*self.listen)
 
@@ -239,14 +239,14 @@ class Listener(ABC):
                     self._accept, sock=one, backlog=limits.ACCEPT_BACKLOG
                 )
                 self._servers.append(server)
-        except OSError:  # another process was about to listen there
+        except OSError:  # another process was just about to listen there
             await self.close()
             for one in sockets:
                 one.close()
             raise
 
     async def _open_unix(self, path: str) -> None:
-        if is_answered(path):  # else the file is a leftover, and is replaced
+        if is_answered(path):  # otherwise the file is a leftover, and is replaced
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
         self._servers.append(
             await self.runtime.loop.create_unix_server(
@@ -269,7 +269,7 @@ class Listener(ABC):
             self.runtime.loop.call_soon(conn.abort)
 
     def left(self, conn: Conn) -> None:
-        """It is gone."""
+        """A connection has ended."""
         self.conns.discard(conn)
         if not self.conns:
             self._emptied.set()
@@ -282,7 +282,7 @@ class Listener(ABC):
                 remove_socket(self.listen[0])
 
     async def drain(self, grace_ns: int = limits.CLOSE_GRACE) -> None:
-        """Stop accepting, let each connection write what waits for it, end them all."""
+        """Stop accepting, let each connection write its pending output, close all."""
         await self.close()
         self._end(self.conns, lambda conn: conn.close())
         try:

@@ -1,8 +1,8 @@
-"""Certificates into contexts, and what OpenSSL can do and Python's ssl has no word for.
+"""TLS contexts: certificates, and features of OpenSSL that Python's ssl does not offer.
 
-A context object begins with OpenSSL's own; that it does is made sure of, as far as that is
-possible, before anything is changed there. A Python that keeps OpenSSL elsewhere leads to
-TlsError, or by False where one can do without.
+A Python context object begins with a pointer to that of OpenSSL; this is verified as far as
+possible before anything is changed there. With a Python that stores it elsewhere the functions
+raise TlsError, or return False if the feature is optional.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VERIFY_CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_
 _SET_SESSION_CACHE: Final = 44  # SSL_CTRL_SET_SESS_CACHE_MODE
 _SET_GROUPS_LIST: Final = 92  # SSL_CTRL_SET_GROUPS_LIST
 
-# OpenSSL's names of ciphers up to TLS 1.2, in parts, and the IANA names, which Go uses.
+# Parts of OpenSSL's names of ciphers up to TLS 1.2, and of the IANA names, which Go uses.
 _CIPHER_PARTS: Final = {
     "AES128": "AES_128",
     "AES256": "AES_256",
@@ -33,7 +33,7 @@ _CIPHER_PARTS: Final = {
 
 
 class TlsError(Exception):
-    """Certificates cannot be used; the text says which file and why."""
+    """Certificates cannot be used; the text has the file and the reason."""
 
 
 class _EncryptedKeyError(ValueError):
@@ -41,11 +41,11 @@ class _EncryptedKeyError(ValueError):
 
 
 def _no_password() -> str:
-    raise _EncryptedKeyError("the key is encrypted")  # there is no terminal to ask on
+    raise _EncryptedKeyError("the key is encrypted")  # there is no password prompt
 
 
 def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """What the context shows; the certificate file may hold the chain."""
+    """Load the certificate of a context; the file may contain the chain. TlsError."""
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ValueError) as problem:
@@ -53,7 +53,7 @@ def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
 
 
 def load_authorities(context: ssl.SSLContext, file: str) -> None:
-    """The authorities that may have signed what the peer shows."""
+    """Load the authorities that are trusted for the peer's certificate. TlsError."""
     try:
         context.load_verify_locations(file)
     except (OSError, ValueError) as problem:
@@ -63,8 +63,8 @@ def load_authorities(context: ssl.SSLContext, file: str) -> None:
 
 
 def _name_authorities(context: ssl.SSLContext, file: str) -> None:
-    """Name to clients the authorities of their certificate; those that have none of them show none,
-    as with the originals. A Python in whose context this cannot be set does without."""
+    """Send the names of the accepted authorities to clients; those without a matching certificate
+    send none, as with the originals. Skipped if this Python does not allow it."""
     reached = _reach(context)
     if reached is None:
         return
@@ -72,7 +72,7 @@ def _name_authorities(context: ssl.SSLContext, file: str) -> None:
     load = library.SSL_load_client_CA_file
     load.restype, load.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
     library.SSL_CTX_set_client_CA_list.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    library.SSL_CTX_set_client_CA_list(inner, load(os.fsencode(file)))  # which owns it
+    library.SSL_CTX_set_client_CA_list(inner, load(os.fsencode(file)))  # the context owns it
 
 
 def _reason(problem: Exception) -> str:
@@ -81,26 +81,28 @@ def _reason(problem: Exception) -> str:
     return getattr(problem, "strerror", None) or str(problem)
 
 
-# Kept for ever: contexts hold on to it.
+# Never freed: contexts refer to it.
 _TAKE_IT: Final = _VERIFY_CALLBACK(lambda _good, _store: 1)
 
 
 def accept_any_certificate(context: ssl.SSLContext) -> None:
-    """Take any certificate that a client shows: its signature is not checked."""
+    """Accept any client certificate: its signature is not verified. TlsError."""
     reached = _reach(context)
     if reached is None:
-        raise TlsError("this Python does not let a server take any client certificate")
+        raise TlsError(
+            "this Python does not allow a server to accept unverified client certificates"
+        )
     library, inner = reached
     library.SSL_CTX_set_verify(inner, _mode(context), _TAKE_IT)
 
 
 def set_groups(context: ssl.SSLContext, names: Iterable[str]) -> bool:
-    """Key exchange by these groups, in this order, under OpenSSL's names."""
+    """Set the key exchange groups, in this order, with OpenSSL's names."""
     return bool(_control(context, _SET_GROUPS_LIST, ":".join(names).encode()))
 
 
 def keep_no_sessions(context: ssl.SSLContext) -> bool:
-    """Sessions of TLS 1.2 take no memory after their connection; tickets are not meant."""
+    """Disable the session cache of TLS 1.2, which takes memory; tickets are not affected."""
     return _control(context, _SET_SESSION_CACHE, None) is not None
 
 
@@ -115,7 +117,7 @@ def _control(context: ssl.SSLContext, number: int, text: bytes | None) -> int | 
 
 
 def set_suites(context: ssl.SSLContext, names: Iterable[str]) -> bool:
-    """The ciphers of TLS 1.3, in this order; those up to 1.2 stay as they are."""
+    """Set the ciphers of TLS 1.3, in this order; those up to 1.2 are unchanged."""
     reached = _reach(context)
     if reached is None:
         return False
@@ -132,7 +134,7 @@ def _mode(context: ssl.SSLContext) -> int:
 
 
 def _reach(context: ssl.SSLContext) -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
-    """The library, and its own context object; None: it is not where we think."""
+    """The library, and its context object; None: it is not at the expected address."""
     try:
         library = ctypes.CDLL(_ssl_module.__file__)
         get_options = library.SSL_CTX_get_options
@@ -148,13 +150,13 @@ def _reach(context: ssl.SSLContext) -> tuple[ctypes.CDLL, ctypes.c_void_p] | Non
 
 
 def version_name(link: ssl.SSLObject) -> str:
-    """As nsqd writes it: TLS1.3."""
+    """The TLS version as nsqd writes it: TLS1.3."""
     version = (link.version() or "").replace("TLSv", "TLS")
     return "TLS1.0" if version == "TLS1" else version
 
 
 def cipher_name(link: ssl.SSLObject) -> str:
-    """The IANA name of the cipher in use, as Go has it."""
+    """The IANA name of the cipher in use, which Go uses too."""
     cipher = link.cipher()
     return iana_name(cipher[0]) if cipher else ""
 
@@ -172,14 +174,15 @@ def iana_name(name: str) -> str:
             exchange.append(part)
     if rest[-1] == "POLY1305":
         rest.append("SHA256")
-    elif len(rest) == 2 and rest[0].startswith("AES"):  # AES_128 and a digest: no mode stands there
+    elif len(rest) == 2 and rest[0].startswith("AES"):  # AES_128 and a digest: the mode is CBC
         rest.insert(1, "CBC")
     return f"TLS_{'_'.join(exchange) or 'RSA'}_WITH_{'_'.join(rest)}"
 
 
 def shown_behind(link: ssl.SSLObject) -> tuple[bytes, ...]:
-    """What the client showed after its own certificate; nothing where Python cannot say."""
-    if hasattr(link, "get_unverified_chain"):  # from 3.13 on
+    """The certificates that the client sent after its own; none if this Python cannot report
+    them."""
+    if hasattr(link, "get_unverified_chain"):  # since Python 3.13
         chain: list[bytes] = link.get_unverified_chain()
         return tuple(chain[1:])
     try:

@@ -1,9 +1,9 @@
-"""Certificates that a server shows and asks for, and the queue of TLS handshakes.
+"""Server and client certificates of a listener, and the queue of TLS handshakes.
 
-Files are read again when they change: a new context is made at each reload, so running connections
-keep theirs and a broken file changes nothing. A handshake costs as much time as thousands of
-messages, so handshakes get a slice of each turn of the loop: a thousand at once, after a network
-has been away, do not hold up open connections. Sources: nsqd.go buildTLSConfig; Python's ssl.
+Each reload creates a new context, so open connections keep theirs and an invalid file changes
+nothing. A handshake costs as much time as thousands of messages, so handshakes get a slice of each
+turn of the loop: a thousand at once, after a network failure, do not delay open connections.
+Sources: nsqd.go buildTLSConfig; Python's ssl.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ VERSIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What a server is configured with."""
+    """The TLS settings of a server."""
 
     certificate: str
     key: str
-    authorities: str = ""  # of client certificates; empty: the system's
+    authorities: str = ""  # CAs of client certificates; empty: the system's
     client: ClientCertificate = ""
     min_version: str = "tls1.2"
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """A context for accepting connections; TlsError when a file cannot be used."""
+    """A context for accepting connections. TlsError: a file cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         context.minimum_version = VERSIONS[
             files.min_version
-        ]  # old ones only where they are configured
+        ]  # old versions only if they are configured
     if context.minimum_version < ssl.TLSVersion.TLSv1_2:
-        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # OpenSSL offers no such old version otherwise
+        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # otherwise OpenSSL refuses old versions
     load_pair(context, files.certificate, files.key)
     if files.client:
         context.verify_mode = ssl.CERT_REQUIRED
@@ -68,22 +68,22 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 class Certificates:
-    """The context that holds now."""
+    """The current context."""
 
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
         self.context = server_context(files)
 
     def reload(self) -> None:
-        """Read the files again; TlsError leaves everything as it was."""
+        """Reload the files; after a TlsError everything is unchanged."""
         self.context = server_context(self.files)
 
 
 def common_name(link: ssl.SSLObject | None) -> str:
-    """Of the certificate that the client showed, or nothing."""
+    """The common name in the client's certificate, or nothing."""
     if link is None:
         return ""
-    der = link.getpeercert(binary_form=True)  # whether or not anybody verified it
+    der = link.getpeercert(binary_form=True)  # whether or not it was verified
     if der is None:
         return ""
     # Few listeners ask clients for certificates.
@@ -95,7 +95,7 @@ def common_name(link: ssl.SSLObject | None) -> str:
 
 
 class Handshakes:
-    """Steps that wait for their slice."""
+    """Number of steps that wait for their slice."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Handshakes:
         self._steps: deque[Callable[[], None]] = deque()
 
     def add(self, step: Callable[[], None]) -> None:
-        """Do this when it is its turn; it raises nothing."""
+        """Call `step`, which must not raise, in a later slice."""
         self._steps.append(step)
         if len(self._steps) == 1:
             self._call_soon(self._go)

@@ -1,7 +1,6 @@
-"""The umask of a server: narrow for what it stores, as it was for what others are to reach.
+"""The umask of a server: narrow for stored files, the original one for files meant for others.
 
-A unix socket needs the right to write, which a narrow umask takes from the group that the operator
-gave it to.
+Connecting to a unix socket needs write permission, which a narrow umask would remove for the group.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
 SOCKET = 0o777
 FILE = 0o666
 
-_before: list[int] = []  # what it was at first
+_before: list[int] = []  # the original umask
 
 
 def narrow() -> None:
-    """Files that are made from now on are 0640, folders 0750, or narrower if the umask was: they
-    hold messages, and names of topics and clients."""
+    """Create files with mode 0640 and folders with 0750 from now on, or narrower if the umask was:
+    they contain messages, and names of topics and clients."""
     before = os.umask(limits.UMASK)
     os.umask(before | limits.UMASK)
     _before.append(before)
@@ -32,7 +31,7 @@ def narrow() -> None:
 
 @contextlib.contextmanager
 def narrowed() -> Iterator[None]:
-    """As `narrow`, for a while: of a command that writes into the folder of a server."""
+    """As `narrow`, for the block: for a command that writes into the folder of a server."""
     before = os.umask(limits.UMASK)
     os.umask(before | limits.UMASK)
     try:
@@ -42,6 +41,6 @@ def narrowed() -> Iterator[None]:
 
 
 def widen(path: Path, mode: int) -> None:
-    """Give this one the mode that it would have without `narrow`. OSError."""
+    """Give a file the mode that it would have without `narrow`. OSError."""
     if _before:
         path.chmod(mode & ~_before[0])

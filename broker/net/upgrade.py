@@ -1,9 +1,9 @@
-"""An HTTP request that turns a connection into something else: WebSocket.
+"""The HTTP request that upgrades a connection to WebSocket.
 
     accepted -> (TLS) -> HandoverSession (one request) -> refused, or handed over to another session
 
-Each request has to be complete in time; when too many are waited for, the oldest is dropped. Source
-of the answers: Go's net/http, in front of nats-server websocket.go.
+Each request must be complete in time; if too many are incomplete, the oldest is dropped. Source of
+the answers: Go's net/http, and nats-server websocket.go.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class NotUpgraded(Exception):  # noqa: N818 - an answer, not a fault
 
 
 class NotHttp(Exception):  # noqa: N818 - an answer, not a fault
-    """The bytes are not a request; the text goes to the peer."""
+    """The bytes are not a request; the text is sent to the peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What comes before the body."""
+    """The request line or status line, and the headers."""
 
     headers: dict[str, list[str]]  # names in lower case
 
     def first(self, name: str) -> str:
-        """The first value of a header; empty when there is none."""
+        """The first value of a header; empty if there is none."""
         return self.headers.get(name, [""])[0]
 
     def says(self, name: str, word: str) -> bool:
-        """Whether one of a header's values, divided by commas, is this word."""
+        """Whether one of a header's values, separated by commas, is this word."""
         return any(
             part.strip(" \t").lower() == word
             for value in self.headers.get(name, [])
@@ -66,7 +66,7 @@ class Request(Head):
     path: str
 
     def cookie(self, name: str) -> str:
-        """A cookie's value; empty when there is none."""
+        """The value of a cookie; empty if there is none."""
         for value in self.headers.get("cookie", []):
             for pair in value.split(";"):
                 key, equals, text = pair.strip().partition("=")
@@ -77,13 +77,13 @@ class Request(Head):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Head):
-    """What a server says to a request."""
+    """The head of an answer."""
 
     status: int
 
 
 def read_answer(head: bytes) -> Answer:
-    """The answer that these bytes, up to the empty line, are; NotHttp."""
+    """Parse an answer, up to the empty line. NotHttp."""
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     status = rest[:3]
@@ -93,7 +93,7 @@ def read_answer(head: bytes) -> Answer:
 
 
 def read_request(head: bytes) -> Request:
-    """The request in these bytes, up to the empty line; NotHttp."""
+    """Parse a request, up to the empty line. NotHttp."""
     first, *lines = head.decode("latin-1").split("\r\n")
     method, _, rest = first.partition(" ")
     target, _, version = rest.rpartition(" ")
@@ -119,7 +119,7 @@ def _headers(lines: list[str]) -> dict[str, list[str]]:
 
 
 def refusal(status: int) -> bytes:
-    """The answer to a request that is not served."""
+    """The answer to a refused request."""
     text = HTTPStatus(status).phrase
     return (
         f"HTTP/1.1 {status} {text}\r\n"
@@ -156,7 +156,7 @@ class PendingUpgrades:
         self.secure = secure
         self.refused: Callable[[Any, str], None] = lambda _peer, _reason: None
         self.insecure: Callable[[Any, str], None] = lambda _peer, _cause: None
-        self._waiting: dict[HandoverSession, None] = {}  # in the order they came
+        self._waiting: dict[HandoverSession, None] = {}  # in the order of their acceptance
 
     def end(self) -> None:
         """Drop all of them."""
@@ -166,14 +166,14 @@ class PendingUpgrades:
     # --- called by the sessions
 
     def opened(self, handover: HandoverSession) -> None:
-        """A connection was made."""
+        """A connection was accepted."""
         if self.secure is None:
             self._begin(handover)
         else:
             self.secure(handover)
 
     def secured(self, handover: HandoverSession, cause: str | None) -> None:
-        """TLS is there, or (cause) it is not."""
+        """TLS is established, or failed with a cause."""
         if cause is None:
             self._begin(handover)
             return
@@ -187,7 +187,7 @@ class PendingUpgrades:
         handover.wait(self.patience_ns)
 
     def heard(self, handover: HandoverSession, data: bytes) -> None:
-        """A part of the request."""
+        """A part of the request was received."""
         head = handover.head
         searched = max(0, len(head) - len(HEAD_END) + 1)
         head += data
@@ -227,11 +227,11 @@ class PendingUpgrades:
         handover.link.abort()
 
     def left(self, handover: HandoverSession) -> None:
-        """It is gone."""
+        """The connection has ended."""
         self.done(handover)
 
     def done(self, handover: HandoverSession) -> None:
-        """Wait no longer for its request."""
+        """Stop waiting for its request."""
         handover.head = bytearray()
         if self._waiting.pop(handover, self) is None:
             handover.wait(0)

@@ -6,29 +6,29 @@ from broker.net.filters cimport Filter
 
 
 cdef class WebSocket(Filter):
-    cdef bytes rest             # received, used up to `taken`
+    cdef bytes rest             # input, processed up to `taken`
     cdef size_t taken
-    cdef uint64_t left          # payload bytes of the frame at hand that are still to come
+    cdef uint64_t left          # payload bytes of the current frame still to receive
     cdef uint8_t mask[4]
-    cdef uint64_t mask_at       # payload bytes of the frame unmasked so far
-    cdef bint masked            # frames of the peer are
-    cdef bint masks             # ours are
+    cdef uint64_t mask_at       # payload bytes of the current frame unmasked so far
+    cdef bint masked            # frames of the peer are masked
+    cdef bint masks             # frames of this side are masked
     cdef bint in_frame          # its header has been read
-    cdef bint in_message        # a frame that is not the last one of its message has come
-    cdef bint last              # the frame at hand ends its message
-    cdef bint compressed        # the message at hand is
-    cdef bint compression       # was agreed on
-    cdef size_t frame_max       # bytes of our frames; 0 = any
-    cdef int frames_max         # that are looked at without finding anything in them
-    cdef object unpacker        # of the message at hand, or None
-    cdef bytes packed           # input that the unpacker has not taken
-    cdef bint more              # the unpacker may hold more than was read
-    cdef bint tailed            # the tail that senders leave out was put behind the message
-    cdef list waiting           # to be sent as one compressed message
-    cdef bytes pong             # an answer that is not sent yet, or None: the last PING counts
-    cdef bytes farewell         # a CLOSE frame that is not sent yet, or None
+    cdef bint in_message        # a message of several frames is incomplete
+    cdef bint last              # the current frame ends its message
+    cdef bint compressed        # the current message is compressed
+    cdef bint compression       # compression was negotiated
+    cdef size_t frame_max       # largest frame to send, in bytes; 0 = any
+    cdef int frames_max         # empty frames processed per call
+    cdef object unpacker        # of the current message, or None
+    cdef bytes packed           # input that the decompressor has not processed
+    cdef bint more              # the decompressor may have more output
+    cdef bint tailed            # the tail that senders omit was added to the message
+    cdef list waiting           # to send as one compressed message
+    cdef bytes pong             # pending answer to the last PING, or None
+    cdef bytes farewell         # pending CLOSE frame, or None
     cdef bint said_farewell
-    cdef public object status   # () -> (code, reason) of our CLOSE frame
+    cdef public object status   # () -> (code, reason) of the CLOSE frame to send
 
     cdef Py_ssize_t header(self) except -1
     cdef int begin(self, int opcode, bint fin, bint rsv1, uint64_t length) except -1

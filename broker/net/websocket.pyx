@@ -4,9 +4,9 @@
     0               1               2               4 or 10         +4
     fin rsv opcode  mask length     more length     masking key     payload
 
-A message is part of a stream of bytes here: where frames and messages begin and end means nothing
-to the session, so nothing is gathered and no message is too large. Source of what is answered:
-nats-server websocket.go.
+Messages are a stream of bytes here: the session does not see where frames and messages begin and
+end, so nothing is collected and no message is too large. Source of the answers: nats-server
+websocket.go.
 """
 import base64
 import hashlib
@@ -47,12 +47,12 @@ CLOSE_POLICY = 1008
 CLOSE_TOO_BIG = 1009
 CLOSE_INTERNAL = 1011
 
-cdef bytes TAIL = b'\x00\x00\xff\xff'      # of a flushed deflate block; it is not sent
+cdef bytes TAIL = b'\x00\x00\xff\xff'      # the end of a flushed deflate block, which is not sent
 cdef str KEY_SUFFIX = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
 
 
 def accept_key(str key):
-    """What the server answers to Sec-WebSocket-Key."""
+    """The server's answer to Sec-WebSocket-Key."""
     digest = hashlib.sha1((key + KEY_SUFFIX).encode(), usedforsecurity=False).digest()
     return base64.b64encode(digest).decode()
 
@@ -60,7 +60,8 @@ def accept_key(str key):
 cdef class WebSocket(Filter):
     def __init__(self, *, bint compression=False, bint masked=True, bint masks=False,
                  size_t frame_max=0):
-        """`masked`: the peer must mask its frames. `masks`: we do, as clients have to."""
+        """`masked`: the peer must mask its frames. `masks`: this side masks its frames, as a
+        client."""
         self.rest = self.packed = b''
         self.compression = compression
         self.masked = masked
@@ -97,7 +98,7 @@ cdef class WebSocket(Filter):
         return 0
 
     cdef Py_ssize_t header(self) except -1:
-        """Read what stands before a payload; 0 when it is not all there."""
+        """Read the header of a frame; 0 if it is incomplete."""
         cdef size_t there = <size_t>len(self.rest) - self.taken, need = 2, i
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(self.rest) + self.taken
         cdef uint64_t length
@@ -151,7 +152,7 @@ cdef class WebSocket(Filter):
         return self.begin(opcode, (p[0] & FIN) != 0, (p[0] & RSV1) != 0, length)
 
     cdef int begin(self, int opcode, bint fin, bint rsv1, uint64_t length) except -1:
-        """A frame of a message."""
+        """Process the header of a data frame."""
         if opcode == OP_CONTINUE and (rsv1 or not self.in_message):
             self.bad(errors.WEBSOCKET_CONTINUED)
         if opcode != OP_CONTINUE and self.in_message:
@@ -200,12 +201,12 @@ cdef class WebSocket(Filter):
                 except zlib.error:
                     self.bad(errors.WEBSOCKET_DEFLATE)
                 self.packed = self.unpacker.unconsumed_tail
-                self.more = <size_t>len(plain) == n     # there may be more inside
+                self.more = <size_t>len(plain) == n     # the decompressor may have more
                 if plain:
                     memcpy(room, PyBytes_AS_STRING(plain), <size_t>len(plain))
                     return len(plain)
                 if self.unpacker.eof:
-                    self.packed = b''       # what follows the last block says nothing
+                    self.packed = b''       # bytes after the last block are ignored
             if self.left == 0:
                 if not self.last or self.tailed:
                     self.in_frame = False
@@ -224,7 +225,7 @@ cdef class WebSocket(Filter):
                 self.packed = bytes(scratch)
 
     cdef size_t unmask(self, char *room, size_t n) noexcept:
-        """Move payload that is there into room, up to n bytes."""
+        """Move received payload into room, up to n bytes."""
         cdef size_t i, got = min(min(n, <size_t>len(self.rest) - self.taken), <size_t>self.left)
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(self.rest) + self.taken
         cdef uint8_t *out = <uint8_t *>room
@@ -258,7 +259,7 @@ cdef class WebSocket(Filter):
     # --- output
 
     def say_farewell(self, int code, bytes reason):
-        """Our CLOSE frame, once."""
+        """Send a CLOSE frame, once."""
         if self.said_farewell:
             return
         self.said_farewell = True
@@ -275,7 +276,7 @@ cdef class WebSocket(Filter):
         return self.framed(OP_BINARY, payload)
 
     cdef bytes frame(self, int first, bytes payload):
-        """A whole frame; `first` is its first byte."""
+        """Send one frame; `first` is its first byte."""
         cdef size_t n = <size_t>len(payload), i
         cdef int flag = MASKED if self.masks else 0
         cdef bytes head, mask
@@ -297,7 +298,7 @@ cdef class WebSocket(Filter):
         return head + mask + bytes(hidden)
 
     cdef bytes framed(self, int first, bytes payload):
-        """In as many frames as it takes; only what is compressed has to stay one message."""
+        """Send data in as many frames as necessary; only compressed data must be one message."""
         cdef size_t at = 0, n = <size_t>len(payload), step = self.frame_max
         cdef bint whole = not first & RSV1
         cdef list parts = []

@@ -1,4 +1,4 @@
-"""A subscriber in Python: what the router brings ends in a list."""
+"""A subscriber in Python that collects its messages in a list."""
 
 from typing import final
 

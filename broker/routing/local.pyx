@@ -22,7 +22,7 @@ cdef class Subscriber(Sink):
             self.close()
 
     def subscribe(self, bytes sid, bytes subject, bytes queue=b''):
-        """A subscription named sid; ValueError when there is one or the subject cannot be."""
+        """Add a subscription named sid. ValueError: it exists, or the subject is invalid."""
         if sid in self.subs:
             raise ValueError('sid in use')
         self.subs[sid] = <uintptr_t>self.router.add(
@@ -48,7 +48,7 @@ cdef class Subscriber(Sink):
 
 
 def publish(Router router, bytes subject, bytes data=b'', *, bytes reply=b'', Sink skip=None):
-    """Route one message now; how many took it. Subscriptions of `skip` are passed over."""
+    """Route one message now, except to subscriptions of `skip`; return the number of receivers."""
     cdef record_t rec
     cdef const match_t *m = router.match(subject, len(subject))
     memset(&rec, 0, sizeof(rec))
@@ -62,7 +62,7 @@ def publish(Router router, bytes subject, bytes data=b'', *, bytes reply=b'', Si
 
 
 def subscribers(Router router, bytes subject):
-    """(queue, sink) of each subscription that a message would find; plain ones have no queue."""
+    """(queue, sink) of each subscription that matches a subject; plain ones have no queue."""
     cdef const match_t *m = router.match(subject, len(subject))
     cdef sub_t *sub
     cdef uint32_t i
@@ -77,5 +77,6 @@ def subscribers(Router router, bytes subject):
 
 
 def shape(bytes subject):
-    """What a subject is made of: 1 an empty token, 2 a wildcard, 4 a `>` that is not the last."""
+    """The shape of a subject, a sum: 1 an empty token, 2 a wildcard, 4 a `>` that is not the
+    last."""
     return subject_shape(subject, len(subject))

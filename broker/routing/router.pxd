@@ -1,8 +1,9 @@
 # cython: language_level=3
-"""Who wants a subject: a trie of tokens with `*` and `>`, and a bounded cache of answers.
+"""The subscriptions of a subject: a trie of tokens with `*` and `>`, and a bounded cache of
+matches.
 
-All of it is plain C memory owned by the Router. A sub_t belongs to the Sink that made it and
-must be removed before that Sink goes away.
+All of it is plain C memory owned by the Router. A sub_t belongs to the Sink that created it
+and must be removed before that Sink is freed.
 """
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -11,15 +12,15 @@ from broker.routing.trie cimport match_t, node_t, sub_t
 from broker.runtime.types cimport record_t, tw_key_t
 
 cdef enum:
-    CACHE_WAYS = 4      # places that an answer may have in the cache
-    ROUTE_DEPTH = 16    # messages that lead to messages of the same Router, inside each other
-    CHANGES = 16        # of wildcards, that are remembered
-    CHANGE_SIZE = 63    # bytes of a subject that is
+    CACHE_WAYS = 4      # slots that a match may have in the cache
+    ROUTE_DEPTH = 16    # nested messages of the same Router that one message may cause
+    CHANGES = 16        # changes of wildcards that are remembered
+    CHANGE_SIZE = 63    # bytes of a subject that is remembered
 
 
-# A wildcard subscription that came or went.
+# An added or removed wildcard subscription.
 cdef struct change_t:
-    uint8_t len             # of the subject; 0 = any, as far as we know
+    uint8_t len             # of the subject; 0 = unknown, may be any
     char subject[CHANGE_SIZE]
 
 
@@ -32,19 +33,19 @@ cdef class Router:
     cdef uint64_t random
     cdef match_t *cache         # sets of CACHE_WAYS slots
     cdef uint32_t cache_mask    # number of sets - 1
-    cdef uint32_t cache_turn    # which way of a full set goes next
+    cdef uint32_t cache_turn    # the way of a full set that is replaced next
     cdef size_t cached_refs     # sub pointers in the cache
     cdef size_t cached_refs_max
-    cdef uint64_t version       # raised when a wildcard comes or goes
-    cdef change_t recent[CHANGES]       # by version, how it came to that
-    cdef readonly uint64_t changes      # raised when any match_t may have died
-    cdef readonly uint64_t size         # subscriptions held
+    cdef uint64_t version       # incremented when a wildcard is added or removed
+    cdef change_t recent[CHANGES]       # by version, the change that led to it
+    cdef readonly uint64_t changes      # incremented when any match_t may be invalid
+    cdef readonly uint64_t size         # number of subscriptions
     cdef readonly uint64_t inserts, removes, matches, cache_hits
-    cdef uint32_t busy          # calls of route that run, one inside the other
-    cdef match_t spare[ROUTE_DEPTH]     # answers for the inner ones
+    cdef uint32_t busy          # nested calls of route
+    cdef match_t spare[ROUTE_DEPTH]     # matches of the inner calls
     cdef list late              # sinks that are called when all sinks have the message
     cdef uint32_t late_size
-    cdef list watchers          # called for every subscription that comes or goes
+    cdef list watchers          # called for every added or removed subscription
     cdef uint32_t watched       # len(watchers)
 
     cdef sub_t *add(self, Sink sink, const char *subject, size_t subject_len, const char *queue,
@@ -55,7 +56,7 @@ cdef class Router:
     cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
                                const char *names, size_t names_len) noexcept
 
-    # Inside `deliver`: call sink.routed(rec) when the message was given to all sinks.
+    # Inside `deliver`: call sink.routed(rec) after the message was delivered to all sinks.
     cdef void wait(self, Sink sink) noexcept
     cdef void finish(self, const record_t *rec, uint32_t before) noexcept
 

@@ -1,4 +1,5 @@
-"""Who wants a subject: a trie of tokens with `*` and `>`, and a bounded cache of answers."""
+"""The subscriptions of a subject: a trie of tokens with `*` and `>`, and a bounded cache of
+matches."""
 
 from typing import Any, Self, final
 

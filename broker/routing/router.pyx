@@ -1,12 +1,12 @@
 # cython: language_level=3
-"""Subject router: the trie of subscriptions, and a bounded cache of answers.
+"""Subject router: the trie of subscriptions, and a bounded cache of matches.
 
-A literal SUB or UNSUB drops one cached subject; a wildcard one raises `version`, and each cached
-answer is looked at when it is next asked for: it is worked out again if one of the changes since
-then could alter it, or if they were too many to remember.
+A literal SUB or UNSUB drops one cached subject; a wildcard one increments `version`, and each
+cached match is checked at its next use: it is computed again if one of the changes since then could
+affect it, or if there were too many to remember.
 
-A sink may route a further message while it is given one, of this Router too: what the outer call
-stands on stays as it is, the inner one gets answers of its own.
+A sink may route a further message during a delivery, also with the same Router: the match of the
+outer call stays unchanged, and the inner call gets a match of its own.
 """
 import os
 
@@ -24,12 +24,12 @@ from broker.runtime.types cimport record_t, tw_cache_hash
 
 cdef enum:
     TABLE_MIN = 64
-    SUB_HEAD = 49       # bytes of a sub_t before its sid: what it takes without padding
+    SUB_HEAD = 49       # bytes of a sub_t before its sid, without padding
 
 
 cdef class Router:
     def __cinit__(self, uint32_t cache_subjects=8192, size_t cached_refs_max=1 << 20):
-        """`cache_subjects` (a power of two) and `cached_refs_max` bound the cache of answers."""
+        """`cache_subjects` (a power of two) and `cached_refs_max` limit the cache of matches."""
         if cache_subjects < CACHE_WAYS or cache_subjects & (cache_subjects - 1):
             raise ValueError('cache_subjects is not a power of two')
         self.key = key_of(os.urandom(sizeof(self.key)))
@@ -65,7 +65,7 @@ cdef class Router:
 
     cdef sub_t *add(self, Sink sink, const char *subject, size_t subject_len, const char *queue,
                     size_t queue_len, const char *sid, size_t sid_len) except NULL:
-        """Subscribe; the subject has a legal shape. The caller owns the result until `remove`."""
+        """Subscribe to a valid subject. The caller owns the result until `remove`."""
         cdef int shape = subject_shape(subject, subject_len)
         cdef node_t *node = self.root
         cdef size_t start = 0, end
@@ -105,7 +105,7 @@ cdef class Router:
         return sub
 
     cdef void changed(self, const char *subject, size_t n, int shape) noexcept:
-        """Make the cache forget what a subscription to this subject alters."""
+        """Invalidate the cached matches that a subscription to this subject affects."""
         self.changes += 1
         if shape & SUBJECT_WILDCARD:
             self.version += 1
@@ -114,7 +114,7 @@ cdef class Router:
             self.forget(subject, n)
 
     cdef void remember(self, const char *subject, size_t n) noexcept:
-        """The change to this version is about these subjects; too long ones may be about any."""
+        """Record the subject of the change to this version; too long ones count as any subject."""
         cdef change_t *change = &self.recent[self.version % <uint64_t>CHANGES]
         change.len = 0
         if n <= sizeof(change.subject):
@@ -122,7 +122,7 @@ cdef class Router:
             change.len = <uint8_t>n
 
     cdef bint still_true(self, match_t *m) noexcept:
-        """Has no wildcard come or gone that the answer depends on? Then it is of this version."""
+        """Whether no wildcard change since then affects the match; then it gets this version."""
         cdef uint64_t version
         cdef change_t *change
         if m.version == 0 or self.version - m.version > <uint64_t>CHANGES:
@@ -142,7 +142,7 @@ cdef class Router:
         cdef char path[0x10000]
         cdef size_t start = sizeof(path)
         cdef bint wildcard = False
-        # spell the subject from the leaf up, to forget its cached answer
+        # build the subject from the leaf up, to drop its cached match
         while node.parent != NULL:
             if is_wildcard_node(node):
                 wildcard = True
@@ -174,12 +174,12 @@ cdef class Router:
             node = parent
 
     def notify(self, bytes subject, bytes queue, int delta, sink):
-        """Tell the watchers that a subscription came (1) or goes (-1)."""
+        """Report an added (1) or removed (-1) subscription to the watchers."""
         for watcher in tuple(self.watchers):
             watcher.interest_changed(subject, queue, delta, sink)
 
     def watch(self, watcher):
-        """From now on `watcher.interest_changed(subject, queue, delta, sink)` is called."""
+        """Call `watcher.interest_changed(subject, queue, delta, sink)` from now on."""
         self.watchers.append(watcher)
         self.watched += 1
 
@@ -203,7 +203,7 @@ cdef class Router:
         leave_queue(node, sub)
 
     cdef const match_t *match(self, const char *subject, size_t n) except NULL:
-        """Who gets this subject; the answer is valid until `changes` moves."""
+        """The subscriptions of a subject; the match is valid until `changes` increases."""
         cdef uint32_t h = tw_cache_hash(&self.key, subject, n)
         cdef match_t *ways = self.cache + (h & self.cache_mask) * CACHE_WAYS
         cdef match_t *m
@@ -230,14 +230,14 @@ cdef class Router:
             self.changes += 1
         if self.cached_refs > self.cached_refs_max:
             self.clear_cache()
-            m = ways        # a set is filled from its first way on: a gap ends a search
+            m = ways        # a set is filled from its first way on: an empty one ends the search
         m.subject_hash = h
         self.fill(m, subject, n)
         self.cached_refs += m.size
         return m
 
     cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL:
-        """An answer while messages are on their way: the cache may be in use by an outer call."""
+        """A match within a delivery, when an outer call may be using the cache."""
         cdef match_t *m
         if self.busy > <uint32_t>ROUTE_DEPTH:
             raise RecursionError('messages lead to messages too often')
@@ -248,7 +248,7 @@ cdef class Router:
         return m
 
     cdef int fill(self, match_t *m, const char *subject, size_t n) except -1:
-        """Work out the answer for one subject into an empty slot."""
+        """Compute the match of one subject into an empty slot."""
         cdef gather_t g
         memset(&g, 0, sizeof(g))
         m.subject = <char *>malloc(max(n, <size_t>1))
@@ -267,9 +267,10 @@ cdef class Router:
         return 0
 
     cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept:
-        """Deliver to every plain subscription and to one member of each group; how many took it.
+        """Deliver to every plain subscription and to one member of each group; return the number of
+        receivers.
 
-        Subscriptions of the sink `skip` are passed over (no echo, no loop).
+        Subscriptions of the sink `skip` get nothing (no echo, no loop).
         """
         cdef uint32_t i, start, taken, before = self.late_size
         self.busy += 1
@@ -285,7 +286,7 @@ cdef class Router:
 
     cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
                                const char *names, size_t names_len) noexcept:
-        """As `route`, but of the groups only those in a list of names with white space between."""
+        """As `route`, but only to the groups in a list of names separated by white space."""
         cdef uint32_t i, start, taken, before = self.late_size
         self.busy += 1
         taken = self.give_plain(m, rec, skip)
@@ -310,11 +311,11 @@ cdef class Router:
 
     cdef uint32_t give_one(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept:
-        """Deliver to one member of a group, to those of other servers only if none here takes it;
-        1 when one did."""
+        """Deliver to one member of a group, to those of other servers only if no local one accepts
+        it; 1 = delivered."""
         cdef uint32_t j, _k
         cdef sub_t *sub
-        # xorshift: which member is asked first is uniform
+        # xorshift: the first member is uniformly random
         self.random ^= self.random << 13
         self.random ^= self.random >> 7
         self.random ^= self.random << 17
@@ -352,12 +353,12 @@ cdef class Router:
         return 0
 
     cdef void wait(self, Sink sink) noexcept:
-        """The sink's `routed` is called when the message at hand was given to all sinks."""
+        """Have the sink's `routed` called after the current message was delivered to all sinks."""
         self.late.append(sink)
         self.late_size += 1
 
     cdef void finish(self, const record_t *rec, uint32_t before) noexcept:
-        """Call the sinks that wait for this message: all but those that wait for an outer one."""
+        """Call the sinks that wait for the end of this message, not those of an outer one."""
         cdef Sink sink
         while self.late_size > before:
             self.late_size -= 1
@@ -366,7 +367,7 @@ cdef class Router:
 
     cdef node_t *child(self, node_t *parent, const char *token, size_t n,
                        bint make) except? NULL:
-        """The child of parent for one token of a subscription, made if asked."""
+        """The child of parent for one token of a subscription; it is created if requested."""
         cdef uint32_t i
         cdef node_t *node
         if n == 1 and token[0] == c'*':
@@ -422,7 +423,7 @@ cdef class Router:
         return 0
 
     cdef void drop_child(self, node_t *node) noexcept:
-        """Take a literal child out of the table, closing the gap after it."""
+        """Remove a literal child from the table, and close the gap."""
         cdef uint32_t i = node.hash & self.table_mask, j, home
         while self.table[i] != node:
             i = (i + 1) & self.table_mask
@@ -446,7 +447,7 @@ cdef class Router:
         for i in range(CACHE_WAYS):
             m = ways + i
             if m.subject_hash == h and m.subject_len == n and memcmp(m.subject, subject, n) == 0:
-                m.version = 0       # never current: worked out again when asked for
+                m.version = 0       # never current: computed again at its next use
                 return
 
     cdef void clear_cache(self) noexcept:
@@ -467,7 +468,7 @@ cdef class Router:
         }
 
     def listing(self):
-        """All subscriptions, in no order: (subject, queue, sid, sink, delivered, max, far)."""
+        """All subscriptions, unordered: (subject, queue, sid, sink, delivered, max, far)."""
         cdef uint32_t i
         cdef list found = []
         list_branches(self.root, found)
@@ -479,7 +480,7 @@ cdef class Router:
 
 
 cdef bint is_listed(sub_t *member, const char *names, size_t n) noexcept nogil:
-    """Is the name of its group in the list?"""
+    """Whether the name of its group is in the list."""
     cdef queue_t *q = queue_of(member)
     cdef size_t i, start = 0
     for i in range(n + 1):
@@ -520,19 +521,19 @@ cdef tuple listed(sub_t *sub, bytes subject, bytes queue):
             sub.far)
 
 
-# --- what pages of the router show ---------------------------------------------------------------
+# --- for monitoring pages ---------------------------------------------------------------
 #
 # A subscription is shown as (subject, queue, sid, sink, delivered, max, far), as in
 # Router.listing.
 
 cdef struct window_t:
-    uint64_t skip       # subscriptions still passed over
-    uint64_t left       # still wanted
-    bint local          # those that stand for other servers do not count
+    uint64_t skip       # subscriptions still to skip
+    uint64_t left       # subscriptions still to collect
+    bint local          # those that represent other servers do not count
 
 
 def window(Router router, uint64_t skip, uint64_t most, bint local=False):
-    """`most` subscriptions after the first `skip`, in an order that stays until one changes."""
+    """`most` subscriptions after the first `skip`, in an order that is stable until one changes."""
     cdef window_t w
     cdef uint32_t i
     cdef list found = []
@@ -550,7 +551,7 @@ def window(Router router, uint64_t skip, uint64_t most, bint local=False):
 
 
 def matching(Router router, bytes subject, bint local=False):
-    """Those that a message to this subject would find, all members of a queue group among them."""
+    """The subscriptions that match a subject, including all members of queue groups."""
     cdef const match_t *m = router.match(subject, <size_t>len(subject))
     cdef uint32_t i
     cdef list found = []
@@ -561,7 +562,7 @@ def matching(Router router, bytes subject, bint local=False):
 
 
 def holders(Router router, bytes pattern):
-    """Ids of the sinks that subscribe to a subject which shares messages with the pattern."""
+    """Ids of the sinks with a subscription that overlaps the pattern."""
     cdef set found = set()
     cdef list tokens = pattern.split(b'.')
     cdef uint32_t i
@@ -574,7 +575,7 @@ def holders(Router router, bytes pattern):
 
 
 def count_local(Router router):
-    """Subscriptions that do not stand for another server."""
+    """Number of subscriptions that do not represent another server."""
     cdef uint64_t far = 0
     cdef uint32_t i
     far += far_below(router.root)
@@ -585,7 +586,7 @@ def count_local(Router router):
 
 
 def fanout(Router router):
-    """Of the answers in the cache: how many, their subscriptions in all, the most of one."""
+    """Of the cached matches: their number, their subscriptions in total, the most of one."""
     cdef uint64_t count = 0, total = 0, most = 0
     cdef uint32_t i
     for i in range((router.cache_mask + 1) * <uint32_t>CACHE_WAYS):
@@ -660,7 +661,7 @@ cdef int hold_node(node_t *node, list tokens, set found) except -1:
 
 
 cdef bint meets(node_t *node, list tokens) except -1:
-    """Is there a message that both the node's subject and the pattern find?"""
+    """Whether a subject exists that both the node and the pattern match."""
     cdef node_t *up = node
     cdef Py_ssize_t depth = 0, size = len(tokens)
     cdef bint open_node = node.parent != NULL and node.parent.tail == node

@@ -1,21 +1,21 @@
 # cython: language_level=3
-"""The trie below the router: plain C memory, owned by the Router that it belongs to."""
+"""The trie of the router: plain C memory, owned by its Router."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from broker.runtime.types cimport tw_key_t
 
 cdef struct sub_t:
     void *sink              # the Sink it delivers to; borrowed
-    node_t *node            # where it hangs
-    uint64_t delivered      # messages so far; kept by the sink
-    uint64_t max            # the sink retires it after that many; 0 = no limit
-    uint32_t place          # index in the array it stands in
+    node_t *node            # its node
+    uint64_t delivered      # messages so far; counted by the sink
+    uint64_t max            # the sink retires it after this many; 0 = no limit
+    uint32_t place          # index in its array
     uint32_t group          # number of its queue group at the node + 1 (queue_of); 0 = plain
     uint32_t hash           # of sid, for its owner's table
     uint16_t sid_len
-    uint16_t far            # its weight if it stands for members of another server; 0; set_far
-    uint8_t retired         # takes no more messages; its sink removes it when no route runs
-    char sid[1]             # its owner's name for it: sid_len bytes in line
+    uint16_t far            # weight, if it represents members of another server, else 0
+    uint8_t retired         # gets no more messages; its sink removes it when no route is running
+    char sid[1]             # its owner's name for it: sid_len bytes inline
 
 # One queue name at one node.
 cdef struct queue_t:
@@ -25,7 +25,7 @@ cdef struct queue_t:
     uint32_t cap
     uint32_t hash           # of the name
     sub_t **members         # owned array of borrowed subs
-    uint32_t number         # what its members know it by: stays while rows move
+    uint32_t number         # its number for members, unchanged when rows move
     uint32_t far            # members on other servers
 
 cdef struct node_t:
@@ -33,18 +33,18 @@ cdef struct node_t:
     node_t *star            # the child for `*`
     node_t *tail            # the child for `>`
     sub_t **subs            # plain ones
-    queue_t *queues         # queues_size of them, in no order; owned, and with a head in front
+    queue_t *queues         # queues_size of them, unordered; owned, preceded by a head
     uint32_t subs_size
     uint32_t subs_cap
     uint32_t queues_size
     uint32_t children       # of any kind
-    uint32_t hash           # place in the table of all literal children
+    uint32_t hash           # index in the table of all literal children
     uint16_t token_len
-    char token[1]           # in line
+    char token[1]           # inline
 
-# Who gets a subject. Valid while Router.changes keeps its value.
+# The subscriptions of a subject. Valid while Router.changes is unchanged.
 cdef struct match_t:
-    uint64_t version        # of the wildcards when this was worked out
+    uint64_t version        # version of the wildcards when it was computed
     sub_t **subs            # the plain ones, then the members group by group
     uint32_t *ends          # for each group the index after its last member
     uint32_t plain
@@ -56,14 +56,14 @@ cdef struct match_t:
     char *subject           # owned
 
 cdef enum:
-    SUBJECT_EMPTY_TOKEN = 1     # `a..b`, `.a`, `a.` or nothing at all
-    SUBJECT_WILDCARD = 2        # a token that is `*`, or a last one that is `>`
+    SUBJECT_EMPTY_TOKEN = 1     # `a..b`, `.a`, `a.` or empty
+    SUBJECT_WILDCARD = 2        # a token `*`, or a last token `>`
     SUBJECT_TAIL_INSIDE = 4     # a `>` token that is not the last
 
-# What a subject is made of: a sum of SUBJECT_*.
+# The shape of a subject: a sum of SUBJECT_*.
 cdef int subject_shape(const char *subject, size_t n) noexcept nogil
 
-# What one walk through the trie gathers; `nodes` is the caller's to free.
+# The result of one walk through the trie; the caller frees `nodes`.
 cdef struct gather_t:
     node_t **nodes
     size_t size
@@ -77,7 +77,7 @@ cdef node_t *find_child(node_t **table, uint32_t mask, const tw_key_t *key, node
                         const char *token, size_t n) noexcept nogil
 cdef void walk(node_t **table, uint32_t mask, const tw_key_t *key, gather_t *g, node_t *node,
                const char *rest, size_t n) noexcept nogil
-# Could a subscription to the pattern get messages of the subject? No is certain.
+# Whether a subscription to the pattern may match the subject; a negative answer is certain.
 cdef bint may_match(const char *pattern, size_t pattern_len, const char *subject,
                     size_t n) noexcept nogil
 cdef int collect(match_t *m, gather_t *g) noexcept nogil    # -1 = no memory

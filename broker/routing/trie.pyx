@@ -1,12 +1,12 @@
 # cython: language_level=3
-"""The trie below the router: nodes, their queues, and what matches a subject.
+"""The trie of the router: nodes, their queue groups, and the matches of a subject.
 
     SUB a.b      root -a-> node -b-> node{subs}
     SUB a.*      root -a-> node -*-> node{subs}
     SUB a.>      root -a-> node ->-> node{subs}
 
-Literal children of all nodes share one hash table, keyed by parent and token: a node with one
-child costs no table of its own, which is what a million unique subjects consist of.
+Literal children of all nodes share one hash table, keyed by parent and token: a million unique
+subjects consist of nodes with one child, which need no table of their own.
 """
 from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -15,30 +15,30 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from broker.runtime.types cimport tw_assert, tw_cache_hash, tw_hash, tw_key_t, tw_siphash
 
 cdef enum:
-    QUEUES_PLAIN = 8        # so many groups of a node are searched one by one
+    QUEUES_PLAIN = 8        # up to this many groups of a node are searched one by one
 
 
-# Groups looked at so far, by name: what tests count.
+# Number of groups compared by name so far; tests read it.
 cdef uint64_t probed = 0
 
 
-# Where the groups of a node are, when there are more: a table of rows by name, and rows by number.
+# Index of the groups of a node if there are more: rows by name, and rows by number.
 cdef struct index_t:
     uint32_t *slots         # row + 1; 0 = empty
     uint32_t mask
-    uint32_t *rows          # of each number
-    uint32_t *numbers       # those that are free; as many as are not used of `known`
+    uint32_t *rows          # the row of each number
+    uint32_t *numbers       # free numbers; as many as are unused of `known`
     uint32_t known          # numbers given out so far
     uint32_t free
 
 
-# In front of the groups of a node.
+# Precedes the groups of a node.
 cdef struct head_t:
     index_t *index          # NULL while rows are their own numbers
-    uint32_t cap            # rows there is room for
+    uint32_t cap            # rows that fit
 
 
-# A group that a match gathers, maybe at several nodes.
+# A group of a match, perhaps at several nodes.
 cdef struct link_t:
     queue_t *queue
     uint32_t next           # the same group at another node + 1; 0 = none
@@ -105,7 +105,7 @@ cdef node_t *find_child(node_t **table, uint32_t mask, const tw_key_t *key, node
 
 cdef void walk(node_t **table, uint32_t mask, const tw_key_t *key, gather_t *g, node_t *node,
                const char *rest, size_t n) noexcept nogil:
-    """Gather every node below `node` that matches the tokens in rest[0..n-1]."""
+    """Collect every node below `node` that matches the tokens in rest[0..n-1]."""
     cdef const char *dot
     cdef size_t token_len
     cdef node_t *literal
@@ -127,7 +127,7 @@ cdef void walk(node_t **table, uint32_t mask, const tw_key_t *key, gather_t *g, 
             return
         if node.star != NULL:
             if literal == NULL:
-                literal = node.star     # one way on: no need to recurse
+                literal = node.star     # only one child: no recursion
             else:
                 walk(table, mask, key, g, node.star, dot + 1, n - token_len - 1)
         if literal == NULL:
@@ -161,7 +161,7 @@ cdef bint may_match(const char *pattern, size_t pattern_len, const char *subject
 
 
 cdef int collect(match_t *m, gather_t *g) noexcept nogil:
-    """Lay the subscriptions of the gathered nodes out as a match; -1 = no memory."""
+    """Build a match of the subscriptions of the collected nodes; -1 = out of memory."""
     cdef size_t i, at = 0, total = 0, groups = 0, with_groups = 0
     cdef uint32_t j
     cdef node_t *node = NULL
@@ -201,7 +201,7 @@ cdef void take_members(match_t *m, queue_t *q) noexcept nogil:
 
 
 cdef int collect_groups(match_t *m, gather_t *g, size_t groups) noexcept nogil:
-    """The groups of several nodes: members of the same name together, in one pass over all."""
+    """Merge the groups of several nodes by name, in one pass."""
     global probed
     cdef size_t i, mask = 15
     cdef uint32_t j, slot, size = 0
@@ -233,7 +233,7 @@ cdef int collect_groups(match_t *m, gather_t *g, size_t groups) noexcept nogil:
             if slots[slot]:
                 links[links[slots[slot] - 1].last - 1].next = size
                 links[slots[slot] - 1].last = size
-                links[size - 1].last = 0        # not the first of its name
+                links[size - 1].last = 0        # not the first group of its name
             else:
                 slots[slot] = size
                 links[size - 1].last = size
@@ -263,7 +263,7 @@ cdef queue_t *queue_of(sub_t *sub) noexcept nogil:
 
 cdef uint32_t *slot_of(node_t *node, index_t *index, uint32_t hash, const char *name,
                        size_t n) noexcept nogil:
-    """Where the group of that name stands in the table, or would."""
+    """The slot of the group of that name in the table, or the free one for it."""
     cdef uint32_t i = hash & index.mask
     cdef queue_t *q
     global probed
@@ -278,7 +278,7 @@ cdef uint32_t *slot_of(node_t *node, index_t *index, uint32_t hash, const char *
 
 cdef Py_ssize_t find_queue(node_t *node, uint32_t hash, const char *name,
                            size_t n) noexcept nogil:
-    """Its row; -1 = none of that name."""
+    """The row of a group; -1 = no group of that name."""
     global probed
     cdef uint32_t i
     cdef queue_t *q
@@ -295,7 +295,7 @@ cdef Py_ssize_t find_queue(node_t *node, uint32_t hash, const char *name,
 
 
 cdef int grow_queues(node_t *node) noexcept nogil:
-    """Room for one more group, in the table by name too if there is one; -1 = no memory."""
+    """Allocate space for one more group, also in its table by name; -1 = out of memory."""
     cdef head_t *head = head_of(node) if node.queues != NULL else NULL
     cdef index_t *index = head.index if head != NULL else NULL
     cdef uint32_t cap = 2 * head.cap if head != NULL else 1, i
@@ -421,7 +421,7 @@ cdef int join_queue(node_t *node, sub_t *sub, const tw_key_t *key, const char *n
 
 
 cdef void leave_queue(node_t *node, sub_t *sub) noexcept nogil:
-    """Take it out of its group; an empty group goes."""
+    """Remove a subscription from its group; an empty group is removed."""
     cdef queue_t *q = queue_of(sub)
     cdef sub_t *last
     q.size -= 1
@@ -458,7 +458,7 @@ cdef void drop_queue(node_t *node, uint32_t row) noexcept nogil:
         index.rows[last.number] = row
         q[0] = last[0]
         return
-    # A group only moves to the front, past at most QUEUES_PLAIN others while it is there.
+    # A group only moves towards the front, past at most QUEUES_PLAIN others in its life.
     q[0] = last[0]
     q.number = row
     for k in range(q.size):
@@ -466,7 +466,7 @@ cdef void drop_queue(node_t *node, uint32_t row) noexcept nogil:
 
 
 cdef void close_gap(node_t *node, index_t *index, uint32_t i) noexcept nogil:
-    """Empty a slot, and move what would no longer be found after it."""
+    """Empty a slot, and move entries that could not be found after it."""
     cdef uint32_t j = i, home
     tw_assert(index.slots[i] != 0)
     while True:
@@ -481,7 +481,7 @@ cdef void close_gap(node_t *node, index_t *index, uint32_t i) noexcept nogil:
 
 
 cdef void set_far(sub_t *sub, uint16_t weight) noexcept nogil:
-    """It stands for so many members on another server; 0 = for one here."""
+    """Let a subscription represent this many members on another server; 0 = a local one."""
     if sub.group:
         queue_of(sub).far += <uint32_t>(weight != 0) - <uint32_t>(sub.far != 0)
     sub.far = weight
@@ -529,7 +529,7 @@ cdef bytes spell(node_t *node):
 
 
 cdef bytes queue_name(sub_t *sub):
-    """The queue group it is in, or nothing."""
+    """The queue group of a subscription, or nothing."""
     cdef queue_t *q
     if sub.group == 0:
         return b''
@@ -538,7 +538,7 @@ cdef bytes queue_name(sub_t *sub):
 
 
 def groups_probed():
-    """How many queue groups were looked at by name since the process began."""
+    """Number of queue groups compared by name since the process began."""
     return probed
 
 

@@ -14,24 +14,26 @@ T = TypeVar("T")
 
 
 def check_host(name: str) -> None:
-    """Refuse what is no name of a host, *.DOMAIN, or *."""
+    """Check that a text is a host name, *.DOMAIN, or *. ValueError."""
     if name != "*" and not re.fullmatch(r"(\*\.)?[\w-]+(\.[\w-]+)*\.?", name):
-        raise ValueError(f'not a host: {name!r} (write "broker.example", without a port, or "*")')
+        raise ValueError(
+            f'invalid host {name!r}: expected "broker.example", without a port, or "*"'
+        )
 
 
 def check_origin(origin: str) -> None:
-    """Refuse what no browser sends as the origin of a page."""
+    """Check that a text is an origin as browsers send it. ValueError."""
     if not re.fullmatch(r"https?://[^/\s?#@]+", origin):
-        raise ValueError(f'not an origin: {origin!r} (write "https://dash.example")')
+        raise ValueError(f'invalid origin {origin!r}: expected "https://dash.example"')
 
 
 @dataclass(frozen=True)
 class HttpConfig:
-    """[http]: what holds for every HTTP listener."""
+    """[http]: settings of every HTTP listener."""
 
-    # a name, *.DOMAIN for all below it, or * for any
+    # names, *.DOMAIN for all names below it, or * for any
     allowed_hosts: tuple[str, ...] = kinds.setting(kinds.texts(check_host), ())
-    # of pages on other sites that may ask
+    # of pages on other sites that may send requests
     allowed_origins: tuple[str, ...] = kinds.setting(kinds.texts(check_origin), ())
     header_timeout_ns: int = kinds.setting(
         kinds.duration(MS, DURATION_MAX), limits.HTTP_HEADER_TIMEOUT

@@ -1,15 +1,15 @@
-"""The connections of one HTTP listener: how many there are, and how long each may take.
+"""The connections of one HTTP listener: limits of their number and of their time.
 
     connection made [-> handshake] -> header -> request -> idle -> header -> ...
 
-A connection counts from the moment it is made, so those that never shake hands count as well.
-A header must be whole in time, counted from the first byte (of the first one: from the beginning).
-A body must come at a least rate, an answer must be taken, and between requests a connection rests
-for a while only. One timer for all looks at them once a second, so a request costs none.
+A connection counts from its acceptance, so those that never complete a handshake count as well. A
+header must be complete in time, from its first byte (the first header: from the acceptance). A body
+must arrive at a minimum rate, an answer must be read, and the time between requests is limited. One
+timer checks all connections once a second, so a request needs none.
 
-When there are as many as there may be, the one that has said nothing for the longest makes room;
-if all of them have requests under way, the new one is closed. So clients that ask nothing take
-neither this listener nor the process's open files from those who do.
+At the limit, the connection that has been idle for the longest is closed for a new one; if all of
+them have requests in progress, the new one is closed. So idle clients take neither this listener
+nor the process's open files from active ones.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADER, REQUEST, IDLE = range(3)
 
 
 def connections_max(settings: HttpConfig) -> int:
-    """Of one listener."""
+    """The limits of one listener."""
     if settings.max_connections:
         return settings.max_connections
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -50,22 +50,21 @@ def connections_max(settings: HttpConfig) -> int:
 
 
 class HttpConnections:
-    """Needs a running loop as soon as there is a connection."""
+    """Needs a running loop from the first connection on."""
 
     def __init__(self, settings: HttpConfig, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.settings = settings
         self.now_ns = now_ns
         self.most = connections_max(settings)
         self.open: dict[HttpConnection, None] = {}
-        # Those without a request, the one first that has been so for the longest. Its first member
-        # is found at once; in a plain dict those that were removed before it would be passed over
-        # each time.
+        # Idle connections, the longest idle one first. Unlike in a plain dict, the first member is
+        # found without skipping removed ones.
         self._quiet: OrderedDict[HttpConnection, None] = OrderedDict()
-        self.given_up = 0  # closed by us: too slow, or one too many
+        self.given_up = 0  # closed by this side: too slow, or above the limit
         self._timer: asyncio.TimerHandle | None = None
 
     def joined(self, connection: HttpConnection) -> bool:
-        """There is one more; False: there is no room for it."""
+        """Add a connection; False: the limit is reached."""
         full = len(self.open) >= self.most or files_are_short()
         if full and not self._make_room():
             self.given_up += 1
@@ -76,15 +75,15 @@ class HttpConnections:
         return True
 
     def left(self, connection: HttpConnection) -> None:
-        """It is gone."""
+        """Remove a connection."""
         self._remove(connection)
         if not self.open and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _make_room(self) -> bool:
-        # An answer may still be written when the request has ended. The first few are looked at and
-        # go to the end: a flood must not walk through all of them for each new connection.
+        # An answer may still be being written when the request has ended. Only the first few are
+        # checked and moved to the end: a flood must not scan all of them for each new connection.
         for connection in list(itertools.islice(self._quiet, limits.HTTP_ROOM_LOOKS)):
             if not connection.is_writing:
                 self.give_up(connection)
@@ -93,15 +92,15 @@ class HttpConnections:
         return False
 
     def entered(self, connection: HttpConnection) -> None:
-        """It is in another state than before."""
+        """Update the state of a connection."""
         self._quiet.pop(connection, None)
         if connection.state != REQUEST and connection in self.open:
             self._quiet[connection] = None
 
     def give_up(self, connection: HttpConnection) -> None:
-        """End this one at once."""
+        """Close a connection at once."""
         self.given_up += 1
-        self._remove(connection)  # it counts no more, though its end comes a turn later
+        self._remove(connection)  # no longer counted, although it ends a turn later
         connection.abort()
 
     def _remove(self, connection: HttpConnection) -> None:
@@ -119,7 +118,7 @@ class HttpConnections:
             self._look_later()
 
     def look(self) -> None:
-        """Give up those whose time is over."""
+        """Close the connections whose time is over."""
         now_ns = self.now_ns()
         for connection in [one for one in self.open if one.is_late(now_ns)]:
             self.give_up(connection)
@@ -129,7 +128,7 @@ class HttpConnections:
 def _from_there(
     coroutine: Coroutine[Any, Any, asyncio.Transport | None], first: Any
 ) -> Generator[Any, Any, asyncio.Transport | None]:
-    """The rest of one that has been begun, and waits for `first`."""
+    """Continue a coroutine that was started and waits for `first`."""
     try:
         yield first
         safe: asyncio.Transport | None = yield from coroutine
@@ -139,7 +138,7 @@ def _from_there(
 
 
 class HttpConnection(asyncio.Protocol):
-    """One of them, in front of the protocol that parses and answers."""
+    """One connection, between the socket and the protocol that parses and answers."""
 
     def __init__(
         self,
@@ -147,20 +146,20 @@ class HttpConnection(asyncio.Protocol):
         inner: asyncio.Protocol,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        """With a `context` it shakes hands first."""
+        """With a `context` it begins with a TLS handshake."""
         self.connections = connections
         self.state = HEADER
-        self.since_ns = connections.now_ns()  # in this state
+        self.since_ns = connections.now_ns()  # since when it is in this state
         self._inner: asyncio.Protocol | None = inner
         self._context = context
         self._shaking = context is not None
         self._handshake: asyncio.Task[None] | None = None
-        self._early = b""  # what came after the handshake before its end was reported
+        self._early = b""  # input received before the end of the handshake was reported
         self._transport: asyncio.Transport | None = None
-        self._body: StreamReader | None = None  # of the request under way
+        self._body: StreamReader | None = None  # of the current request
         self._received = 0  # of that body
-        self._unsent = 0  # of the answer, when it was last looked at
-        self._stuck_ns = 0  # the peer has taken nothing of it since; 0: the transport is not full
+        self._unsent = 0  # of the answer, at the last check
+        self._stuck_ns = 0  # since when the peer reads nothing of it; 0: the transport is not full
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
@@ -180,8 +179,8 @@ class HttpConnection(asyncio.Protocol):
             server_side=True,
             ssl_handshake_timeout=limits.HTTP_TLS_TIMEOUT / SECOND,
         )
-        # Its first step is done at once: a task would begin when bytes may have come already, which
-        # would then be ours and not TLS's.
+        # Its first step is done at once: a task would start later, when the first bytes may already
+        # have been passed to this protocol instead of TLS.
         first = shaking.send(None)
         self._handshake = loop.create_task(self._shake_hands(shaking, first))
 
@@ -190,7 +189,7 @@ class HttpConnection(asyncio.Protocol):
     ) -> None:
         safe: asyncio.Transport | None = None
         try:
-            with contextlib.suppress(OSError):  # of the peer: it gets the rest if it reads
+            with contextlib.suppress(OSError):  # the peer may still read the rest
                 safe = await _from_there(shaking, first)
         finally:
             self._handshake = None
@@ -198,7 +197,7 @@ class HttpConnection(asyncio.Protocol):
                 self.abort()
                 self.connection_lost(None)
         if safe is None or self._transport is None or self._inner is None:
-            return  # it has gone meanwhile
+            return  # it was closed meanwhile
         self._transport = safe
         self._shaking = False
         self._enter(HEADER)
@@ -244,29 +243,29 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def is_writing(self) -> bool:
-        """Whether something of an answer still waits for the peer."""
+        """Whether part of an answer is not sent yet."""
         return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def abort(self) -> None:
-        """Go away now."""
+        """Close now."""
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
-        """Go away when what was answered is written."""
+        """Close when the answers are written."""
         if self._transport is not None:
             self._transport.close()
 
     # --- called by the handlers
 
     def begin(self, body: StreamReader) -> None:
-        """A whole header has come; `body` may still be on its way."""
+        """A header is complete; `body` may still be incomplete."""
         self._enter(REQUEST)
         self._body = body
         self._received = 0
 
     def end(self) -> None:
-        """That request is answered."""
+        """The request is answered."""
         self._enter(IDLE)
         self._body = None
 
@@ -296,7 +295,7 @@ class HttpConnection(asyncio.Protocol):
     def _is_body_late(self, now_ns: int) -> bool:
         if self._body is None or self._body.is_eof() or self._transport is None:
             return False
-        if not self._transport.is_reading():  # it waits for us: its time does not run
+        if not self._transport.is_reading():  # it waits for this side: its time does not count
             self.since_ns, self._received = now_ns, 0
             return False
         over_ns = now_ns - self.since_ns - limits.HTTP_BODY_GRACE

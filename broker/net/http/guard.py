@@ -1,17 +1,17 @@
-"""Which HTTP requests a listener answers: those that no page of another site can have sent.
+"""Checks of HTTP requests: those of web pages of other sites are refused.
 
-A browser on the same machine or network reaches our listeners as well as we do, and sends what any
-page asks it to. Three headers that pages cannot set say where a request comes from:
+A browser on the same machine or network can reach the listeners, and sends the requests of any open
+page. Three headers that pages cannot set show where a request comes from:
 
-    Host             the name in the address that was asked. Of a page whose name is pointed at our
-                     address (DNS rebinding) it is that page's: 421
+    Host             the name in the requested address. If a page points its own name at this
+                     address (DNS rebinding), it is that name: 421
     Origin           the site of the page, with each request that changes something: 403 unless it
-                     is the site that is asked, or a configured one
-    Sec-Fetch-Site   "cross-site": likewise, for requests that have no Origin, of images for
-                     example; but a link may be followed, as its page reads nothing
+                     is the requested site, or a configured one
+    Sec-Fetch-Site   "cross-site": likewise, for requests without Origin, for example of images;
+                     but a link may be followed, because the linking page cannot read the result
 
 Programs send neither Origin nor Sec-Fetch-Site, and a request without them is answered. The names
-of a listener that other machines reach cannot be known, so Host counts on loopback addresses, and
+of a listener that other machines reach are unknown, so Host is checked on loopback addresses, and
 everywhere once names are configured.
 """
 
@@ -45,7 +45,7 @@ def _is_address(name: str) -> bool:
 
 
 class HttpGuard:
-    """The rule of one listener."""
+    """The checks of one listener."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class HttpGuard:
         loopback: bool = False,
         public: bool = False,
     ) -> None:
-        """`names`: of this machine and listener, allowed beside those of the settings. `public`:
-        what is only read here may be read by pages of other sites (nats-server's pages)."""
+        """`names`: of this machine and listener, accepted in addition to those of the settings.
+        `public`: pages of other sites may read the content (nats-server's pages)."""
         known = {"localhost", socket.gethostname(), *names, *settings.allowed_hosts}
         self._names = {name.lower().rstrip(".") for name in known if name}
         self._domains = tuple(name[1:] for name in self._names if name.startswith("*."))
@@ -66,14 +66,14 @@ class HttpGuard:
         self.public = public and not strict
 
     def is_host(self, host: str) -> bool:
-        """Whether requests for this Host are ours; what comes without one is of no browser."""
+        """Whether requests for this Host are accepted; browsers always send one."""
         if self.any_host or not host:
             return True
         name = _PORT.sub("", host.strip()).lower().rstrip(".")
         return name in self._names or name.endswith(self._domains) or _is_address(name)
 
     def refusal(self, method: str, headers: CIMultiDictProxy[str]) -> web.Response | None:
-        """The answer to a request that is not served; None: it is."""
+        """The error answer of a refused request; None: it is accepted."""
         hosts = headers.getall("Host", ())
         if not all(self.is_host(host) for host in hosts):
             return _refuse(errors.HTTP_HOST)
@@ -92,18 +92,18 @@ class HttpGuard:
     def _is_own(self, origin: str, host: str) -> bool:
         if origin in self._origins:
             return True
-        # A proxy in front may speak TLS for us: the scheme is not compared.
+        # A proxy may terminate TLS, so the scheme is not compared.
         scheme, _, site = origin.partition("://")
         return site != "" and site == host.lower().removesuffix(_DEFAULT_PORTS.get(scheme, "\n"))
 
 
 def _is_link(headers: CIMultiDictProxy[str]) -> bool:
-    """Whether a browser follows a link: the page that it stands on cannot read what comes."""
+    """Whether a browser follows a link: the linking page cannot read the result."""
     return (
         headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
     )
 
 
 def _refuse(error: errors.HttpError) -> web.Response:
-    body = orjson.dumps({"message": error.code, "error": error.code})  # NSQ's key, and bulk's
+    body = orjson.dumps({"message": error.code, "error": error.code})  # keys of NSQ, of bulk
     return web.Response(status=error.status, body=body, content_type="application/json")

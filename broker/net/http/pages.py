@@ -38,9 +38,9 @@ log = logging.getLogger("broker.http")
 
 
 class FrontConnection(Protocol):
-    """An asyncio protocol that answers some requests itself."""
+    """The interface of an asyncio protocol that answers some requests itself."""
 
-    answered: Callable[[], None] | None  # to be called after each of them
+    answered: Callable[[], None] | None  # called after each of them
 
 
 Front: TypeAlias = "Callable[[Callable[[], asyncio.Protocol], HttpGuard], FrontConnection]"
@@ -78,7 +78,7 @@ class Pages:
         self._loading: asyncio.Task[None] | None = None
 
     async def open(self, listen: tuple[str, int]) -> None:
-        """Listen; ListenError when the address is taken or not ours."""
+        """Listen. ListenError: the address is in use, or not one of this host."""
         host, port = listen
         with opening(listen):
             if port == limits.UNIX_SOCKET_PORT:
@@ -144,7 +144,7 @@ class Pages:
         return connection
 
     async def use(self, context: ssl.SSLContext) -> None:
-        """Shake hands with this context from now on; no connection is refused meanwhile."""
+        """Use this context for new handshakes; no connection is refused meanwhile."""
         self.context = context
 
     def _close_sockets(self) -> None:
