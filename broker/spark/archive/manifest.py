@@ -231,9 +231,8 @@ class Manifest:
             publish(self.folder / _version(version), text, must_be_new=True)
         except FileExistsError:
             return False
-        return (
-            self._newest("s0") < version + SNAPSHOT_EVERY
-        )  # the next snapshot may include it already
+        # the next snapshot may include it already
+        return self._newest("s0") < version + SNAPSHOT_EVERY
 
     def _newest(self, *kinds: str) -> int:
         names = (path.name for path in self.folder.iterdir())

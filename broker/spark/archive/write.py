@@ -290,9 +290,7 @@ class ParquetFile:
         return f"{self._folder}/{name}", size
 
     def abandon(self) -> None:
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # the disk may be full, or the file already closed
+        with contextlib.suppress(OSError, ValueError):  # a full disk, or the file is closed
             self._writer.close()
         with contextlib.suppress(OSError):
             self._file.close()

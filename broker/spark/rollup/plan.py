@@ -24,9 +24,7 @@ class RollupPlan:
     works: list[Work] = field(default_factory=list)
     # The first seq of logs that are read from their beginning; earlier records were trimmed.
     bases: dict[tuple[str, int, str], int] = field(default_factory=dict)
-    cut_events: set[int] = field(
-        default_factory=set
-    )  # brokers whose events topic is trimmed at the beginning
+    cut_events: set[int] = field(default_factory=set)  # brokers whose events topic is trimmed
     seqs: int = 0
     down: tuple[str, ...] = ()
     survey: Survey | None = None  # of brokers

@@ -143,9 +143,7 @@ class _Range:
         opened = open_frame(frame, topic, reading.key_header, reading.subject_filter)
         if opened.bad:  # damaged on the disk or in transit
             again, next_seq = self._fetch(opened.first, opened.next)
-            if (
-                again is not None and next_seq == opened.next
-            ):  # otherwise records would be duplicated or missing
+            if again is not None and next_seq == opened.next:  # else records would be repeated
                 opened = open_frame(again, topic, reading.key_header, reading.subject_filter)
         for gap in opened.gaps:
             reason = "damaged" if gap.reason == DAMAGED else "missing"
