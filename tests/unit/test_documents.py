@@ -1,4 +1,4 @@
-"""Links between the pages of the documentation lead somewhere."""
+"""The documentation: links, paths, make targets and examples of configurations are valid."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+from broker.config.load import ConfigError, load
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -15,6 +17,9 @@ PAGES = [
 ]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SOURCE = re.compile(r"`((?:broker|tests|benchmarks|conf|docs|tools)/[\w./-]+)`")
+NOT_SOURCE = {"broker/spark/jobs/NAME.py"}
 
 
 def anchors(page: Path) -> set[str]:
@@ -47,3 +52,28 @@ def test_every_page_is_in_the_index() -> None:
     assert [
         str(page) for page in pages if str(page) != "README.md" and str(page) not in index
     ] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_files_and_make_targets_exist(page: Path) -> None:
+    text = page.read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets
+    named = set(SOURCE.findall(CODE.sub("", text))) - NOT_SOURCE
+    ends = ("", ".py", ".pyx")
+    assert [
+        path for path in named if not any((ROOT / f"{path}{end}").exists() for end in ends)
+    ] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_configurations_are_valid(page: Path, tmp_path: Path) -> None:
+    """Only files that an example names, such as certificates, may be missing."""
+    for example in TOML.findall(page.read_text()):
+        file = tmp_path / "example.toml"
+        file.write_text(example)
+        try:
+            load(file, {}, {})
+        except ConfigError as error:
+            pytest.fail(f"{error}\n{example}")
