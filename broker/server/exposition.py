@@ -27,7 +27,7 @@ from broker import __version__
 from broker.base.metrics import Block, Place, Series, families
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from prometheus_client.metrics_core import Metric
 
