@@ -12,7 +12,7 @@ cdef class Engine:
     # is changed, and a caller that wants the log gets a QuarantinedError.
     cdef readonly dict quarantined
     cdef readonly list problems     # what recovery found wrong, in words
-    cdef object policy_for          # policy_for(name) -> 'always', 'none' or seconds
+    cdef object sync_for            # sync_for(name) -> 'always', 'none' or seconds
     cdef object retention_for
     cdef object loop
     cdef object timer
@@ -20,5 +20,5 @@ cdef class Engine:
     cdef object open_folders(self, list folders)
     cdef Log recover(self, str folder, int root_fd, list entry)
     cdef Log recover_unknown(self, str name, folder)
-    cdef Log make_log(self, str name, folder, bint ephemeral, str protocol)
+    cdef Log make_log(self, str name, folder, bint ephemeral, str protocol, str retention)
     cdef Log find(self, const char *name, size_t n)     # None when there is no such log

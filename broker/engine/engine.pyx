@@ -12,7 +12,7 @@ from libc.stdint cimport uint64_t
 
 from broker.engine.cursor.cursor cimport Cursor
 from broker.engine.cursor.journal cimport Journal
-from broker.engine.log.interfaces cimport SYNC_NONE
+from broker.engine.log.policy cimport SYNC_NONE, LogPolicy
 from broker.engine.log.log cimport Log, files_closed
 from broker.engine.state cimport Shared
 from broker.routing.router cimport Router
@@ -21,6 +21,7 @@ from broker.runtime.turn cimport Turn
 from broker.engine import catalog, health
 from broker.engine.log.files import (
     CURSOR_SUFFIX, CURSORS, QuarantinedError, escape, is_log_folder, put_aside, unescape)
+from broker.engine.log.policy import ACKED
 from broker.engine.recovery import open_known, open_log
 from broker.engine.settings import change, configure, effective
 from broker.base.durable import make_folder
@@ -32,18 +33,18 @@ cdef enum:
 
 
 cdef class Engine:
-    def __init__(self, Turn turn, Router router, root, limits, policy_for, report,
+    def __init__(self, Turn turn, Router router, root, limits, sync_for, report,
                  retention_for=None):
         """`root`: the folder of the logs, None = all in memory. `limits`: an EngineLimits.
 
-        `policy_for(name)` says when appends to a log are synced: 'always', 'none' or a period
+        `sync_for(name)` says when appends to a log are synced: 'always', 'none' or a period
         in seconds; `retention_for(name)` what it keeps, see settings.pyx: (max_age, max_bytes,
         max_msgs, keep, keep_bytes) with 0 for no limit, or None to keep what is not acked.
         `report(level, text, **fields)` writes a log line.
         """
         self.shared = Shared(turn, router, root, report, limits)
         self.shared.make_cursor = make_cursor
-        self.policy_for = policy_for
+        self.sync_for = sync_for
         self.retention_for = retention_for or keep_all
         self.logs = {}
         self.by_bytes = {}
@@ -75,7 +76,7 @@ cdef class Engine:
         cdef Log log
         cdef int left = FOUND_SYNCS
         for log in self.logs.values():
-            if log.sync.unsynced and log.sync.policy != SYNC_NONE and left:
+            if log.sync.unsynced and log.policy.sync_mode != SYNC_NONE and left:
                 left -= 1
                 log.sync.start()
 
@@ -119,9 +120,9 @@ cdef class Engine:
         path = f'{self.shared.root}/{folder}'
         try:
             if entry is not None and catalog.is_still_so(root_fd, entry):
-                return open_known(self.shared, entry, self.policy_for, self.retention_for,
+                return open_known(self.shared, entry, self.sync_for, self.retention_for,
                                   self.problems)
-            return open_log(self.shared, path, self.policy_for, self.retention_for,
+            return open_log(self.shared, path, self.sync_for, self.retention_for,
                             self.problems)
         except Exception as problem:
             self.quarantine(unescape(folder), path, problem)
@@ -197,15 +198,18 @@ cdef class Engine:
         """The log of that name, or None."""
         return self.logs.get(name)
 
-    def open_log(self, str name, bint ephemeral=False, str protocol=None):
+    def open_log(self, str name, bint ephemeral=False, str protocol=None, str retention=None):
         """The log of that name, made if need be; an ephemeral one lives in memory. OSError.
 
-        `protocol`: the protocol whose own it is to be, see Log; None leaves that as it is.
+        `protocol`: the protocol that is to own it, `retention`: see LogPolicy. None leaves them as
+        they are; a new log then belongs to no protocol and keeps what is not acked.
         """
         cdef Log log = self.logs.get(name)
         if log is not None:
-            if protocol is not None and log.protocol != protocol:
-                log.set_protocol(protocol)
+            protocol = protocol or log.protocol
+            retention = retention or log.policy.retention
+            if protocol != log.protocol or retention != log.policy.retention:
+                log.set_protocol(protocol, retention)
             return log
         if name in self.quarantined:
             raise QuarantinedError(self.quarantined[name])
@@ -221,14 +225,14 @@ cdef class Engine:
                     raise
                 log = self.recover_unknown(name, folder)
                 if log is not None:
-                    return self.open_log(name, ephemeral, protocol)
+                    return self.open_log(name, ephemeral, protocol, retention)
         self.shared.turn.tick()
         try:
-            return self.make_log(name, folder, ephemeral, protocol)
+            return self.make_log(name, folder, ephemeral, protocol, retention)
         except OSError as problem:
             if not files_closed(self.shared, problem):
                 raise
-        return self.make_log(name, folder, ephemeral, protocol)
+        return self.make_log(name, folder, ephemeral, protocol, retention)
 
     cdef Log recover_unknown(self, str name, folder):
         """A log that is in a folder although nothing was found there at the start; None when there
@@ -247,11 +251,10 @@ cdef class Engine:
         self.adopt(log)
         return log
 
-    cdef Log make_log(self, str name, folder, bint ephemeral, str protocol):
-        cdef Log log
-        log = Log(self.shared, name, folder, os.urandom(16), self.policy_for(name), ephemeral,
-                  protocol)
-        configure(log, self.policy_for, self.retention_for)
+    cdef Log make_log(self, str name, folder, bint ephemeral, str protocol, str retention):
+        cdef LogPolicy policy = LogPolicy(self.sync_for(name), retention or ACKED)
+        cdef Log log = Log(self.shared, name, folder, os.urandom(16), policy, ephemeral, protocol)
+        configure(log, self.sync_for, self.retention_for)
         try:
             log.save()
         except OSError:
@@ -262,12 +265,12 @@ cdef class Engine:
 
     def settings_of(self, Log log):
         """What holds for a log: its own settings, and else what is configured."""
-        return effective(log, self.policy_for, self.retention_for)
+        return effective(log, self.sync_for, self.retention_for)
 
     def set_settings(self, Log log, dict settings):
         """Replace a log's own settings, now and for good. OSError: nothing has changed."""
         self.shared.turn.tick()
-        change(log, settings, self.policy_for, self.retention_for)
+        change(log, settings, self.sync_for, self.retention_for)
 
     def delete_log(self, str name):
         """Forget a log, its cursors and its files. OSError: nothing has changed."""
@@ -323,7 +326,7 @@ cdef class Engine:
         await self.settle()
         for log in self.logs.values():
             log.keep_house()
-            if log.sync.policy != SYNC_NONE:
+            if log.policy.sync_mode != SYNC_NONE:
                 log.sync.start()
         await self.settle()
         entries = []

@@ -9,14 +9,14 @@ from broker.engine.state import Shared
 def open_log(
     shared: Shared,
     folder: str,
-    policy_for: Callable[[str], str | float],
+    sync_for: Callable[[str], str | float],
     retention_for: Callable[[str], tuple[int, int, int, int, int] | None],
     problems: list[str],
 ) -> Log | None: ...
 def open_known(
     shared: Shared,
     entry: list[Any],
-    policy_for: Callable[[str], str | float],
+    sync_for: Callable[[str], str | float],
     retention_for: Callable[[str], tuple[int, int, int, int, int] | None],
     problems: list[str],
 ) -> Log: ...

@@ -14,6 +14,7 @@ from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR
 from broker.engine.cursor.cursor cimport Cursor
 from broker.engine.cursor.journal cimport OP_FLOOR, OP_PAUSE, Journal
 from broker.engine.log.log cimport Log
+from broker.engine.log.policy cimport LogPolicy
 from broker.engine.log.record cimport FILE_HEADER_BYTES, record_get, stored_t
 from broker.engine.log.segment cimport Segment, read_small
 from broker.engine.state cimport Shared
@@ -36,6 +37,7 @@ from broker.engine.log.files import (
     escape,
     load_meta,
     put_aside,
+    retention_in,
     unescape,
 )
 from broker.engine.health import RECORDS
@@ -51,7 +53,7 @@ cdef enum:
     READS_MORE = 2          # times that a journal is read again when the disk cannot read it
 
 
-def open_log(Shared shared, folder, policy_for, retention_for, list problems):
+def open_log(Shared shared, folder, sync_for, retention_for, list problems):
     """The log in `folder`; None when there is none in it. What was wrong goes to `problems`."""
     cdef Log log
     take_spare(folder)
@@ -65,7 +67,7 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
     if not valid(meta.get('settings', {})):
         problems.append(f'{folder}: the settings of the log make no sense and are left out')
         del meta['settings']
-    log = new_log(shared, folder, meta, policy_for, retention_for)
+    log = new_log(shared, folder, meta, sync_for, retention_for)
     try:
         open_segments(log, paths, problems)
         if CURSORS in names:
@@ -84,14 +86,14 @@ def open_log(Shared shared, folder, policy_for, retention_for, list problems):
     return log
 
 
-def open_known(Shared shared, list entry, policy_for, retention_for, list problems):
+def open_known(Shared shared, list entry, sync_for, retention_for, list problems):
     """The log that the catalog has this entry of; its files are not opened now."""
     cdef Log log
     cdef Segment segment
     cdef uint64_t end = 0
     folder_name, _, meta, segments, cursors = entry
     folder = f'{shared.root}/{folder_name}'
-    log = new_log(shared, folder, meta, policy_for, retention_for)
+    log = new_log(shared, folder, meta, sync_for, retention_for)
     for first_seq, next_seq, size, changed_ns in segments:
         segment = log.add_segment(f'{folder}/{first_seq:020d}{SEGMENT_SUFFIX}', first_seq)
         segment.next_seq = next_seq
@@ -117,13 +119,14 @@ def open_known(Shared shared, list entry, policy_for, retention_for, list proble
     return log
 
 
-cdef Log new_log(Shared shared, folder, meta, policy_for, retention_for):
+cdef Log new_log(Shared shared, folder, meta, sync_for, retention_for):
     """A log as its metadata say, without its records."""
     cdef Log log
     name = meta['name']
-    log = Log(shared, name, folder, bytes.fromhex(meta['log_id']), policy_for(name))
+    log = Log(shared, name, folder, bytes.fromhex(meta['log_id']),
+              LogPolicy(sync_for(name), retention_in(meta)))
     log.restore(meta)
-    configure(log, policy_for, retention_for)
+    configure(log, sync_for, retention_for)
     return log
 
 

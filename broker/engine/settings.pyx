@@ -15,26 +15,26 @@ KEYS = ('sync', 'max_age', 'max_bytes', 'max_msgs', 'keep', 'keep_bytes')
 SYNC_NAMES = ('always', 'none')
 
 
-def effective(Log log, policy_for, retention_for):
+def effective(Log log, sync_for, retention_for):
     """The values that hold for a log, by key."""
     kept = retention_for(log.name) or (0,) * 5
-    configured = zip(KEYS, (policy_for(log.name), *kept), strict=True)
+    configured = zip(KEYS, (sync_for(log.name), *kept), strict=True)
     return {key: log.settings.get(key, value) for key, value in configured}
 
 
-def configure(Log log, policy_for, retention_for):
+def configure(Log log, sync_for, retention_for):
     """Let a log follow the configuration and its own settings."""
-    values = effective(log, policy_for, retention_for)
-    log.set_policy(values['sync'])
+    values = effective(log, sync_for, retention_for)
+    log.set_sync(values['sync'])
     log.retention.configure(
         (values['max_age'], values['max_bytes'], values['max_msgs']),
         values['keep'], values['keep_bytes'])
 
 
-def change(Log log, dict settings, policy_for, retention_for):
+def change(Log log, dict settings, sync_for, retention_for):
     """Put other settings in the place of the log's own, now and for good; OSError: as before."""
     log.replace_settings(settings)
-    configure(log, policy_for, retention_for)
+    configure(log, sync_for, retention_for)
     log.settings_changed()
 
 

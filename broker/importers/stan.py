@@ -25,6 +25,7 @@ from broker.engine import limits as engine_limits
 from broker.engine.cursor.local import peek_log
 from broker.engine.engine import Engine
 from broker.engine.log.files import MetaError, escape, load_meta
+from broker.engine.log.policy import LIMITS
 from broker.engine.log.publish import append_at
 from broker.importers import limits
 from broker.importers.diskqueue import Problem
@@ -282,7 +283,7 @@ class Import:
         channel = Channel(name)
         staging = self.data / STAGING
         async with self._engine(staging) as engine:
-            log = engine.open_log(name, protocol=STAN)
+            log = engine.open_log(name, protocol=STAN, retention=LIMITS)
             await self._fill(engine, log, channel)
             found = self._subscriptions(channel, clients, store.next_number)
             if channel.next_seq > log.next_seq:

@@ -134,7 +134,7 @@ class Server:
             self.router,
             None if self.logs is None else str(self.logs),
             engine_options(self.config),
-            self._policy_for,
+            self._sync_for,
             report,
             self._retention_for,
         )
@@ -187,8 +187,8 @@ class Server:
 
     # --- for the engine
 
-    def _policy_for(self, name: str) -> str | float:
-        """The sync policy of a log, in the engine's form."""
+    def _sync_for(self, name: str) -> str | float:
+        """When appends to a log are synced, in the engine's words."""
         sync = self.config.storage.for_topic(name.removeprefix(APART)).sync
         assert sync is not None
         return sync.policy

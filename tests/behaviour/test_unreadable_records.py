@@ -190,7 +190,7 @@ def test_records_given_again_from_a_sector_that_went(memory_path: Path) -> None:
 
 def test_limits_pass_over_it(memory_path: Path) -> None:
     with Rig(memory_path / "0", **SMALL) as rig:
-        log = rig.engine.open_log("t", protocol="x")
+        log = rig.engine.open_log("t", protocol="x", retention="limits")
         rig.publish(log, bodies())
         rig.close()
     mapping.spoil(segment_files(memory_path / "0")[1], PAGE, 2 * PAGE)

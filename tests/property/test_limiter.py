@@ -43,7 +43,7 @@ class LimiterMachine(RuleBasedStateMachine):
         self.size = size
         self.more = {"segment_bytes": segment, "load_bytes": 256, "memory_segment_bytes": segment}
         self.rig = Rig(self.folder / "0" if self.in_files else None, **self.more)
-        self.log = self.rig.engine.open_log("t", protocol="x")
+        self.log = self.rig.engine.open_log("t", protocol="x", retention="limits")
         self.stored: list[int] = []  # when; the record of seq n is n - 1
         self.unreadable: set[int] = set()
         self.floor = 1

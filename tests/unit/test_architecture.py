@@ -255,7 +255,7 @@ def test_unit_tests_stand_where_their_module_stands() -> None:
 # Private words for which the field has its own, and how often each stands in broker/ because it is
 # a key on the disk, a label of a metric or a name of the public client.
 WORDS_KEPT = {
-    "face": 9,
+    "face": 8,
     "door": 14,
     "gate": 0,
     "desk": 0,

@@ -40,8 +40,9 @@ from broker.engine.cursor.journal cimport (
 from broker.engine.cursor.latency cimport AckLatency
 from broker.engine.cursor.position cimport READ_AGAIN, READ_NOTHING, Position
 from broker.engine.log.delays cimport Delays
-from broker.engine.log.interfaces cimport SYNC_NONE, LogReader
+from broker.engine.log.interfaces cimport LogReader
 from broker.engine.log.log cimport Log
+from broker.engine.log.policy cimport RETENTION_LIMITS, SYNC_NONE
 from broker.engine.log.record cimport STORED_ADDRESSED, record_get, stored_t
 from broker.engine.log.segment cimport Segment
 from broker.runtime.heap cimport heap_peek, heap_push, heap_remove, heap_update
@@ -807,7 +808,7 @@ cdef class Cursor(LogReader):
             if self.acks.add(seq):
                 self.journal.ack(seq)
                 count += 1
-        if self.log.protocol is not None:
+        if self.log.policy.retention_mode == RETENTION_LIMITS:
             return      # its limits do not wait for acks
         self.shared.report(
             'warning', 'records that are no longer there count as finished', log=self.log.name,
@@ -858,7 +859,7 @@ cdef class Cursor(LogReader):
         while not journal.closed:
             error = journal.last_error
             if journal.done >= written and journal.syncs_ended >= begun:
-                if self.log.sync.policy == SYNC_NONE and not error:
+                if self.log.policy.sync_mode == SYNC_NONE and not error:
                     break
                 if asked:
                     if not journal.named:   # else the log has synced the name meanwhile

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 import orjson
 
 from broker.base.durable import NEW_SUFFIX, sync_path
+from broker.engine.log.policy import ACKED, LIMITS, implied_retention
 from broker.engine.log.record import crc32c
 
 META_VERSION = 1
@@ -85,6 +86,7 @@ def put_aside(folder: str) -> str:
 def meta_of(log: Any, floor: int) -> dict[str, Any]:
     """What is stored of a log beside its records; `floor`: none below it is there any more."""
     follows = bool(log.cursors) and not log.paused
+    retention = log.policy.retention
     return {
         "name": log.name,
         "log_id": log.log_id.hex(),
@@ -93,9 +95,27 @@ def meta_of(log: Any, floor: int) -> dict[str, Any]:
         "frontier": None if follows else log.frontier,
         **({"settings": log.settings} if log.settings else {}),
         **({"face": log.protocol} if log.protocol else {}),
+        **({"retention": retention} if retention != implied_retention(log.protocol) else {}),
         **({"floor": floor} if floor > 1 else {}),
         **({"unclaimed": True} if log.unclaimed else {}),
     }
+
+
+def has_more_than_header(log: Any) -> bool:
+    """Whether metadata that are lost cannot be made again from the header of a segment, which has
+    the log's id and its protocol: then nothing of the log may be dropped before it is claimed."""
+    return bool(log.settings) or log.policy.retention != implied_retention(log.protocol)
+
+
+def protocol_in(meta: dict[str, Any]) -> str | None:
+    """The protocol that owns the log with these metadata; None = none does."""
+    return meta.get("face")
+
+
+def retention_in(meta: dict[str, Any]) -> str:
+    """The retention of that log."""
+    found = meta.get("retention")
+    return implied_retention(protocol_in(meta)) if found is None else str(found)
 
 
 def save_meta(folder: str, meta: dict[str, Any], *, durable: bool = False) -> None:
@@ -167,7 +187,7 @@ def load_meta(folder: str) -> dict[str, Any] | None:
 
 def _complete(meta: dict[str, Any]) -> bool:
     frontier, log_id = meta.get("frontier"), meta.get("log_id")
-    protocol, floor = meta.get("face"), meta.get("floor", 0)
+    protocol, floor = protocol_in(meta), meta.get("floor", 0)
     return (
         isinstance(meta.get("name"), str)
         and isinstance(log_id, str)
@@ -176,6 +196,7 @@ def _complete(meta: dict[str, Any]) -> bool:
         and isinstance(meta.get("paused"), bool)
         and (protocol is None or isinstance(protocol, str))
         and isinstance(meta.get("unclaimed", False), bool)
+        and meta.get("retention") in (None, ACKED, LIMITS)
         and isinstance(floor, int)
         and 0 <= floor < SEQ_MAX
         and (frontier is None or (isinstance(frontier, int) and 0 < frontier < SEQ_MAX))

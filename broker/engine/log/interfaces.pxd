@@ -4,15 +4,11 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from broker.engine.cursor.acks cimport AckSet
 from broker.engine.cursor.journal cimport Journal
+from broker.engine.log.policy cimport LogPolicy
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
 from broker.engine.state cimport Shared
 from broker.runtime.workers cimport JobOwner
-
-cdef enum SyncPolicy:
-    SYNC_NONE = 0       # acknowledged once written; synced by the kernel
-    SYNC_PERIOD = 1     # acknowledged once written; synced every period
-    SYNC_ALWAYS = 2     # acknowledged once synced
 
 
 cdef class LogReader(JobOwner):
@@ -34,7 +30,7 @@ cdef class LogReader(JobOwner):
     cdef void leave_segment(self, Segment segment) noexcept     # it is about to go
     cdef void rest(self) noexcept       # let go of mappings that nothing needs for now
     cdef void let_go(self) noexcept     # the log cannot be opened: write nothing
-    # Whether the limits of a log of one protocol apply to it: records go before it has acked them.
+    # Whether the limits of its log apply to it: records go before it has acked them.
     cdef bint is_limited(self) noexcept
 
 
@@ -56,8 +52,8 @@ cdef class LogState(JobOwner):
     cdef readonly dict cursors          # name -> LogReader
     cdef readonly size_t waiting_bytes  # in batches not yet in the file
     cdef readonly bint unclaimed        # its metadata were made again: nothing of it is dropped
-    # Which protocol's own this is: it keeps what nobody needs to ack, and says what may go. Stored
-    # with the metadata; None = everybody's, kept until all cursors are done with it.
+    cdef readonly LogPolicy policy
+    # The protocol that owns it, for the protocols to see; stored with the metadata. None = none.
     cdef readonly str protocol
 
     cdef Segment segment_of(self, uint64_t seq)

@@ -4,6 +4,7 @@ from typing_extensions import disjoint_base
 
 from broker.engine.cursor.acks import AckSet
 from broker.engine.cursor.journal import Journal
+from broker.engine.log.policy import LogPolicy
 from broker.engine.log.segment import Segment
 from broker.engine.state import Shared
 from broker.runtime.workers import JobOwner
@@ -29,4 +30,5 @@ class LogState(JobOwner):
     frontier: int
     waiting_bytes: int
     unclaimed: bool
+    policy: LogPolicy
     protocol: str | None

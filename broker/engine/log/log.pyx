@@ -18,7 +18,8 @@ from libc.string cimport memcmp, memcpy
 from posix.fcntl cimport O_RDWR
 
 from broker.engine.log.delays cimport Delays
-from broker.engine.log.interfaces cimport SYNC_ALWAYS, SYNC_NONE, LogReader, LogState
+from broker.engine.log.interfaces cimport LogReader, LogState
+from broker.engine.log.policy cimport RETENTION_ACKED, SYNC_ALWAYS, SYNC_NONE, LogPolicy
 from broker.engine.log.record cimport (
     FILE_HEADER_BYTES,
     HEADERS_LEN_MAX,
@@ -47,7 +48,8 @@ from broker.runtime.vfs cimport vfs_close, vfs_open, vfs_rename, vfs_unlink, vfs
 from broker.runtime.workers cimport JOB_UNLINK, JOB_WRITE, copy_path, job_t
 
 from broker.engine.health import RECORDS
-from broker.engine.log.files import DROPPED, has_meta, meta_of, save_meta
+from broker.engine.log.files import (
+    DROPPED, has_meta, has_more_than_header, meta_of, protocol_in, save_meta)
 from broker.engine.log.record import file_header
 
 cdef extern from * nogil:
@@ -102,14 +104,15 @@ cdef class Batch:
 
 
 cdef class Log(LogState):
-    def __init__(self, Shared shared, str name, folder, bytes log_id, policy, bint ephemeral=False,
-                 str protocol=None):
-        """`policy`: 'always', 'none' or a period in seconds. The caller adds its segments."""
+    def __init__(self, Shared shared, str name, folder, bytes log_id, LogPolicy policy not None,
+                 bint ephemeral=False, str protocol=None):
+        """A log without records; the caller adds its segments."""
         self.shared = shared
         self.name = name
         self.subject = name.rpartition('/')[2].encode()
         self.folder = folder
         self.ephemeral = ephemeral
+        self.policy = policy
         self.protocol = protocol
         self.log_id = log_id
         self.salt = salt_of(log_id)
@@ -124,12 +127,13 @@ cdef class Log(LogState):
         self.retention = Retention(self, self.sync)
         if folder is not None:
             self.preallocation = Preallocation(shared, folder, self.segments)
-        self.set_policy(policy)
         self.connect(shared.to_live, shared.from_live)
 
-    def set_policy(self, policy):
-        """Change when appends are synced: 'always', 'none' or a period in seconds."""
-        self.sync.set_policy(policy)
+    def set_sync(self, sync):
+        """Change when appends are synced: 'always', 'none' or a period in seconds. Not stored: it
+        follows from the configuration and the log's settings."""
+        self.sync.policy_changes()
+        self.policy = self.policy.with_sync(sync)
 
     # --- appending
 
@@ -684,14 +688,14 @@ cdef class Log(LogState):
             if cursor.journal.last_error:
                 self.touch()
                 cursor.wake()       # it may be possible now to write it again
-            elif sync.policy != SYNC_NONE:
+            elif self.policy.sync_mode != SYNC_NONE:
                 cursor.journal.sync()
         if self.active is not None and self.active.doubtful and self.writing is None:
             self.begin_segment_after()
         sync.mend()
         if sync.last_error:
             sync.ask_disk()
-        if sync.unsynced and not sync.under_way and sync.policy != SYNC_NONE and (
+        if sync.unsynced and not sync.under_way and self.policy.sync_mode != SYNC_NONE and (
                 self.timer.pos == 0 and self.shared.found_left > 0):
             # found at the start, after a process that may have ended before it was synced
             self.shared.found_left -= 1
@@ -699,7 +703,7 @@ cdef class Log(LogState):
         if self.preallocation is not None:
             self.preallocation.consider(
                 self.message_bytes,
-                sync.policy == SYNC_ALWAYS and not self.deleted and not sync.last_error)
+                self.policy.sync_mode == SYNC_ALWAYS and not self.deleted and not sync.last_error)
         sync.seal_written()
         retention.trim()
         if retention.limits is not None:
@@ -709,7 +713,7 @@ cdef class Log(LogState):
                 segment.unmap()
         if (self.idle_mark == self.next_seq and self.active is not None and self.cursors
                 and self.active.size > self.shared.reclaim_bytes and self.waiting_bytes == 0
-                and self.protocol is None):
+                and self.policy.retention_mode == RETENTION_ACKED):
             retention.reclaim()
         if self.idle_mark == self.next_seq and self.is_idle():
             self.noticed = False
@@ -724,7 +728,7 @@ cdef class Log(LogState):
         if retention.limits is not None or self.waiting_bytes or self.sync.last_error or (
                 retention.keep_ns and len(self.segments) > 1):
             return False
-        if self.sync.policy == SYNC_NONE:
+        if self.policy.sync_mode == SYNC_NONE:
             return True
         if self.sync.unsynced:
             return False
@@ -744,7 +748,7 @@ cdef class Log(LogState):
         for cursor in self.cursors.values():
             cursor.rest()
             if cursor.journal is not None:
-                cursor.journal.rest(self.sync.policy == SYNC_NONE)
+                cursor.journal.rest(self.policy.sync_mode == SYNC_NONE)
         if self.close_files() and segment.users == 0:
             segment.unmap()
 
@@ -752,7 +756,7 @@ cdef class Log(LogState):
         """Close the active segment's file unless something is under way there."""
         cdef Segment segment = self.active
         if segment is None or segment.path is None or self.sync.under_way or (
-                segment.dirty and self.sync.policy != SYNC_NONE) or (
+                segment.dirty and self.policy.sync_mode != SYNC_NONE) or (
                 self.writing is not None or self.batch is not None or self.waiting_bytes):
             return False
         segment.cut_tail()
@@ -766,7 +770,7 @@ cdef class Log(LogState):
     def header(self, first_seq):
         """The file header of a segment of this log."""
         return file_header(self.log_id, first_seq, self.shared.turn.wall_ns, self.protocol,
-                           bool(self.settings))
+                           has_more_than_header(self))
 
     def restamp(self):
         """The protocol or the settings have changed: the header of the active segment says so too,
@@ -784,13 +788,17 @@ cdef class Log(LogState):
         self.active.dirty = True
         self.sync.request()
 
-    def set_protocol(self, str protocol):
-        """Make it the log of a protocol, or of none. OSError: nothing has changed."""
+    def set_protocol(self, str protocol, str retention):
+        """Make it the log of a protocol, or of none (None), with this retention. OSError: nothing
+        has changed, unless only the header of the active segment could not be written."""
+        cdef LogPolicy policy = self.policy
         before = self.protocol
+        self.policy = policy.with_retention(retention)
         self.protocol = protocol
         try:
             self.save(True)
         except OSError:
+            self.policy = policy
             self.protocol = before
             raise
         self.restamp()
@@ -844,7 +852,7 @@ cdef class Log(LogState):
         """Be what the metadata say."""
         self.settings = meta.get('settings', {})
         self.created_ns = meta['created_ns']
-        self.protocol = meta.get('face')
+        self.protocol = protocol_in(meta)
         self.paused = meta['paused']
         self.unclaimed = meta.get('unclaimed', False)
 
@@ -951,9 +959,9 @@ cdef class Log(LogState):
         self.shared.changed(self.name, name, False)
         self.retention.trim()
         if not self.cursors:
-            # The backlog belongs to the log again from here on. In a log of one protocol every
+            # The backlog belongs to the log again from here on. In a log that goes by limits every
             # cursor is made with its own start.
-            if cursor.journal is not None and self.protocol is None:
+            if cursor.journal is not None and self.policy.retention_mode == RETENTION_ACKED:
                 try:
                     self.save()
                 except OSError as problem:
@@ -1016,7 +1024,7 @@ cdef class Log(LogState):
             return
         meta = meta_of(self, self.retention.floor)
         if again or not has_meta(self.folder, meta):
-            save_meta(self.folder, meta, durable=durable and self.sync.policy != SYNC_NONE)
+            save_meta(self.folder, meta, durable=durable and self.policy.sync_mode != SYNC_NONE)
             self.sync.metadata_written()
 
     def close(self, bint delete=False):
@@ -1078,7 +1086,7 @@ cdef class Log(LogState):
     def backlog_seq(self):
         """Where a cursor begins that is made without a place."""
         cdef LogReader cursor
-        if self.protocol is None:
+        if self.policy.retention_mode == RETENTION_ACKED:
             return self.frontier
         for cursor in self.cursors.values():
             if not cursor.is_limited():

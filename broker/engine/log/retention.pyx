@@ -16,6 +16,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from broker.engine.log.interfaces cimport LogReader, LogState
+from broker.engine.log.policy cimport RETENTION_LIMITS
 from broker.engine.log.record cimport (
     RECORD_HEADER_BYTES, below, record_get, resync, stored_t)
 from broker.engine.log.segment cimport Segment
@@ -92,7 +93,7 @@ cdef class Retention:
         if log.unclaimed:
             self.trim_at = <uint64_t>-1
             return
-        if log.protocol is not None:
+        if log.policy.retention_mode == RETENTION_LIMITS:
             keep = min(self.floor, self.held_from)      # read or not
         else:
             for cursor in log.cursors.values():
@@ -195,7 +196,7 @@ cdef class Retention:
         log."""
         cdef LogReader cursor
         cdef uint64_t owed = <uint64_t>-1
-        if self.log.protocol is not None and self.log.folder is not None:
+        if self.log.policy.retention_mode == RETENTION_LIMITS and self.log.folder is not None:
             for cursor in self.log.cursors.values():
                 if not cursor.is_limited():
                     owed = min(owed, cursor.acks.floor)

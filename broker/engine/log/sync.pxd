@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from broker.engine.cursor.journal cimport Journal
-from broker.engine.log.interfaces cimport LogState, SyncPolicy
+from broker.engine.log.interfaces cimport LogState
 from broker.engine.log.segment cimport Segment
 from broker.runtime.interfaces cimport Session
 from broker.runtime.workers cimport JobOwner, job_t
@@ -11,8 +11,6 @@ from broker.runtime.workers cimport JobOwner, job_t
 
 cdef class Sync:
     cdef LogState log
-    cdef SyncPolicy policy
-    cdef readonly int64_t period_ns
     cdef uint64_t written_ticket        # appends up to it are in the file, or have failed
     cdef uint64_t synced_ticket         # appends up to it are on the disk, or have failed
     cdef uint64_t settled_ticket        # appends up to it are answered for
@@ -33,7 +31,6 @@ cdef class Sync:
     cdef readonly int last_error        # errno of the last failed write or sync, 0 = fine
     cdef Probe probe                    # under way; None = no
 
-    cdef void set_policy(self, object policy) except *
     cdef void wait(self, Session session) noexcept
     cdef void settle(self) noexcept
     cdef int outcome_among_failures(self, uint64_t ticket) noexcept
@@ -42,6 +39,7 @@ cdef class Sync:
     cdef bint waits_for_disk(self) noexcept     # answers wait for a sync
 
     # What the log reports.
+    cdef void policy_changes(self) noexcept     # called before the log gets another one
     cdef void recovered(self) noexcept          # all that is visible was found in files
     cdef void found_unsynced(self) noexcept
     cdef void wrote(self, uint64_t ticket) noexcept     # appends up to it are in the file

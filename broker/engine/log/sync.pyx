@@ -38,7 +38,8 @@ from libc.stdint cimport int64_t, uint64_t
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR, O_TRUNC
 
 from broker.engine.cursor.journal cimport Journal
-from broker.engine.log.interfaces cimport SYNC_ALWAYS, SYNC_NONE, SYNC_PERIOD, LogState
+from broker.engine.log.interfaces cimport LogState
+from broker.engine.log.policy cimport SYNC_ALWAYS, SYNC_NONE, SYNC_PERIOD
 from broker.engine.log.segment cimport Segment
 from broker.runtime.interfaces cimport Session
 from broker.runtime.vfs cimport vfs_open
@@ -78,17 +79,6 @@ cdef class Sync:
         self.waiters = []
         self.durable = self.answered = self.metadata = 1
 
-    cdef void set_policy(self, object policy) except *:
-        if self.policy != SYNC_ALWAYS:
-            self.answered = self.log.visible
-        if policy == 'always':
-            self.policy = SYNC_ALWAYS
-        elif policy == 'none':
-            self.policy = SYNC_NONE
-        else:
-            self.policy = SYNC_PERIOD
-            self.period_ns = int(policy * 1e9)
-
     # --- answers
 
     cdef void wait(self, Session session) noexcept:
@@ -96,7 +86,7 @@ cdef class Sync:
 
     cdef void settle(self) noexcept:
         """Move settled_ticket and call the sessions that wait for it."""
-        cdef uint64_t to = self.synced_ticket if self.policy == SYNC_ALWAYS else (
+        cdef uint64_t to = self.synced_ticket if self.log.policy.sync_mode == SYNC_ALWAYS else (
             self.written_ticket)
         cdef list waiters
         cdef Session session
@@ -131,7 +121,7 @@ cdef class Sync:
         return False
 
     cdef bint waits_for_disk(self) noexcept:
-        return self.policy == SYNC_ALWAYS and self.log.folder is not None
+        return self.log.policy.sync_mode == SYNC_ALWAYS and self.log.folder is not None
 
     @property
     def durable_next(self):
@@ -140,11 +130,17 @@ cdef class Sync:
 
         For a log that is never synced it is what is written: nothing of it is sure to stay.
         """
-        if self.log.folder is None or self.policy == SYNC_NONE:
+        if self.log.folder is None or self.log.policy.sync_mode == SYNC_NONE:
             return self.log.visible
         return self.durable
 
     # --- what the log reports
+
+    cdef void policy_changes(self) noexcept:
+        """With the present policy all that is written has been answered, unless that waits for
+        the disk."""
+        if self.log.policy.sync_mode != SYNC_ALWAYS:
+            self.answered = self.log.visible
 
     cdef void recovered(self) noexcept:
         self.durable = self.answered = self.log.visible
@@ -155,14 +151,14 @@ cdef class Sync:
         cdef list segments = self.log.segments
         cdef Segment segment
         cdef Py_ssize_t i
-        cdef int64_t newest_ns
+        cdef int64_t newest_ns, recent_ns = RECENT_NS + 2 * self.log.policy.sync_period_ns
         if self.log.active is None:
             return
         newest_ns = self.log.active.changed_ns
         for i in range(len(segments) - 1, -1, -1):
             segment = segments[i]
             if segment is not self.log.active and (
-                    segment.changed_ns < newest_ns - RECENT_NS - 2 * self.period_ns):
+                    segment.changed_ns < newest_ns - recent_ns):
                 break
             segment.dirty = True
             self.durable = segment.first_seq
@@ -173,7 +169,7 @@ cdef class Sync:
 
     cdef void written_to_disk(self) noexcept:
         self.unsynced = True
-        if self.policy == SYNC_ALWAYS:
+        if self.log.policy.sync_mode == SYNC_ALWAYS:
             self.start()
         else:
             self.settle()
@@ -232,19 +228,20 @@ cdef class Sync:
 
     cdef void request(self) noexcept:
         self.unsynced = True
-        if self.policy == SYNC_ALWAYS:
+        if self.log.policy.sync_mode == SYNC_ALWAYS:
             self.start()
         else:
             self.arm()
 
     cdef void arm(self) noexcept:
         """Have what is written synced when the period is over."""
-        if self.policy == SYNC_PERIOD and self.log.timer.pos == 0:
-            self.log.shared.turn.arm(self.log, self.log.shared.turn.now_ns + self.period_ns)
+        if self.log.policy.sync_mode == SYNC_PERIOD and self.log.timer.pos == 0:
+            self.log.shared.turn.arm(
+                self.log, self.log.shared.turn.now_ns + self.log.policy.sync_period_ns)
 
     cdef void period_over(self, int64_t now_ns) noexcept:
         if self.under_way and self.unsynced:
-            self.log.shared.turn.arm(self.log, now_ns + self.period_ns)
+            self.log.shared.turn.arm(self.log, now_ns + self.log.policy.sync_period_ns)
         self.start()
 
     cdef void start(self) noexcept:
@@ -261,7 +258,7 @@ cdef class Sync:
             busy, idle = self.first_round, self.second_round
             if not busy.jobs:
                 busy, idle = idle, busy
-            if self.policy != SYNC_ALWAYS or not self.is_worth_it(busy):
+            if self.log.policy.sync_mode != SYNC_ALWAYS or not self.is_worth_it(busy):
                 return
         self.begin(idle, self.synced_ticket if busy is None else busy.ticket)
 
@@ -296,7 +293,7 @@ cdef class Sync:
         round.visible = self.log.visible
         round.count = self.written_ticket - covered
         round.segment = active
-        if self.policy == SYNC_ALWAYS and round.count >= SECOND_MIN and (
+        if self.log.policy.sync_mode == SYNC_ALWAYS and round.count >= SECOND_MIN and (
                 active.second_fd < 0 and active.fd >= 0):
             # for a round beside this one
             active.second_since = self.rounds - 1
@@ -390,7 +387,7 @@ cdef class Sync:
             # nothing is left that could be synced: all that waits has failed, and that is noted
             self.synced_ticket = self.written_ticket
             self.settle()
-        if self.unsynced and self.policy == SYNC_ALWAYS:
+        if self.unsynced and self.log.policy.sync_mode == SYNC_ALWAYS:
             self.start()
 
     cdef void succeeded(self, Round round) noexcept:
@@ -435,7 +432,7 @@ cdef class Sync:
             if segment.active:
                 break
             if segment.size == segment.planned and (
-                    not segment.dirty or self.policy == SYNC_NONE):
+                    not segment.dirty or self.log.policy.sync_mode == SYNC_NONE):
                 segment.seal(self.log.shared)
 
     def now(self):
@@ -466,7 +463,7 @@ cdef class Sync:
     async def created(self):
         """Wait until a power cut cannot remove the log any more, where each message of it is synced
         before it is acknowledged; OSError when that cannot be reached now."""
-        if self.policy == SYNC_ALWAYS:
+        if self.log.policy.sync_mode == SYNC_ALWAYS:
             await self.synced()
 
     # --- after an error
@@ -490,7 +487,7 @@ cdef class Sync:
     cdef uint64_t refused_from(self) noexcept:
         """Records from here on are not stored when a sync fails: no publisher has an answer for
         them."""
-        if self.policy != SYNC_ALWAYS:
+        if self.log.policy.sync_mode != SYNC_ALWAYS:
             return self.log.visible
         return min(self.log.visible, max(self.durable, self.answered))
 
@@ -509,7 +506,7 @@ cdef class Sync:
         log.shared.report(
             'error', 'sync failed: what is not on the disk is written anew or refused',
             log=log.name, reason=os.strerror(error))
-        if self.policy == SYNC_ALWAYS and self.written_ticket > self.synced_ticket:
+        if self.log.policy.sync_mode == SYNC_ALWAYS and self.written_ticket > self.synced_ticket:
             self.note_failure(self.synced_ticket + 1, self.written_ticket, error)
         self.synced_ticket = self.written_ticket
         for segment in log.segments:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.durable import sync_path
 from broker.engine.log.files import CURSOR_SUFFIX, CURSORS, MetaError, escape, load_meta, save_meta
+from broker.engine.log.policy import LIMITS
 from broker.protocols.access import APART, STAN
 from broker.protocols.stan import errors
 from broker.protocols.stan.config import covers
@@ -75,7 +76,8 @@ class Channels:
         self._need_free(name)
         in_memory = self.settings.store == "memory"
         log_name = self.service.access.log_name(name)
-        return self.adopt(self.engine.open_log(log_name, ephemeral=in_memory, protocol=STAN))
+        entry = self.engine.open_log(log_name, ephemeral=in_memory, protocol=STAN, retention=LIMITS)
+        return self.adopt(entry)
 
     def _need_free(self, name: str) -> None:
         """RefusedError when the name is that of an NSQ topic which must stay a topic: messages of a
@@ -92,7 +94,7 @@ class Channels:
         channel = Channel(self.service, entry)
         entry.call_when_unused(None)  # a channel in memory outlives its last subscription
         if "sync" not in entry.settings:
-            entry.set_policy(self.settings.sync.policy)
+            entry.set_sync(self.settings.sync.policy)
         entry.deliver_durable()  # subscribers keep the seqs of what they were given
         entry.connect(*self.service.access.crossings(entry))
         limits = channel.limits = self.settings.limits_for(channel.name)

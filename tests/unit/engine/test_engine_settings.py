@@ -70,7 +70,7 @@ def test_settings_hold_after_a_restart(tmp_path: Path) -> None:
         settings = {"keep": 10**6 * SECOND, "sync": 2.5, "max_msgs": 1000}
         rig.engine.set_settings(log, settings)
         assert log.retention.limits == (0, 0, 1000)
-        assert log.sync.period_ns == 2.5 * SECOND
+        assert log.policy.sync == 2.5
         finish_all(taker)
         rig.settle()
         rig.crash(tmp_path / "b")

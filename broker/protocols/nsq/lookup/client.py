@@ -23,6 +23,7 @@ import aiohttp
 import orjson
 
 from broker.base.units import PORT_MAX, SECOND
+from broker.engine.log.policy import ACKED
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.topics import channels_of
 from broker.protocols.nsq.wire import is_ephemeral, is_name
@@ -313,7 +314,8 @@ class LookupPeers:
         if not known:
             return
         start = 0
-        if log.protocol is None:
+        waits_for_acks = log.policy.retention == ACKED
+        if waits_for_acks:
             log.pause_delivery()
         else:
             # its messages are kept anyway, and others wait for them
@@ -321,7 +323,7 @@ class LookupPeers:
         task = asyncio.create_task(self._create_channels(log, sorted(known), start))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
-        if log.protocol is None:
+        if waits_for_acks:
             task.add_done_callback(lambda _: log.resume_delivery())
 
     async def _create_channels(self, log: Log, known: list[str], start: int) -> None:

@@ -22,7 +22,7 @@ def meta(root: Path, name: str = "t") -> Path:
 def channel(root: Path, face: str | None = None, **settings: Any) -> int:
     """A log in several files that its only cursor is done with, and its metadata are gone."""
     with Rig(root, **SMALL) as rig:
-        log = rig.engine.open_log("t", protocol=face)
+        log = rig.engine.open_log("t", protocol=face, retention="limits" if face else "acked")
         if settings:
             rig.engine.set_settings(log, settings)
         taker = LocalConsumer(log.open_cursor("c"), 1000)
@@ -56,7 +56,7 @@ def old_header(path: Path) -> None:
 
 def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
-        rig.engine.open_log("t", protocol="stan").pause()
+        rig.engine.open_log("t", protocol="stan", retention="limits").pause()
         rig.close()
     good = meta(tmp_path).read_bytes()
     told = load_meta(str(tmp_path / "t"))
@@ -74,7 +74,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
 
 def test_metadata_without_a_checksum_are_read(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
-        rig.engine.open_log("t", protocol="stan").pause()
+        rig.engine.open_log("t", protocol="stan", retention="limits").pause()
         rig.close()
     page = orjson.loads(meta(tmp_path).read_bytes())
     del page["crc"]
@@ -135,7 +135,7 @@ def test_segments_say_whose_the_log_is(tmp_path: Path, face: str | None) -> None
 def test_a_face_that_comes_later_is_in_the_header_too(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         rig.publish(rig.log(), numbered(3))
-        rig.engine.open_log("t", protocol="stan")
+        rig.engine.open_log("t", protocol="stan", retention="limits")
         rig.close()
     meta(tmp_path).unlink()
     with Rig(tmp_path) as rig:

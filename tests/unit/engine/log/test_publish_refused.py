@@ -36,7 +36,7 @@ def refuse(rig: Rig, log: Any, count: int = 45) -> None:
 
 
 def full(rig: Rig, **limits: int) -> Any:
-    log = rig.engine.open_log("t", protocol=STAN)
+    log = rig.engine.open_log("t", protocol=STAN, retention="limits")
     limit(log, **limits)
     assert set(rig.publish(log, STORED)) == {1}
     return log
@@ -192,9 +192,9 @@ def test_a_face_that_cannot_be_stored_is_not_taken(
             patched.setattr("broker.engine.log.log.save_meta", full_disk)
             for _ in range(2):
                 with pytest.raises(OSError, match="No space"):
-                    rig.engine.open_log("t", protocol=STAN)
+                    rig.engine.open_log("t", protocol=STAN, retention="limits")
                 assert log.protocol is None
-        assert rig.engine.open_log("t", protocol=STAN).protocol == STAN
+        assert rig.engine.open_log("t", protocol=STAN, retention="limits").protocol == STAN
 
 
 def test_a_journal_whose_last_sync_failed_is_written_again(tmp_path: Path) -> None:

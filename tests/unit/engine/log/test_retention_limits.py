@@ -20,7 +20,7 @@ STAN = "x"
 
 
 def make(rig: Rig, **more: Any) -> Any:
-    return rig.engine.open_log("t", protocol=STAN, **more)
+    return rig.engine.open_log("t", protocol=STAN, retention="limits", **more)
 
 
 @pytest.fixture(params=["files", "memory"])

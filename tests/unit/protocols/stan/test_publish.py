@@ -30,7 +30,8 @@ class Desktop:
         account.listen(b"ack.*", self.acked)
 
     def make(self, name: str) -> Channel:
-        return Channel(self.service, self.rig.engine.open_log(name, protocol="stan"))
+        log = self.rig.engine.open_log(name, protocol="stan", retention="limits")
+        return Channel(self.service, log)
 
     def acked(self, message: Message) -> None:
         ack = wire.decode(wire.PUB_ACK, message.data)

@@ -1,0 +1,70 @@
+# cython: language_level=3
+"""The policy of a log: when appends are synced, and when messages go.
+
+    sync        'always'    an append is answered when it is on the disk
+                a period    in seconds: answered when it is written, synced that often
+                'none'      answered when it is written, synced when the kernel does it
+    retention   'acked'     messages go when all cursors have finished them
+                'limits'    messages go by limits of age, bytes and count, finished or not
+
+A policy does not change: a log gets another one. Sync comes from the configuration and from the
+log's own settings; retention is stored with the log's metadata.
+"""
+ACKED = 'acked'
+LIMITS = 'limits'
+
+
+cdef class LogPolicy:
+    def __init__(self, sync='none', retention=ACKED):
+        """See above. ValueError: no such retention."""
+        self.set_sync(sync)
+        self.set_retention(retention)
+
+    cdef object set_sync(self, object sync):
+        if sync == 'always':
+            self.sync_mode = SYNC_ALWAYS
+        elif sync == 'none':
+            self.sync_mode = SYNC_NONE
+        else:
+            self.sync_mode = SYNC_PERIOD
+            self.sync_period_ns = int(sync * 1e9)
+
+    cdef object set_retention(self, object retention):
+        if retention not in (ACKED, LIMITS):
+            raise ValueError(f'invalid retention {retention!r}')
+        self.retention_mode = RETENTION_LIMITS if retention == LIMITS else RETENTION_ACKED
+
+    cdef LogPolicy copy(self):
+        cdef LogPolicy other = LogPolicy.__new__(LogPolicy)
+        other.sync_mode = self.sync_mode
+        other.sync_period_ns = self.sync_period_ns
+        other.retention_mode = self.retention_mode
+        return other
+
+    @property
+    def sync(self):
+        """'always', 'none' or a period in seconds."""
+        if self.sync_mode == SYNC_PERIOD:
+            return self.sync_period_ns / 1e9
+        return 'always' if self.sync_mode == SYNC_ALWAYS else 'none'
+
+    @property
+    def retention(self):
+        """'acked' or 'limits'."""
+        return LIMITS if self.retention_mode == RETENTION_LIMITS else ACKED
+
+    cdef LogPolicy with_sync(self, object sync):
+        cdef LogPolicy other = self.copy()
+        other.set_sync(sync)
+        return other
+
+    cdef LogPolicy with_retention(self, object retention):
+        cdef LogPolicy other = self.copy()
+        other.set_retention(retention)
+        return other
+
+
+def implied_retention(protocol):
+    """The retention of a log whose metadata do not name one: they did not in builds in which all
+    logs of a protocol, and no others, went by limits."""
+    return ACKED if protocol is None else LIMITS
