@@ -20,5 +20,6 @@ cdef class Engine:
     cdef object open_folders(self, list folders)
     cdef Log recover(self, str folder, int root_fd, list entry)
     cdef Log recover_unknown(self, str name, folder)
-    cdef Log make_log(self, str name, folder, bint ephemeral, str protocol, str retention)
+    cdef Log make_log(self, str name, folder, bint ephemeral, str protocol, str retention,
+                      subjects)
     cdef Log find(self, const char *name, size_t n)     # None when there is no such log

@@ -1,6 +1,6 @@
 """All logs of one data folder, by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, final
 
 from broker.engine.limits import EngineLimits
@@ -48,6 +48,7 @@ class Engine:
         ephemeral: bool = False,
         protocol: str | None = None,
         retention: str | None = None,
+        subjects: Sequence[str] | None = None,
     ) -> Log: ...
     def settings_of(self, log: Log) -> dict[str, Any]: ...
     def set_settings(self, log: Log, settings: dict[str, Any]) -> None: ...

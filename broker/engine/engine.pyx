@@ -198,11 +198,13 @@ cdef class Engine:
         """The log of that name, or None."""
         return self.logs.get(name)
 
-    def open_log(self, str name, bint ephemeral=False, str protocol=None, str retention=None):
+    def open_log(self, str name, bint ephemeral=False, str protocol=None, str retention=None,
+                 subjects=None):
         """The log of that name, made if need be; an ephemeral one lives in memory. OSError.
 
-        `protocol`: the protocol that is to own it, `retention`: see LogPolicy. None leaves them as
-        they are; a new log then belongs to no protocol and keeps what is not acked.
+        `protocol`: the protocol that is to own it; `retention`, `subjects`: see LogPolicy. None
+        leaves them as they are; a new log then belongs to no protocol, keeps what is not acked, and
+        is bound to its own name. ValueError: not subjects.
         """
         cdef Log log = self.logs.get(name)
         if log is not None:
@@ -210,6 +212,8 @@ cdef class Engine:
             retention = retention or log.policy.retention
             if protocol != log.protocol or retention != log.policy.retention:
                 log.set_protocol(protocol, retention)
+            if subjects is not None and tuple(subjects) != log.policy.subjects:
+                log.set_subjects(subjects)
             return log
         if name in self.quarantined:
             raise QuarantinedError(self.quarantined[name])
@@ -225,14 +229,14 @@ cdef class Engine:
                     raise
                 log = self.recover_unknown(name, folder)
                 if log is not None:
-                    return self.open_log(name, ephemeral, protocol, retention)
+                    return self.open_log(name, ephemeral, protocol, retention, subjects)
         self.shared.turn.tick()
         try:
-            return self.make_log(name, folder, ephemeral, protocol, retention)
+            return self.make_log(name, folder, ephemeral, protocol, retention, subjects)
         except OSError as problem:
             if not files_closed(self.shared, problem):
                 raise
-        return self.make_log(name, folder, ephemeral, protocol, retention)
+        return self.make_log(name, folder, ephemeral, protocol, retention, subjects)
 
     cdef Log recover_unknown(self, str name, folder):
         """A log that is in a folder although nothing was found there at the start; None when there
@@ -251,8 +255,9 @@ cdef class Engine:
         self.adopt(log)
         return log
 
-    cdef Log make_log(self, str name, folder, bint ephemeral, str protocol, str retention):
-        cdef LogPolicy policy = LogPolicy(self.sync_for(name), retention or ACKED)
+    cdef Log make_log(self, str name, folder, bint ephemeral, str protocol, str retention,
+                      subjects):
+        cdef LogPolicy policy = LogPolicy(self.sync_for(name), retention or ACKED, subjects)
         cdef Log log = Log(self.shared, name, folder, os.urandom(16), policy, ephemeral, protocol)
         configure(log, self.sync_for, self.retention_for)
         try:

@@ -14,6 +14,9 @@ from broker.base.units import GIB, HOUR, KIB, MIB, MS, SECOND
 TOPIC_NAME_MAX: Final = 64  # characters of a topic or channel, #ephemeral included
 ATTEMPTS_MAX: Final = 65_535  # of one message: 16 bits
 
+LOG_SUBJECTS_MAX: Final = 256  # that one log is bound to; each is compared with those before it
+LOG_SUBJECT_BYTES_MAX: Final = 1024  # of one of them
+
 # --- storage -----------------------------------------------------------------------------------
 
 STORAGE_SYNC_PERIOD: Final = 1 * SECOND  # what a power cut may cost a topic; kill -9 costs nothing

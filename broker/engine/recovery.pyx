@@ -38,6 +38,7 @@ from broker.engine.log.files import (
     load_meta,
     put_aside,
     retention_in,
+    subjects_in,
     unescape,
 )
 from broker.engine.health import RECORDS
@@ -124,7 +125,7 @@ cdef Log new_log(Shared shared, folder, meta, sync_for, retention_for):
     cdef Log log
     name = meta['name']
     log = Log(shared, name, folder, bytes.fromhex(meta['log_id']),
-              LogPolicy(sync_for(name), retention_in(meta)))
+              LogPolicy(sync_for(name), retention_in(meta), subjects_in(meta)))
     log.restore(meta)
     configure(log, sync_for, retention_for)
     return log

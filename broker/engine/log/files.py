@@ -18,7 +18,8 @@ from urllib.parse import quote, unquote
 import orjson
 
 from broker.base.durable import NEW_SUFFIX, sync_path
-from broker.engine.log.policy import ACKED, LIMITS, implied_retention
+from broker.engine import limits
+from broker.engine.log.policy import ACKED, LIMITS, LogPolicy, implied_retention
 from broker.engine.log.record import crc32c
 
 META_VERSION = 1
@@ -32,6 +33,8 @@ UNREADABLE_SUFFIX = ".unreadable"  # put aside; kept
 ASIDE = ".unreadable-"  # begins the name of a log's folder that was put aside; kept
 ASIDE_NAME_CHARS = 200  # of the log's name in it: file names have 255 bytes
 SEQ_MAX = 1 << 62
+# each byte of a subject may need an escape
+assert 2 * limits.LOG_SUBJECTS_MAX * limits.LOG_SUBJECT_BYTES_MAX < META_BYTES_MAX
 DROPPED_SUFFIX = ".dropped"  # ends the name of a segment that is about to be removed
 DROPPED = DROPPED_SUFFIX.encode()
 SPARE = "next.spare"  # the file of a segment to come; removed at start
@@ -86,7 +89,7 @@ def put_aside(folder: str) -> str:
 def meta_of(log: Any, floor: int) -> dict[str, Any]:
     """What is stored of a log beside its records; `floor`: none below it is there any more."""
     follows = bool(log.cursors) and not log.paused
-    retention = log.policy.retention
+    retention, subjects = log.policy.retention, log.policy.subjects
     return {
         "name": log.name,
         "log_id": log.log_id.hex(),
@@ -96,6 +99,7 @@ def meta_of(log: Any, floor: int) -> dict[str, Any]:
         **({"settings": log.settings} if log.settings else {}),
         **({"face": log.protocol} if log.protocol else {}),
         **({"retention": retention} if retention != implied_retention(log.protocol) else {}),
+        **({} if subjects is None else {"subjects": list(subjects)}),
         **({"floor": floor} if floor > 1 else {}),
         **({"unclaimed": True} if log.unclaimed else {}),
     }
@@ -104,7 +108,12 @@ def meta_of(log: Any, floor: int) -> dict[str, Any]:
 def has_more_than_header(log: Any) -> bool:
     """Whether metadata that are lost cannot be made again from the header of a segment, which has
     the log's id and its protocol: then nothing of the log may be dropped before it is claimed."""
-    return bool(log.settings) or log.policy.retention != implied_retention(log.protocol)
+    policy = log.policy
+    return (
+        bool(log.settings)
+        or policy.subjects is not None
+        or policy.retention != implied_retention(log.protocol)
+    )
 
 
 def protocol_in(meta: dict[str, Any]) -> str | None:
@@ -116,6 +125,11 @@ def retention_in(meta: dict[str, Any]) -> str:
     """The retention of that log."""
     found = meta.get("retention")
     return implied_retention(protocol_in(meta)) if found is None else str(found)
+
+
+def subjects_in(meta: dict[str, Any]) -> list[str] | None:
+    """The subjects that it is bound to; None = its own name."""
+    return meta.get("subjects")
 
 
 def save_meta(folder: str, meta: dict[str, Any], *, durable: bool = False) -> None:
@@ -197,7 +211,20 @@ def _complete(meta: dict[str, Any]) -> bool:
         and (protocol is None or isinstance(protocol, str))
         and isinstance(meta.get("unclaimed", False), bool)
         and meta.get("retention") in (None, ACKED, LIMITS)
+        and _are_subjects(subjects_in(meta))
         and isinstance(floor, int)
         and 0 <= floor < SEQ_MAX
         and (frontier is None or (isinstance(frontier, int) and 0 < frontier < SEQ_MAX))
     )
+
+
+def _are_subjects(found: object) -> bool:
+    if found is None:
+        return True
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        return False
+    try:
+        LogPolicy(subjects=found)
+    except ValueError:
+        return False
+    return True

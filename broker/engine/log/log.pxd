@@ -14,6 +14,7 @@ from broker.engine.log.retention cimport Retention
 from broker.engine.log.segment cimport Preallocation, Segment
 from broker.engine.log.sync cimport Sync
 from broker.engine.state cimport Shared
+from broker.routing.router cimport Router
 from broker.routing.trie cimport sub_t
 from broker.runtime.interfaces cimport Session, Sink
 from broker.runtime.types cimport record_t
@@ -54,6 +55,8 @@ cdef class Log(LogState):
     # With the sync policy 'always' cursors get nothing that is not on the disk.
     cdef readonly bint durable_only
     cdef readonly list stalled          # links paused because the disk is behind
+    cdef Router router                  # of the account that it is bound in; None = none
+    cdef bint from_live                 # what is published to its subjects is stored
     cdef Binding binding                # None = not in the router
     cdef readonly uint64_t message_count        # since the process started
     cdef readonly uint64_t message_bytes
@@ -115,8 +118,14 @@ cdef class Log(LogState):
 
 cdef class Binding(Sink):
     cdef Log log
-    cdef sub_t *sub
+    cdef Router router
+    cdef list subjects          # bytes; of the subscriptions, in that order
+    cdef sub_t **subs           # owned array; NULL after a failure, or once it has left
+    cdef uint32_t own           # how many of them take the log's own name
 
+    cdef int join(self) except -1       # enter the router, or raise and be out of it
+    cdef void add(self, uint32_t place, bytes subject, bint checked) except *
+    cdef bint takes(self, const sub_t *sub, const record_t *rec) noexcept
     cdef void cut(self) noexcept        # leave the router
 
 

@@ -12,8 +12,8 @@ import errno
 import os
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy
 from posix.fcntl cimport O_RDWR
 
@@ -38,8 +38,10 @@ from broker.engine.log.retention cimport Retention
 from broker.engine.log.segment cimport Preallocation, Segment
 from broker.engine.log.sync cimport Sync
 from broker.engine.state cimport Shared
+from broker.routing.router cimport Router
 from broker.routing.trie cimport (
-    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, match_t, subject_shape)
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, match_t, may_match, sub_t,
+    subject_shape)
 from broker.runtime.interfaces cimport Session, Sink
 from broker.runtime.mapping cimport faults_of
 from broker.runtime.turn cimport PHASE_STORE
@@ -51,6 +53,7 @@ from broker.engine.health import RECORDS
 from broker.engine.log.files import (
     DROPPED, has_meta, has_more_than_header, meta_of, protocol_in, save_meta)
 from broker.engine.log.record import file_header
+from broker.engine.names import literal_part, overlap
 
 cdef extern from * nogil:
     """
@@ -472,6 +475,7 @@ cdef class Log(LogState):
         cdef stored_t s
         cdef const char *own = <const char *>self.subject
         cdef bint live = batch.unrouted and self.to_live and is_word(own, <size_t>len(self.subject))
+        cdef Router router = self.router
         while at < batch.len:
             at += record_get(batch.data + at, batch.len - at, self.salt, False, &s)
             if s.not_before_ns > self.shared.turn.wall_ns:
@@ -487,14 +491,14 @@ cdef class Log(LogState):
                 continue
             if not is_word(s.rec.reply, s.rec.reply_len):
                 s.rec.reply_len = 0
-            if m == NULL or self.shared.router.changes != changes or s.rec.subject != own:
-                m = self.shared.router.match(s.rec.subject, s.rec.subject_len)
-                changes = self.shared.router.changes
-                if m.size == (1 if self.binding is not None else 0) and (
+            if m == NULL or router.changes != changes or s.rec.subject != own:
+                m = router.match(s.rec.subject, s.rec.subject_len)
+                changes = router.changes
+                if m.size == (0 if self.binding is None else self.binding.own) and (
                         not batch.delayed and not batch.foreign):
                     return      # no subscriber but this log itself
             s.rec.flags |= REC_NOT_STORED
-            self.shared.router.route(m, &s.rec, <void *>self.binding)
+            router.route(m, &s.rec, <void *>self.binding)
 
     cdef void skip_others(self, const stored_t *s) noexcept:
         """A record for one cursor was stored: the other cursors are done with it."""
@@ -788,6 +792,14 @@ cdef class Log(LogState):
         self.active.dirty = True
         self.sync.request()
 
+    def try_restamp(self):
+        """As restamp; a failure is only reported."""
+        try:
+            self.restamp()
+        except OSError as problem:
+            self.shared.report('warning', 'a segment header cannot be rewritten for the settings',
+                               log=self.name, reason=str(problem))
+
     def set_protocol(self, str protocol, str retention):
         """Make it the log of a protocol, or of none (None), with this retention. OSError: nothing
         has changed, unless only the header of the active segment could not be written."""
@@ -814,13 +826,30 @@ cdef class Log(LogState):
             self.settings = before
             raise
 
+    def set_subjects(self, subjects):
+        """Bind it to these subjects instead, now and for good: () = to none, None = to its own
+        name. Not while its router delivers a message. ValueError: not subjects. OSError: nothing
+        has changed."""
+        cdef LogPolicy before = self.policy
+        cdef Binding binding = None
+        self.policy = before.with_subjects(subjects)
+        try:
+            if self.from_live:
+                binding = bind(self)
+            self.save(True)
+        except BaseException:
+            self.policy = before
+            if binding is not None:
+                binding.cut()
+            raise
+        if self.binding is not None:
+            self.binding.cut()
+        self.binding = binding
+        self.try_restamp()
+
     def settings_changed(self):
         """Other settings are in force."""
-        try:
-            self.restamp()
-        except OSError as problem:
-            self.shared.report('warning', 'a segment header cannot be rewritten for the settings',
-                               log=self.name, reason=str(problem))
+        self.try_restamp()
         self.touch()
         self.sync.settle()      # sessions that waited for a sync that is not asked for any more
         if self.sync.unsynced:
@@ -1066,21 +1095,26 @@ cdef class Log(LogState):
         self.segments.clear()
         self.active = None
 
-    def connect(self, bint to_live, bint from_live):
-        """Whether live subscribers hear of what is stored, and what they publish is stored."""
+    def connect(self, bint to_live, bint from_live, Router router=None):
+        """Whether live subscribers get what is stored, and what is published to its subjects is
+        stored. `router`: of the account that both are about; None = the one that all share."""
         if self.subject.startswith(self.shared.private_subjects):
-            to_live = from_live = False
-        self.to_live = to_live and self.shared.router is not None
-        if from_live and self.binding is None:
-            self.binding = bind(self)
-        elif not from_live and self.binding is not None:
+            to_live = False
+        if router is None:
+            router = self.shared.router
+        if self.binding is not None and (not from_live or router is not self.router):
             self.binding.cut()
             self.binding = None
+        self.router = router
+        self.to_live = to_live and router is not None
+        self.from_live = from_live and router is not None
+        if self.from_live and self.binding is None:
+            self.binding = bind(self)
 
     @property
     def hears_live(self):
         """Whether what live subscribers publish to its name is stored."""
-        return self.binding is not None
+        return self.binding is not None and self.binding.own > 0
 
     @property
     def backlog_seq(self):
@@ -1150,11 +1184,20 @@ cdef bint is_word(const char *p, size_t n) noexcept nogil:
 
 
 cdef class Binding(Sink):
-    """A log's place in the router: what live publishers send to its subjects is appended."""
+    """A log's place in the router: what live publishers send to its subjects is appended, once.
+
+    Of several subjects that match a message the first one stores it. Those that never have to ask,
+    as a log's own name, are subscriptions without a sid; the others have their place as sid.
+    """
+
+    def __dealloc__(self):
+        free(self.subs)
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef Log log = self.log
         if rec.flags & REC_NOT_STORED:
+            return 0
+        if (<sub_t *>ctx).sid_len and not self.takes(<sub_t *>ctx, rec):
             return 0
         if log.append(rec, 0, STORED_LIVE) == 0:
             log.dropped_live += 1
@@ -1163,23 +1206,79 @@ cdef class Binding(Sink):
             log.shared.turn.pressed = log
         return 1
 
+    cdef bint takes(self, const sub_t *sub, const record_t *rec) noexcept:
+        """Whether no subject before this one matches, and the message may be stored."""
+        cdef uint32_t place, i
+        cdef bytes text
+        memcpy(&place, sub.sid, sizeof(place))
+        for i in range(place):
+            text = self.subjects[i]
+            if may_match(<const char *>text, <size_t>len(text), rec.subject, rec.subject_len):
+                return False
+        for text in self.log.shared.private_subjects:
+            if rec.subject_len >= <size_t>len(text) and (
+                    memcmp(rec.subject, <const char *>text, <size_t>len(text)) == 0):
+                return False
+        return True
+
+    cdef int join(self) except -1:
+        cdef bytes own = self.log.subject
+        cdef bytes subject
+        cdef uint32_t place
+        self.subs = <sub_t **>calloc(<size_t>len(self.subjects), sizeof(sub_t *))
+        if self.subs == NULL:
+            raise MemoryError
+        names = [subject.decode() for subject in self.subjects]
+        private = [prefix.decode() for prefix in self.log.shared.private_subjects]
+        try:
+            for place in range(<uint32_t>len(names)):
+                begin = literal_part(names[place])
+                self.add(place, self.subjects[place], (
+                    any(overlap(names[place], other) for other in names[:place])
+                    or (begin != names[place]
+                        and any(prefix.startswith(begin) for prefix in private))))
+        except BaseException:
+            self.cut()
+            raise
+        if not subject_shape(<const char *>own, <size_t>len(own)) & SUBJECT_EMPTY_TOKEN:
+            for subject in self.subjects:
+                self.own += may_match(<const char *>subject, <size_t>len(subject),
+                                      <const char *>own, <size_t>len(own))
+        return 0
+
+    cdef void add(self, uint32_t place, bytes subject, bint checked) except *:
+        self.subs[place] = self.router.add(
+            self, <const char *>subject, <size_t>len(subject), NULL, 0,
+            <const char *>&place, sizeof(place) if checked else 0)
+
     cdef void cut(self) noexcept:
-        if self.sub != NULL:
-            self.log.shared.router.remove(self.sub)
-            self.sub = NULL
+        cdef Py_ssize_t i
+        if self.subs == NULL:
+            return
+        for i in range(len(self.subjects)):
+            if self.subs[i] != NULL:
+                self.router.remove(self.subs[i])
+        free(self.subs)
+        self.subs = NULL
 
 
 cdef Binding bind(Log log):
-    """None when the name is no subject, or the log has no router."""
-    cdef bytes name = log.subject
-    cdef int shape = subject_shape(<const char *>name, <size_t>len(name))
+    """None when there is nothing to bind: no router, or only names that are no subjects."""
     cdef Binding binding
-    if shape & (SUBJECT_EMPTY_TOKEN | SUBJECT_WILDCARD | SUBJECT_TAIL_INSIDE):
+    cdef bytes own = log.subject
+    cdef tuple private = log.shared.private_subjects
+    cdef list subjects = [own]
+    if log.policy.subjects is not None:
+        subjects = [subject.encode() for subject in log.policy.subjects]
+    elif subject_shape(<const char *>own, <size_t>len(own)) & (
+            SUBJECT_EMPTY_TOKEN | SUBJECT_WILDCARD | SUBJECT_TAIL_INSIDE):
         return None
-    if log.shared.router is None:
+    subjects = [subject for subject in subjects if not subject.startswith(private)]
+    if log.router is None or not subjects:
         return None
     binding = Binding()
     binding.log = log
-    binding.sub = log.shared.router.add(
-        binding, <const char *>name, <size_t>len(name), NULL, 0, b'', 0)
+    binding.router = log.router
+    binding.subjects = subjects
+    binding.join()
     return binding

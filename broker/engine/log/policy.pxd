@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""How a log syncs, and when its messages go. See policy.pyx."""
+"""How a log syncs, when its messages go, and to what it is bound. See policy.pyx."""
 from libc.stdint cimport int64_t
 
 cdef enum SyncMode:
@@ -17,8 +17,13 @@ cdef class LogPolicy:
     cdef RetentionMode retention_mode
     cdef int64_t sync_period_ns         # of SYNC_PERIOD; in other modes the last one, or 0
 
+    # Of str; None = its own name and nothing else.
+    cdef readonly tuple subjects
+
     cdef object set_sync(self, object sync)             # while it is made
     cdef object set_retention(self, object retention)
+    cdef object set_subjects(self, object subjects)
     cdef LogPolicy copy(self)
     cdef LogPolicy with_sync(self, object sync)
     cdef LogPolicy with_retention(self, object retention)
+    cdef LogPolicy with_subjects(self, object subjects)

@@ -1,5 +1,6 @@
 """The policy of a log."""
 
+from collections.abc import Iterable
 from typing import Final, final
 
 ACKED: Final[str]
@@ -7,7 +8,13 @@ LIMITS: Final[str]
 
 @final
 class LogPolicy:
-    def __init__(self, sync: str | float = "none", retention: str = ...) -> None: ...
+    subjects: tuple[str, ...] | None
+    def __init__(
+        self,
+        sync: str | float = "none",
+        retention: str = ...,
+        subjects: Iterable[str] | None = None,
+    ) -> None: ...
     @property
     def sync(self) -> str | float: ...
     @property

@@ -1,24 +1,30 @@
 # cython: language_level=3
-"""The policy of a log: when appends are synced, and when messages go.
+"""The policy of a log: when appends are synced, when messages go, and to what it is bound.
 
     sync        'always'    an append is answered when it is on the disk
                 a period    in seconds: answered when it is written, synced that often
                 'none'      answered when it is written, synced when the kernel does it
     retention   'acked'     messages go when all cursors have finished them
                 'limits'    messages go by limits of age, bytes and count, finished or not
+    subjects    None        what is published to the log's own name is stored
+                a tuple     what is published to one of these subjects, which may have wildcards
 
 A policy does not change: a log gets another one. Sync comes from the configuration and from the
-log's own settings; retention is stored with the log's metadata.
+log's own settings; retention and subjects are stored with the log's metadata.
 """
+from broker.engine import limits
+from broker.engine.names import check_subject
+
 ACKED = 'acked'
 LIMITS = 'limits'
 
 
 cdef class LogPolicy:
-    def __init__(self, sync='none', retention=ACKED):
-        """See above. ValueError: no such retention."""
+    def __init__(self, sync='none', retention=ACKED, subjects=None):
+        """See above. ValueError: no such retention, or not subjects."""
         self.set_sync(sync)
         self.set_retention(retention)
+        self.set_subjects(subjects)
 
     cdef object set_sync(self, object sync):
         if sync == 'always':
@@ -34,11 +40,22 @@ cdef class LogPolicy:
             raise ValueError(f'invalid retention {retention!r}')
         self.retention_mode = RETENTION_LIMITS if retention == LIMITS else RETENTION_ACKED
 
+    cdef object set_subjects(self, object subjects):
+        if subjects is None:
+            self.subjects = None
+            return
+        self.subjects = tuple(dict.fromkeys(subjects))
+        if len(self.subjects) > limits.LOG_SUBJECTS_MAX:
+            raise ValueError(f'more than {limits.LOG_SUBJECTS_MAX} subjects')
+        for subject in self.subjects:
+            check_subject(subject)
+
     cdef LogPolicy copy(self):
         cdef LogPolicy other = LogPolicy.__new__(LogPolicy)
         other.sync_mode = self.sync_mode
         other.sync_period_ns = self.sync_period_ns
         other.retention_mode = self.retention_mode
+        other.subjects = self.subjects
         return other
 
     @property
@@ -61,6 +78,11 @@ cdef class LogPolicy:
     cdef LogPolicy with_retention(self, object retention):
         cdef LogPolicy other = self.copy()
         other.set_retention(retention)
+        return other
+
+    cdef LogPolicy with_subjects(self, object subjects):
+        cdef LogPolicy other = self.copy()
+        other.set_subjects(subjects)
         return other
 
 
