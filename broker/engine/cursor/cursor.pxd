@@ -45,6 +45,16 @@ cdef struct CursorPolicy:
     uint16_t deliver_max    # deliveries until a record goes to the dead letters; 0 = any number
     uint8_t choice          # CHOICE_*
     uint8_t redelivery      # REDELIVER_*
+    uint8_t limited         # the log's limits apply to it: records may go before it has acked them
+
+# How one consumer of a cursor is served; a protocol sets it before the consumer joins. It is no
+# part of CursorPolicy: consumers of one cursor may differ in each of these. How many records it may
+# have in flight is its credit, which changes all the time.
+cdef struct ConsumerPolicy:
+    int64_t ack_wait_ns     # how long a record may stay in flight
+    int64_t ack_wait_max_ns     # how long touches may stretch that
+    uint8_t sample          # 0 = all; else (sample + 1) % pass, the others count as acked
+    uint8_t nearness        # up to NEAREST: waiting consumers nearer to the server come first
 
 # One consumer of a cursor's records. It lives inside its sink, which must `leave` before it dies.
 cdef struct consumer_t:
@@ -53,18 +63,15 @@ cdef struct consumer_t:
     consumer_t *prev
     consumer_t *all_next    # chain of all consumers of the cursor
     consumer_t *all_prev
-    int64_t ack_wait_ns     # how long a record may stay in flight
-    int64_t ack_wait_max_ns     # how long touches may stretch that
+    ConsumerPolicy policy
     uint32_t credit         # most records in flight
     uint32_t in_flight
     uint32_t first          # its entries in flight, oldest first; 0 = none
     uint32_t last
-    uint8_t sample          # 0 = all; else (sample + 1) % pass, the others count as acked
-    uint8_t nearness        # up to NEAREST: waiting consumers nearer to the server come first
     uint8_t blocked         # its output is full: no deliveries until `ready`
     uint8_t unwell          # nothing is given to it again, with REDELIVER_FIRST
+    uint32_t sent_then      # how many it was given at the moment sent_ns
     int64_t sent_ns         # when it was last given something
-    uint32_t sent_then      # how many at that very moment
     uint64_t delivered, acked, requeued     # counters, kept by the cursor
 
 
@@ -101,7 +108,7 @@ cdef class Cursor(LogReader):
     # A record is acked, whoever holds it, also while it waits to be given again.
     cdef bint settle(self, uint64_t seq) noexcept
 
-    cdef void set_order(self, int redelivery, int choice) noexcept
+    cdef void set_policy(self, int redelivery, int choice, bint limited) noexcept
     cdef void set_dead_letters(self, DeadLetterQueue queue, uint16_t deliver_max) noexcept
     # Everything below seq counts as acked, nothing from it on; what is in flight is given up.
     cdef void stand_at(self, uint64_t seq) noexcept

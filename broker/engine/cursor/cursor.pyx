@@ -104,12 +104,12 @@ cdef class Cursor(LogReader):
     # --- consumers
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept:
-        """A new consumer with no credit; its timing fields are set by the caller."""
+        """A new consumer with no credit; its policy is set by the caller."""
         c.sink = <void *>sink
         c.next = c.prev = c.all_prev = NULL
         c.credit = c.in_flight = c.first = c.last = c.blocked = c.unwell = 0
         c.sent_ns = c.sent_then = 0
-        if c.nearness:
+        if c.policy.nearness:
             self.policy.choice = CHOICE_NEAREST
         c.all_next = self.all
         if self.all != NULL:
@@ -244,7 +244,7 @@ cdef class Cursor(LogReader):
         if e == NULL:
             return code
         heap_update(&self.inflight.due, &e.timer, min(
-            self.shared.turn.now_ns + c.ack_wait_ns, e.mark + c.ack_wait_max_ns))
+            self.shared.turn.now_ns + c.policy.ack_wait_ns, e.mark + c.policy.ack_wait_max_ns))
         self.rearm()        # the new deadline may be the earlier one
         return ACK_OK
 
@@ -432,11 +432,11 @@ cdef class Cursor(LogReader):
 
     cdef bint give_fresh(self, consumer_t *c, stored_t *s) noexcept:
         cdef entry_t *e
-        if c.sample:
+        if c.policy.sample:
             self.random ^= self.random << 13
             self.random ^= self.random >> 7
             self.random ^= self.random << 17
-            if (self.random >> 32) % 100 > c.sample:
+            if (self.random >> 32) % 100 > c.policy.sample:
                 self.passed(s.size)
                 self.done_with(s.rec.seq)
                 return False
@@ -503,7 +503,7 @@ cdef class Cursor(LogReader):
         e.state = ENTRY_SENT
         e.mark = self.shared.turn.now_ns
         e.timer.owner = c
-        e.timer.due_ns = e.mark + c.ack_wait_ns
+        e.timer.due_ns = e.mark + c.policy.ack_wait_ns
         if self.policy.redelivery == REDELIVER_FIRST:
             # what was given together comes back in that order
             c.sent_then = c.sent_then + 1 if c.sent_ns == e.mark else 0
@@ -519,7 +519,7 @@ cdef class Cursor(LogReader):
         c.last = e.timer.tag
         c.in_flight += 1
         c.delivered += 1
-        self.given_by_nearness[c.nearness] += 1
+        self.given_by_nearness[c.policy.nearness] += 1
         self.inflight.sent += 1
 
     cdef void passed(self, size_t size) noexcept:
@@ -548,12 +548,16 @@ cdef class Cursor(LogReader):
 
     # --- which consumer
 
-    cdef void set_order(self, int redelivery, int choice) noexcept:
-        """REDELIVER_FIRST: what comes back is not subject to credit. It was counted when it was
+    cdef void set_policy(self, int redelivery, int choice, bint limited) noexcept:
+        """Set the policy but for deliver_max, which comes with the dead letters.
+
+        With REDELIVER_FIRST what comes back is not subject to credit: it was counted when it was
         given for the first time, and a consumer that joins a group or resumes gets all that was
-        left to it."""
+        left to it.
+        """
         self.policy.redelivery = <uint8_t>redelivery
         self.policy.choice = <uint8_t>choice
+        self.policy.limited = limited
 
     cdef consumer_t *chosen(self) noexcept:
         return self.least() if self.policy.choice == CHOICE_LEAST else self.nearest()
@@ -562,8 +566,8 @@ cdef class Cursor(LogReader):
         """The first of the nearest."""
         cdef consumer_t *best = self.ring
         cdef consumer_t *c = best.next
-        while c != self.ring and best.nearness < NEAREST:
-            if c.nearness > best.nearness:
+        while c != self.ring and best.policy.nearness < NEAREST:
+            if c.policy.nearness > best.policy.nearness:
                 best = c
             c = c.next
         return best
@@ -966,7 +970,7 @@ cdef class Cursor(LogReader):
             self.position.move_to(None, 0)
 
     cdef bint is_limited(self) noexcept:
-        return self.policy.redelivery == REDELIVER_FIRST
+        return self.policy.limited
 
     # --- records that another broker kept
 

@@ -44,8 +44,8 @@ cdef class LocalConsumer(Sink):
         """Takes up to `credit` records of `cursor` at a time, for `ack_wait` seconds each."""
         self.cursor = cursor
         self.records = []
-        self.consumer.ack_wait_ns = <int64_t>(ack_wait * 1e9)
-        self.consumer.ack_wait_max_ns = <int64_t>(ack_wait_max * 1e9)
+        self.consumer.policy.ack_wait_ns = <int64_t>(ack_wait * 1e9)
+        self.consumer.policy.ack_wait_max_ns = <int64_t>(ack_wait_max * 1e9)
         cursor.join(&self.consumer, self)
         cursor.set_credit(&self.consumer, credit)
 
@@ -88,11 +88,11 @@ cdef class LocalConsumer(Sink):
         """Finish a record, whichever consumer holds it; False when the cursor does not know it."""
         return self.cursor.settle(seq)
 
-    def redeliver_first(self, bint least=False):
+    def redeliver_first(self, bint least=False, bint limited=True):
         """Let the cursor give what comes back first, see REDELIVER_FIRST; `least`: the consumer
-        that holds the fewest records gets the next one."""
-        self.cursor.set_order(
-            REDELIVER_FIRST, CHOICE_LEAST if least else self.cursor.policy.choice)
+        that holds the fewest records gets the next one; `limited`: see CursorPolicy."""
+        self.cursor.set_policy(
+            REDELIVER_FIRST, CHOICE_LEAST if least else self.cursor.policy.choice, limited)
 
     def set_unwell(self, bint unwell):
         """Whether it is not to be given anything again."""
@@ -106,12 +106,12 @@ cdef class LocalConsumer(Sink):
 
     def set_ack_wait(self, double ack_wait, double ack_wait_max=900.0):
         """Seconds that records given or touched from now on may stay in flight."""
-        self.consumer.ack_wait_ns = <int64_t>(ack_wait * 1e9)
-        self.consumer.ack_wait_max_ns = <int64_t>(ack_wait_max * 1e9)
+        self.consumer.policy.ack_wait_ns = <int64_t>(ack_wait * 1e9)
+        self.consumer.policy.ack_wait_max_ns = <int64_t>(ack_wait_max * 1e9)
 
     def set_sample(self, int percent):
         """Take only so many of a hundred; the others count as acked."""
-        self.consumer.sample = <uint8_t>percent
+        self.consumer.policy.sample = <uint8_t>percent
 
     @property
     def in_flight(self):

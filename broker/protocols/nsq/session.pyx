@@ -56,8 +56,8 @@ cdef class NsqSession(Session):
         self.scanner.delay_max_ns = frontend.defer_max_ns
         self.scanner.ready_max = frontend.ready_max
         self.scanner.greeting = True
-        self.consumer.ack_wait_ns = self.touch_wait_ns = frontend.wait_ns
-        self.consumer.ack_wait_max_ns = frontend.wait_max_ns
+        self.consumer.policy.ack_wait_ns = self.touch_wait_ns = frontend.wait_ns
+        self.consumer.policy.ack_wait_max_ns = frontend.wait_max_ns
         self.tick_ns = self.silence_ns = limits.NSQ_HEARTBEAT_INTERVAL
         self.packing = ''
         self.guarded = frontend.tls_required or frontend.authority is not None
@@ -346,10 +346,10 @@ cdef class NsqSession(Session):
         else:
             tw_assert(op.kind == OP_TOUCH)
             # A second IDENTIFY counts for TOUCH, not for what is sent.
-            wait_ns = self.consumer.ack_wait_ns
-            self.consumer.ack_wait_ns = self.touch_wait_ns
+            wait_ns = self.consumer.policy.ack_wait_ns
+            self.consumer.policy.ack_wait_ns = self.touch_wait_ns
             code = self.cursor.touch(&self.consumer, op.number)
-            self.consumer.ack_wait_ns = wait_ns
+            self.consumer.policy.ack_wait_ns = wait_ns
         if code != ACK_OK:
             self.answer_for(op, code)
 
@@ -408,7 +408,7 @@ cdef class NsqSession(Session):
         except Refused as problem:
             self.fatal(problem.payload)
             return
-        self.consumer.nearness = self.identity.nearness(self.frontend.config)
+        self.consumer.policy.nearness = self.identity.nearness(self.frontend.config)
         self.cursor.join(&self.consumer, self)
         self.state, self.scanner.greeting = STATE_SUBSCRIBED, False
         self.put_frame(OK, FRAME_RESPONSE)
@@ -435,8 +435,8 @@ cdef class NsqSession(Session):
             self.identified = True
             self.tick_ns = identity.heartbeat_interval_ns
             self.next_tick_ns = now_ns + self.tick_ns
-            self.consumer.ack_wait_ns = wait_ns
-            self.consumer.sample = identity.sample_rate
+            self.consumer.policy.ack_wait_ns = wait_ns
+            self.consumer.policy.sample = identity.sample_rate
         self.set_timer()
         self.put_frame(
             identity.response(config, offer, self.frontend.authority is not None), FRAME_RESPONSE)

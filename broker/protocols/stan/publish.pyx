@@ -501,8 +501,8 @@ cdef class Subscription(Sink):
         self.channel = channel
         self.cursor = cursor
         self.record = record
-        cursor.set_order(
-            REDELIVER_FIRST, CHOICE_LEAST if record.queue_name else cursor.policy.choice)
+        cursor.set_policy(
+            REDELIVER_FIRST, CHOICE_LEAST if record.queue_name else cursor.policy.choice, True)
 
     def __dealloc__(self):
         free(self.inbox.subject)
@@ -523,10 +523,10 @@ cdef class Subscription(Sink):
         client.subscriptions.add(self)
         self.ack_sub = self.service.router.add(
             self, ack_inbox, <size_t>len(ack_inbox), NULL, 0, b'', 0)
-        self.consumer.ack_wait_ns = self.record.ack_wait * <int64_t>SECOND
-        self.consumer.ack_wait_max_ns = FOREVER_NS
-        self.consumer.sample = 0
-        self.consumer.nearness = 0
+        self.consumer.policy.ack_wait_ns = self.record.ack_wait * <int64_t>SECOND
+        self.consumer.policy.ack_wait_max_ns = FOREVER_NS
+        self.consumer.policy.sample = 0
+        self.consumer.policy.nearness = 0
         self.cursor.join(&self.consumer, self)
         self.consumer.unwell = client.failures > 0
         self.consumer.blocked = held

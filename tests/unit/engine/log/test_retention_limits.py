@@ -269,6 +269,19 @@ def test_where_a_cursor_begins(rig: Rig) -> None:
     assert bodies_of(second) == [b"3"]
 
 
+@pytest.mark.parametrize("limited", [True, False])
+def test_limits_apply_to_a_cursor_as_its_policy_says(tmp_path: Path, limited: bool) -> None:
+    """Whichever record it gives first: what it has not acked goes, or stays."""
+    with Rig(tmp_path, **SMALL) as rig:
+        log = make(rig)
+        limit(log, msgs_max=10)
+        taker = LocalConsumer(log.open_cursor("c", start=1), 3)
+        taker.redeliver_first(limited=limited)
+        rig.publish(log, numbered(100))
+        assert log.first_seq == (91 if limited else 1)
+        assert log.backlog_seq == (91 if limited else log.frontier)
+
+
 def test_the_start_of_a_cursor_is_remembered(memory_path: Path) -> None:
     with Rig(memory_path / "0") as rig:
         log = make(rig)
