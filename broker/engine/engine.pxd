@@ -1,11 +1,11 @@
 # cython: language_level=3
 """All logs of one data folder, by name."""
 from broker.engine.log.log cimport Log
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 
 
 cdef class Engine:
-    cdef readonly Shared shared
+    cdef readonly EngineState shared
     cdef readonly dict logs         # name (str) -> Log
     cdef dict by_bytes              # name (bytes) -> Log
     # name (str) -> path, of logs that could not be opened. The name is taken: nothing in the folder

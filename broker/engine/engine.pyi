@@ -5,7 +5,7 @@ from typing import Any, Protocol, final
 
 from broker.engine.limits import EngineLimits
 from broker.engine.log.log import Log
-from broker.engine.state import Shared
+from broker.engine.state import EngineState
 from broker.routing.router import Router
 from broker.runtime.turn import Turn
 
@@ -19,7 +19,7 @@ class _Loop(Protocol):
 
 @final
 class Engine:
-    shared: Shared
+    shared: EngineState
     logs: dict[str, Log]
     quarantined: dict[str, str]
     problems: list[str]

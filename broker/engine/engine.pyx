@@ -14,7 +14,7 @@ from broker.engine.cursor.cursor cimport Cursor
 from broker.engine.cursor.journal cimport Journal
 from broker.engine.log.policy cimport SYNC_NONE, LogPolicy
 from broker.engine.log.log cimport Log, files_closed
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 from broker.routing.router cimport Router
 from broker.runtime.turn cimport Turn
 
@@ -42,7 +42,7 @@ cdef class Engine:
         max_msgs, keep, keep_bytes) with 0 for no limit, or None to keep what is not acked.
         `report(level, text, **fields)` writes a log line.
         """
-        self.shared = Shared(turn, router, root, report, limits)
+        self.shared = EngineState(turn, router, root, report, limits)
         self.shared.make_cursor = make_cursor
         self.sync_for = sync_for
         self.retention_for = retention_for or keep_all

@@ -74,7 +74,7 @@ assert EVENTS_BUFFER < STORAGE_SEGMENT_SIZE_MAX
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
-    """The numbers of one engine; `Shared` says what each means."""
+    """The numbers of one engine; `EngineState` says what each means."""
 
     segment_bytes: int
     append_bytes_max: int

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.engine.log.log import Log
-from broker.engine.state import Shared
+from broker.engine.state import EngineState
 
 def open_log(
-    shared: Shared,
+    shared: EngineState,
     folder: str,
     sync_for: Callable[[str], str | float],
     retention_for: Callable[[str], tuple[int, int, int, int, int] | None],
     problems: list[str],
 ) -> Log | None: ...
 def open_known(
-    shared: Shared,
+    shared: EngineState,
     entry: list[Any],
     sync_for: Callable[[str], str | float],
     retention_for: Callable[[str], tuple[int, int, int, int, int] | None],

@@ -17,7 +17,7 @@ from broker.engine.log.log cimport Log
 from broker.engine.log.policy cimport LogPolicy
 from broker.engine.log.record cimport FILE_HEADER_BYTES, record_get, stored_t
 from broker.engine.log.segment cimport Segment, read_small
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 from broker.runtime.mapping cimport faults_of, read_at
 from broker.runtime.vfs cimport (
     stat_t, vfs_close, vfs_open, vfs_stat, vfs_truncate, vfs_write)
@@ -54,7 +54,7 @@ cdef enum:
     READS_MORE = 2          # times that a journal is read again when the disk cannot read it
 
 
-def open_log(Shared shared, folder, sync_for, retention_for, list problems):
+def open_log(EngineState shared, folder, sync_for, retention_for, list problems):
     """The log in `folder`; None when there is none in it. What was wrong goes to `problems`."""
     cdef Log log
     take_spare(folder)
@@ -87,7 +87,7 @@ def open_log(Shared shared, folder, sync_for, retention_for, list problems):
     return log
 
 
-def open_known(Shared shared, list entry, sync_for, retention_for, list problems):
+def open_known(EngineState shared, list entry, sync_for, retention_for, list problems):
     """The log that the catalog has this entry of; its files are not opened now."""
     cdef Log log
     cdef Segment segment
@@ -120,7 +120,7 @@ def open_known(Shared shared, list entry, sync_for, retention_for, list problems
     return log
 
 
-cdef Log new_log(Shared shared, folder, meta, sync_for, retention_for):
+cdef Log new_log(EngineState shared, folder, meta, sync_for, retention_for):
     """A log as its metadata say, without its records."""
     cdef Log log
     name = meta['name']

@@ -7,7 +7,7 @@ from broker.routing.router cimport Router
 from broker.runtime.turn cimport Turn
 
 
-cdef class Shared:
+cdef class EngineState:
     cdef readonly Turn turn
     cdef readonly Worker writer         # appends and journals
     cdef readonly Worker syncer         # fdatasync, and closing what may be under sync

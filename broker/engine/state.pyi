@@ -12,7 +12,7 @@ from broker.runtime.workers import Worker
 SYNC_BUCKETS: tuple[float, ...]
 
 @final
-class Shared:
+class EngineState:
     turn: Turn
     writer: Worker
     syncer: Worker

@@ -16,7 +16,7 @@ cdef enum:
 SYNC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
-cdef class Shared:
+cdef class EngineState:
     def __init__(self, Turn turn, Router router, root, report, limits):
         """`limits`: an EngineLimits."""
         self.turn = turn

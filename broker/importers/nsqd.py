@@ -20,6 +20,7 @@ import orjson
 from broker.base.durable import make_folder, sync_path
 from broker.base.lockfile import DataLock, DataLockedError
 from broker.engine import limits as engine_limits
+from broker.engine.cursor.cursor import open_cursor
 from broker.engine.engine import Engine
 from broker.engine.log.files import MetaError, escape, load_meta
 from broker.engine.log.publish import append_at
@@ -217,7 +218,7 @@ class Import:
     async def _fill(self, engine: Engine, log: Log, topic: Topic) -> int:
         """Import channels first, each with its own backlog; then messages that no channel has
         yet."""
-        cursors = {name: log.open_cursor(name) for name in sorted(topic.channels)}
+        cursors = {name: open_cursor(log, name) for name in sorted(topic.channels)}
         for name, cursor in cursors.items():
             others = [other for other in cursors.values() if other is not cursor]
             await self._copy(engine, log, topic.channels[name].queue, cursor, others)

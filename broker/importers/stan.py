@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from broker.base.durable import make_folder, sync_path
 from broker.base.lockfile import DataLock, DataLockedError
 from broker.engine import limits as engine_limits
+from broker.engine.cursor.cursor import open_cursor
 from broker.engine.cursor.local import peek_log
 from broker.engine.engine import Engine
 from broker.engine.log.files import MetaError, escape, load_meta
@@ -359,7 +360,7 @@ class Import:
         return found
 
     def _stand(self, log: Log, place: Place) -> None:
-        cursor = log.open_cursor(place.cursor, start=place.next_seq)
+        cursor = open_cursor(log, place.cursor, start=place.next_seq)
         try:
             cursor.stand(place.next_seq, place.unacked)
         except OverflowError as error:

@@ -9,7 +9,7 @@ from broker.engine.log.interfaces cimport LogReader
 from broker.engine.log.log cimport Log
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 from broker.runtime.interfaces cimport Session, Sink
 
 # Codes of finish, requeue and touch.
@@ -76,7 +76,7 @@ cdef struct consumer_t:
 
 
 cdef class Cursor(LogReader):
-    cdef readonly Shared shared
+    cdef readonly EngineState shared
     cdef readonly Log log
     cdef readonly bint paused
     cdef readonly bint deleted

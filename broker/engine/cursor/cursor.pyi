@@ -1,14 +1,14 @@
 """A cursor: one reader's place in a log."""
 
 from collections.abc import Iterable
-from typing import Any, final
+from typing import final
 
 from broker.engine.cursor.inflight import Inflight
 from broker.engine.cursor.journal import Journal
 from broker.engine.cursor.latency import AckLatency
 from broker.engine.log.interfaces import LogReader
 from broker.engine.log.log import Log
-from broker.engine.state import Shared
+from broker.engine.state import EngineState
 from broker.runtime.interfaces import Session
 
 class DeliveryEvents(Session): ...
@@ -16,7 +16,7 @@ class DeadLetterQueue(Session): ...
 
 @final
 class Cursor(LogReader):
-    shared: Shared
+    shared: EngineState
     log: Log
     paused: bool
     deleted: bool
@@ -25,7 +25,7 @@ class Cursor(LogReader):
     requeue_count: int
     timeout_count: int
     latency: AckLatency | None
-    dead: Any
+    dead: DeadLetterQueue | None
     def __init__(
         self,
         log: Log,
@@ -54,3 +54,6 @@ class Cursor(LogReader):
     def nearness_counts(self) -> tuple[int, int, int]: ...
     @property
     def message_count(self) -> int: ...
+
+def cursors_of(log: Log) -> dict[str, Cursor]: ...
+def open_cursor(log: Log, name: str, ephemeral: bool = False, start: int = 0) -> Cursor: ...

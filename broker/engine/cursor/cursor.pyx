@@ -1068,3 +1068,15 @@ cdef class Cursor(LogReader):
     def message_count(self):
         """Records this cursor was given since the process started."""
         return max(<int64_t>0, <int64_t>(self.log.frontier - self.counted_from))
+
+
+# A log knows its cursors as readers only; these say what they are.
+
+def cursors_of(Log log):
+    """The cursors of a log by name."""
+    return log.cursors
+
+
+def open_cursor(Log log, str name, bint ephemeral=False, uint64_t start=0):
+    """The cursor of that name, made if need be: see Log.open_cursor. OSError."""
+    return log.open_cursor(name, ephemeral, start)

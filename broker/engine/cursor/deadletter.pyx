@@ -154,3 +154,8 @@ cdef class DeadLetters(DeadLetterQueue):
             cursor.report_event(e, EVENT_DEAD)
         cursor.inflight.free_entry(e)
         cursor.done_with(seq)
+
+
+def dead_letters_of(Cursor cursor):
+    """Where a cursor's dead letters go; None = it delivers without a limit."""
+    return cursor.dead

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from broker.engine.cursor.cursor cimport Cursor, DeliveryEvents
 from broker.engine.log.log cimport Log
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 
 cdef struct row_t:
     uint64_t seq
@@ -17,7 +17,7 @@ cdef struct row_t:
 
 
 cdef class EventLog(DeliveryEvents):
-    cdef Shared shared
+    cdef EngineState shared
     cdef object open_log            # open_log(name) -> Log; OSError
     cdef readonly str topic         # name of the log
     cdef Log log                    # the one last used; None = none yet

@@ -5,7 +5,7 @@ from typing import final
 
 from broker.engine.cursor.cursor import DeliveryEvents
 from broker.engine.log.log import Log
-from broker.engine.state import Shared
+from broker.engine.state import EngineState
 
 @final
 class EventLog(DeliveryEvents):
@@ -14,7 +14,7 @@ class EventLog(DeliveryEvents):
     lost: int
     def __init__(
         self,
-        shared: Shared,
+        shared: EngineState,
         open_log: Callable[[str], Log],
         topic: str,
         buffer_bytes: int,

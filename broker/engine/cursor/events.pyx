@@ -19,7 +19,7 @@ from libc.string cimport memcpy, memset
 from broker.engine.cursor.cursor cimport EVENT_DEAD, Cursor, DeliveryEvents
 from broker.engine.cursor.inflight cimport entry_t
 from broker.engine.log.log cimport Log
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport record_t
 
@@ -34,7 +34,8 @@ if sizeof(row_t) != ROW_BYTES:
 
 
 cdef class EventLog(DeliveryEvents):
-    def __init__(self, Shared shared, open_log, str topic, size_t buffer_bytes, int64_t linger_ns):
+    def __init__(self, EngineState shared, open_log, str topic, size_t buffer_bytes,
+                 int64_t linger_ns):
         """Events go to the log `topic`, which open_log(topic) finds or makes (OSError).
 
         A record is appended when `buffer_bytes` are full, or linger_ns after its first event;

@@ -6,7 +6,7 @@
 from libc.stdint cimport uint64_t
 
 from broker.runtime.workers cimport JobKind, JobOwner, job_t
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 
 cdef enum JournalOp:
     OP_ACK = 1          # varint seq, varint count: these are done with
@@ -17,7 +17,7 @@ cdef enum JournalOp:
 
 
 cdef class Journal(JobOwner):
-    cdef Shared shared
+    cdef EngineState shared
     cdef readonly object path           # str
     cdef object new_path                # where a new file is made; nobody else uses it
     cdef int fd

@@ -2,7 +2,7 @@
 
 from typing import final
 
-from broker.engine.state import Shared
+from broker.engine.state import EngineState
 from broker.runtime.workers import JobOwner
 
 @final
@@ -14,7 +14,7 @@ class Journal(JobOwner):
     last_error: int
     handed: int
     done: int
-    def __init__(self, shared: Shared, path: str) -> None: ...
+    def __init__(self, shared: EngineState, path: str) -> None: ...
     def adopt(self, file_bytes: int) -> None: ...
     @property
     def mark(self) -> int: ...

@@ -23,7 +23,7 @@ from broker.runtime.workers cimport (
     copy_path,
     job_t,
 )
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 from broker.runtime.vfs cimport (
     vfs_close,
     vfs_open,
@@ -62,7 +62,7 @@ cdef class Journal(JobOwner):
         self.fd = -1
         self.old_fd = -1
 
-    def __init__(self, Shared shared, path):
+    def __init__(self, EngineState shared, path):
         """A journal at `path`; nothing is opened before the first rewrite."""
         self.shared = shared
         self.path = path

@@ -7,7 +7,7 @@ from broker.engine.cursor.journal cimport Journal
 from broker.engine.log.policy cimport LogPolicy
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 from broker.runtime.workers cimport JobOwner
 
 
@@ -35,7 +35,7 @@ cdef class LogReader(JobOwner):
 
 
 cdef class LogState(JobOwner):
-    cdef readonly Shared shared
+    cdef readonly EngineState shared
     # SPACE/NAME is a name apart from all those without a space; the subject is NAME.
     cdef readonly str name
     cdef bytes subject          # encoded

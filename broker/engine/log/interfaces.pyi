@@ -6,7 +6,7 @@ from broker.engine.cursor.acks import AckSet
 from broker.engine.cursor.journal import Journal
 from broker.engine.log.policy import LogPolicy
 from broker.engine.log.segment import Segment
-from broker.engine.state import Shared
+from broker.engine.state import EngineState
 from broker.runtime.workers import JobOwner
 
 @disjoint_base
@@ -19,7 +19,7 @@ class LogReader(JobOwner):
 
 @disjoint_base
 class LogState(JobOwner):
-    shared: Shared
+    shared: EngineState
     name: str
     folder: str | None
     deleted: bool

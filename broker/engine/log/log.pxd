@@ -13,7 +13,7 @@ from broker.engine.log.record cimport stored_t
 from broker.engine.log.retention cimport Retention
 from broker.engine.log.segment cimport Preallocation, Segment
 from broker.engine.log.sync cimport Sync
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 from broker.routing.router cimport Router
 from broker.routing.trie cimport sub_t
 from broker.runtime.interfaces cimport Session, Sink
@@ -130,4 +130,4 @@ cdef class Binding(Sink):
 
 
 # Whether it is worth trying again what failed for too many open files.
-cdef bint files_closed(Shared shared, object problem) noexcept
+cdef bint files_closed(EngineState shared, object problem) noexcept

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
-from broker.engine.log.interfaces import LogState
+from broker.engine.log.interfaces import LogReader, LogState
 from broker.engine.log.policy import LogPolicy
 from broker.engine.log.retention import Retention
 from broker.engine.log.sync import Sync
-from broker.engine.state import Shared
+from broker.engine.state import EngineState
 from broker.routing.router import Router
 
 @final
@@ -18,7 +18,7 @@ class Log(LogState):
     paused: bool
     held: bool
     created_ns: int
-    cursors: dict[str, Any]
+    cursors: dict[str, LogReader]
     durable_only: bool
     stalled: list[Any]
     message_count: int
@@ -28,7 +28,7 @@ class Log(LogState):
     to_live: bool
     def __init__(
         self,
-        shared: Shared,
+        shared: EngineState,
         name: str,
         folder: str | None,
         log_id: bytes,
@@ -39,7 +39,7 @@ class Log(LogState):
     def set_sync(self, sync: str | float) -> None: ...
     def memory_bytes(self) -> int: ...
     def skip_to(self, seq: int) -> None: ...
-    def open_cursor(self, name: str, ephemeral: bool = False, start: int = 0) -> Any: ...
+    def open_cursor(self, name: str, ephemeral: bool = False, start: int = 0) -> LogReader: ...
     def delete_cursor(self, name: str) -> None: ...
     def stall(self, link: Any) -> None: ...
     def call_when_unused(self, call: Callable[[str], object] | None) -> None: ...

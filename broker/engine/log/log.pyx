@@ -37,7 +37,7 @@ from broker.engine.log.record cimport (
 from broker.engine.log.retention cimport Retention
 from broker.engine.log.segment cimport Preallocation, Segment
 from broker.engine.log.sync cimport Sync
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 from broker.routing.router cimport Router
 from broker.routing.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, match_t, may_match, sub_t,
@@ -107,8 +107,8 @@ cdef class Batch:
 
 
 cdef class Log(LogState):
-    def __init__(self, Shared shared, str name, folder, bytes log_id, LogPolicy policy not None,
-                 bint ephemeral=False, str protocol=None):
+    def __init__(self, EngineState shared, str name, folder, bytes log_id,
+                 LogPolicy policy not None, bint ephemeral=False, str protocol=None):
         """A log without records; the caller adds its segments."""
         self.shared = shared
         self.name = name
@@ -1148,7 +1148,7 @@ cdef class Log(LogState):
         return self.retention.bytes()
 
 
-cdef bint files_closed(Shared shared, object problem) noexcept:
+cdef bint files_closed(EngineState shared, object problem) noexcept:
     """Whether it is worth trying again: it failed for too many open files, and logs at which
     nothing goes on have given theirs back."""
     cdef Log log

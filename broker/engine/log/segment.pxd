@@ -2,7 +2,7 @@
 """One file of a log: where its records are, its mapping, what of it does not read."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 from broker.runtime.mapping cimport mapping_t
 from broker.runtime.workers cimport JobOwner
 
@@ -63,12 +63,12 @@ cdef class Segment:
     cdef int open_again(self) except -1     # its file, for the next append after a rest. OSError
     cdef int cut_tail(self) noexcept        # it gets no more records; 0 or an errno
     # Close the descriptors after every sync that was asked for.
-    cdef void seal(self, Shared shared) noexcept
+    cdef void seal(self, EngineState shared) noexcept
 
 
 # The files that a log makes before it needs them, one at a time.
 cdef class Preallocation:
-    cdef Shared shared
+    cdef EngineState shared
     cdef object folder          # of the log
     cdef list segments          # of the log
     cdef uint64_t seen_bytes    # stored when it was last seen how busy the log is

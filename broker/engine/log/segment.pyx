@@ -25,7 +25,7 @@ from broker.engine.log.record cimport (
     salt_of,
     stored_t,
 )
-from broker.engine.state cimport Shared
+from broker.engine.state cimport EngineState
 from broker.runtime.mapping cimport faults_of, map_again, map_file, read_at, unmap_file
 from broker.runtime.vfs cimport (
     vfs_close, vfs_open, vfs_rename, vfs_truncate, vfs_unlink, vfs_write)
@@ -276,7 +276,7 @@ cdef class Segment:
         self.zeroed = False
         return vfs_truncate(self.fd, <int64_t>self.planned)
 
-    cdef void seal(self, Shared shared) noexcept:
+    cdef void seal(self, EngineState shared) noexcept:
         cdef job_t *job
         if self.second_fd >= 0:
             job = shared.second_syncer.job(JOB_CLOSE, None)
@@ -292,7 +292,7 @@ cdef class Segment:
 
 
 cdef class Preallocation:
-    def __init__(self, Shared shared, folder, list segments):
+    def __init__(self, EngineState shared, folder, list segments):
         """For the log in `folder`; the last of its `segments` is the one in use."""
         self.shared = shared
         self.folder = folder

@@ -20,7 +20,8 @@ import orjson
 
 from broker.base.units import SECOND
 from broker.engine import limits as engine_limits
-from broker.engine.cursor.deadletter import ADDRESSED, DeadLetters
+from broker.engine.cursor.cursor import cursors_of
+from broker.engine.cursor.deadletter import ADDRESSED, DeadLetters, dead_letters_of
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, outcome, settled
 from broker.protocols.access import WRITE
@@ -125,7 +126,7 @@ class Policies:
             if log.cursors:
                 self.own[log.name] = _load(log)
         for log in list(self.engine.logs.values()):
-            for cursor in log.cursors.values():
+            for cursor in cursors_of(log).values():
                 self._apply(cursor)
         self.engine.shared.new_cursor = self._made
 
@@ -171,7 +172,7 @@ class Policies:
             self.own[topic] = after
 
     def _apply(self, cursor: Cursor) -> None:
-        policy, dead = self.policy(cursor), cursor.dead
+        policy, dead = self.policy(cursor), dead_letters_of(cursor)
         if dead is not None:
             if (dead.deliver_max, dead.target) == policy:
                 return

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
+from broker.engine.cursor.cursor import cursors_of
 from broker.protocols.access import APART, READ, WRITE
 from broker.protocols.nsq import errors
 from broker.protocols.nsq.wire import is_ephemeral, is_name
@@ -65,10 +66,10 @@ def is_channel(cursor: Cursor) -> bool:
 
 def channels_of(log: Log) -> list[Cursor]:
     """The channels of a topic by name."""
-    return [cursor for _, cursor in sorted(log.cursors.items()) if is_channel(cursor)]
+    return [cursor for _, cursor in sorted(cursors_of(log).items()) if is_channel(cursor)]
 
 
 def channel_of(log: Log, name: str) -> Cursor | None:
     """The channel of that name."""
-    cursor = log.cursors.get(name)
+    cursor = cursors_of(log).get(name)
     return cursor if cursor is not None and is_channel(cursor) else None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from broker.base.logs import fields
 from broker.base.values import dataclass
 from broker.engine.bulk.ranges import TimeSearch
+from broker.engine.cursor.cursor import cursors_of, open_cursor
 from broker.engine.log.files import escape
 from broker.protocols.stan import errors
 from broker.protocols.stan import stan_pb2 as pb
@@ -28,7 +29,6 @@ from broker.protocols.stan.store import SubRecord
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.engine.cursor.cursor import Cursor
     from broker.protocols.stan.channels import Channels
     from broker.protocols.stan.config import StanConfig
     from broker.protocols.stan.publish import Channel
@@ -146,7 +146,7 @@ class Subscriptions:
         request = wish.request
         if 0 < channel.limits.max_subs <= len(channel.subscriptions):
             raise RefusedError(errors.STAN_TOO_MANY_SUBSCRIPTIONS)
-        cursor: Cursor | None = channel.log.cursors.get(name)
+        cursor = cursors_of(channel.log).get(name)
         joins = any(other.cursor is cursor for other in channel.subscriptions)
         if cursor is not None and not joins:
             channel.log.delete_cursor(name)  # of a subscription that is not in the file
@@ -154,7 +154,7 @@ class Subscriptions:
         if cursor is None:
             start = self.place(channel, request, wish.found)
             try:
-                cursor = channel.log.open_cursor(name, start=start)
+                cursor = open_cursor(channel.log, name, start=start)
             except OSError:
                 channel.log.delete_cursor(name)  # it may exist without an entry
                 raise
@@ -213,7 +213,7 @@ class Subscriptions:
         if channel is None:
             return None
         start = max(channel.first_available, min(record.start, channel.log.visible))
-        cursor = channel.log.open_cursor(record.cursor, start=start)
+        cursor = open_cursor(channel.log, record.cursor, start=start)
         subscription = Subscription(channel, cursor, record)
         channel.subscriptions.append(subscription)
         return subscription
@@ -289,7 +289,7 @@ class Subscriptions:
         channel = self.channels.open(gone.name)
         if channel.log.next_seq == 1 < gone.log.next_seq:
             channel.log.skip_to(gone.log.next_seq)
-        cursor = channel.log.open_cursor(record.cursor, start=channel.first_available)
+        cursor = open_cursor(channel.log, record.cursor, start=channel.first_available)
         subscription = Subscription(channel, cursor, record)
         channel.subscriptions.append(subscription)
         return subscription

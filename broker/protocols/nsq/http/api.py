@@ -19,6 +19,7 @@ import orjson
 from broker.base.durable import sync_path
 from broker.base.redact import redacted
 from broker.base.units import MS, SECOND
+from broker.engine.cursor.cursor import cursors_of, open_cursor
 from broker.engine.log.files import CURSORS, QuarantinedError
 from broker.engine.log.publish import publish
 from broker.net.http.errors import HttpError
@@ -436,7 +437,7 @@ class NsqApi:
         """Delete it with its channels; their consumers are disconnected."""
         log = self._topic(query, READ, WRITE)
         folder = log.folder
-        self._disconnect(list(log.cursors.values()), lambda: self.engine.delete_log(log.name))
+        self._disconnect(list(cursors_of(log).values()), lambda: self.engine.delete_log(log.name))
         if folder is not None:
             await _sync_folder(Path(folder).parent)
         return None
@@ -483,7 +484,7 @@ class NsqApi:
     async def channel_create(self, _request: web.Request, query: Query) -> Answer:
         """Make it if it does not exist; the topic must exist."""
         log, name = self._channel_args(query, READ)
-        cursor = log.open_cursor(name, ephemeral=is_ephemeral(name.encode()))
+        cursor = open_cursor(log, name, ephemeral=is_ephemeral(name.encode()))
         await _on_disk(log.sync.created())
         await _on_disk(cursor.synced())
         return None

@@ -17,6 +17,8 @@ import msgspec
 from broker.base.units import COUNT_MAX, INT64_MAX, SECOND, SEQ_MAX, US
 from broker.engine import limits as engine_limits
 from broker.engine.bulk.ranges import Approach, TimeSearch
+from broker.engine.cursor.cursor import open_cursor
+from broker.engine.cursor.deadletter import dead_letters_of
 from broker.engine.cursor.local import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
 from broker.engine.health import LOG
 from broker.engine.log.files import QuarantinedError
@@ -464,7 +466,7 @@ class DeadLetterApi:
             raise ApiError(errors.NSQ_HTTP_ARG_CHANNEL)
         if channel_of(log, name) is None and channels_of(log):
             raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)  # a new one would be empty
-        cursor = log.open_cursor(name, ephemeral=is_ephemeral(name.encode()))
+        cursor = open_cursor(log, name, ephemeral=is_ephemeral(name.encode()))
         if cursor.paused:
             raise ApiError(errors.NSQ_DEAD_PAUSED)
         most = COUNT_MAX if most is None else most
@@ -474,7 +476,7 @@ class DeadLetterApi:
         return {**done._asdict(), "left": cursor.depth}
 
     def _page(self, cursor: Cursor) -> dict[str, object]:
-        policy, dead = self.policies.policy(cursor), cursor.dead
+        policy, dead = self.policies.policy(cursor), dead_letters_of(cursor)
         return {
             "topic": cursor.log.name,
             "channel": cursor.name,
