@@ -18,7 +18,7 @@ from broker.engine.log.segment cimport Segment
 from broker.engine.log.record cimport stored_t
 from broker.routing.trie cimport key_of
 from broker.runtime.types cimport tw_siphash
-from broker.engine.bulk.ranges cimport View, hint_of, view_of
+from broker.engine.bulk.ranges cimport View, view_of
 
 cdef enum:
     CAP_MIN = 1024
@@ -170,7 +170,7 @@ cdef class Window:
                     and not segment.active):
                 break
             view = view_of(segment)
-            view.next = max(view.next, hint_of(segment, self.next_seq))
+            view.next = max(view.next, segment.hint(self.next_seq, NULL))
             if view.size - view.next > left:
                 at = latest_within(segment, left)
                 view.next = max(view.next, at)

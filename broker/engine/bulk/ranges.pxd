@@ -70,4 +70,3 @@ cdef class View:
     cdef bint find(self, uint64_t seq, int64_t time_ns, stored_t *s) noexcept
 
 cdef View view_of(Segment segment)
-cdef size_t hint_of(Segment segment, uint64_t seq) noexcept

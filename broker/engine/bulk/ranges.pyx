@@ -82,7 +82,7 @@ cdef class Range:
         self.size = segment.size
         self.file_seq = segment.first_seq
         self.bound = min(self.bound, segment.next_seq)
-        self.at = hint_of(segment, start)
+        self.at = segment.hint(start, NULL)
         if self.path is None:
             self.copy(segment)
 
@@ -452,18 +452,6 @@ cdef View view_of(Segment segment):
     return view
 
 
-cdef size_t hint_of(Segment segment, uint64_t seq) noexcept:
-    """An offset at or before the record of that seq, from the sparse index."""
-    cdef size_t low = 0, high = segment.index_size, middle
-    while low < high:
-        middle = (low + high) // 2
-        if segment.index_seq[middle] <= seq:
-            low = middle + 1
-        else:
-            high = middle
-    return segment.index_offset[low - 1] if low else segment.start()
-
-
 cdef bint is_another(int fd, size_t size, uint32_t salt) except -1:
     """Whether a file is not the one that was meant: it is shorter, or says that it belongs to
     another log, which was made in the place of the one that is gone."""
@@ -574,7 +562,7 @@ cdef class Approach:
         self.seq = seq
         if segment is not None and segment.path is not None and segment.size:
             self.view = view_of(segment)
-            self.view.next = hint_of(segment, seq)
+            self.view.next = segment.hint(seq, NULL)
 
     def read(self):
         """Read up to the place; True when its record is there. OSError."""

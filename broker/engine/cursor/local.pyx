@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memmove, memset
 
-from broker.engine.bulk.ranges cimport View, hint_of, view_of
+from broker.engine.bulk.ranges cimport View, view_of
 from broker.engine.cursor.cursor cimport CHOICE_LEAST, REDELIVER_FIRST, Cursor, consumer_t
 from broker.engine.cursor.inflight cimport (
     ENTRY_AGAIN, ENTRY_DEFERRED, ENTRY_SENT, SLAB_ENTRIES, Inflight, entry_t)
@@ -142,7 +142,7 @@ cdef class Peek:
                 last = segment
                 wanted = []
                 self.views.append((view_of(segment), wanted))
-            wanted.append((row[0], hint_of(segment, row[0])))
+            wanted.append((row[0], segment.hint(row[0], NULL)))
 
     def read(self, size_t bytes_max):
         """{seq: (timestamp ns, not-before ns, subject, reply, headers, body, addressed)}.

@@ -51,6 +51,9 @@ cdef class Segment:
     cdef const char *map(self) except NULL
     cdef void unmap(self) noexcept
     cdef int widen(self, size_t cap) except -1
+    # An offset at or before the record of that seq, from the sparse index; `first`, unless NULL,
+    # becomes the seq of the record that begins there.
+    cdef size_t hint(self, uint64_t seq, uint64_t *first) noexcept
     cdef size_t locate(self, uint64_t seq) except? 0
     cdef size_t start(self) noexcept
     cdef size_t hop(self, size_t offset) noexcept

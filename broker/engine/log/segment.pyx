@@ -135,22 +135,26 @@ cdef class Segment:
             self.map()
         return 0
 
-    cdef size_t locate(self, uint64_t seq) except? 0:
-        """Offset of the first record whose seq is >= seq; `size` when there is none."""
-        cdef size_t low = 0, high = self.index_size, middle, at, step
-        cdef uint64_t last
-        cdef const char *base = self.map()
-        cdef stored_t s
+    cdef size_t hint(self, uint64_t seq, uint64_t *first) noexcept:
+        cdef size_t low = 0, high = self.index_size, middle
         while low < high:
             middle = (low + high) // 2
             if self.index_seq[middle] <= seq:
                 low = middle + 1
             else:
                 high = middle
-        at = self.index_offset[low - 1] if low else self.start()
-        # what stands at `at` is looked for itself if it does not read
-        last = self.index_seq[low - 1] if low else self.first_seq
-        last = below(last)
+        if first != NULL:
+            first[0] = self.index_seq[low - 1] if low else self.first_seq
+        return self.index_offset[low - 1] if low else self.start()
+
+    cdef size_t locate(self, uint64_t seq) except? 0:
+        """Offset of the first record whose seq is >= seq; `size` when there is none."""
+        cdef size_t at, step
+        cdef uint64_t last
+        cdef const char *base = self.map()
+        cdef stored_t s
+        at = self.hint(seq, &last)
+        last = below(last)      # what stands at `at` is looked for itself if it does not read
         while True:
             at = self.hop(at)
             if at >= self.size:
