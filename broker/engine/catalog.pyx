@@ -135,7 +135,7 @@ def boot_id():
 
 
 def take(root):
-    """The entries of the catalog by folder, and it is there no more; OSError when it cannot be
+    """The entries of the catalog by folder, and the catalog is removed; OSError when it cannot be
     removed: then it must not be believed."""
     cdef int fd
     path = os.path.join(root, FILE)
@@ -172,7 +172,7 @@ def is_still_so(int folder_fd, list entry):
 
 
 cdef uint64_t seal_of(int folder_fd, list entry) except? 0:
-    """A sum over all that the file system says of the log; 0 when something is not there."""
+    """A sum over all that the file system says of the log; 0 when something is missing."""
     cdef uint64_t sum = 0
     cdef bytes folder = os.fsencode(entry[0])
     cdef bytes name

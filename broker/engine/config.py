@@ -100,7 +100,7 @@ class StorageConfig:
     topic: tuple[TopicConfig, ...] = kinds.tables_setting(TopicConfig)
 
     def for_topic(self, name: str) -> TopicConfig:
-        """What holds for this topic: the first entry that matches, completed with the defaults."""
+        """What applies to this topic: the first entry that matches, completed with the defaults."""
         for entry in self._entries:
             if pattern_matches(entry.pattern, name):
                 return entry

@@ -52,7 +52,7 @@ cdef class Engine:
         self.problems = []
 
     def open(self, loop):
-        """Recover what the folder holds, start keeping house. OSError: the folder cannot be read.
+        """Recover the logs, start the housekeeping. OSError: the folder cannot be read.
 
         A log that cannot be opened is quarantined; all others are opened.
         """
@@ -269,7 +269,7 @@ cdef class Engine:
         return log
 
     def settings_of(self, Log log):
-        """What holds for a log: its own settings, and else what is configured."""
+        """What is in force for a log: its own settings, and else what is configured."""
         return effective(log, self.sync_for, self.retention_for)
 
     def set_settings(self, Log log, dict settings):
@@ -347,7 +347,7 @@ cdef class Engine:
             self.write_catalog(entries)
 
     def write_catalog(self, entries):
-        """Leave behind what the logs are, for the next start; not if a disk has failed."""
+        """Write the catalog of the logs for the next start; not if a disk has failed."""
         if self.shared.write_errors or self.shared.sync_errors:
             return
         try:

@@ -61,10 +61,10 @@ assert MEMORY_SEGMENT_BYTES <= STORAGE_MEMORY_TOPIC_MAX
 # bytes of one record that is being gathered: about 1500 events, and the names they belong to
 EVENTS_BUFFER: Final = 64 * KIB
 # ns from the first event of a record to its append: long enough that a quiet broker does not write
-# a record for each message, short enough that nobody waits for them
+# a record for each message, short enough that readers of events hardly wait
 EVENTS_LINGER: Final = 100 * MS
 EVENTS_LINGER_MAX: Final = 60 * SECOND
-# what the log keeps unless [[storage.topic]] says otherwise: nobody acknowledges these records
+# what the log keeps unless [[storage.topic]] says otherwise: these records are not acknowledged
 EVENTS_MAX_AGE: Final = 7 * 24 * 3600 * SECOND
 EVENTS_MAX_BYTES: Final = 1 * GIB
 

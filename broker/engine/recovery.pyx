@@ -2,7 +2,7 @@
 """Opening a log from its folder: the last segment is scanned, the others are taken as they are.
 
 A torn tail is cut (its bytes are kept beside the file); a damaged range in the middle is passed
-over and stays in the file. Older segments are verified when somebody reads them.
+over and stays in the file. Older segments are verified when they are read.
 """
 import contextlib
 import os
@@ -202,7 +202,7 @@ def never_synced(folder, paths):
 
 
 def holds_records(paths):
-    """Whether there is anything but zeros behind the header of any segment. OSError."""
+    """Whether there is anything but zeros after the header of any segment. OSError."""
     for _, path in paths:
         with open(path, 'rb', buffering=0) as file:
             file.seek(FILE_HEADER_BYTES)
@@ -377,7 +377,7 @@ cdef object find_end(Segment segment, list problems):
     segment.unmap()
     segment.ready = 0
     if tail.strip(b'\0'):
-        segment.size = segment.planned = size       # it is no torn tail: who reads it will see
+        segment.size = segment.planned = size       # it is no torn tail: its readers will see
 
 
 cdef object take_last(Log log, Segment segment, list problems):
@@ -409,15 +409,15 @@ cdef object take_last(Log log, Segment segment, list problems):
 
 
 cdef object cut_torn(Log log, Segment segment, size_t cut, list problems):
-    """Cut the bytes behind the last good record, and keep a copy unless they are zeros. OSError:
-    they are still there."""
+    """Cut the bytes after the last good record, and keep a copy unless they are zeros. OSError:
+    they are still in the file."""
     cdef int error
     path = os.fsdecode(segment.path)
     torn = keep_torn(path, segment.size, cut)
     error = vfs_truncate(segment.fd, <int64_t>segment.size)
     if error and torn:
         raise OSError(error, os.strerror(error), path)
-    segment.zeroed = error != 0     # zeros harm nobody: they are cut later
+    segment.zeroed = error != 0     # zeros do no harm: they are cut later
     if torn:
         log.shared.torn_bytes += cut
         problems.append(f'{path}: a torn tail of {cut} bytes was cut at {segment.size}')
@@ -425,7 +425,7 @@ cdef object cut_torn(Log log, Segment segment, size_t cut, list problems):
 
 cdef object leave_torn(Log log, Segment segment, size_t cut, problem, list problems):
     """A torn tail that cannot be copied or cut (the disk is full) stays where it is: the file gets
-    no more records, and is not removed when everybody is done with it. OSError."""
+    no more records, and is not removed when all cursors have finished it. OSError."""
     cdef int error
     path = os.fsdecode(segment.path)
     problems.append(f'{path}: a torn tail of {cut} bytes stays at {segment.size}: '
@@ -568,7 +568,7 @@ def read_surely(path):
 
 
 cdef uint64_t open_cursor(Log log, str name, path, list problems) except? 0:
-    """Restore a cursor from its journal; the seq behind the highest one it knows of."""
+    """Restore a cursor from its journal; the seq after the highest one it knows of."""
     cdef uint64_t end = log.visible
     cdef Cursor cursor
     try:

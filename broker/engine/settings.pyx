@@ -16,7 +16,7 @@ SYNC_NAMES = ('always', 'none')
 
 
 def effective(Log log, sync_for, retention_for):
-    """The values that hold for a log, by key."""
+    """The values in force for a log, by key."""
     kept = retention_for(log.name) or (0,) * 5
     configured = zip(KEYS, (sync_for(log.name), *kept), strict=True)
     return {key: log.settings.get(key, value) for key, value in configured}

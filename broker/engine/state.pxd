@@ -40,7 +40,7 @@ cdef class EngineState:
     cdef public int64_t retry_ns            # after a failed write, appends are refused for so long
     cdef public uint32_t entries_max        # per cursor: in flight, deferred and to be given again
     cdef public uint64_t deferred_max       # of all cursors together
-    cdef public uint64_t deferred           # ... that they do hold
+    cdef public uint64_t deferred           # ... that they have
     cdef public uint64_t window_max         # per cursor: records between ack floor and last ack
     cdef public int64_t ack_latency_ns      # window of each cursor's latencies; 0 = not kept
     cdef public double settle_poll      # seconds between looks while a stopping engine settles
@@ -48,7 +48,7 @@ cdef class EngineState:
     cdef public tuple private_subjects      # prefixes (bytes) of names that never cross
     # make_cursor(log, name, start, ephemeral): the engine's way to make one. OSError.
     cdef public object make_cursor
-    cdef public object new_cursor       # called with each cursor that is made; None = nobody
+    cdef public object new_cursor       # called with each cursor that is made; None = nothing is
     cdef object events                  # an EventLog that gets each delivery; None = none
     cdef readonly object health         # a Health: what is wrong with the data folder, for long
     cdef readonly list watchers         # called with (log, cursor or None, made): see Engine
@@ -60,7 +60,7 @@ cdef class EngineState:
     cdef public double sync_seconds
     cdef readonly list sync_buckets     # counts by SYNC_BUCKETS
 
-    cdef uint64_t deferred_share(self) noexcept     # what one cursor may hold back now
+    cdef uint64_t deferred_share(self) noexcept     # what one cursor may defer now
     cdef bint may_inline(self, size_t n) noexcept
     cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept
     cdef void changed(self, str log, cursor, bint made)

@@ -10,7 +10,7 @@ from broker.runtime.vfs cimport vfs_truncate, vfs_write
 from broker.engine.health import Health
 
 cdef enum:
-    DEFERRED_MIN = 1024     # one cursor may hold back, however many there are
+    DEFERRED_MIN = 1024     # one cursor may defer, however many cursors there are
 
 # Upper bounds of the sync latency histogram, in seconds.
 SYNC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

@@ -6,7 +6,7 @@
                          0   len  cap
 
 A chunk is written by one OutBuf, then exported to the transport, and from then on frozen: it
-returns to the pool when the transport has let go of it and nobody else holds it.
+returns to the pool when the transport has let go of it and nothing else refers to it.
 
 What comes in is put into a buffer that all connections of a loop share:
 
@@ -91,7 +91,7 @@ cdef inline size_t out_waiting(OutBuf o) noexcept:
 cdef class InBuf:
     cdef char *data             # owned, cap bytes
     cdef size_t cap
-    cdef size_t fill            # bytes already there; the transport is lent what follows
+    cdef size_t fill            # bytes already received; the transport is lent what follows
     cdef int exports            # > 0 while lent: data must not move
 
     cdef size_t resize(self, size_t cap) except 0

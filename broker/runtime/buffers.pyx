@@ -169,7 +169,7 @@ cdef class InBuf:
         self.exports -= 1
 
     cdef size_t resize(self, size_t cap) except 0:
-        """Make it cap bytes long, keeping what it holds; not while it is lent out."""
+        """Make it cap bytes long, keeping its content; not while it is lent out."""
         cdef char *moved
         if self.exports:
             raise BufferError('receive buffer is lent out')

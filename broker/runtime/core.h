@@ -73,7 +73,7 @@ TW_LOAD(u32, uint32_t)
 TW_LOAD(u64, uint64_t)
 TW_LOAD(i64, int64_t)
 
-/* A random key of 128 bits; without it nobody can say which texts have hashes in common. */
+/* A random key of 128 bits; without it an attacker cannot say which texts have hashes in common. */
 typedef struct {
     uint64_t k0, k1;
 } tw_key_t;
@@ -139,8 +139,8 @@ static inline uint64_t tw_siphash(const tw_key_t *key, const uint64_t *below, co
     return v0 ^ v1 ^ v2 ^ v3;
 }
 
-/* Hash of a short key for tables that probe until they find it: whoever chooses the keys must not
-   be able to choose their places. */
+/* Hash of a short key for tables that probe until they find it: a client that chooses the keys must
+   not be able to choose their places. */
 static inline uint32_t tw_hash(const tw_key_t *key, const char *data, size_t len)
 {
     return (uint32_t)tw_siphash(key, NULL, data, len);

@@ -17,7 +17,7 @@ cdef class Sink(Task):
     # Takes one message for `ctx` (a sub_t of the router, a consumer_t of a cursor).
     # Returns 1 when it was taken, 0 when this sink cannot (closing, own echo, full).
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept
-    # The message was given to everybody, after Router.wait.
+    # The message was given to all sinks, after Router.wait.
     cdef void routed(self, const record_t *rec) noexcept
 
 
@@ -27,7 +27,7 @@ cdef enum Right:
 
 
 cdef class Session(Sink):
-    # Who the peer has proved to be, in its protocol's words; '' = nobody was asked.
+    # Who the peer has proved to be, in its protocol's words; '' = it was not asked.
     cdef readonly str owner
     # Bytes of input this session needs before the operation at the tail is complete;
     # 0 = unknown. The connection makes room for that many.
@@ -44,7 +44,8 @@ cdef class Session(Sink):
     cdef void writable(self) noexcept                   # a blocked output has drained
     # What it asked for by `peek`: the first byte of input, not yet fed; -1 = none came in time.
     cdef void begun(self, int first) noexcept
-    # TLS that the session began: it is there, or (cause) it is not, and bytes are plain as before.
+    # TLS that the session began: it is established, or (cause) it failed, and bytes are plain as
+    # before.
     cdef void secured(self, str cause) noexcept
     cdef void settled(self) noexcept                    # a log it waits for got further, or failed
     # The peer sends no more. True: the session still has something to say and closes later.

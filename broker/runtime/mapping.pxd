@@ -2,7 +2,7 @@
 """Files mapped for reading, where a page that cannot be read is no signal. See mapping.pyx."""
 from libc.stdint cimport int64_t, uint64_t
 
-# A file that is mapped. It belongs to whoever has it and must not move while it is mapped.
+# A file that is mapped. It must not move in memory while it is.
 cdef struct mapping_t:
     char *base          # NULL = not mapped
     size_t size
@@ -14,7 +14,7 @@ cdef struct mapping_t:
 
 cdef int map_file(int fd, size_t size, mapping_t *m) noexcept nogil     # 0 or an errno
 cdef void unmap_file(mapping_t *m) noexcept nogil
-# Forget what is in memory of these bytes, so that who reads them next asks the disk; 0 or an errno.
+# Forget what is in memory of these bytes, so that the next reader asks the disk; 0 or an errno.
 cdef int map_again(mapping_t *m, int fd, size_t start, size_t end) noexcept nogil
 # As pread: the bytes read, or -1 and errno.
 cdef ssize_t read_at(int fd, void *data, size_t n, int64_t offset) noexcept nogil
@@ -26,7 +26,7 @@ cdef extern from *:
     """
     #include <stddef.h>
     #include <stdint.h>
-    /* Touch each page that p[0..n-1] reaches into behind its first one. */
+    /* Touch each page that p[0..n-1] reaches into after its first one. */
     static inline void tw_touch(const char *p, size_t n)
     {
         size_t at = 4096 - ((uintptr_t)p & 4095);

@@ -1,18 +1,18 @@
 # cython: language_level=3
 """Files mapped for reading, where a page that cannot be read is no signal.
 
-When the disk answers EIO to a page fault, or somebody has cut the file, the kernel sends SIGBUS to
-whoever touched the page. Asking beforehand whether a page can be read is no answer: it may be
-evicted and read again a moment later. So there is a handler for the signal. It puts a page of zeros
-into the place of the one that does not read, counts it, and the reader goes on. Zeros are no
-record, so what stood there fails its test like any other damage, and is passed over.
+When the disk answers EIO to a page fault, or a program has cut the file, the kernel sends SIGBUS to
+the thread that touched the page. Asking beforehand whether a page can be read does not help: it may
+be evicted and read again a moment later. So there is a handler for the signal. It puts a page of
+zeros into the place of the one that does not read, counts it, and the reader goes on. Zeros are no
+record, so what was in that page fails its test like any other damage, and is passed over.
 
-    fault -> a page of zeros there, m.faults + 1, the process's counter + 1
-    reader: touch the record, compare the counter; what has changed is verified anew
+    fault -> a page of zeros, m.faults + 1, the process's counter + 1
+    reader: touch the record, compare the counter; what has changed is verified again
 
-A signal that is not about one of these mappings goes to the handler that was there before, which
-by default ends the process. The handler looks the address up in a chain under a spin lock; who
-holds the lock touches no mapping, so it is always given back.
+A signal that is not about one of these mappings goes to the handler that was installed before,
+which by default ends the process. The handler looks the address up in a chain under a spin lock;
+the owner of the lock touches no mapping, so it is always given back.
 
 Tests `spoil` a range of a file: its pages in mappings then raise the signal, and `read_at` says
 EIO.
@@ -89,7 +89,7 @@ cdef extern from *:
     static void tw_on_bus(int sig, siginfo_t *info, void *context)
     {
         int error = errno;
-        /* above 0: the kernel's own, so there is an address; else somebody sent it */
+        /* above 0: the kernel's own, so there is an address; else a process sent it */
         if (info->si_code > 0 && tw_repair((uintptr_t)info->si_addr & ~(tw_page - 1))) {
             errno = error;
             return;
@@ -119,7 +119,7 @@ cdef extern from *:
         sigaction(SIGBUS, &action, &tw_before);
     }
 
-    /* Of a spoiled range: pages that nothing stands behind. */
+    /* Of a spoiled range: pages without a file below them. */
     static void tw_spoil_pages(tw_mapping *m, const tw_spoiled *s)
     {
         size_t start = s->start & ~(size_t)(tw_page - 1), end = s->end < m->size ? s->end : m->size;
@@ -300,5 +300,5 @@ def spoil(path, size_t start, size_t end):
 
 
 def unspoil():
-    """Let everything be read again by whoever maps it from now on."""
+    """Let later mappings read everything again."""
     tw_unspoil()

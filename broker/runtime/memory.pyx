@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Memory that the allocator has free and could give back to the system.
 
-glibc returns what lies at the end of its heap only. Pieces in between, which a burst leaves behind,
+glibc returns what lies at the end of its heap only. Pieces in between, which a burst leaves,
 count for this process until they are used again or `trim` is called.
 """
 

@@ -31,7 +31,7 @@ cdef struct stat_t:
     uint64_t number         # of its inode
     uint64_t size           # bytes
     int64_t modified_ns     # wall clock: its content
-    int64_t changed_ns      # wall clock: anything of it; nobody can set it back
+    int64_t changed_ns      # wall clock: anything of it; it cannot be set back
 
 # Both return 0 or an errno.
 cdef int vfs_stat(int fd, stat_t *out) noexcept nogil

@@ -288,7 +288,7 @@ cdef int vfs_copy(int source, const char *path, size_t n, const char *fresh,
     cdef ssize_t got = 0
     unreadable[0] = 0
     error = vfs_open(fresh, O_RDWR | O_CREAT | O_TRUNC, &to)
-    # Asked behind the open: while the name is still that file's, `fresh` lies beside it, and with a
+    # Asked after the open: while the name is still that file's, `fresh` lies beside it, and with a
     # folder that is taken away later the rename fails. An open file keeps its number.
     if not error and not tw_is_named(source, path):
         error = ENOENT

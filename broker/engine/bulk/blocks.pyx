@@ -11,8 +11,8 @@
                                                  24 subject, headers, body
 
 A record that was appended with a commit carries the commit's id and its own number in the commit
-where others have a reply subject, so that whoever finishes the commit after an end of the process
-finds out which ones the log has.
+where others have a reply subject, so that the process that finishes the commit after a crash can
+find out which ones the log has.
 """
 import os
 
@@ -63,7 +63,7 @@ cdef extern from * nogil:
     """
     #include <fcntl.h>
     #ifdef SYNC_FILE_RANGE_WRITE
-    /* Begin to write back, without waiting: whoever syncs the file later waits less. */
+    /* Begin to write back, without waiting: a later sync of the file then takes less time. */
     static void tw_begin_writeback(int fd, int64_t offset, size_t n)
     {
         sync_file_range(fd, offset, (int64_t)n, SYNC_FILE_RANGE_WRITE);
@@ -205,7 +205,7 @@ def write_at(bytes path, int64_t offset, data):
 
 
 def replace_file(bytes path, bytes data, bytes folder):
-    """Have the file hold `data` in one step, for good."""
+    """Replace the content of the file with `data`, in one step and durably."""
     cdef bytes fresh = path + b'.new'
     cdef const char *name = path
     cdef const char *fresh_name = fresh
@@ -271,7 +271,7 @@ cdef class Reel:
         """Appends the records of blocks to `log`, a few at a time.
 
         With a commit's id they are numbered, and those in the ranges `have` (first, behind; in
-        order) are there already. With a window those whose id it knows are left out.
+        order) are in the log already. With a window those whose id it knows are left out.
         """
         if commit_id and len(commit_id) != COMMIT_ID_BYTES:
             raise ValueError('no id of a commit')
@@ -302,7 +302,7 @@ cdef class Reel:
     def step(self, size_t bytes_max):
         """Append until the block ends or about that many bytes are appended.
 
-        1 = there is more, 0 = that was all, -1 = the log refuses.
+        1 = more records follow, 0 = that was all, -1 = the log refuses.
         """
         cdef record_t rec
         cdef size_t size = 0, stop = self.at + bytes_max
@@ -404,7 +404,7 @@ cdef void note(found_t *f, uint32_t number, uint64_t seq) noexcept nogil:
 
 cdef void search(const char *base, size_t size, uint32_t salt, uint64_t first_seq,
                  uint64_t next_seq, const char *id, found_t *f) noexcept nogil:
-    """Every record that whoever opens the log would find there, as Segment.scan does."""
+    """Every record that the recovery of the log would find here, as Segment.scan does."""
     cdef size_t at = FILE_HEADER_BYTES, step
     cdef uint64_t expected = first_seq
     cdef stored_t s
@@ -429,7 +429,7 @@ def find_staged(bytes path, bytes log_id, uint64_t first_seq, uint64_t next_seq,
     """Which records of a commit a segment file holds: ([(first, behind) ...], lowest and highest
     seq). `next_seq`: where the next segment begins. OSError.
 
-    size_max: all that may be looked at. Zeros behind the records of a log that is open are cut off
+    size_max: all that may be looked at. Zeros after the records of a log that is open are cut off
     at any moment, and memory that is no file any more does not read.
     """
     cdef int fd = -1

@@ -4,7 +4,7 @@
     ring      |x|x|x|x|x|x| | |     in the order they were stored, with their times
     buckets   |.|.|.|.|.|.|.|.|     by hash; each a chain through the ring
 
-Whatever it knows stands in the log: it can be forgotten at any moment and read anew. Ids are kept
+Whatever it knows is in the log: it can be forgotten at any moment and read again. Ids are kept
 as 128 bits of a keyed hash.
 """
 import os
@@ -180,7 +180,7 @@ cdef class Window:
         return views, self.next_seq, log.visible, log.shared.turn.wall_ns - self.window_ns
 
     def read(self, plan):
-        """Learn the ids of these records; on any thread, while nobody else uses the window."""
+        """Learn the ids of these records; on any thread, while no other one uses the window."""
         cdef View view
         cdef stored_t s
         cdef id_t id

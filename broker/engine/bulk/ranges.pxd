@@ -10,10 +10,10 @@ from broker.engine.log.segment cimport Segment
 cdef enum:
     FRAME_HEADER_BYTES = 64
     GAP_BYTES = 24
-    GAP_DAMAGED = 1         # bytes are there that do not read
-    GAP_MISSING = 2         # no bytes are there
+    GAP_DAMAGED = 1         # its bytes do not read
+    GAP_MISSING = 2         # there are no bytes
 
-# What a walk over a segment found. The arrays belong to the Range that holds it.
+# What a walk over a segment found. The arrays belong to its Range.
 cdef struct found_t:
     uint32_t *offsets       # of records, relative to data_at; count of them
     size_t count
@@ -28,7 +28,7 @@ cdef struct found_t:
     size_t hurts_size
     size_t hurts_cap
     size_t data_at          # where the first record begins
-    size_t data_end         # behind the last one, padding included
+    size_t data_end         # after the last one, padding included
     uint64_t next_seq       # where the next range begins
     int error               # errno; 0 = none
 

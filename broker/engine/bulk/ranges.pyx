@@ -6,8 +6,9 @@
     loop's thread      range.learn(); the data is sent from the mapping, never copied
 
 Every record is verified: one that does not read would lead the walk astray or be served broken.
-What does not read becomes a gap of the frame. Pages are brought in here, so that whoever sends them
-waits for no disk; the file may be dropped meanwhile, its mapping stays.
+What does not read becomes a gap of the frame. Pages are read into memory here, so that the
+loop, which sends them, never waits for a disk. The file may be dropped meanwhile: its mapping
+stays.
 """
 import os
 
@@ -147,7 +148,7 @@ cdef class Range:
 
     @property
     def padding(self):
-        """Zeros that the file lacks behind the last record."""
+        """Zeros that the file lacks after the last record."""
         return self.found.data_end - min(self.found.data_end, self.size)
 
     def read(self):
@@ -161,7 +162,7 @@ cdef class Range:
                     sum_records(self.base, self.size, self.salt)
             self.walk()
             if found.hurts_size and self.path is not None:
-                self.open(True)     # memory may be at fault: who reads this goes on behind it
+                self.open(True)     # memory may be at fault: the reader goes on after it
                 self.walk()
             if found.error == ENOMEM:
                 raise MemoryError
@@ -221,7 +222,7 @@ cdef class Range:
         tw_store_u64(p + 48, found.data_end - found.data_at)
         with nogil:
             for i in range(found.gaps_size):
-                tw_store_u64(at, found.gaps[i])     # a reason is a u32 with zeros behind it
+                tw_store_u64(at, found.gaps[i])     # a reason is a u32 followed by zeros
                 at += 8
             for i in range(found.count):
                 tw_store_u32(at, found.offsets[i])
@@ -320,7 +321,7 @@ cdef void walk(const char *base, size_t size, size_t at, uint32_t salt, uint64_t
 
 cdef bint populate(const char *base, size_t size, size_t at, size_t *populated,
                    found_t *found) noexcept nogil:
-    """Bring in the pages of the record at this place and some behind it, so that the disk is asked
+    """Bring in the pages of the record at this place and some after it, so that the disk is asked
     for many at once."""
     cdef size_t need = at + RECORD_HEADER_BYTES, begin, end
     while True:
@@ -403,7 +404,7 @@ cdef bint put_hurt(found_t *found, size_t start, size_t end) noexcept nogil:
 
 
 def moment_in_memory(Log log, int64_t time_ns):
-    """Of a log in memory: seq of the first record stored at or after a moment; behind the last one
+    """Of a log in memory: seq of the first record stored at or after a moment; after the last one
     when all are older. Looks at the records of one segment, where they are."""
     cdef Segment segment, found = None
     cdef stored_t s
@@ -565,7 +566,7 @@ cdef class Approach:
             self.view.next = segment.hint(seq, NULL)
 
     def read(self):
-        """Read up to the place; True when its record is there. OSError."""
+        """Read up to the place; True when its record was found. OSError."""
         cdef stored_t s
         return self.view is not None and usable(self.view) and (
             self.view.find(self.seq, 0, &s) and s.rec.seq == self.seq)

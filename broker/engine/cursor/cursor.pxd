@@ -25,7 +25,7 @@ cdef enum:
 cdef enum:
     CHOICE_RING = 0         # one after the other
     CHOICE_NEAREST = 1      # those nearest to the server
-    CHOICE_LEAST = 2        # the one that holds the fewest
+    CHOICE_LEAST = 2        # the one with the fewest in flight
 
 # When what is to be given again is given.
 cdef enum:
@@ -86,7 +86,7 @@ cdef class Cursor(LogReader):
     cdef uint64_t journalled_next       # what the last OP_NEXT said
     cdef int64_t journal_retry_ns       # not before: after a failed write
     cdef uint64_t ahead                 # records at or above next_seq already dealt with
-    cdef consumer_t *ring               # whose turn it is; NULL = nobody can take one
+    cdef consumer_t *ring               # whose turn it is; NULL = none can take a record
     cdef consumer_t *all                # every consumer
     cdef readonly uint32_t consumers
     cdef uint64_t random
@@ -105,7 +105,7 @@ cdef class Cursor(LogReader):
     cdef int finish(self, consumer_t *c, uint64_t seq) noexcept
     cdef int requeue(self, consumer_t *c, uint64_t seq, int64_t delay_ns) noexcept
     cdef int touch(self, consumer_t *c, uint64_t seq) noexcept
-    # A record is acked, whoever holds it, also while it waits to be given again.
+    # A record is acked, whichever consumer has it, also while it waits to be given again.
     cdef bint settle(self, uint64_t seq) noexcept
 
     cdef void set_policy(self, int redelivery, int choice, bint limited) noexcept

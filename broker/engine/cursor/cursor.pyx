@@ -13,8 +13,8 @@
                         |  time has come                  ^
                         +---------------------------------+
 
-A record given again waits behind the fresh ones that were there when it came back, but never
-behind more than AGAIN_DISTANCE of them.
+A record given again comes after the fresh ones that waited when it came back, but never after more
+than AGAIN_DISTANCE of them.
 """
 import asyncio
 import os
@@ -118,7 +118,7 @@ cdef class Cursor(LogReader):
         self.consumers += 1
 
     cdef void leave(self, consumer_t *c, bint give_back) noexcept:
-        """The consumer goes; what it holds returns at once, or when its time is up."""
+        """The consumer goes; what it has in flight returns at once, or when its time is up."""
         cdef entry_t *e
         c.credit = 0
         self.leave_ring(c)
@@ -161,7 +161,7 @@ cdef class Cursor(LogReader):
             self.enter_ring(c)
 
     cdef void enter_ring(self, consumer_t *c) noexcept:
-        """Last in the ring, and somebody will look whether there is something for it."""
+        """Put it last in the ring, and have the cursor look for a record for it."""
         if c.next == NULL and not c.blocked:
             if self.ring == NULL:
                 c.next = c.prev = c
@@ -297,7 +297,7 @@ cdef class Cursor(LogReader):
             self.shared.turn.add(PHASE_PUMP, self)
 
     cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept:
-        """Queue an entry to be given again: behind the fresh records, or before them."""
+        """Queue an entry to be given again: after the fresh records, or before them."""
         if reason and self.shared.events is not None:
             self.report_event(e, reason)
         if self.policy.deliver_max and e.attempts >= self.policy.deliver_max:
@@ -311,7 +311,7 @@ cdef class Cursor(LogReader):
         self.wake()
 
     cdef void defer(self, const stored_t *s) noexcept:
-        """The record that is read next must wait: hold it apart, and pass over it."""
+        """The record that is read next must wait: make an entry for it, and pass over it."""
         cdef entry_t *e = self.inflight.make(s.rec.seq)
         self.put_off(e, s.not_before_ns - self.shared.turn.wall_ns)
         if self.journal is not None:
@@ -800,7 +800,7 @@ cdef class Cursor(LogReader):
         return max(next_seq, self.acks.top, max(entries, default=0) + 1)
 
     cdef object pass_dropped(self):
-        """Count what the log does not hold any more as acked.
+        """Count what the log has dropped as acked.
 
         A segment is dropped as soon as its last record is acked, before its journal says so: when
         the process ends in between, the journal speaks of records that are gone.
@@ -835,7 +835,7 @@ cdef class Cursor(LogReader):
     # --- what operators do
 
     def pause(self):
-        """Give nothing to anybody until unpause; what is in flight stays so."""
+        """Deliver nothing until unpause; what is in flight stays so."""
         self.set_paused(True)
 
     def unpause(self):
@@ -878,7 +878,7 @@ cdef class Cursor(LogReader):
             await asyncio.sleep(self.shared.settle_poll)
 
     def empty(self):
-        """Count every record there is as acked: waiting, deferred and in flight."""
+        """Count all existing records as acked: waiting, deferred and in flight."""
         self.stand_at(self.log.frontier)
 
     cdef void stand_at(self, uint64_t seq) noexcept:
@@ -904,7 +904,7 @@ cdef class Cursor(LogReader):
         place, from the oldest record kept to the frontier.
 
         From there on every record is given as if for the first time: acks, attempts and delays by
-        requeue are forgotten, a record's own not-before time still holds. A consumer that had
+        requeue are forgotten, a record's own not-before time stays in force. A consumer that had
         records in flight gets the answer that they are not when it acknowledges them. The place is
         on its way to the journal then: see `saved`.
         """
@@ -1027,7 +1027,7 @@ cdef class Cursor(LogReader):
         return True
 
     cdef uint64_t delayed(self) noexcept:
-        """Records that nobody has looked at and whose time has not come."""
+        """Records that were not looked at yet and whose time has not come."""
         cdef Delays delays = self.log.delays
         cdef uint64_t count
         cdef size_t i
@@ -1044,7 +1044,7 @@ cdef class Cursor(LogReader):
     @property
     def depth(self):
         """Records that wait to be given, those to be given again included."""
-        # a cursor of a paused log may begin behind the frontier
+        # a cursor of a paused log may begin after the frontier
         cdef int64_t fresh = <int64_t>(
             self.log.frontier - self.next_seq - self.ahead - self.delayed())
         return max(<int64_t>0, fresh) + self.inflight.again

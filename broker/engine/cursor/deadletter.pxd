@@ -14,7 +14,7 @@ cdef class DeadLetters(DeadLetterQueue):
     cdef object open_log                # open_log(name) -> Log; OSError
     cdef object heads                   # see __init__
     cdef list pending                   # (log, seq, ticket) of appends not yet settled
-    cdef readonly uint64_t count        # arrived there since this was made
+    cdef readonly uint64_t count        # arrived in that log since this was made
     cdef readonly bint failing          # the last one could not be stored; has been reported
 
     cdef int append(self, const stored_t *s, const entry_t *e) except -1

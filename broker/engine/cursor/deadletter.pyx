@@ -109,7 +109,7 @@ cdef class DeadLetters(DeadLetterQueue):
         return 0
 
     cdef void later(self, entry_t *e, object problem) noexcept:
-        """It stays, is given to nobody, and is tried again."""
+        """Keep it in the cursor, undelivered, and try again later."""
         cdef Cursor cursor = self.cursor
         if not self.failing:
             self.failing = True

@@ -19,7 +19,7 @@ cdef enum JournalOp:
 cdef class Journal(JobOwner):
     cdef EngineState shared
     cdef readonly object path           # str
-    cdef object new_path                # where a new file is made; nobody else uses it
+    cdef object new_path                # where a new file is made; no other journal uses it
     cdef int fd
     cdef int old_fd                     # being replaced, -1 = none
     cdef char *data                     # the block of this turn, owned
@@ -33,7 +33,7 @@ cdef class Journal(JobOwner):
     cdef readonly bint unsynced
     cdef readonly uint64_t syncs_begun
     cdef readonly uint64_t syncs_ended  # however they ended
-    cdef bint adopted                   # the file is there and good up to file_bytes
+    cdef bint adopted                   # the file exists and is good up to file_bytes
     cdef readonly bint named            # its name is on the disk
     cdef bint found                     # at the start: an earlier process may not have synced it
     cdef readonly int name_error        # of the last sync of its folder, 0 = none

@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Cursor journals: operations gathered per turn, written by the worker, compacted to a snapshot.
 
-A journal that could not be written is not patched: it is written anew as a snapshot as soon as
-the disk allows, because everything it should hold is in memory anyway.
+A journal that could not be written is not patched: it is replaced with a snapshot as soon as
+the disk allows, because everything that belongs into it is in memory anyway.
 """
 import os
 
@@ -192,7 +192,7 @@ cdef class Journal(JobOwner):
         self.shared.writer.submit(job)
 
     def adopt(self, size_t file_bytes):
-        """The file exists and is good up to file_bytes: go on behind that."""
+        """The file exists and is good up to file_bytes: go on from there."""
         self.adopted = True
         self.named = True       # the log sees to the names of what it has found
         self.found = True
@@ -242,7 +242,7 @@ cdef class Journal(JobOwner):
         except MemoryError:
             self.last_error = ENOMEM
         if self.last_error:
-            vfs_close(self.fd)      # what is there goes on being the journal
+            vfs_close(self.fd)      # the old file stays the journal
             self.fd = self.old_fd
             self.old_fd = -1
             return
@@ -319,7 +319,7 @@ cdef class Journal(JobOwner):
             self.fd = -1
 
     cdef void close_later(self, int fd) noexcept:
-        """Close behind every sync that was asked for: a number must not be reused under one."""
+        """Close after every sync that was asked for: a number must not be reused under one."""
         cdef job_t *job = self.shared.syncer.job(JOB_CLOSE, None)
         job.fd = fd
         self.shared.syncer.submit(job)
@@ -396,7 +396,7 @@ cdef class Journal(JobOwner):
         if self.under_way == 0:
             self.release()
         # Without it a rename that the writer has still to do fails. A later removal by the writer
-        # could meet the file of a cursor that was made anew.
+        # could meet the file of a new cursor of the same name.
         vfs_unlink(os.fsencode(self.new_path))
         error = vfs_unlink(os.fsencode(self.path))
         if error and error != ENOENT:
@@ -426,7 +426,7 @@ def read_journal(path):
     while at + BLOCK_HEADER_BYTES <= size:
         length = tw_load_u32(p + at)
         if length == 0:
-            break       # zeros behind the end
+            break       # zeros after the end
         if at + BLOCK_HEADER_BYTES + length > size:
             break
         if tw_load_u32(p + at + 4) != tw_crc32c(0, p + at + BLOCK_HEADER_BYTES, length):

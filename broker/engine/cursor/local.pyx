@@ -85,12 +85,12 @@ cdef class LocalConsumer(Sink):
         return self.cursor.touch(&self.consumer, seq)
 
     def settle(self, uint64_t seq):
-        """Finish a record, whichever consumer holds it; False when the cursor does not know it."""
+        """Finish a record, whichever consumer has it; False when the cursor does not know it."""
         return self.cursor.settle(seq)
 
     def redeliver_first(self, bint least=False, bint limited=True):
         """Let the cursor give what comes back first, see REDELIVER_FIRST; `least`: the consumer
-        that holds the fewest records gets the next one; `limited`: see CursorPolicy."""
+        with the fewest records in flight gets the next one; `limited`: see CursorPolicy."""
         self.cursor.set_policy(
             REDELIVER_FIRST, CHOICE_LEAST if least else self.cursor.policy.choice, limited)
 
@@ -100,7 +100,7 @@ cdef class LocalConsumer(Sink):
         self.cursor.wake()
 
     def leave(self, bint give_back=True):
-        """Take no more; what it holds goes back at once, or when its time is up."""
+        """Take no more; what it has in flight goes back at once, or when its time is up."""
         if self.consumer.sink != NULL:
             self.cursor.leave(&self.consumer, give_back)
 
@@ -115,7 +115,7 @@ cdef class LocalConsumer(Sink):
 
     @property
     def in_flight(self):
-        """Records it holds."""
+        """Records it has and has not finished."""
         return self.consumer.in_flight
 
 

@@ -21,7 +21,7 @@ cdef class Position(JobOwner):
     cdef Segment segment                # where the reader stands; None = not located
     cdef size_t offset
     cdef size_t loaded                  # of `segment`: bytes up to it can be read at once
-    cdef Segment loading                # a cold read is under way there; None = no
+    cdef Segment loading                # where a cold read is under way; None = nowhere
     cdef uint64_t faults                # unreadable pages of the process, and of `segment`, that
     cdef uint64_t segment_faults        # have been seen; see mapping.pyx
 
@@ -30,7 +30,7 @@ cdef class Position(JobOwner):
         """The record that was read is dealt with."""
         self.offset += size
 
-    # The record of an entry: 1 = it is there, 0 = it is lost, -1 = its file cannot be opened now.
+    # The record of an entry: 1 = it was read, 0 = it is lost, -1 = its file cannot be opened now.
     cdef int read_entry(self, entry_t *e, stored_t *s) noexcept
     cdef void move_to(self, Segment segment, size_t offset) noexcept
     cdef bint find(self, uint64_t seq) noexcept

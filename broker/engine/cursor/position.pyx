@@ -141,7 +141,7 @@ cdef class Position(JobOwner):
                 if segment is self.segment:
                     offset = segment.hop(self.offset)
                 if offset >= segment.size:
-                    # nothing left here although the segment should hold it: it is damaged
+                    # nothing left here although the segment should have it: it is damaged
                     self.reader.missing(min(segment.next_seq, log.frontier))
                     return True
             else:
@@ -220,7 +220,7 @@ cdef class Position(JobOwner):
             self.reader.wake()
 
     cdef void close(self) noexcept:
-        """The reader goes; without it the two do not hold each other in memory."""
+        """The reader goes; without it the two do not keep each other in memory."""
         self.move_to(None, 0)
         self.reader = None
 

@@ -56,7 +56,7 @@ class GarbledMetaError(MetaError):
 
 
 class QuarantinedError(OSError):
-    """The log is there and could not be opened: its name is taken, nobody may use it."""
+    """The log exists and could not be opened: its name is taken, and it cannot be used."""
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EIO, "the log could not be opened and is quarantined", path)
@@ -87,7 +87,7 @@ def put_aside(folder: str) -> str:
 
 
 def meta_of(log: Any, floor: int) -> dict[str, Any]:
-    """What is stored of a log beside its records; `floor`: none below it is there any more."""
+    """What is stored of a log beside its records; `floor`: all below it are dropped."""
     follows = bool(log.cursors) and not log.paused
     retention, subjects = log.policy.retention, log.policy.subjects
     return {

@@ -19,12 +19,12 @@ cdef class LogReader(JobOwner):
     cdef readonly Journal journal       # None: nothing of it is remembered
 
     cdef void wake(self) noexcept                       # look whether there is something to give
-    cdef void records_added(self) noexcept              # as wake, unless nobody could take them
+    cdef void records_added(self) noexcept      # as wake, unless no consumer could take them
     cdef void recovered(self) noexcept                  # the log is complete again: begin to count
     cdef void flush_journal(self) noexcept
     cdef void skip_to(self, uint64_t seq) noexcept      # records below seq do not exist any more
     cdef void missing(self, uint64_t seq) noexcept      # the next record that can be read is `seq`
-    # Records first..after-1, which nobody has been given yet, are not to be given.
+    # Records first..after-1, which were not delivered yet, are not to be delivered.
     cdef void skip_range(self, uint64_t first, uint64_t after) noexcept
     cdef void addressed(self, const stored_t *s) noexcept   # a record for one reader was stored
     cdef void leave_segment(self, Segment segment) noexcept     # it is about to go
@@ -74,6 +74,6 @@ cdef class LogState(JobOwner):
     cdef object begin_segment(self)             # so that the one in use can be dropped. OSError
     cdef object save_metadata(self)             # OSError
     cdef bint drop_first(self) noexcept         # the oldest segment, unless something uses it
-    cdef void pass_over(self, uint64_t seq) noexcept    # no record below seq is given to anybody
+    cdef void pass_over(self, uint64_t seq) noexcept    # no record below seq is delivered any more
     cdef bint is_read(self) noexcept            # cursors or readers of files may want its pages
     cdef bint is_writing(self) noexcept

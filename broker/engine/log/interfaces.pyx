@@ -56,7 +56,7 @@ cdef class LogReader(JobOwner):
 
 cdef class LogState(JobOwner):
     cdef Segment segment_of(self, uint64_t seq):
-        """The segment that holds seq, or the first one after it; None past the end."""
+        """The segment with that seq, or the first one after it; None past the end."""
         cdef list segments = self.segments
         cdef Py_ssize_t low = 0, high = len(segments), middle
         while low < high:

@@ -32,7 +32,7 @@ cdef class Batch:
     cdef uint64_t payload       # bytes of headers and bodies
     cdef uint64_t cost          # what its records count for, if the log has a Limiter
     cdef uint32_t unrouted      # records live subscribers have not had
-    cdef uint32_t delayed       # records that cursors must hear of: not-before time, or for one
+    cdef uint32_t delayed       # records that cursors must know before they read: timed, or for one
     cdef uint32_t foreign       # records of a subject that is not the log's name
 
     cdef int room(self, size_t n) except -1
@@ -104,7 +104,7 @@ cdef class Log(LogState):
     cdef object save_paused(self, bint paused)
     cdef void keep_house(self) noexcept     # an error must not end that of other logs
     cdef bint is_idle(self) noexcept
-    cdef void rest(self) noexcept       # hold nothing while nothing goes on
+    cdef void rest(self) noexcept       # keep no files or buffers while idle
     cdef bint close_files(self) noexcept
 
     # Recovery.

@@ -259,7 +259,7 @@ cdef class Log(LogState):
             if error and segment.bare and record_bytes:
                 vfs_unlink(segment.path)
             elif segment.bare:
-                error = 0       # there is the file; the next append sees whether there is room
+                error = 0       # the file exists; the next append finds out whether it has room
             if error:
                 raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
         self.segments.append(segment)
@@ -275,7 +275,7 @@ cdef class Log(LogState):
         return segment
 
     def memory_bytes(self):
-        """Bytes an in-memory log holds."""
+        """Bytes of an in-memory log."""
         return sum(s.planned for s in self.segments)
 
     @property
@@ -401,7 +401,7 @@ cdef class Log(LogState):
         self.sync.period_over(now_ns)
 
     cdef void advance(self) noexcept:
-        """Let the cursors have what there is for them."""
+        """Let the cursors have the records that are ready for them."""
         if not self.cursors or self.paused or self.held:
             return
         if self.durable_only and self.sync.waits_for_disk():
@@ -577,7 +577,7 @@ cdef class Log(LogState):
     cdef void withdraw(self) noexcept:
         """Let there be none of the records that a failed sync has refused, also after a kill.
 
-        A segment that begins with the first of them hides what earlier files hold from there on.
+        A segment that begins with the first of them hides what earlier files have from that seq on.
         """
         cdef uint64_t keep = self.sync.refused_from()
         cdef Segment segment
@@ -647,7 +647,7 @@ cdef class Log(LogState):
         for cursor in self.cursors.values():
             cursor.leave_segment(segment)
         if segment.users or segment.mending is not None:
-            return False        # a cold read is under way there
+            return False        # a cold read of it is under way
         self.segments.pop(0)
         self.drop_segment(segment)
         return True
@@ -742,8 +742,8 @@ cdef class Log(LogState):
         return True
 
     cdef void rest(self) noexcept:
-        """Hold no buffer, no mapping and no open file while nothing goes on, so that there may be
-        very many such logs; what is needed is opened again."""
+        """Keep no buffer, no mapping and no open file of an idle log, so that there may be
+        very many of them; what is needed is opened again."""
         cdef LogReader cursor
         cdef Segment segment = self.active
         self.spare = None
@@ -757,7 +757,7 @@ cdef class Log(LogState):
             segment.unmap()
 
     cdef bint close_files(self) noexcept:
-        """Close the active segment's file unless something is under way there."""
+        """Close the active segment's file unless something uses it."""
         cdef Segment segment = self.active
         if segment is None or segment.path is None or self.sync.under_way or (
                 segment.dirty and self.policy.sync_mode != SYNC_NONE) or (
@@ -848,7 +848,7 @@ cdef class Log(LogState):
         self.try_restamp()
 
     def settings_changed(self):
-        """Other settings are in force."""
+        """Put the effects of other settings in force."""
         self.try_restamp()
         self.touch()
         self.sync.settle()      # sessions that waited for a sync that is not asked for any more
@@ -898,7 +898,7 @@ cdef class Log(LogState):
         return segment
 
     cdef void stand_at_end(self) noexcept:
-        """All files are there: the next record comes after the last one's."""
+        """All files have been added: the next record comes after the last one's."""
         cdef Segment segment = self.segments[len(self.segments) - 1]
         segment.active = True
         self.active = segment
@@ -911,7 +911,7 @@ cdef class Log(LogState):
         self.cursors[cursor.name] = cursor
 
     cdef void recovered(self, dict meta):
-        """All of the log is there: go on where it was."""
+        """All of the log has been restored: go on where it was."""
         cdef LogReader cursor
         if self.cursors and not self.paused:
             self.frontier = self.visible
@@ -1156,7 +1156,7 @@ cdef bint files_closed(EngineState shared, object problem) noexcept:
     if getattr(problem, 'errno', 0) not in (errno.EMFILE, errno.ENFILE):
         return False
     for log in shared.touched:
-        # mappings stay: a cursor may be reading there at this moment
+        # mappings stay: a cursor may be reading from them at this moment
         if log.active is not None and log.active.fd >= 0 and log.close_files():
             found = True
     return found

@@ -25,7 +25,7 @@ cdef enum:
     HEADERS_LEN_MAX = 0xFFFFFF
     STORED_LIVE = 1         # record flag: live subscribers had it before it was stored
     STORED_ADDRESSED = 2    # record flag: only for the cursor whose name stands in `reply`
-    # Record flag: it came with a commit. `reply` holds the commit's id and, as u32, which record of
+    # Record flag: it came with a commit. `reply` has the commit's id and, as u32, which record of
     # the commit it is; readers get the record without a reply subject.
     STORED_STAGED = 4
 
@@ -50,7 +50,7 @@ cdef void sum_records(char *p, size_t n, uint32_t salt) noexcept nogil
 cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint check,
                        stored_t *out) noexcept nogil
 # Could the record `at` this offset have that seq? They follow each other without gaps, and none is
-# shorter than its header. This holds wherever the file was cut.
+# shorter than its header. This is so wherever the file was cut.
 cdef inline bint in_place(uint64_t seq, uint64_t first_seq, size_t at) noexcept nogil:
     return seq - first_seq <= at // RECORD_HEADER_BYTES
 
@@ -58,7 +58,7 @@ cdef inline bint in_place(uint64_t seq, uint64_t first_seq, size_t at) noexcept 
 cdef inline uint64_t below(uint64_t seq) noexcept nogil:
     return seq - 1 if seq else 0
 
-# Offset of the next good record at or behind `start` with a seq above `above`; 0 = none.
+# Offset of the next good record at or after `start` with a seq above `above`; 0 = none.
 cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
                    uint64_t first_seq, uint64_t above) noexcept nogil
 # Verifies records of base[start..size) until `end` is passed.

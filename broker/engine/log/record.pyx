@@ -156,7 +156,7 @@ cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint chec
     out.not_before_ns = tw_load_i64(p + 24)
     out.flags = <uint8_t>(packed >> 24)
     if out.flags & STORED_STAGED:
-        out.rec.reply_len = 0       # what stands there is nobody's subject
+        out.rec.reply_len = 0       # these bytes are not a subject
     out.size = <uint32_t>((length + 7) & ~<size_t>7)
     return out.size
 

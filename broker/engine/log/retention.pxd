@@ -45,7 +45,7 @@ cdef class Limiter(Task):
     cdef cost_t measure
     cdef readonly uint64_t msgs_max, bytes_max      # 0 = no limit
     cdef readonly int64_t age_max_ns
-    cdef uint64_t total                             # bytes of the records that are there
+    cdef uint64_t total                             # bytes of the records that are kept
     cdef bint unweighed                             # `total` is still to be found out
     cdef Segment segment                            # where the floor stands; None = not located
     cdef uint64_t here                              # bytes of what is left of it
@@ -58,7 +58,7 @@ cdef class Limiter(Task):
         return self.measure(rec, name_len)
     # Records up to next_seq, of `cost` together, are visible in a segment.
     cdef void added(self, uint64_t next_seq, uint64_t segment_id, uint64_t cost) noexcept
-    cdef void catch_up(self) noexcept               # more of what is there counts
+    cdef void catch_up(self) noexcept               # more of what is stored counts
     cdef void begin_again(self) noexcept             # the end of the log has been taken back
     cdef uint64_t end(self) noexcept
     cdef uint64_t left(self, uint64_t end) noexcept

@@ -9,7 +9,7 @@ Segments go as a whole once the floor has passed them; where it stands within on
 metadata when the log is closed, so that wider limits bring nothing back. The newest record goes
 only for its age. With the policy 'always' a record counts from when it is on the disk: one that a
 failed sync takes back must not have pushed out others. Seqs that never had a record count nothing.
-What older segments hold is estimated when a log is opened, because they are not read then; the
+The content of older segments is estimated when a log is opened, because they are not read then; the
 estimate of a segment goes with it.
 """
 from libc.stdint cimport int64_t, uint64_t
@@ -136,7 +136,7 @@ cdef class Retention:
         self.trim()
 
     cdef uint64_t records(self) noexcept:
-        """How many there are in all segments."""
+        """How many are in all segments."""
         cdef Segment segment
         cdef uint64_t count = 0
         for segment in self.log.segments:
@@ -144,7 +144,7 @@ cdef class Retention:
         return count
 
     cdef uint64_t held_by(self, Segment segment) noexcept:
-        """How many records a segment holds; with the policy 'always' those that are on the disk:
+        """How many records a segment has; with the policy 'always' those that are on the disk:
         others may still be refused."""
         cdef uint64_t end = self.log.visible
         if segment.size <= segment.start():
@@ -246,7 +246,7 @@ cdef class Limiter(Task):
 
     @property
     def bytes(self):
-        """What the records that are there count for."""
+        """What the records that are kept count for."""
         if self.unweighed:
             self.weigh_all()
         return self.total
@@ -265,7 +265,7 @@ cdef class Limiter(Task):
         self.unmap()
 
     cdef void unmap(self) noexcept:
-        """A log that rests holds no mapping."""
+        """An idle log keeps no mapping."""
         cdef Segment segment = self.log.active
         if segment is not None and segment.path is not None and (
                 segment.fd < 0 and segment.users == 0):
@@ -401,7 +401,7 @@ cdef class Limiter(Task):
             if segment.size <= segment.start() and segment.next_seq > segment.first_seq]
 
     cdef void enforce(self) noexcept:
-        """Drop the oldest records until the limits hold."""
+        """Drop the oldest records until the rest is within the limits."""
         cdef LogState log = self.log
         cdef record_t rec
         cdef size_t size
@@ -444,7 +444,7 @@ cdef class Limiter(Task):
             self.retention.trim()   # a segment that was still being written may go now
 
     cdef bint oldest(self, record_t *rec, size_t *size) noexcept:
-        """The record at the floor, or the first one behind it that reads; False: none."""
+        """The record at the floor, or the first one after it that reads; False: none."""
         cdef LogState log = self.log
         cdef Segment segment
         cdef size_t step, again

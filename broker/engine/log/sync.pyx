@@ -12,10 +12,10 @@ own) is alone: a sync of the same file would end earlier and answer for records 
 to yet.
 
 Each has a descriptor of its own, because the kernel reports an error once per open file: with one
-between them the wrong one could hear of it. The second descriptor is opened before the round that
-it runs beside begins, because one that is opened after an error was reported never hears of it.
+between them the wrong one could get it. The second descriptor is opened before the round that
+it runs beside begins, because one that is opened after an error was reported never gets it.
 
-When the disk fails, publishes fail, and nothing is half there:
+When the disk fails, publishes fail, and nothing is left half done:
 
     a write fails   what is not in the file by then fails, its seqs are used again
     a sync fails    what waited for it fails and is taken out of the log, with its seqs;
@@ -207,7 +207,7 @@ cdef class Sync:
         log.touch()
 
     cdef void write_failed(self, int error) noexcept:
-        """No append that is not in its file will get there."""
+        """No append that is not in its file by now will get into it."""
         self.note_failure(self.written_ticket + 1, self.log.ticket, error)
         self.written_ticket = self.log.ticket
         self.refuse(OSError(error, os.strerror(error)))
@@ -437,12 +437,12 @@ cdef class Sync:
 
     def now(self):
         """Begin to bring what was written onto the disk, if that is not under way: for a caller
-        that has brought files there itself, and wants durable_next to include them."""
+        that has brought files onto the disk itself, and wants durable_next to include them."""
         self.start()
 
     async def synced(self):
         """Wait until all that is in the log now is on the disk, with the names that lead to it,
-        whatever the policy; OSError when it cannot be brought there now."""
+        whatever the policy; OSError when it cannot be synced now."""
         cdef LogState log = self.log
         cdef uint64_t end = log.visible, failed = self.failed
         while log.folder is not None and not log.deleted and (
