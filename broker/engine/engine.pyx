@@ -21,7 +21,7 @@ from broker.runtime.turn cimport Turn
 from broker.engine import catalog, health
 from broker.engine.log.files import (
     CURSOR_SUFFIX, CURSORS, QuarantinedError, escape, is_log_folder, put_aside, unescape)
-from broker.engine.log.policy import ACKED
+from broker.engine.log.policy import ACKED, plain_policy
 from broker.engine.recovery import open_known, open_log
 from broker.engine.settings import change, configure, effective
 from broker.base.durable import make_folder
@@ -257,7 +257,9 @@ cdef class Engine:
 
     cdef Log make_log(self, str name, folder, bint ephemeral, str protocol, str retention,
                       subjects):
-        cdef LogPolicy policy = LogPolicy(self.sync_for(name), retention or ACKED, subjects)
+        cdef LogPolicy policy = plain_policy(self.sync_for(name), retention or ACKED)
+        if subjects is not None:
+            policy = policy.with_subjects(subjects)
         cdef Log log = Log(self.shared, name, folder, os.urandom(16), policy, ephemeral, protocol)
         configure(log, self.sync_for, self.retention_for)
         try:

@@ -42,6 +42,7 @@ from broker.engine.log.files import (
     unescape,
 )
 from broker.engine.health import RECORDS
+from broker.engine.log.policy import plain_policy
 from broker.engine.cursor.journal import read_journal
 from broker.engine.log.record import check_header, header_facts
 from broker.engine.settings import configure, valid
@@ -123,9 +124,12 @@ def open_known(EngineState shared, list entry, sync_for, retention_for, list pro
 cdef Log new_log(EngineState shared, folder, meta, sync_for, retention_for):
     """A log as its metadata say, without its records."""
     cdef Log log
-    name = meta['name']
-    log = Log(shared, name, folder, bytes.fromhex(meta['log_id']),
-              LogPolicy(sync_for(name), retention_in(meta), subjects_in(meta)))
+    cdef LogPolicy policy
+    name, subjects = meta['name'], subjects_in(meta)
+    policy = plain_policy(sync_for(name), retention_in(meta))
+    if subjects is not None:
+        policy = policy.with_subjects(subjects)
+    log = Log(shared, name, folder, bytes.fromhex(meta['log_id']), policy)
     log.restore(meta)
     configure(log, sync_for, retention_for)
     return log

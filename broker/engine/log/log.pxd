@@ -118,15 +118,16 @@ cdef class Log(LogState):
 
 cdef class Binding(Sink):
     cdef Log log
-    cdef Router router
-    cdef list subjects          # bytes; of the subscriptions, in that order
-    cdef sub_t **subs           # owned array; NULL after a failure, or once it has left
+    cdef list subjects          # bytes; of the subscriptions, in that order; None = its own name
+    cdef sub_t **subs           # as many; NULL = it is not in the router
+    cdef sub_t *only            # subs[0] if there is one only; else the array is owned
     cdef uint32_t own           # how many of them take the log's own name
 
-    cdef int join(self) except -1       # enter the router, or raise and be out of it
+    cdef int join(self) except -1       # enter the log's router, or raise and be out of it
     cdef void add(self, uint32_t place, bytes subject, bint checked) except *
     cdef bint takes(self, const sub_t *sub, const record_t *rec) noexcept
     cdef void cut(self) noexcept        # leave the router
+    cdef void forget(self) noexcept     # the subscriptions
 
 
 # Whether it is worth trying again what failed for too many open files.

@@ -1191,7 +1191,7 @@ cdef class Binding(Sink):
     """
 
     def __dealloc__(self):
-        free(self.subs)
+        self.forget()
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef Log log = self.log
@@ -1225,9 +1225,15 @@ cdef class Binding(Sink):
         cdef bytes own = self.log.subject
         cdef bytes subject
         cdef uint32_t place
-        self.subs = <sub_t **>calloc(<size_t>len(self.subjects), sizeof(sub_t *))
-        if self.subs == NULL:
-            raise MemoryError
+        self.subs = &self.only
+        if self.subjects is None:
+            self.own = 1
+            self.add(0, own, False)
+            return 0
+        if len(self.subjects) > 1:
+            self.subs = <sub_t **>calloc(<size_t>len(self.subjects), sizeof(sub_t *))
+            if self.subs == NULL:
+                raise MemoryError
         names = [subject.decode() for subject in self.subjects]
         private = [prefix.decode() for prefix in self.log.shared.private_subjects]
         try:
@@ -1247,7 +1253,7 @@ cdef class Binding(Sink):
         return 0
 
     cdef void add(self, uint32_t place, bytes subject, bint checked) except *:
-        self.subs[place] = self.router.add(
+        self.subs[place] = self.log.router.add(
             self, <const char *>subject, <size_t>len(subject), NULL, 0,
             <const char *>&place, sizeof(place) if checked else 0)
 
@@ -1255,11 +1261,16 @@ cdef class Binding(Sink):
         cdef Py_ssize_t i
         if self.subs == NULL:
             return
-        for i in range(len(self.subjects)):
+        for i in range(1 if self.subjects is None else len(self.subjects)):
             if self.subs[i] != NULL:
-                self.router.remove(self.subs[i])
-        free(self.subs)
+                self.log.router.remove(self.subs[i])
+        self.forget()
+
+    cdef void forget(self) noexcept:
+        if self.subs != &self.only:
+            free(self.subs)
         self.subs = NULL
+        self.only = NULL
 
 
 cdef Binding bind(Log log):
@@ -1267,18 +1278,19 @@ cdef Binding bind(Log log):
     cdef Binding binding
     cdef bytes own = log.subject
     cdef tuple private = log.shared.private_subjects
-    cdef list subjects = [own]
+    cdef list subjects = None
     if log.policy.subjects is not None:
         subjects = [subject.encode() for subject in log.policy.subjects]
-    elif subject_shape(<const char *>own, <size_t>len(own)) & (
+        subjects = [subject for subject in subjects if not subject.startswith(private)]
+        if not subjects:
+            return None
+    elif own.startswith(private) or subject_shape(<const char *>own, <size_t>len(own)) & (
             SUBJECT_EMPTY_TOKEN | SUBJECT_WILDCARD | SUBJECT_TAIL_INSIDE):
         return None
-    subjects = [subject for subject in subjects if not subject.startswith(private)]
-    if log.router is None or not subjects:
+    if log.router is None:
         return None
     binding = Binding()
     binding.log = log
-    binding.router = log.router
     binding.subjects = subjects
     binding.join()
     return binding

@@ -18,6 +18,8 @@ from broker.engine.names import check_subject
 ACKED = 'acked'
 LIMITS = 'limits'
 
+cdef dict plain = {}        # (sync, retention) -> LogPolicy
+
 
 cdef class LogPolicy:
     def __init__(self, sync='none', retention=ACKED, subjects=None):
@@ -73,7 +75,8 @@ cdef class LogPolicy:
     cdef LogPolicy with_sync(self, object sync):
         cdef LogPolicy other = self.copy()
         other.set_sync(sync)
-        return other
+        same = other.sync_mode == self.sync_mode and other.sync_period_ns == self.sync_period_ns
+        return self if same else other
 
     cdef LogPolicy with_retention(self, object retention):
         cdef LogPolicy other = self.copy()
@@ -84,6 +87,15 @@ cdef class LogPolicy:
         cdef LogPolicy other = self.copy()
         other.set_subjects(subjects)
         return other
+
+
+def plain_policy(sync, retention):
+    """The policy of a log that is bound to its own name: one for all that are alike. `sync` is a
+    value of the configuration, which has few."""
+    policy = plain.get((sync, retention))
+    if policy is None:
+        policy = plain[sync, retention] = LogPolicy(sync, retention)
+    return policy
 
 
 def implied_retention(protocol):
