@@ -91,7 +91,7 @@ bare: $(VENV)/.built  ## run the tests without Go, Node, Java and the original s
 lint: $(VENV)/.installed  ## run ruff, cython-lint, codespell
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint broker
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint broker tests/support/native
 	$(BIN)/codespell
 
 types: $(VENV)/.built  ## run mypy, and compare the stubs of compiled modules with the modules
@@ -118,7 +118,8 @@ asan-tree: $(VENV)/.installed $(COVERAGE)
 	tar -c --exclude='*.so' --exclude=__pycache__ \
 	    $(wildcard broker tests tools conf benchmarks docs pyproject.toml README.md LICENSE Makefile) \
 	    | tar -x -C $(ASAN_TREE)
-	cd $(ASAN_TREE) && TWINWIRE_BUILD=asan $(CURDIR)/$(PY) -m broker._build
+	cd $(ASAN_TREE) && TWINWIRE_BUILD=asan $(CURDIR)/$(PY) -m broker._build \
+	    && TWINWIRE_BUILD=asan $(CURDIR)/$(PY) tests/support/native/build.py
 
 # The modules of that tree call it at each block.
 $(COVERAGE): tests/fuzz/coverage.c
@@ -127,7 +128,7 @@ $(COVERAGE): tests/fuzz/coverage.c
 
 # CPython keeps some memory until exit and aiohttp's modules are built without the sanitizer: leaks
 # are not reported (the fuzzer checks for them itself), everything else ends the test run.
-ASAN_ENV = PYTHONMALLOC=malloc UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+ASAN_ENV = TWINWIRE_BUILD=asan PYTHONMALLOC=malloc UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:disable_coredump=1 \
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) \
 	    $(CURDIR)/$(COVERAGE)"

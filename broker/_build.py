@@ -100,27 +100,29 @@ def mode_name() -> str:
 
 
 def extensions(only: Sequence[str] = ()) -> list[Extension]:
-    """One uncompiled Extension per .pyx, paths relative to the project root; `only` picks some."""
-    mode = MODES[mode_name()]
-    headers = sorted(str(p.relative_to(ROOT)) for p in (ROOT / PACKAGE).rglob("*.h"))
+    """One uncompiled Extension per .pyx; `only` picks some."""
     wanted = {Path(p).resolve() for p in only}
     found = []
     for path in sorted((ROOT / PACKAGE).rglob("*.pyx")):
-        if wanted and path not in wanted:
-            continue
-        relative = path.relative_to(ROOT)
-        found.append(
-            Extension(
-                ".".join(relative.with_suffix("").parts),
-                [str(relative)],
-                depends=headers,  # Cython sees direct includes only; there are few headers
-                include_dirs=sorted({str(Path(h).parent) for h in headers}),
-                define_macros=list(mode.macros),
-                extra_compile_args=list(mode.compile_args),
-                extra_link_args=list(mode.link_args),
-            )
-        )
+        if not wanted or path in wanted:
+            relative = path.relative_to(ROOT)
+            found.append(extension(".".join(relative.with_suffix("").parts), relative))
     return found
+
+
+def extension(name: str, source: Path) -> Extension:
+    """An uncompiled module; `source` is relative to the project root."""
+    mode = MODES[mode_name()]
+    headers = sorted(str(p.relative_to(ROOT)) for p in (ROOT / PACKAGE).rglob("*.h"))
+    return Extension(
+        name,
+        [str(source)],
+        depends=headers,  # Cython sees direct includes only; there are few headers
+        include_dirs=sorted({str(Path(h).parent) for h in headers}),
+        define_macros=list(mode.macros),
+        extra_compile_args=list(mode.compile_args),
+        extra_link_args=list(mode.link_args),
+    )
 
 
 def _discover(distribution: Any) -> None:
@@ -265,18 +267,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _build_in_place(found, options)
 
 
-def _build_in_place(found: list[Extension], options: argparse.Namespace) -> int:
-    distribution = Distribution({"name": "twinwire", "ext_modules": found})
-    command = BuildExt(distribution)
-    command.inplace = True
+def build_into(found: list[Extension], library: Path, objects: Path) -> bool:
+    """Compile modules that do not belong to the package into a folder of their own."""
+    command = BuildExt(Distribution({"name": "twinwire", "ext_modules": found}))
+    command.build_lib, command.build_temp = str(library), str(objects)
+    return _run(command)
+
+
+def _run(command: BuildExt) -> bool:
     command.strict = True
-    command.keep_going = options.keep_going
-    command.annotate = options.annotate
     command.ensure_finalized()
     try:
         command.run()
     except Exception as error:  # the compilers have already reported the error, with file and line
         sys.stderr.write(f"build failed: {type(error).__name__}: {error}\n")
+        return False
+    return True
+
+
+def _build_in_place(found: list[Extension], options: argparse.Namespace) -> int:
+    command = BuildExt(Distribution({"name": "twinwire", "ext_modules": found}))
+    command.inplace = True
+    command.keep_going = options.keep_going
+    command.annotate = options.annotate
+    if not _run(command):
         return 1
     missing = [e.name for e in found if not (ROOT / command.file_of(e.name)).exists()]
     if missing or len(command.extensions) < len(found):

@@ -1,7 +1,6 @@
 """Filters between a transport and a session: TLS and compression."""
 
 from ssl import SSLContext, SSLObject
-from typing import Literal
 
 from typing_extensions import disjoint_base
 
@@ -27,8 +26,3 @@ class Tls(Filter):
     ) -> None: ...
 
 def reason_of(problem: Exception) -> str: ...
-def filter_of(
-    kind: Literal["deflate", "snappy", "tls"], *args: object, **options: object
-) -> Filter: ...
-def unpack(f: Filter, data: bytes, room: int = 65536) -> bytes: ...
-def pack(f: Filter, data: bytes) -> bytes: ...

@@ -16,8 +16,6 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
-from broker.net import limits
-
 cdef extern from "crc32c.h" nogil:
     void tw_crc_init()
     uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)
@@ -292,30 +290,3 @@ def reason_of(problem):
     reason = (getattr(problem, 'reason', None) or str(problem) or 'failed').replace('_', ' ')
     detail = getattr(problem, 'verify_message', None)       # of a certificate
     return f"tls: {reason.lower()}{f': {detail}' if detail else ''}"
-
-
-# --- for tests
-
-
-def filter_of(kind, *args, **options):
-    """A filter by name: deflate, snappy, or tls."""
-    return {'deflate': Deflate, 'snappy': Snappy, 'tls': Tls}[kind](*args, **options)
-
-
-def unpack(Filter f, data, size_t room=limits.RECEIVE_BUFFER):
-    """Decode all of `data`. FilterError."""
-    cdef bytes piece = bytes(data)
-    cdef bytearray space = bytearray(room)
-    cdef Py_ssize_t got
-    found = []
-    f.receive(PyBytes_AS_STRING(piece), <size_t>len(piece))
-    while True:
-        got = f.read(space, room)
-        if got == 0:
-            return b''.join(found)
-        found.append(bytes(space[:got]))
-
-
-def pack(Filter f, data):
-    """Encode `data` and flush."""
-    return f.send(data) + f.flush()

@@ -1,18 +1,7 @@
-"""A subscriber in Python that collects its messages in a list."""
-
-from typing import final
+"""The router for Python code: publish a message, list the subscribers of a subject."""
 
 from broker.routing.router import Router
 from broker.runtime.interfaces import Sink
-
-@final
-class Subscriber(Sink):
-    heard: list[tuple[bytes, bytes, bytes, bytes]]
-    deaf: bool
-    def __init__(self, router: Router) -> None: ...
-    def subscribe(self, sid: bytes, subject: bytes, queue: bytes = b"") -> None: ...
-    def unsubscribe(self, sid: bytes) -> None: ...
-    def close(self) -> None: ...
 
 def publish(
     router: Router,

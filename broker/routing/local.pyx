@@ -1,50 +1,12 @@
 # cython: language_level=3
-"""The router for Python code: subscribe with a Subscriber, publish with `publish`."""
-cimport cython
-from libc.stdint cimport uint16_t, uint32_t, uintptr_t
+"""The router for Python code: publish a message, list the subscribers of a subject."""
+from libc.stdint cimport uint16_t, uint32_t
 from libc.string cimport memset
 
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink
 from broker.routing.trie cimport match_t, queue_name, sub_t, subject_shape
 from broker.runtime.types cimport record_t
-
-
-@cython.no_gc_clear
-cdef class Subscriber(Sink):
-    def __init__(self, Router router):
-        self.router = router
-        self.subs = {}
-        self.heard = []
-
-    def __dealloc__(self):
-        if self.subs is not None:
-            self.close()
-
-    def subscribe(self, bytes sid, bytes subject, bytes queue=b''):
-        """Add a subscription named sid. ValueError: it exists, or the subject is invalid."""
-        if sid in self.subs:
-            raise ValueError('sid in use')
-        self.subs[sid] = <uintptr_t>self.router.add(
-            self, subject, len(subject), queue, len(queue), sid, len(sid))
-
-    def unsubscribe(self, bytes sid):
-        self.router.remove(<sub_t *><uintptr_t>self.subs.pop(sid))
-
-    def close(self):
-        """Unsubscribe from everything."""
-        for sid in list(self.subs):
-            self.unsubscribe(sid)
-
-    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
-        cdef sub_t *sub = <sub_t *>ctx
-        if self.deaf:
-            return 0
-        self.heard.append((
-            sub.sid[:sub.sid_len], rec.subject[:rec.subject_len],
-            rec.reply[:rec.reply_len] if rec.reply_len else b'',
-            rec.data[:rec.total_len]))
-        return 1
 
 
 def publish(Router router, bytes subject, bytes data=b'', *, bytes reply=b'', Sink skip=None):

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """A 4-ary heap: deadlines mostly come in order: a push is one comparison, a pop is shallow."""
 from libc.stdint cimport int64_t, uint32_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport free, realloc
 
 from broker.runtime.types cimport heap_item_t, tw_assert
 
@@ -95,44 +95,3 @@ cdef void heap_update(heap_t *h, heap_item_t *item, int64_t due_ns) noexcept nog
         sift_up(h, item.pos - 1, item)
     else:
         sift_down(h, item.pos - 1, item)
-
-
-cdef class Alarms:
-    """A heap of numbered items for tests."""
-    cdef heap_t heap
-    cdef heap_item_t *items
-    cdef uint32_t count
-
-    def __cinit__(self, uint32_t count):
-        heap_init(&self.heap)
-        self.count = count
-        self.items = <heap_item_t *>calloc(count, sizeof(heap_item_t))
-        if self.items == NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        heap_free(&self.heap)
-        free(self.items)
-
-    def __len__(self):
-        return self.heap.size
-
-    def push(self, uint32_t number, int64_t due_ns):
-        """Item `number`, which is not in the heap, comes in."""
-        self.items[number].due_ns = due_ns
-        heap_push(&self.heap, &self.items[number])
-
-    def remove(self, uint32_t number):
-        """See heap_remove."""
-        heap_remove(&self.heap, &self.items[number])
-
-    def update(self, uint32_t number, int64_t due_ns):
-        """See heap_update."""
-        heap_update(&self.heap, &self.items[number], due_ns)
-
-    def first(self):
-        """(due_ns, number) of the earliest item, None = the heap is empty."""
-        cdef heap_item_t *item = heap_peek(&self.heap)
-        if item == NULL:
-            return None
-        return item.due_ns, <Py_ssize_t>(item - self.items)

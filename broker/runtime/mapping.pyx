@@ -289,7 +289,7 @@ def faults():
     return tw_fault_count
 
 
-# --- for tests
+# --- injected faults, as those of vfs: what they act on is in this module
 
 
 def spoil(path, size_t start, size_t end):

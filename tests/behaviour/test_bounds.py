@@ -18,6 +18,7 @@ from support.engine import (
     numbered,
     segment_files,
 )
+from support.native.cursors import Acks, Entries
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append
@@ -70,7 +71,7 @@ def test_the_window_holds_deliveries_and_lets_go(tmp_path: Path) -> None:
             taker.records = taker.records[:1]
             rig.settle()
         assert 5000 <= cursor.next_seq <= 5000 + 3 * 64
-        assert cursor.acks.word_count <= 2 * 5000 // 64
+        assert Acks(cursor.acks).word_count <= 2 * 5000 // 64
         taker.finish(first)
         taker.records = []
         seen = 0
@@ -235,8 +236,8 @@ def test_a_million_messages_leave_nothing_behind(tmp_path: Path) -> None:
         taker = LocalConsumer(cursor, 100_000)
         cycles(rig, log, taker, 100, 10_000)
         assert cursor.acks.floor == 1_000_001
-        assert (cursor.inflight.size, cursor.inflight.slab_count) == (0, 10)
-        assert (cursor.acks.count, cursor.acks.word_count) == (0, 256)
+        assert (cursor.inflight.size, Entries(cursor.inflight).slab_count) == (0, 10)
+        assert (cursor.acks.count, Acks(cursor.acks).word_count) == (0, 256)
         assert len(log.segments) <= 2
         assert cursor.journal.file_bytes < 1 << 19
         rig.settle()

@@ -10,10 +10,10 @@ from support.engine import (
     Rig,
     bodies_of,
 )
+from support.native.routing import Subscriber
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append
-from broker.routing.local import Subscriber
 from broker.routing.local import publish as publish_live
 from broker.runtime import vfs
 
@@ -26,11 +26,11 @@ def test_live_subscribers_hear_what_is_stored(tmp_path: Path) -> None:
         log = rig.log("orders.eu")
         taker = LocalConsumer(log.open_cursor("c"), 10)
         rig.publish(log, [b"one", b"two"])
-        assert [m[1:] for m in ears[0].heard] == [
+        assert [m[1:] for m in ears[0].received] == [
             (b"orders.eu", b"", b"one"),
             (b"orders.eu", b"", b"two"),
         ]
-        assert ears[1].heard == []
+        assert ears[1].received == []
         assert bodies_of(taker) == [b"one", b"two"]
 
 
@@ -45,9 +45,9 @@ def test_live_publishes_are_stored_once(tmp_path: Path) -> None:
             assert publish_live(rig.router, b"orders.eu", b"%d" % i, reply=b"back") == 2
         rig.settle()
         assert bodies_of(taker) == [b"0", b"1", b"2"]
-        assert [m[3] for m in ear.heard] == [b"0", b"1", b"2"]
+        assert [m[3] for m in ear.received] == [b"0", b"1", b"2"]
         rig.settle()
-        assert (log.visible, log.message_count, len(ear.heard)) == (4, 3, 3)
+        assert (log.visible, log.message_count, len(ear.received)) == (4, 3, 3)
 
 
 def test_what_came_live_and_what_did_not_in_one_write(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_what_came_live_and_what_did_not_in_one_write(tmp_path: Path) -> None:
         append(log, b"stored too")
         rig.settle()
         assert bodies_of(taker) == [b"stored", b"live", b"stored too"]
-        assert [m[3] for m in ear.heard] == [b"live", b"stored", b"stored too"]
+        assert [m[3] for m in ear.received] == [b"live", b"stored", b"stored too"]
 
 
 def test_each_crossing_can_be_switched_off(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_each_crossing_can_be_switched_off(tmp_path: Path) -> None:
         ear.subscribe(b"1", b"t")
         log = rig.log("t")
         assert rig.publish(log, [b"one"]) == [1]
-        assert ear.heard == []
+        assert ear.received == []
         assert publish_live(rig.router, b"t", b"two") == 1
         rig.settle()
         assert log.visible == 2
@@ -97,7 +97,7 @@ def test_a_record_of_another_subject_goes_live_under_it(tmp_path: Path) -> None:
         append(log, b"one")
         append(log, b"two", subject=b"else.where")
         rig.settle()
-        assert [m[1:] for m in ear.heard] == [(b"else.where", b"", b"two")]
+        assert [m[1:] for m in ear.received] == [(b"else.where", b"", b"two")]
 
 
 def test_live_publishes_that_cannot_be_stored_are_counted(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_delayed_records_are_live_at_once(tmp_path: Path) -> None:
         log = rig.log("t")
         taker = LocalConsumer(log.open_cursor("c"), 10)
         rig.publish(log, [b"later"], not_before_ns=rig.turn.wall_ns + 5 * SECOND)
-        assert len(ear.heard) == 1
+        assert len(ear.received) == 1
         assert bodies_of(taker) == []
         rig.advance(5)
         assert bodies_of(taker) == [b"later"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.engine import SECOND, Rig, bodies_of, finish_all, numbered, segment_files
+from support.native.logs import DelayTable
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.delays import Delays
@@ -25,7 +26,7 @@ def test_cursors_that_nobody_reads_hold_nothing(memory_path: Path) -> None:
         rig.publish(log, numbered(COUNT), not_before_ns=due)
         assert [cursor.inflight.size for cursor in cursors] == [0] * CURSORS
         assert [path.stat().st_size for path in journals] == before
-        assert len(log.delays) == COUNT
+        assert len(DelayTable(log.delays)) == COUNT
         assert {cursor.deferred_count for cursor in cursors} == {COUNT}
         assert {cursor.depth for cursor in cursors} == {0}
         # who reads gets an entry for each, and gives them when their time has come
@@ -110,17 +111,17 @@ def test_what_a_cursor_held_back_is_free_for_others_when_it_goes() -> None:
 
 
 def test_counting() -> None:
-    delays = Delays(100)
+    delays = DelayTable(Delays(100))
     for seq in range(1, 201):
-        delays.put(seq, 1000 + seq, 0)
+        delays.add(seq, 1000 + seq, 0)
     assert len(delays) == 100
-    assert delays.counted(1, 201, 0) == 100
-    assert delays.counted(51, 61, 0) == 10
-    assert delays.counted(61, 51, 0) == 0
-    assert delays.counted(1, 201, 1050) == 50
-    assert delays.counted(1, 201, 5000) == 0
-    delays.put(201, 9000, 5000)
-    assert delays.counted(1, 202, 5000) == len(delays) == 1
+    assert delays.count(1, 201, 0) == 100
+    assert delays.count(51, 61, 0) == 10
+    assert delays.count(61, 51, 0) == 0
+    assert delays.count(1, 201, 1050) == 50
+    assert delays.count(1, 201, 5000) == 0
+    delays.add(201, 9000, 5000)
+    assert delays.count(1, 202, 5000) == len(delays) == 1
 
 
 def test_records_that_were_dealt_with_do_not_count(memory_path: Path) -> None:
@@ -138,11 +139,11 @@ def test_records_that_were_dealt_with_do_not_count(memory_path: Path) -> None:
 
 
 def test_a_full_table_takes_more_when_times_have_come() -> None:
-    delays = Delays(100)
+    delays = DelayTable(Delays(100))
     for seq in range(1, 151):
-        delays.put(seq, 1000 + seq, 0)
+        delays.add(seq, 1000 + seq, 0)
     assert len(delays) == 100
     for seq in range(151, 451):
-        delays.put(seq, 10_000, 5000)
-    assert delays.counted(1, 151, 5000) == 0
-    assert delays.counted(151, 451, 5000) == 100
+        delays.add(seq, 10_000, 5000)
+    assert delays.count(1, 151, 5000) == 0
+    assert delays.count(151, 451, 5000) == 100

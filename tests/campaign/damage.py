@@ -29,6 +29,8 @@ from support.bulk.writer import BulkWriter
 from support.clients.bulk import BulkClient, read_frame
 from support.clients.http import request
 from support.engine import scratch
+from support.native.cursors import Acks
+from support.native.logs import scan_records
 from support.servers.processes import START_DEADLINE_S
 from support.services import streaming_of, writes_of
 from support.stan import wire
@@ -37,7 +39,6 @@ from support.stan.client import StanClient
 from broker.config.load import load as load_config
 from broker.engine.log.files import escape, unescape
 from broker.engine.log.publish import append, outcome
-from broker.engine.log.segment import scan_records
 from broker.server.server import Server
 from campaign import links, report
 from campaign.brokers import ForkedBroker, Spawner
@@ -270,7 +271,7 @@ async def _look(server: Server) -> State:
         for cursor in log.cursors.values():
             key = f"{name}/{cursor.name}"
             seqs = map(int, state.records[name])
-            state.acked[key] = [seq for seq in seqs if seq in cursor.acks]
+            state.acked[key] = [seq for seq in seqs if seq in Acks(cursor.acks)]
             state.deferred[key] = cursor.deferred_count
             state.paused[key] = cursor.paused
     if is_open:

@@ -13,11 +13,10 @@ from typing import Any, Self
 
 import aiohttp
 from support.clients.upload import block
+from support.native.nsq import message_seq
 from support.servers.processes import Address
 from support.stan import wire
 from support.stan.client import CLUSTER
-
-from broker.protocols.nsq.wire import message_seq
 
 RESPONSE, ERROR, MESSAGE = range(3)
 HEAD = struct.Struct(">ii")

@@ -7,8 +7,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from support.native.logs import scan_records
+
 from broker.engine.log.files import escape
-from broker.engine.log.segment import scan_records
 
 HEADER = 64
 

@@ -28,6 +28,7 @@ from support.engine import (
     scratch,
     segment_files,
 )
+from support.native.cursors import Acks
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, outcome
@@ -184,7 +185,7 @@ def survive(folder: Path, sync: str, faults: dict[int, tuple[int, int]], **more:
         cursor = rig.engine.log("t").cursors.get("c")
         assert "gone" not in rig.engine.log("t").cursors or first == UNLINK
         if cursor is not None:
-            assert all(seq in cursor.acks for seq in story.finished)
+            assert all(seq in Acks(cursor.acks) for seq in story.finished)
             assert [cursor.deferred_count] == deferred
             taker = LocalConsumer(cursor, 1000)
             rig.settle()

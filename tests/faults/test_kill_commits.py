@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from faults.commit_victim import PARTS, TOPICS, rows
 from support.engine import scratch
+from support.native.logs import scan_records
 
 from broker.engine.log.files import load_meta
-from broker.engine.log.segment import scan_records
 
 KILLED = 9
 REFUSED = 256

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any
+from functools import partial
 
 from fuzz.engine import Target, cuts_of
 from fuzz.peers import FencedPeer
 from fuzz.watch import fence_end
 from support.fakes.leaf import FakeLeafs, LeafPeer
-
-from broker.protocols.nats.leafnodes.wire import scan_link
+from support.native.nats import scan_link
+from support.scans import scan_cut
 
 HELLO = b'CONNECT {"name":"n","headers":true}\r\n'
 SEEDS = [
@@ -31,32 +30,11 @@ TOKENS = [
 ]  # fmt: skip
 RULES = {"control_line_max": 256, "payload_max": 4_000}
 
-Op = tuple[Any, ...]
+scan_all = partial(scan_cut, scan_link, fence=fence_end)
 
 
 class FencedLeaf(FencedPeer, LeafPeer):
     """A leaf whose reads end where the fence begins."""
-
-
-def scan_all(data: bytes, cuts: list[int], **rules: Any) -> list[Op]:
-    """Every operation, scanned as a connection does it."""
-    ops: list[Op] = []
-    rest, skipping, pending = b"", 0, 0
-    for start, end in pairwise([0, *cuts, len(data)]):
-        rest += data[start:end]
-        used = 1
-        while rest and used:
-            with fence_end(rest):
-                found, used, need, skipping, pending = scan_link(
-                    rest, skipping=skipping, pending=pending, **rules
-                )
-            ops += found
-            if found and found[-1][0] == "ERROR":
-                return ops
-            assert used <= len(rest)
-            assert need == 0 or need > len(rest) - used
-            rest = rest[used:]
-    return ops
 
 
 def converse(data: bytes, cuts: list[int]) -> tuple[bytes | list[bytes], bytes, bool]:

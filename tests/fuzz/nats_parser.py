@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any
+from functools import partial
 
 from fuzz.engine import Target, cuts_of
 from fuzz.peers import FencedPeer
 from fuzz.watch import fence_end
 from fuzz.wire_seeds import transcripts
 from support.fakes.loop import FakeNats
-
-from broker.protocols.nats.wire.wire import scan_bytes
+from support.native.nats import scan_client
+from support.scans import scan_cut
 
 SEEDS = [
     b"PUB a 5\r\nhello\r\n" * 3,
@@ -35,28 +34,7 @@ TOKENS = [
 SETTINGS = {"max_control_line": 256, "max_payload": 4_000, "max_subscriptions": 20}
 RULES = {"control_line_max": 256, "payload_max": 4_000, "headers": True}
 
-Op = tuple[Any, ...]
-
-
-def scan_all(data: bytes, cuts: list[int], **rules: Any) -> list[Op]:
-    """Every operation, scanned as a connection does it."""
-    ops: list[Op] = []
-    rest, skipping, pending = b"", 0, 0
-    for start, end in pairwise([0, *cuts, len(data)]):
-        rest += data[start:end]
-        used = 1
-        while rest and used:
-            with fence_end(rest):
-                found, used, need, skipping, pending = scan_bytes(
-                    rest, skipping=skipping, pending=pending, **rules
-                )
-            ops += found
-            if found and found[-1][0] == "ERROR":
-                return ops
-            assert used <= len(rest)
-            assert need == 0 or need > len(rest) - used
-            rest = rest[used:]
-    return ops
+scan_all = partial(scan_cut, scan_client, fence=fence_end)
 
 
 def converse(data: bytes, cuts: list[int]) -> tuple[bytes, bytes, bool]:

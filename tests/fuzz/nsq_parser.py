@@ -12,8 +12,7 @@ from fuzz.peers import FencedNsqPeer
 from fuzz.watch import fence_end
 from fuzz.wire_seeds import transcripts
 from support.fakes.nsq import OK, FakeNsq, frames_of, mpub, pub, sized
-
-from broker.protocols.nsq.wire import Scanner
+from support.native.nsq import Scanner
 
 MAGIC = b"  V2"
 SEEDS = [

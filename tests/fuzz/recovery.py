@@ -13,11 +13,11 @@ from unittest import mock
 
 from fuzz.engine import Target
 from support.engine import Rig, numbered, scratch, segment_files
+from support.native.logs import locate_record, scan_records
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append
 from broker.engine.log.record import crc32c
-from broker.engine.log.segment import locate_record, scan_records
 
 FILE_HEADER = 64
 RECORD = 40

@@ -9,9 +9,9 @@ from fuzz.engine import Target
 from fuzz.watch import fence_end
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
+from support.native import stan as wire
 
 from broker.protocols.stan import stan_pb2 as pb
-from broker.protocols.stan import wire
 
 START_GROUP = 3
 SUBJECT_MAX = 0xFFFF  # of a record

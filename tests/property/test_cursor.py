@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.engine import SECOND, Rig, scratch
+from support.native.cursors import Acks
 
 from broker.engine.cursor.deadletter import DeadLetters
 from broker.engine.cursor.local import LocalConsumer
@@ -316,7 +317,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @invariant()
     def acked_is_acked(self) -> None:
-        acks = self.cursor.acks
+        acks = Acks(self.cursor.acks)
         for seq, entry in self.model.items():
             assert (seq in acks) == (entry.state == ACKED), (seq, entry)
 

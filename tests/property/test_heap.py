@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-
-from broker.runtime.heap import Alarms
+from support.native.timers import Alarms
 
 ITEMS = 200
 DUE = st.integers(-50, 50) | st.integers(-(2**63), 2**63 - 1)

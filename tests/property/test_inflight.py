@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.native.cursors import Entries
 
 from broker.engine.cursor.inflight import Inflight
 
@@ -16,14 +17,14 @@ SEQS = st.integers(1, 40) | st.integers(1, 4000) | st.integers(1, 2**62).map(lam
 class InflightMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
-        self.inflight = Inflight()
+        self.inflight = Entries(Inflight())
         self.index: dict[int, int] = {}
         self.queue: list[int] = []
         self.most = 0
 
     def make(self, seq: int) -> None:
         if seq not in self.index:
-            self.index[seq] = self.inflight.add(seq)
+            self.index[seq] = self.inflight.make(seq)
             self.most = max(self.most, len(self.index))
 
     @rule(seq=SEQS)
@@ -41,25 +42,25 @@ class InflightMachine(RuleBasedStateMachine):
         if free:
             start = data.draw(st.integers(0, len(free) - 1))
             for seq in free[start : start + count]:
-                self.inflight.drop(seq)
+                self.inflight.free(seq)
                 del self.index[seq]
 
     @rule(data=st.data(), count=st.integers(1, 20))
     def push(self, data: st.DataObject, count: int) -> None:
         free = sorted(self.index.keys() - set(self.queue))
         for seq in data.draw(st.permutations(free[:count])):
-            self.inflight.queue(seq)
+            self.inflight.push_again(seq)
             self.queue.append(seq)
 
     @rule(count=st.integers(1, 20))
     def pop(self, count: int) -> None:
         for _ in range(count):
             expected = self.queue.pop(0) if self.queue else None
-            assert self.inflight.unqueue() == expected
+            assert self.inflight.pop_again() == expected
 
     @rule()
     def clear(self) -> None:
-        self.inflight.forget()
+        self.inflight.clear()
         self.index.clear()
         self.queue.clear()
         self.most = 0
@@ -86,10 +87,10 @@ TestInflight.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def test_a_million_records_pass_through_one_slab() -> None:
-    inflight = Inflight()
+    inflight = Entries(Inflight())
     for first in range(1, 1_000_001, 1000):
         for seq in range(first, first + 1000):
-            inflight.add(seq)
+            inflight.make(seq)
         for seq in range(first, first + 1000):
-            inflight.drop(seq)
+            inflight.free(seq)
     assert (inflight.size, inflight.slab_count) == (0, 1)

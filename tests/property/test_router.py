@@ -7,8 +7,9 @@ from typing import ClassVar
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.native.routing import Subscriber
 
-from broker.routing.local import Subscriber, publish
+from broker.routing.local import publish
 from broker.routing.router import Router
 
 EARS = 3
@@ -67,14 +68,14 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(ear=st.integers(0, EARS - 1))
     def turn_deaf_or_not(self, ear: int) -> None:
-        self.ears[ear].deaf = not self.ears[ear].deaf
+        self.ears[ear].refuses = not self.ears[ear].refuses
 
     @rule(subject=SUBJECTS, skip=st.none() | st.integers(0, EARS - 1))
     def publish(self, subject: bytes, skip: int | None) -> None:
         for ear in self.ears:
-            ear.heard.clear()
+            ear.received.clear()
         taken = publish(self.router, subject, b"x", skip=None if skip is None else self.ears[skip])
-        heard = [(i, message[0]) for i, ear in enumerate(self.ears) for message in ear.heard]
+        heard = [(i, message[0]) for i, ear in enumerate(self.ears) for message in ear.received]
         assert taken == len(heard)
         plain, groups = self.expected(subject, skip)
         assert sorted(sub for sub in heard if not self.subs[sub][1]) == plain
@@ -90,7 +91,7 @@ class RouterMachine(RuleBasedStateMachine):
         plain: list[tuple[int, bytes]] = []
         groups: dict[bytes, list[tuple[int, bytes]]] = {}
         for (ear, sid), (pattern, queue) in self.subs.items():
-            if ear == skip or self.ears[ear].deaf or not matches(pattern, subject):
+            if ear == skip or self.ears[ear].refuses or not matches(pattern, subject):
                 continue
             if queue:
                 groups.setdefault(queue, []).append((ear, sid))

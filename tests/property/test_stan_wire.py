@@ -6,9 +6,9 @@ from fuzz.stan_messages import check_msg, check_reading, check_writing, decode
 from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
+from support.native import stan as wire
 
 from broker.protocols.stan import stan_pb2 as pb
-from broker.protocols.stan import wire
 
 TEXT = st.text(max_size=40)
 BYTES = st.binary(max_size=300)

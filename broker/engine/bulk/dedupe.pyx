@@ -208,22 +208,3 @@ cdef size_t latest_within(Segment segment, size_t left) noexcept:
         else:
             high = middle
     return segment.index_offset[low] if low < segment.index_size else segment.start()
-
-
-# --- for tests
-
-
-def note(Window window, bytes headers, int64_t time_ns):
-    """Whether the id in these headers was known; it is afterwards. None: there is no id."""
-    cdef record_t rec
-    cdef id_t id
-    rec.data = headers
-    rec.headers_len = <uint32_t>len(headers)
-    window.forget_until(time_ns - window.window_ns)
-    if not window.identify(&rec, &id):
-        return None
-    id.time_ns = time_ns
-    if window.has(&id):
-        return True
-    window.add(&id)
-    return False

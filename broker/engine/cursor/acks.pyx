@@ -114,32 +114,6 @@ cdef class AckSet:
             found.append((first, seq - first))
         return found
 
-    # --- for tests
-
-    def ack(self, uint64_t seq):
-        """Add one; True when it was new."""
-        return bool(self.add(seq))
-
-    def __contains__(self, uint64_t seq):
-        return self.has(seq)
-
-    def acked_runs(self):
-        """See runs."""
-        return self.runs()
-
-    def set_floor(self, uint64_t floor):
-        """See reset."""
-        self.reset(floor)
-
-    def takes(self, uint64_t seq):
-        """See fits."""
-        return self.fits(seq)
-
-    @property
-    def word_count(self):
-        """Words of its bitmap."""
-        return self.mask + 1
-
 
 cdef extern from *:
     int __builtin_ctzll(unsigned long long x) nogil

@@ -175,37 +175,6 @@ cdef class Inflight:
         self.table_mask = cap - 1
         return 0
 
-    # --- for tests
-
-    def add(self, uint64_t seq):
-        """A new entry for seq; its index."""
-        return self.make(seq).timer.tag
-
-    def drop(self, uint64_t seq):
-        """Free the entry of seq; it must be in no list."""
-        self.free_entry(self.find(seq))
-
-    def queue(self, uint64_t seq):
-        """See push_again."""
-        self.push_again(self.find(seq))
-
-    def unqueue(self):
-        """The seq of the entry that pop_again takes out, None = the queue is empty."""
-        cdef entry_t *e = self.pop_again()
-        return None if e == NULL else e.seq
-
-    def forget(self):
-        """See clear."""
-        self.clear()
-
-    def __contains__(self, uint64_t seq):
-        return self.find(seq) != NULL
-
-    @property
-    def slab_count(self):
-        """Slabs it holds."""
-        return self.slabs_size
-
 
 # Spread by multiplication: runs of neighbouring seqs must not become runs of taken slots,
 # because a removal walks to the end of its run.

@@ -6,7 +6,6 @@ from typing import final
 @final
 class AckLatency:
     def __init__(self, window_ns: int, now_ns: int) -> None: ...
-    def add(self, latency_ns: int, now_ns: int) -> None: ...
 
 def quantiles(
     sketches: Iterable[AckLatency], parts: Sequence[float], now_ns: int

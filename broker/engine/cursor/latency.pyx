@@ -58,12 +58,6 @@ cdef class AckLatency:
         if now_ns - self.turned_ns > self.half_ns:
             self.turned_ns = now_ns     # both halves are empty
 
-    # --- for tests
-
-    def add(self, int64_t latency_ns, int64_t now_ns):
-        """See note."""
-        self.note(latency_ns, now_ns)
-
 
 cdef inline uint32_t bucket_of(uint64_t value) noexcept nogil:
     cdef int power

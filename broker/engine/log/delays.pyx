@@ -21,6 +21,9 @@ cdef class Delays:
     def __dealloc__(self):
         free(self.items)
 
+    def __len__(self):
+        return self.size
+
     cdef void add(self, uint64_t seq, int64_t due_ns, int64_t now_ns) noexcept:
         """A record behind all others."""
         cdef delay_t *grown
@@ -90,16 +93,3 @@ cdef class Delays:
                 found.append((self.items[i].seq, self.items[i].due_ns))
             i += 1
         return found
-
-    # --- for tests
-
-    def put(self, uint64_t seq, int64_t due_ns, int64_t now_ns):
-        """See add."""
-        self.add(seq, due_ns, now_ns)
-
-    def counted(self, uint64_t first, uint64_t behind, int64_t now_ns):
-        """See count."""
-        return self.count(first, behind, now_ns)
-
-    def __len__(self):
-        return self.size

@@ -11,7 +11,6 @@ import os
 
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC
 
 from broker.engine.log.record cimport (
@@ -22,7 +21,6 @@ from broker.engine.log.record cimport (
     load_window,
     record_get,
     resync,
-    salt_of,
     stored_t,
 )
 from broker.engine.state cimport EngineState
@@ -392,49 +390,3 @@ cdef class SpareFile(JobOwner):
             vfs_close(self.fd)
             self.fd = -1
             vfs_unlink(self.path)
-
-
-# --- for tests
-
-
-cdef Segment in_memory(bytes data, bytes log_id, uint64_t first_seq):
-    """A segment whose records are `data`, in memory of exactly that size."""
-    cdef Segment segment = Segment()
-    segment.first_seq = segment.next_seq = first_seq
-    segment.salt = salt_of(log_id)
-    segment.cap = segment.size = segment.planned = <size_t>len(data)
-    memcpy(<char *>segment.map(), <const char *>data, segment.size)
-    return segment
-
-
-def scan_records(bytes data, bytes log_id, uint64_t first_seq=1):
-    """What a scan finds behind a file header: (records, cut bytes, quarantined bytes).
-
-    A record is (seq, subject, reply, headers, body).
-    """
-    cdef Segment segment = in_memory(data, log_id, first_seq)
-    cdef stored_t s
-    cdef size_t at = 0, step
-    cut, bad = segment.scan()
-    found = []
-    while at < segment.size:
-        at = segment.hop(at)
-        step = record_get(segment.base + at, segment.size - at, segment.salt, False, &s)
-        if step == 0:
-            break       # the end does not read
-        found.append((
-            s.rec.seq, s.rec.subject[:s.rec.subject_len], s.rec.reply[:s.rec.reply_len],
-            s.rec.data[:s.rec.headers_len], s.rec.data[s.rec.headers_len:s.rec.total_len]))
-        at += step
-    return found, cut, bad
-
-
-def locate_record(bytes data, bytes log_id, uint64_t seq, uint64_t first_seq=1):
-    """Seq of the first record at or behind `seq` as a reader finds it that was not there before."""
-    cdef Segment segment = in_memory(data, log_id, first_seq)
-    cdef stored_t s
-    cdef size_t at = segment.locate(seq)
-    if at >= segment.size or not record_get(
-            segment.base + at, segment.size - at, segment.salt, True, &s):
-        return None
-    return s.rec.seq

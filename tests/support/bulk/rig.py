@@ -14,11 +14,11 @@ from broker.bulk.errors import RefusedError
 from broker.bulk.write.service import Writes
 from broker.bulk.write.staging import Bounds
 from broker.engine.engine import Engine
-from broker.engine.log.segment import scan_records
 from broker.routing.router import Router
 from broker.runtime.turn import Turn
 from support.clients.upload import block
 from support.engine import LIMITS
+from support.native.logs import scan_records
 
 Named = dict[str, list[tuple[int, str, int]]]
 

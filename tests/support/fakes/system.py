@@ -14,8 +14,9 @@ from broker.protocols.nats.system.envelope import Envelope, Json, Station, Who
 from broker.protocols.nats.system.requests import Actions
 from broker.protocols.nats.system.system import System
 from broker.protocols.nats.wire.options import ClientOptions
-from broker.routing.local import Subscriber, publish, subscribers
+from broker.routing.local import publish, subscribers
 from broker.routing.router import Router
+from support.native.routing import Subscriber
 
 SERVER_ID = "NSERVER"
 WALL_NS = 1_700_000_000 * SECOND
@@ -83,8 +84,8 @@ class FakeAccount:
         reply = parts.get("reply", b"")
         publish(self.router, subject.encode(), body, reply=reply)
         for listener in list(self.listeners):
-            heard = [m[1] for m in listener.subscription.heard]
-            listener.subscription.heard.clear()
+            heard = [m[1] for m in listener.subscription.received]
+            listener.subscription.received.clear()
             if subject.encode() in heard:
                 listener.callback(Message(subject.encode(), data=body, account=self, **parts))
 

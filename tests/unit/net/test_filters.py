@@ -12,8 +12,9 @@ import snappy
 from hypothesis import given
 from hypothesis import strategies as st
 from support.authority import Authority
+from support.native.filters import pack, unpack
 
-from broker.net.filters import Filter, FilterError, filter_of, pack, unpack
+from broker.net.filters import Deflate, Filter, FilterError, Snappy
 from broker.net.openssl import TlsError, iana_name
 from broker.net.tls import Certificates, TlsFiles, server_context
 
@@ -21,7 +22,7 @@ Kind = Literal["deflate", "snappy"]
 
 
 def make(kind: Kind) -> Filter:
-    return filter_of(kind, 6) if kind == "deflate" else filter_of(kind)
+    return Deflate(6) if kind == "deflate" else Snappy()
 
 
 @pytest.mark.parametrize("kind", ["deflate", "snappy"])

@@ -18,9 +18,10 @@ from support.clients.websocket import (
     frame,
     inflated,
 )
+from support.native.filters import pack, unpack
 
 from broker.net import errors, limits
-from broker.net.filters import FilterError, pack, unpack
+from broker.net.filters import FilterError
 from broker.net.websocket import WebSocket, accept_key
 
 

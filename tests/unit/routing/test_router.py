@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from support.native.routing import Subscriber
 
-from broker.routing.local import Subscriber, publish, shape
+from broker.routing.local import publish, shape
 from broker.routing.router import Router
 
 
@@ -21,8 +22,8 @@ def subscription(router: Router) -> Subscriber:
 
 
 def sids(subscription: Subscriber) -> list[bytes]:
-    heard = [message[0] for message in subscription.heard]
-    subscription.heard.clear()
+    heard = [message[0] for message in subscription.received]
+    subscription.received.clear()
     return sorted(heard)
 
 
@@ -102,7 +103,7 @@ def test_each_plain_subscription_gets_a_copy(router: Router, subscription: Subsc
     for sid, subject in ((b"1", b"a.b"), (b"2", b"a.b"), (b"3", b"a.*"), (b"4", b">")):
         subscription.subscribe(sid, subject)
     assert publish(router, b"a.b", b"x", reply=b"r") == 4
-    assert min(subscription.heard) == (b"1", b"a.b", b"r", b"x")
+    assert min(subscription.received) == (b"1", b"a.b", b"r", b"x")
     assert sids(subscription) == [b"1", b"2", b"3", b"4"]
 
 
@@ -142,7 +143,7 @@ def test_a_member_that_cannot_take_it_is_passed_over(
     router: Router, subscription: Subscriber
 ) -> None:
     deaf = Subscriber(router)
-    deaf.deaf = True
+    deaf.refuses = True
     for i in range(3):
         deaf.subscribe(b"%d" % i, b"a", b"q")
     subscription.subscribe(b"x", b"a", b"q")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from support.native.routing import Subscriber
 
 from broker.protocols.nats.monitoring.lists import collide
-from broker.routing.local import Subscriber, publish
+from broker.routing.local import publish
 from broker.routing.router import Router, count_local, fanout, holders, matching, window
 
 SUBJECTS = [b"a", b"a.b", b"a.*", b"a.>", b"*.b", b">", b"a.b.c", b"*.*.c", b"a.b.*.d", b"*.>"]
@@ -40,12 +41,12 @@ def test_takers_are_those_that_a_message_finds(router: Router, subscription: Sub
     plain = {b"a.b", b"a.*", b"a.>", b"*.b", b">", b"*.>"}
     assert found == {(subject, queue) for subject in plain for queue in (b"", b"group")}
     assert matching(router, b"x.y.z.w") != []
-    assert len(subscription.heard) == 0  # nothing was delivered
+    assert len(subscription.received) == 0  # nothing was delivered
 
 
 def test_a_count_without_those_of_other_servers(router: Router, subscription: Subscriber) -> None:
     assert count_local(router) == router.size == 2 * len(SUBJECTS)
-    assert subscription.heard == []
+    assert subscription.received == []
 
 
 @pytest.mark.parametrize("pattern", [*SUBJECTS, b"x", b"x.*", b"*", b"*.*", b"*.c.>", b"a.*.c"])
@@ -71,4 +72,4 @@ def test_how_wide_messages_spread(router: Router, subscription: Subscriber) -> N
     count, total, most = fanout(router)
     assert (count, most) == (3, 12)
     assert total == sum(len(matching(router, s)) for s in (b"a.b", b"a", b"nobody.x.y"))
-    assert subscription.heard != []
+    assert subscription.received != []

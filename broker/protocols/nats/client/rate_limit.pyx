@@ -29,7 +29,3 @@ cdef class Bucket:
         if self.bytes_per_s > 0 and self.octets < 0:
             wait = max(wait, -self.octets / self.bytes_per_s)
         return <int64_t>(wait * NS)
-
-    def pay(self, int64_t now_ns, uint64_t msgs, uint64_t octets):
-        """As `take`, for tests and for code that is not compiled."""
-        return self.take(now_ns, msgs, octets)

@@ -19,7 +19,6 @@ from broker.protocols.nats.wire.wire cimport (
     OP_UNSUB, OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_SILENT, SCAN_UNKNOWN, SIZES_MAX, fail,
     find_line, match_name, op_t, parse_number, put_sizes, scan_line, scan_payload, scan_t,
     skip_line, token_t)
-from broker.protocols.nats.wire.wire import NAMES
 
 cdef enum:
     FIRST_TOKENS = 3        # subject, then the reply or its sign, then what the sign announces
@@ -274,79 +273,3 @@ cdef bint can_travel(const char *subject, size_t n, const record_t *rec) noexcep
 cdef inline bint has_line_end(const char *text, size_t n) noexcept nogil:
     # a token of a client's PUB may hold a CR anywhere and begin with an LF
     return n == 0 or text[0] == c'\n' or memchr(text, c'\r', n) != NULL
-
-
-def scan_link(data, *, uint32_t control_line_max=SPAN_MAX, uint32_t payload_max=1 << 20,
-              uint32_t run_max=512, uint8_t skipping=0, uint8_t pending=0):
-    """Scan once, runs spelled out: (operations, used, need, skipping, pending)."""
-    cdef bytes kept = bytes(data)
-    cdef op_t ops[OPS_MAX]
-    cdef op_t *op
-    cdef scan_t st
-    cdef uint32_t count, i, k
-    cdef size_t used
-    memset(&st, 0, sizeof(st))
-    st.control_line_max = control_line_max
-    st.payload_max = payload_max
-    st.run_max = run_max
-    st.skipping = skipping
-    st.pending = pending
-    used = scan_leaf(<const char *>kept, <size_t>len(kept), ops, &count, &st)
-    found = []
-    for i in range(count):
-        op = &ops[i]
-        if op.kind == OP_PUB:
-            for k in range(op.count):
-                found.append((
-                    'MSG', op.subject[:op.subject_len], op.reply[:op.reply_len], listed(op),
-                    op.headers_len, (op.data + <size_t>k * op.stride)[:op.total_len],
-                    op.text[:op.text_len]))
-        elif op.kind == OP_SUB:
-            found.append(('LS+', op.subject[:op.subject_len],
-                          op.reply[:op.reply_len] if op.code else None, op.count))
-        elif op.kind == OP_UNSUB:
-            found.append(('LS-', op.subject[:op.subject_len],
-                          op.reply[:op.reply_len] if op.code else None))
-        elif op.kind == OP_ERROR:
-            found.append(('ERROR', op.code))
-        elif op.total_len:
-            found.append((NAMES[op.kind], op.data[:op.total_len]))
-        else:
-            found.append((NAMES[op.kind],))
-    return found, used, st.need, st.skipping, st.pending
-
-
-cdef listed(op_t *op):
-    """The groups of a message, or None when there is no list."""
-    cdef const char *p = op.groups
-    cdef token_t name
-    if p == NULL:
-        return None
-    names = []
-    while next_group(&p, op.text, &name):
-        names.append(name.ptr[:name.len])
-    return names
-
-
-def message_head(bytes subject, bytes reply, list groups, uint32_t headers_len, uint32_t total_len,
-                 bytes size_text=None, bint headers=True):
-    """The control line that a link sends; None when the subject cannot travel."""
-    cdef record_t rec
-    cdef char *end
-    cdef bytearray line
-    cdef bytes names = b''.join(name + b' ' for name in groups)
-    memset(&rec, 0, sizeof(rec))
-    rec.subject = subject
-    rec.subject_len = <uint16_t>len(subject)
-    rec.reply = reply
-    rec.reply_len = <uint16_t>len(reply)
-    rec.headers_len = headers_len
-    rec.total_len = total_len
-    if size_text is not None:
-        rec.size_text = size_text
-        rec.size_text_len = <uint8_t>len(size_text)
-    if not can_travel(rec.subject, rec.subject_len, &rec):
-        return None
-    line = bytearray(leaf_head_bytes(&rec, <size_t>len(names)))
-    end = put_leaf_head(line, &rec, names, <size_t>len(names), headers)
-    return bytes(line[:end - <char *>line])

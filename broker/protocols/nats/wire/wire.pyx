@@ -376,47 +376,5 @@ cdef uint64_t count_tokens(const char *subject, size_t n) noexcept nogil:
     return tokens
 
 
-def scan_bytes(data, *, uint32_t control_line_max=4096, uint32_t payload_max=1 << 20,
-               uint32_t run_max=512, bint headers=False, uint8_t skipping=0, uint8_t pending=0):
-    """Scan once, runs spelled out: (operations, used, need, skipping, pending)."""
-    cdef bytes kept = bytes(data)
-    cdef op_t ops[OPS_MAX]
-    cdef op_t *op
-    cdef scan_t st
-    cdef uint32_t count, i, k
-    cdef size_t used
-    memset(&st, 0, sizeof(st))
-    st.control_line_max = control_line_max
-    st.payload_max = payload_max
-    st.run_max = run_max
-    st.headers = headers
-    st.skipping = skipping
-    st.pending = pending
-    used = scan(<const char *>kept, <size_t>len(kept), ops, &count, &st)
-    found = []
-    for i in range(count):
-        op = &ops[i]
-        if op.kind == OP_PUB:
-            for k in range(op.count):
-                found.append((
-                    'PUB', op.subject[:op.subject_len], op.reply[:op.reply_len],
-                    op.text[:op.text_len], op.headers_len,
-                    (op.data + k * op.stride)[:op.total_len]))
-        elif op.kind == OP_SUB:
-            found.append(('SUB', op.subject[:op.subject_len],
-                          op.reply[:op.reply_len] if op.code else None, op.text[:op.text_len]))
-        elif op.kind == OP_UNSUB:
-            found.append(('UNSUB', op.text[:op.text_len], op.count))
-        elif op.kind == OP_ERROR:
-            found.append(('ERROR', op.code))
-        elif op.total_len:
-            found.append((NAMES[op.kind], op.data[:op.total_len]))
-        else:
-            found.append((NAMES[op.kind],))
-    return found, used, st.need, st.skipping, st.pending
-
-
 NAMES = {OP_PUB: 'PUB', OP_SUB: 'SUB', OP_UNSUB: 'UNSUB', OP_CONNECT: 'CONNECT',
          OP_INFO: 'INFO', OP_PING: 'PING', OP_PONG: 'PONG', OP_OK: '+OK', OP_PEER_ERROR: '-ERR'}
-ERRORS = {'silent': SCAN_SILENT, 'unknown': SCAN_UNKNOWN, 'control line': SCAN_CONTROL_LINE,
-          'payload': SCAN_PAYLOAD}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from support.clients.upload import block
 from support.engine import Rig, segment_files
+from support.native.routing import Subscriber
 
 from broker.engine.bulk.blocks import Reel, find_staged
 from broker.engine.cursor.deadletter import DeadLetters
 from broker.engine.cursor.local import LocalConsumer, peek_log
-from broker.routing.local import Subscriber
 
 COMMIT = b"\x01commit\xff"
 BODIES = [b"%d" % number for number in range(40)]
@@ -49,8 +49,8 @@ def test_nobody_is_told_of_the_id(tmp_path: Path, memory: bool) -> None:
         taker = LocalConsumer(rig.log().open_cursor("c"), 100)
         taker.heads = []
         put(rig)
-        assert {heard[2] for heard in ear.heard} == {b""}
-        assert [heard[3] for heard in ear.heard] == BODIES
+        assert {heard[2] for heard in ear.received} == {b""}
+        assert [heard[3] for heard in ear.received] == BODIES
         assert {reply for _, reply, _ in taker.heads} == {b""}
         page = peek_log(rig.log(), 1, 100).read(1 << 20)
         assert {(row[3], row[6]) for row in page.values()} == {(b"", False)}

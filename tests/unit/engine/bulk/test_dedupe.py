@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.engine import Rig
+from support.native.logs import remember
 
-from broker.engine.bulk.dedupe import Window, note
+from broker.engine.bulk.dedupe import Window
 from broker.engine.log.publish import append
 
 SECOND = 10**9
@@ -29,14 +30,14 @@ def window(ids_max: int = 1000) -> Window:
     [b"", b"Id", b"Id:", b"X\r\nId:\r\n\r\n", b"X\r\nIdle: 1\r\n\r\n", b"X\r\n Id: 1\r\n\r\n"],
 )
 def test_headers_without_an_id(headers: bytes) -> None:
-    assert note(window(), headers, 1) is None
+    assert remember(window(), headers, 1) is None
 
 
 def test_blanks_around_an_id_do_not_count() -> None:
     known = window()
-    assert note(known, b"X\r\nId:a\r\n\r\n", 1) is False
-    assert note(known, b"X\r\nB: c\r\nId:   a \r\n\r\n", 1) is True
-    assert note(known, b"X\r\nId: A\r\n\r\n", 1) is False
+    assert remember(known, b"X\r\nId:a\r\n\r\n", 1) is False
+    assert remember(known, b"X\r\nB: c\r\nId:   a \r\n\r\n", 1) is True
+    assert remember(known, b"X\r\nId: A\r\n\r\n", 1) is False
 
 
 @pytest.mark.parametrize("wide", [16, 40])
@@ -51,26 +52,26 @@ def test_no_two_ids_are_the_same_whatever_the_key(wide: int) -> None:
             other[7] ^= first
             other[11] ^= second
             other[15] ^= second
-            note(known, b"X\r\nId: " + one + b"\r\n\r\n", 1)
-            taken += note(known, b"X\r\nId: " + other + b"\r\n\r\n", 1) is not False
+            remember(known, b"X\r\nId: " + one + b"\r\n\r\n", 1)
+            taken += remember(known, b"X\r\nId: " + other + b"\r\n\r\n", 1) is not False
         assert taken == 0
 
 
 def test_ids_are_forgotten_in_time() -> None:
     known = window()
-    assert note(known, head(1), 0) is False
-    assert note(known, head(1), 10 * SECOND) is True
-    assert note(known, head(1), 10 * SECOND + 1) is False
+    assert remember(known, head(1), 0) is False
+    assert remember(known, head(1), 10 * SECOND) is True
+    assert remember(known, head(1), 10 * SECOND + 1) is False
     assert known.size == 1
 
 
 def test_the_oldest_go_when_there_are_too_many() -> None:
     known = window(5000)
     for number in range(20_000):
-        assert note(known, head(number), 1) is False
+        assert remember(known, head(number), 1) is False
     assert known.size == 5000
-    assert all(note(known, head(number), 1) for number in range(15_000, 20_000))
-    assert note(known, head(14_999), 1) is False
+    assert all(remember(known, head(number), 1) for number in range(15_000, 20_000))
+    assert remember(known, head(14_999), 1) is False
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=200))
@@ -79,7 +80,7 @@ def test_it_does_what_a_dictionary_does(steps: list[tuple[int, int]]) -> None:
     for id_, wait in steps:
         now += wait * SECOND
         model = {key: time for key, time in model.items() if time >= now - 10 * SECOND}
-        assert note(known, head(id_), now) is (id_ in model)
+        assert remember(known, head(id_), now) is (id_ in model)
         if id_ not in model:
             model[id_] = now
             while len(model) > 12:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from support.engine import OPEN, SECOND, Rig, bodies_of, flip, kept, limit, numbered, segment_files
+from support.native.routing import Subscriber
 
 from broker.engine.cursor.local import LocalConsumer
-from broker.routing.local import Subscriber
 from broker.routing.local import publish as publish_live
 from broker.runtime import vfs
 
@@ -307,10 +307,10 @@ def test_connected_as_its_owner_says(rig: Rig, to_live: bool, from_live: bool) -
         publish_live(rig.router, b"t", b"live")
         rig.settle()
         assert log.visible == before + stored
-        assert [m[3] for m in ear.heard] == [b"live"]
+        assert [m[3] for m in ear.received] == [b"live"]
         rig.publish(log, [b"stored"])
-        assert [m[3] for m in ear.heard[1:]] == [b"stored"] * heard
-        ear.heard.clear()
+        assert [m[3] for m in ear.received[1:]] == [b"stored"] * heard
+        ear.received.clear()
 
 
 @pytest.mark.parametrize("limits", [{"msgs_max": 3}, {"bytes_max": 80}, {"age_max_ns": SECOND}])

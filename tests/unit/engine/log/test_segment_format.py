@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from support.engine import SECOND, Rig, numbered, segment_files
 from support.fakes.loop import WALL_NS
+from support.native.logs import locate_record, scan_records
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.record import crc32c, file_header
-from broker.engine.log.segment import locate_record, scan_records
 
 
 def castagnoli(begin: int, data: bytes) -> int:

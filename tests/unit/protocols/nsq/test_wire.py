@@ -11,11 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.fakes.nsq import mpub, pub, sized
+from support.native.nsq import Scanner, message_id, message_seq
 
-from broker.protocols.nsq.wire import Scanner, is_ephemeral, is_name, message_id, message_seq
+from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
-    from broker.protocols.nsq.wire import Op
+    from support.scans import Op
 
 KINDS = (
     "NONE", "PUB", "MPUB", "DPUB", "FIN", "REQ", "TOUCH", "RDY", "NOP", "CLS", "SUB", "IDENTIFY",

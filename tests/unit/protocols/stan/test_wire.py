@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.native import stan as wire
 
 from broker.protocols.stan import stan_pb2 as pb
-from broker.protocols.stan import wire
 
 ROOT = Path(__file__).resolve().parents[4]
 PUB = b"\x0a\x02me\x12\x01g\x1a\x03foo\x2a\x02hi\x32\x02id"

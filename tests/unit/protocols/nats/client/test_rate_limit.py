@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from support.fakes.loop import FakeNats, FakePeer
+from support.native.nats import take
 
 from broker.base import units
 from broker.protocols.nats import limits
@@ -20,16 +21,16 @@ def pub(body: bytes, times: int = 1) -> bytes:
 
 def test_a_bucket_fills_with_time_and_not_beyond_its_size() -> None:
     bucket = Bucket(10, 0, 2)
-    assert bucket.pay(1 * SECOND, 20, 0) == 0
-    assert bucket.pay(1 * SECOND, 5, 0) == SECOND // 2
-    assert bucket.pay(100 * SECOND, 20, 0) == 0
-    assert bucket.pay(100 * SECOND, 10, 0) == 1 * SECOND
+    assert take(bucket, 1 * SECOND, 20, 0) == 0
+    assert take(bucket, 1 * SECOND, 5, 0) == SECOND // 2
+    assert take(bucket, 100 * SECOND, 20, 0) == 0
+    assert take(bucket, 100 * SECOND, 10, 0) == 1 * SECOND
 
 
 def test_a_bucket_of_bytes() -> None:
     bucket = Bucket(0, 100)
-    assert bucket.pay(SECOND, 1_000, 100) == 0
-    assert bucket.pay(SECOND, 0, 50) == SECOND // 2
+    assert take(bucket, SECOND, 1_000, 100) == 0
+    assert take(bucket, SECOND, 0, 50) == SECOND // 2
 
 
 class Paced(Anybody):

@@ -6,10 +6,10 @@ import random
 
 import pytest
 from support.fakes.loop import FakeNats, FakePeer
+from support.native.routing import Subscriber
 
 from broker.base import units
 from broker.protocols.nats import limits
-from broker.routing.local import Subscriber
 
 SECOND = units.SECOND
 QUIET = b'{"verbose":false,"pedantic":false,"headers":true,"no_responders":true}'
@@ -87,7 +87,7 @@ def test_another_kind_of_sink_gets_every_message_of_a_run(nats: FakeNats) -> Non
     peer.send(b"SUB a 1\r\n")
     bodies = [b"%03d" % i for i in range(100)]
     publisher.send(pubs(b"a", bodies))
-    assert [data for _, _, _, data in subscription.heard] == bodies
+    assert [data for _, _, _, data in subscription.received] == bodies
     assert peer.take() == messages(b"a", b"1", bodies)
     subscription.close()
 

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
-from typing import Any
+from functools import partial
 
 import pytest
+from support.native.nats import ERRORS, message_head, scan_link
+from support.scans import Op
+from support.scans import scan_cut as scan_in_pieces
 
-from broker.protocols.nats.leafnodes.wire import message_head, scan_link
-from broker.protocols.nats.wire.wire import ERRORS, NAMES
+from broker.protocols.nats.wire.wire import NAMES
 
-Op = tuple[Any, ...]
-
-
-def scan_cut(data: bytes, cuts: list[int], **rules: Any) -> list[Op]:
-    """Scan as a connection does: what is left over comes again with the next piece."""
-    ops: list[Op] = []
-    rest = b""
-    skipping = pending = 0
-    for start, end in pairwise([0, *sorted(cuts), len(data)]):
-        rest += data[start:end]
-        while rest:
-            found, used, need, skipping, pending = scan_link(
-                rest, skipping=skipping, pending=pending, **rules
-            )
-            ops += found
-            if found and found[-1][0] == "ERROR":
-                return ops
-            assert need == 0 or need > len(rest) - used
-            rest = rest[used:]
-            if used == 0:
-                break
-    return ops
+scan_cut = partial(scan_in_pieces, scan_link)
 
 
 def message(

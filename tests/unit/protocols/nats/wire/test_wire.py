@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import pytest
+from support.native.nats import ERRORS, scan_client
+from support.scans import scan_cut as scan_in_pieces
 
-from broker.protocols.nats.wire.wire import ERRORS, NAMES, scan_bytes
+from broker.protocols.nats.wire.wire import NAMES
 
 PENDING_PUB = 1
 
 
-def scan_cut(data: bytes, cuts: list[int], **rules: Any) -> list[tuple[Any, ...]]:
-    """Scan as a connection does: what is left over comes again with the next piece."""
-    ops: list[tuple[Any, ...]] = []
-    rest = b""
-    skipping = pending = 0
-    edges = [0, *sorted(cuts), len(data)]
-    for start, end in pairwise(edges):
-        rest += data[start:end]
-        while rest:
-            found, used, need, skipping, pending = scan_bytes(
-                rest, skipping=skipping, pending=pending, **rules
-            )
-            ops += found
-            if found and found[-1][0] == "ERROR":
-                return ops
-            assert need == 0 or need > len(rest) - used
-            rest = rest[used:]
-            if used == 0:
-                break
-    return ops
+scan_cut = partial(scan_in_pieces, scan_client)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +48,7 @@ def scan_cut(data: bytes, cuts: list[int], **rules: Any) -> list[tuple[Any, ...]
 )
 def test_one_operation(line: bytes, op: tuple[Any, ...]) -> None:
     for tail in (b"", b"P", b"PING\r\n"):
-        ops, used, need, *_ = scan_bytes(line + tail, headers=True)
+        ops, used, need, *_ = scan_client(line + tail, headers=True)
         assert ops[0] == op
         assert used >= len(line)
         assert need == 0
@@ -117,7 +100,7 @@ def test_one_operation(line: bytes, op: tuple[Any, ...]) -> None:
 )
 def test_one_error(data: bytes, error: str) -> None:
     expected = [("ERROR", ERRORS[error])]
-    assert scan_bytes(data, headers=True)[0] == expected
+    assert scan_client(data, headers=True)[0] == expected
     assert scan_cut(data, list(range(1, len(data))), headers=True) == expected
 
 
@@ -140,31 +123,31 @@ def test_one_error(data: bytes, error: str) -> None:
     ],
 )
 def test_incomplete(data: bytes) -> None:
-    ops, used, *_ = scan_bytes(data, headers=True)
+    ops, used, *_ = scan_client(data, headers=True)
     assert (ops, used) == ([], 0)
 
 
 def test_need_tells_the_size_of_a_message() -> None:
     line = b"PUB a 1000\r\n"
-    _, used, need, *_ = scan_bytes(b"PING\r\n" + line + b"x" * 10)
+    _, used, need, *_ = scan_client(b"PING\r\n" + line + b"x" * 10)
     assert (used, need) == (6, len(line) + 1000 + 2)
 
 
 def test_hpub_without_headers_ends_at_its_line() -> None:
-    assert scan_bytes(b"HPUB a 1 9999999\r\n")[0] == [("ERROR", ERRORS["silent"])]
+    assert scan_client(b"HPUB a 1 9999999\r\n")[0] == [("ERROR", ERRORS["silent"])]
 
 
 def test_blanks_and_ignored_bytes_do_not_pile_up() -> None:
-    _, used, _, skipping, _ = scan_bytes(b"PING" + b"x" * 100_000)
+    _, used, _, skipping, _ = scan_client(b"PING" + b"x" * 100_000)
     assert used == 100_004
     assert NAMES[skipping] == "PING"
-    _, used, _, _, pending = scan_bytes(b"PUB" + b" " * 100_000)
+    _, used, _, _, pending = scan_client(b"PUB" + b" " * 100_000)
     assert (used, pending) == (100_003, PENDING_PUB)
-    assert scan_bytes(b" a 1\r\nx\r\n", pending=pending)[0] == [("PUB", b"a", b"", b"1", 0, b"x")]
+    assert scan_client(b" a 1\r\nx\r\n", pending=pending)[0] == [("PUB", b"a", b"", b"1", 0, b"x")]
 
 
 def test_connect_ends_a_scan() -> None:
-    ops, used, *_ = scan_bytes(b"PING\r\nCONNECT {}\r\nPING\r\n")
+    ops, used, *_ = scan_client(b"PING\r\nCONNECT {}\r\nPING\r\n")
     assert [op[0] for op in ops] == ["PING", "CONNECT"]
     assert used == len(b"PING\r\nCONNECT {}\r\n")
 
@@ -184,7 +167,7 @@ def test_runs_are_what_their_messages_are(run_max: int, size: int) -> None:
 
 def test_a_run_ends_before_a_broken_message() -> None:
     data = b"PUB a 1\r\nx\r\n" * 3 + b"PUB a 1\r\nx\n\n"
-    assert [op[0] for op in scan_bytes(data)[0]] == ["PUB"] * 3 + ["ERROR"]
+    assert [op[0] for op in scan_client(data)[0]] == ["PUB"] * 3 + ["ERROR"]
 
 
 def test_cuts_anywhere_change_nothing() -> None:

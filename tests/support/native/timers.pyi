@@ -1,9 +1,11 @@
-"""Deadlines, the earliest first."""
+"""The heap of deadlines."""
 
 from typing import Self, final
 
 @final
 class Alarms:
+    """A heap of numbered items."""
+
     def __new__(cls, count: int) -> Self: ...
     def __len__(self) -> int: ...
     def push(self, number: int, due_ns: int) -> None: ...

@@ -1,0 +1,6 @@
+"""The filters between a transport and a session: TLS, compression, WebSocket."""
+
+from broker.net.filters import Filter
+
+def unpack(f: Filter, data: bytes, room: int = 65536) -> bytes: ...
+def pack(f: Filter, data: bytes) -> bytes: ...

@@ -1,0 +1,23 @@
+"""The parts of a log: records of a segment in memory, deferred records, known message ids."""
+
+from typing import final
+
+from broker.engine.bulk.dedupe import Window
+from broker.engine.log.delays import Delays
+
+_Record = tuple[int, bytes, bytes, bytes, bytes]
+
+@final
+class DelayTable:
+    """A Delays with its C methods."""
+
+    def __init__(self, delays: Delays) -> None: ...
+    def __len__(self) -> int: ...
+    def add(self, seq: int, due_ns: int, now_ns: int) -> None: ...
+    def count(self, first: int, end: int, now_ns: int) -> int: ...
+
+def remember(window: Window, headers: bytes, time_ns: int) -> bool | None: ...
+def scan_records(
+    data: bytes, log_id: bytes, first_seq: int = 1
+) -> tuple[list[_Record], int, int]: ...
+def locate_record(data: bytes, log_id: bytes, seq: int, first_seq: int = 1) -> int | None: ...
