@@ -11,7 +11,6 @@ from typing import Final
 
 from broker.base.units import GIB, HOUR, KIB, MIB, MS, SECOND
 
-TOPIC_NAME_MAX: Final = 64  # characters of a topic or channel, #ephemeral included
 ATTEMPTS_MAX: Final = 65_535  # of one message: 16 bits
 
 LOG_SUBJECTS_MAX: Final = 256  # that one log is bound to; each is compared with those before it

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 
 from broker.base.units import MESSAGE_SIZE_CEILING
-from broker.engine import limits as engine_limits
+from broker.engine.names import NAME_MAX
 from broker.importers import limits
 
 if TYPE_CHECKING:
@@ -98,11 +98,7 @@ class Topic:
 
 def valid_name(name: object) -> bool:
     """Whether nsqd would store a topic or channel of that name."""
-    return (
-        isinstance(name, str)
-        and len(name) <= engine_limits.TOPIC_NAME_MAX
-        and re.fullmatch(_NAME, name) is not None
-    )
+    return isinstance(name, str) and len(name) <= NAME_MAX and re.fullmatch(_NAME, name) is not None
 
 
 def read_folder(folder: Path, problems: list[Problem]) -> dict[str, Topic]:

@@ -28,6 +28,7 @@ from broker.engine.engine import Engine
 from broker.engine.log.files import MetaError, escape, load_meta
 from broker.engine.log.policy import LIMITS
 from broker.engine.log.publish import append_at
+from broker.engine.names import pattern_matches
 from broker.importers import limits
 from broker.importers.diskqueue import Problem
 from broker.importers.nsqd import ImportRefusedError, Progress, batches, sync_tree
@@ -51,7 +52,6 @@ from broker.importers.stan_files import (
 )
 from broker.net.listener import Runtime
 from broker.protocols.access import STAN
-from broker.protocols.stan.config import covers
 from broker.protocols.stan.store import STAN_FOLDER, ForeignStateError, Store
 from broker.routing.router import Router
 from broker.server.engine import LOGS_FOLDER, engine_options, report
@@ -147,7 +147,9 @@ class Import:
         names = channel_names(self.source, problems)
         self.clients = read_clients(self.source, problems)
         self.wanted = [
-            name for name in names if not patterns or any(covers(each, name) for each in patterns)
+            name
+            for name in names
+            if not patterns or any(pattern_matches(each, name) for each in patterns)
         ]
         self.all_wanted = len(self.wanted) == len(names)
         for name in self.wanted:

@@ -30,7 +30,7 @@ TEXTS = sorted(
 
 # Who may import whom, in the order of the layers; JetStream is a protocol that will be.
 _BASE = {"root", "base"}
-_ENGINE = _BASE | {"runtime", "routing", "engine"}
+_ENGINE = _BASE | {"runtime", "routing", "names", "engine"}
 _SERVED = _ENGINE | {"net", "protocols", "wire"}
 ALLOWED = {
     "root": set(),
@@ -38,9 +38,10 @@ ALLOWED = {
     "base": {"root"},
     "runtime": _BASE,
     "routing": _BASE | {"runtime"},
+    "names": _BASE,  # engine/names: which topics there may be; C without state
     "engine": _ENGINE,
     "net": _BASE | {"runtime"},
-    "wire": _BASE | {"runtime"},
+    "wire": _BASE | {"runtime", "names"},
     "protocols": _SERVED,  # what protocols share: who may use a log
     "nsq": _SERVED,
     "nats": _SERVED,
@@ -67,6 +68,8 @@ def part_of(module: str) -> str | None:
     parts = module.split(".")
     if len(parts) == 1:
         return "root"
+    if parts[1:] == ["engine", "names"]:
+        return "names"
     if parts[1] == "protocols":
         if len(parts) == 2 or parts[2] not in PROTOCOLS:
             return "protocols"

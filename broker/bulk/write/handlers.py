@@ -32,7 +32,7 @@ from broker.engine.bulk.blocks import GOOD, Reel, check_block
 from broker.engine.bulk.dedupe import Window
 from broker.engine.log.files import escape
 from broker.engine.log.publish import settled
-from broker.protocols.nsq.wire import is_name
+from broker.engine.names import is_name
 from broker.routing.local import shape
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from broker.bulk.holds import RetentionHolds
 from broker.bulk.write.commits import Commits
 from broker.bulk.write.intents import Intent, survey
 from broker.bulk.write.staging import Bounds, Staging
-from broker.protocols.nsq.wire import is_ephemeral
+from broker.engine.names import is_ephemeral
 
 if TYPE_CHECKING:
     from collections.abc import Callable

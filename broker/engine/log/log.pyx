@@ -53,7 +53,7 @@ from broker.engine.health import RECORDS
 from broker.engine.log.files import (
     DROPPED, has_meta, has_more_than_header, meta_of, protocol_in, save_meta)
 from broker.engine.log.record import file_header
-from broker.engine.names import literal_part, overlap
+from broker.engine.log.subjects import literal_part, overlap
 
 cdef extern from * nogil:
     """

@@ -13,7 +13,7 @@ A policy does not change: a log gets another one. Sync comes from the configurat
 log's own settings; retention and subjects are stored with the log's metadata.
 """
 from broker.engine import limits
-from broker.engine.names import check_subject
+from broker.engine.log.subjects import check_subject
 
 ACKED = 'acked'
 LIMITS = 'limits'

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 GLOBAL_ACCOUNT: Final = "$G"
 SYSTEM_ACCOUNT: Final = "$SYS"
+# What happens to a client that does not read: in the order of SLOW_* in client/frontend.pxd.
+SLOW_CONSUMERS: Final = ("close", "drop", "pause")
 
 Address = tuple[str, int]
 
@@ -331,7 +333,7 @@ class Settings:
     resolver: Resolver | None = None
     cluster_name: str = ""  # as it is written
     server_tags: tuple[str, ...] = ()
-    slow_consumer: str = "close"  # or drop (its messages), pause (who publishes to it)
+    slow_consumer: str = SLOW_CONSUMERS[0]  # or drop (its messages), pause (its publishers)
 
     @property
     def cluster(self) -> str:

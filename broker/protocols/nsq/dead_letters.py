@@ -24,10 +24,10 @@ from broker.engine.cursor.cursor import cursors_of
 from broker.engine.cursor.deadletter import ADDRESSED, DeadLetters, dead_letters_of
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, outcome, settled
+from broker.engine.names import NAME_MAX, is_ephemeral, is_name
 from broker.protocols.access import WRITE
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.topics import channel_of, is_channel
-from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ class Origin(NamedTuple):
 def default_target(topic: str) -> str:
     """The topic that dead letters of a topic go to: its name and a suffix, kept short enough."""
     base = topic.partition("#")[0]
-    room = engine_limits.TOPIC_NAME_MAX - len(SUFFIX)
+    room = NAME_MAX - len(SUFFIX)
     if len(base) > room:
         mark = f"-{zlib.crc32(base.encode()):08x}"
         base = base[: room - len(mark)] + mark

@@ -11,12 +11,13 @@ from broker.engine.log.log cimport Log
 from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE
 from broker.engine.log.record cimport record_size
 from broker.runtime.turn cimport Turn
-from broker.protocols.nsq.wire cimport name_is_ephemeral, op_t, tw_load_be32
+from broker.engine.names cimport name_is_ephemeral
+from broker.protocols.nsq.wire cimport op_t, tw_load_be32
 
 from broker.protocols.nsq import errors, limits
 from broker.engine.log.files import QuarantinedError
 from broker.protocols.nsq.identify import Refused
-from broker.protocols.nsq.wire import is_ephemeral
+from broker.engine.names import is_ephemeral
 
 LOG = logging.getLogger('broker.nsq')
 

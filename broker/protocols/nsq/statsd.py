@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from broker.base.logs import fields
 from broker.base.units import SECOND
+from broker.engine.names import is_ephemeral
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.http import stats
-from broker.protocols.nsq.wire import is_ephemeral
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator

@@ -12,9 +12,9 @@ import errno
 from typing import TYPE_CHECKING
 
 from broker.engine.cursor.cursor import cursors_of
+from broker.engine.names import is_ephemeral, is_name
 from broker.protocols.access import APART, READ, WRITE
 from broker.protocols.nsq import errors
-from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
     from broker.engine.cursor.cursor import Cursor

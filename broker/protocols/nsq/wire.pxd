@@ -50,7 +50,6 @@ cdef enum Stage:
 
 cdef enum:
     LINE_MAX = 16384        # nsqd's read buffer: a longer line never ends for it
-    NAME_MAX = 64
     ID_BYTES = 16
     FIN_BYTES = 21          # FIN, a space, id, LF
     COUNT_BYTES = 4
@@ -97,9 +96,6 @@ cdef struct scan_t:
 # that may change what is legal. What remains is one unfinished command or not looked at.
 cdef size_t scan(scan_t *s, const char *data, size_t n, op_t *ops, int cap,
                  int *found) noexcept nogil
-# 1 for a legal topic or channel name of len bytes.
-cdef bint name_ok(const char *name, size_t len) noexcept nogil
-cdef bint name_is_ephemeral(const char *name, size_t len) noexcept nogil
 
 cdef extern from "core.h" nogil:
     uint32_t tw_load_be32(const void *p)

@@ -12,6 +12,8 @@ it is known to be wrong, which for sizes is before the bytes they announce.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+from broker.engine.names cimport name_ok
+
 cdef enum:
     SPACE = 32
     CR = 13
@@ -23,38 +25,6 @@ cdef enum:
 cdef struct param_t:
     const char *text
     uint32_t len
-
-cdef uint8_t NAME_BYTES[256]
-cdef const char *EPHEMERAL = b'#ephemeral'
-cdef enum:
-    EPHEMERAL_LEN = 10
-
-
-cdef void fill_tables():
-    cdef int c
-    memset(NAME_BYTES, 0, sizeof(NAME_BYTES))
-    for c in b'.-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ':
-        NAME_BYTES[c] = 1
-
-
-fill_tables()
-
-
-cdef bint name_is_ephemeral(const char *name, size_t len) noexcept nogil:
-    return (len > EPHEMERAL_LEN
-            and memcmp(name + len - EPHEMERAL_LEN, EPHEMERAL, EPHEMERAL_LEN) == 0)
-
-
-cdef bint name_ok(const char *name, size_t len) noexcept nogil:
-    cdef size_t i
-    if len == 0 or len > NAME_MAX:
-        return False
-    if name_is_ephemeral(name, len):
-        len -= EPHEMERAL_LEN
-    for i in range(len):
-        if not NAME_BYTES[<uint8_t>name[i]]:
-            return False
-    return True
 
 
 cdef bint digits(const char *text, uint32_t len, uint64_t *out) noexcept nogil:
@@ -370,13 +340,3 @@ cdef size_t scan(scan_t *s, const char *data, size_t n, op_t *ops, int cap,
             break
     found[0] = count
     return pos
-
-
-def is_name(bytes name not None):
-    """Whether a topic or channel may be called this."""
-    return bool(name_ok(name, <size_t>len(name)))
-
-
-def is_ephemeral(bytes name not None):
-    """Whether the name ends in #ephemeral."""
-    return bool(name_is_ephemeral(name, <size_t>len(name)))

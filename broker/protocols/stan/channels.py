@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.base.durable import sync_path
 from broker.engine.log.files import CURSOR_SUFFIX, CURSORS, MetaError, escape, load_meta, save_meta
 from broker.engine.log.policy import LIMITS
+from broker.engine.names import pattern_matches
 from broker.protocols.access import APART, STAN
 from broker.protocols.stan import errors
-from broker.protocols.stan.config import covers
 from broker.protocols.stan.publish import Channel, RefusedError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Channels:
         entry = self.engine.log(self.service.access.log_name(name))
         if entry is None or entry.protocol == STAN or not (entry.cursors or entry.next_seq > 1):
             return
-        if not any(covers(pattern, name) for pattern in self.settings.adopt_topics):
+        if not any(pattern_matches(pattern, name) for pattern in self.settings.adopt_topics):
             raise RefusedError(errors.STAN_IS_TOPIC.format(name=name))
         log.info("the topic %s becomes a channel", name)
 

@@ -16,7 +16,7 @@ from broker.base import settings as kinds
 from broker.base.units import COUNT_MAX, DURATION_MAX, MS
 from broker.base.values import dataclass
 from broker.engine.config import EngineNeeds, SyncPolicy, sync_policy
-from broker.engine.names import check_pattern
+from broker.engine.names import check_pattern, pattern_matches
 from broker.protocols.nats.limits import NATS_MAX_CONTROL_LINE
 from broker.protocols.stan import limits
 
@@ -140,7 +140,7 @@ class StanConfig:
         return {entry.pattern: entry for entry in self.channel}
 
     def _row(self, name: str) -> list[str]:
-        return sorted((p for p in self._entries if covers(p, name)), key=_width)
+        return sorted((p for p in self._entries if pattern_matches(p, name)), key=_width)
 
     def _resolved(self, pattern: str) -> ChannelLimits:
         row = self._row(pattern)
@@ -172,19 +172,6 @@ class StanConfig:
 
 def _width(pattern: str) -> tuple[tuple[int, str], ...]:
     return tuple((_RANK.get(token, 2), token) for token in pattern.split("."))
-
-
-def covers(pattern: str, name: str) -> bool:
-    """Whether a pattern matches a channel, or is as wide as another pattern."""
-    wanted, tokens = pattern.split("."), name.split(".")
-    if wanted[-1] == ">":
-        wanted.pop()
-        if len(tokens) <= len(wanted):
-            return False
-        tokens = tokens[: len(wanted)]
-    if len(wanted) != len(tokens):
-        return False
-    return all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))
 
 
 def is_speakable(inbox: str) -> bool:

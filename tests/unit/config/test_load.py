@@ -23,7 +23,6 @@ from broker.base.units import DURATION_MAX, HOUR, MIB, MS, US
 from broker.config.config import Config
 from broker.config.load import FLAGS, SECTIONS, ConfigError, load
 from broker.engine.config import SyncPolicy, TopicConfig
-from broker.engine.names import pattern_matches
 from broker.protocols.nats import limits
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -220,23 +219,6 @@ def test_first_matching_topic_counts(write) -> None:
     assert storage.for_topic("a.b") == TopicConfig("a.*", storage.sync, max_msgs=5)
     assert storage.for_topic("a.b.c") == TopicConfig("a.>", SyncPolicy("none"), HOUR)
     assert storage.for_topic("b") == TopicConfig(">", storage.sync)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "name", "expected"),
-    [
-        ("a", "a", True),
-        ("a", "b", False),
-        ("a.>", "a", False),
-        ("a.>", "a.b.c", True),
-        (">", "a", True),
-        ("*", "a.b", False),
-        ("*.b", "a.b", True),
-        ("a.*.c", "a.b.d", False),
-    ],
-)
-def test_pattern(pattern: str, name: str, expected: bool) -> None:
-    assert pattern_matches(pattern, name) is expected
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server.log import system_text
 from broker.config.config import Config, ServerConfig
 from broker.engine.config import StorageConfig, SyncPolicy
+from broker.engine.names import pattern_matches
 from broker.protocols.config import BridgeConfig
 from broker.protocols.nats.auth.nkeys import KeyPair
 from broker.protocols.nats.conf import reader
@@ -34,7 +35,7 @@ from broker.protocols.nats.conf.parser import parse_file
 from broker.protocols.nats.conf.text import ConfErrors, ConfNote, Value
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT
 from broker.protocols.stan import limits
-from broker.protocols.stan.config import StanChannelConfig, StanConfig, covers, is_valid_channel
+from broker.protocols.stan.config import StanChannelConfig, StanConfig, is_valid_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -403,7 +404,9 @@ def limit_lines(settings: StanConfig) -> list[str]:
 
 def _channel_lines(settings: StanConfig, levels: int) -> Iterator[str]:
     for pattern, bounds in settings.patterns():
-        row = [(name, found) for name, found in settings.patterns() if covers(name, pattern)]
+        row = [
+            (name, found) for name, found in settings.patterns() if pattern_matches(name, pattern)
+        ]
         level = [name for name, _ in row].index(pattern)
         wider = row[level - 1][1] if level else settings.limits
         yield " " * level + pattern

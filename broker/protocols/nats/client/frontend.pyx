@@ -2,15 +2,14 @@
 """Limits arrive here once, as plain numbers that a session reads without asking Python."""
 import os
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from broker.protocols.nats import limits
 from broker.routing.trie cimport key_of
 from broker.runtime.turn cimport Turn
 from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX
-
-SLOW_POLICIES = {'close': SLOW_CLOSE, 'drop': SLOW_DROP, 'pause': SLOW_PAUSE}
+from broker.protocols.nats.settings import SLOW_CONSUMERS
 
 
 cdef class NatsFrontend:
@@ -50,7 +49,7 @@ cdef class NatsFrontend:
         self.first_ping_ns = min(config.ping_interval_ns, limits.NATS_FIRST_PING)
         self.ping_max = config.ping_max
         self.write_deadline_ns = config.write_deadline_ns
-        self.slow_policy = SLOW_POLICIES[config.slow_consumer]
+        self.slow_policy = <uint8_t>SLOW_CONSUMERS.index(config.slow_consumer)
 
     def traffic(self):
         """Messages and bytes since start: (in_msgs, in_bytes, out_msgs, out_bytes)."""

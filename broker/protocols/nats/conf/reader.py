@@ -13,7 +13,7 @@ from __future__ import annotations
 import posixpath
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from broker.base.units import COUNT_MAX
 from broker.protocols.nats import limits
@@ -27,6 +27,7 @@ from broker.protocols.nats.conf.text import ConfError, ConfErrors, ConfNote, Val
 from broker.protocols.nats.conf.tls import optional_tls
 from broker.protocols.nats.settings import (
     ORIGINAL,
+    SLOW_CONSUMERS,
     SYSTEM_ACCOUNT,
     Address,
     Authorization,
@@ -46,8 +47,6 @@ __all__ = [
     "read_text",
     "read_values",
 ]
-
-SLOW_CONSUMERS: Final = ("close", "drop", "pause")
 
 
 def read_file(path: Path, environment: Mapping[str, str]) -> tuple[Settings, list[ConfError]]:

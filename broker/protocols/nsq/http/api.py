@@ -22,6 +22,7 @@ from broker.base.units import MS, SECOND
 from broker.engine.cursor.cursor import cursors_of, open_cursor
 from broker.engine.log.files import CURSORS, QuarantinedError
 from broker.engine.log.publish import publish
+from broker.engine.names import is_ephemeral, is_name
 from broker.net.http.errors import HttpError
 from broker.protocols.access import READ, WRITE
 from broker.protocols.nsq import limits
@@ -36,7 +37,6 @@ from broker.protocols.nsq.http.app import (
 )
 from broker.protocols.nsq.http.v1 import dead_letter_routes
 from broker.protocols.nsq.topics import channel_of
-from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -22,6 +22,7 @@ from broker.engine.cursor.deadletter import dead_letters_of
 from broker.engine.cursor.local import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
 from broker.engine.health import LOG
 from broker.engine.log.files import QuarantinedError
+from broker.engine.names import is_ephemeral, is_name
 from broker.net.http.errors import HttpError, http_error
 from broker.protocols.access import READ, WRITE
 from broker.protocols.nsq import limits
@@ -30,7 +31,6 @@ from broker.protocols.nsq.http import errors
 from broker.protocols.nsq.http.app import ApiError, Route, find_topic, read_body
 from broker.protocols.nsq.session import NsqSession
 from broker.protocols.nsq.topics import channel_of, channels_of
-from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
     from aiohttp import web

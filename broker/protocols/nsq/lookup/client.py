@@ -24,9 +24,9 @@ import orjson
 
 from broker.base.units import PORT_MAX, SECOND
 from broker.engine.log.policy import ACKED
+from broker.engine.names import is_ephemeral, is_name
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.topics import channels_of
-from broker.protocols.nsq.wire import is_ephemeral, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -14,6 +14,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from broker.engine.names import is_name
 from broker.net.http.errors import HttpError
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.http import errors
@@ -24,7 +25,6 @@ from broker.protocols.nsq.http.app import (
     Route,
     make_app,
 )
-from broker.protocols.nsq.wire import is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,13 +18,13 @@ import orjson
 
 from broker.base.units import SECOND
 from broker.base.values import dataclass
+from broker.engine.names import is_name
 from broker.net.listener import files_are_short
 from broker.protocols.nsq import errors as nsq_errors
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.identify import INT, Refused, read_fields
 from broker.protocols.nsq.lookup import errors
 from broker.protocols.nsq.lookup.registry import Producer
-from broker.protocols.nsq.wire import is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

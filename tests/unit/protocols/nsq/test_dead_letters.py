@@ -17,10 +17,10 @@ from support.live.nsq import Client, on_uvloop, opened
 from broker.engine.config import StorageConfig, TopicConfig
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, settled
+from broker.engine.names import is_name
 from broker.protocols.nsq.dead_letters import FILE, default_target, origin_of
 from broker.protocols.nsq.http.api import NsqApi
 from broker.protocols.nsq.listener import NsqListener
-from broker.protocols.nsq.wire import is_name
 
 PATH = "/v1/deadletters"
 

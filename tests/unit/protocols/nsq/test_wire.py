@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from support.fakes.nsq import mpub, pub, sized
 from support.native.nsq import Scanner, message_id, message_seq
 
-from broker.protocols.nsq.wire import is_ephemeral, is_name
-
 if TYPE_CHECKING:
     from support.scans import Op
 
@@ -204,18 +202,3 @@ def test_ids(seq: int) -> None:
 def test_what_is_no_id_has_seq_0(text: bytes) -> None:
     expected = int(text, 16) if re.fullmatch(rb"[0-9a-f]{16}", text) else 0
     assert message_seq(text) == expected
-
-
-@given(
-    st.text("ab.-_Z9#ephmrl*\n", max_size=12).map(str.encode)
-    | st.integers(50, 66).map(lambda n: b"a" * n)
-    | st.integers(50, 58).map(lambda n: b"a" * n + b"#ephemeral")
-)
-@example(b"a#ephemeral")
-@example(b"#ephemeral")
-@example(b"a\n")
-def test_names(name: bytes) -> None:
-    legal = re.fullmatch(rb"[.a-zA-Z0-9_-]+(#ephemeral)?", name) and 1 <= len(name) <= 64
-    assert is_name(name) == bool(legal)
-    if legal:
-        assert is_ephemeral(name) == name.endswith(b"#ephemeral")

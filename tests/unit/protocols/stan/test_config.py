@@ -10,7 +10,6 @@ from broker.protocols.stan.config import (
     ChannelLimits,
     StanChannelConfig,
     StanConfig,
-    covers,
     is_valid_channel,
 )
 
@@ -86,25 +85,6 @@ def test_patterns_are_listed_from_wide_to_narrow_with_what_holds() -> None:
     )
     assert [name for name, _ in given.patterns()] == [">", "a.*", "a.b", "b"]
     assert dict(given.patterns())["a.b"] == ChannelLimits(100, 1, 1, 1, 0)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "name", "yes"),
-    [
-        (">", "a", True),
-        (">", "a.b.c", True),
-        ("a.>", "a", False),
-        ("a.>", "a.b.c", True),
-        ("*", "a", True),
-        ("*", "a.b", False),
-        ("a.*.c", "a.b.c", True),
-        ("a.*.c", "a.b.d", False),
-        ("a", "b", False),
-        ("*.*", "foo.>", True),
-    ],
-)
-def test_what_a_pattern_covers(pattern: str, name: str, yes: bool) -> None:
-    assert covers(pattern, name) is yes
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", "Ä.b-c_d$", "a b", "x" * 300])
