@@ -33,10 +33,12 @@ HEAD = ["row", "median", "spread", "goal", ""]
 def start(folder: Path) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
     """A broker on free ports, ready."""
     ports = folder / "ports.json"
-    doors = [f"--{door}=127.0.0.1:0" for door in ("nats", "monitor", "nsq", "nsq-http", "bulk")]
+    listeners = [
+        f"--{listener}=127.0.0.1:0" for listener in ("nats", "monitor", "nsq", "nsq-http", "bulk")
+    ]
     command = [sys.executable, "-m", "broker", "serve", "--data", str(folder / "data")]
     child = subprocess.Popen(
-        [*command, *doors, "--log-level=warning", f"--ports-file={ports}"], cwd=ROOT
+        [*command, *listeners, "--log-level=warning", f"--ports-file={ports}"], cwd=ROOT
     )
     while not ports.exists():
         if child.poll() is not None:

@@ -64,16 +64,16 @@ async def theirs(address: str, topic: str, msgs: int) -> float:
             done.set()
         return True
 
-    def told(event: asyncio.Event, kind: type) -> Any:
-        class Told(kind):  # type: ignore[misc]
+    def noting(event: asyncio.Event, kind: type) -> Any:
+        class Noting(kind):  # type: ignore[misc]
             def _on_connection_ready(self, conn: Any, **rest: Any) -> None:
                 super()._on_connection_ready(conn, **rest)
                 event.set()
 
-        return Told
+        return Noting
 
-    writer = told(writing, nsq.Writer)([address])
-    reader = told(reading, nsq.Reader)(
+    writer = noting(writing, nsq.Writer)([address])
+    reader = noting(reading, nsq.Reader)(
         topic, "ch", message_handler=handle, nsqd_tcp_addresses=[address], max_in_flight=IN_FLIGHT
     )
     await asyncio.wait_for(asyncio.gather(writing.wait(), reading.wait()), SILENT_SECONDS)

@@ -50,12 +50,12 @@ class Row:
     goals: dict[str, tuple[float, bool]]
 
     @property
-    def door(self) -> str:
+    def protocol(self) -> str:
         return "nsq" if isinstance(self.plan, NsqFlowPlan) else "nats"
 
     @property
     def original(self) -> str:
-        return servers.NSQD if self.door == "nsq" else servers.NATS_SERVER
+        return servers.NSQD if self.protocol == "nsq" else servers.NATS_SERVER
 
 
 def flow(name: str, goal: float, pubs: int, subs: int, size: int) -> Row:
@@ -117,8 +117,8 @@ def drive(plan: Plan) -> Result:
 def sample(row: Row, command: str, seconds: float, root: str | None) -> Sample:
     """One run on a new server."""
     quiet = isinstance(row.plan, NatsRequestPlan)
-    with servers.running(command, (row.door,), root) as server, cores_awake(quiet):
-        plan = replace(row.plan, address=server.nsq if row.door == "nsq" else server.nats)
+    with servers.running(command, (row.protocol,), root) as server, cores_awake(quiet):
+        plan = replace(row.plan, address=server.nsq if row.protocol == "nsq" else server.nats)
         drive(replace(plan, seconds=REQUEST_WARM_SECONDS if quiet else WARM_SECONDS))
         result = drive(replace(plan, seconds=seconds))
     busy = result.generator_cpu_seconds / result.seconds

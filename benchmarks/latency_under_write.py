@@ -59,7 +59,7 @@ class Round:
         return self.busy_us[name] / self.idle_us[name]
 
 
-def write(address: tuple[str, int], seconds: float, told: Connection) -> None:
+def write(address: tuple[str, int], seconds: float, pipe: Connection) -> None:
     """The writer's process: reports when it has started, then its speed."""
     said = False
 
@@ -67,7 +67,7 @@ def write(address: tuple[str, int], seconds: float, told: Connection) -> None:
         nonlocal said
         if not said and published >= LEAD_MSGS:
             said = True
-            told.send("writing")
+            pipe.send("writing")
 
     plan = NsqFlowPlan(
         address=address,
@@ -81,20 +81,20 @@ def write(address: tuple[str, int], seconds: float, told: Connection) -> None:
     try:
         result = run_nsq_flow(plan, progress)
     except LoadError as error:
-        told.send(f"failed: {error}")
+        pipe.send(f"failed: {error}")
     else:
-        told.send(result.bytes / result.seconds)
+        pipe.send(result.bytes / result.seconds)
 
 
 def request(address: tuple[str, int], seconds: float) -> Result:
     return run_nats_request(NatsRequestPlan(address=address, seconds=seconds))
 
 
-def heard(told: Connection) -> str | float:
+def received(pipe: Connection) -> str | float:
     """The writer's next report."""
-    if not told.poll(WRITER_SECONDS):
+    if not pipe.poll(WRITER_SECONDS):
         raise LoadError("the writer is silent")
-    word: str | float = told.recv()
+    word: str | float = pipe.recv()
     if isinstance(word, str) and word.startswith("failed"):
         raise LoadError(f"the writer {word}")
     return word
@@ -111,9 +111,9 @@ def measure(command: str, seconds: float, root: str | None) -> Round:
         )
         writer.start()
         try:
-            heard(ours)
+            received(ours)
             busy = request(server.nats, seconds)
-            rate = heard(ours)
+            rate = received(ours)
             writer.join()
         finally:
             if writer.is_alive():

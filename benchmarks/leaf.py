@@ -86,11 +86,11 @@ def node(command: list[str], config: str) -> Iterator[tuple[str, int]]:
             child.wait()
 
 
-def _wait(true: Callable[[], bool], told: Callable[[], str]) -> None:
+def _wait(true: Callable[[], bool], state: Callable[[], str]) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while not true():
         if time.monotonic() > deadline:
-            raise servers.ServerError(f"not ready in {READY_SECONDS} s\n{told()}")
+            raise servers.ServerError(f"not ready in {READY_SECONDS} s\n{state()}")
         time.sleep(POLL_SECONDS)
 
 

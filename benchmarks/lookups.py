@@ -160,8 +160,10 @@ def start_ours(folder: Path) -> Running:
         '[log]\nlevel = "error"\n[nsqlookupd]\nenabled = true\n'
         'listen = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\n'
     )
-    doors = [f"--{door}=127.0.0.1:0" for door in ("nats", "monitor", "nsq", "nsq-http", "bulk")]
-    command = [sys.executable, "-m", "broker", "serve", "-c", str(config), *doors]
+    listeners = [
+        f"--{listener}=127.0.0.1:0" for listener in ("nats", "monitor", "nsq", "nsq-http", "bulk")
+    ]
+    command = [sys.executable, "-m", "broker", "serve", "-c", str(config), *listeners]
     child = subprocess.Popen([*command, f"--data={folder}/data", f"--ports-file={ports}"])
     deadline = time.monotonic() + START_S
     while not ports.exists():

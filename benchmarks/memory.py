@@ -78,16 +78,16 @@ class Found:
 HEAD = ["what", "server", "start MB", "now MB", "peak MB", "B each", "goal", "", "remark"]
 
 
-def idle(command: str, name: str, door: str, options: Options) -> Found:
+def idle(command: str, name: str, protocol: str, options: Options) -> Found:
     """Idle connections after their handshake."""
     held: list[socket.socket] = []
-    with servers.running(command, (door,), options.root) as run:
+    with servers.running(command, (protocol,), options.root) as run:
         before = run.memory_bytes()
         try:
             for _ in range(options.connections):
-                sock, _early = dial_nats(run.nats) if door == "nats" else dial_nsq(run.nsq)
+                sock, _early = dial_nats(run.nats) if protocol == "nats" else dial_nsq(run.nsq)
                 held.append(sock)
-            what = f"{options.connections:,} idle {door.upper()} connections"
+            what = f"{options.connections:,} idle {protocol.upper()} connections"
             return Found(what, name, before, run.memory_bytes(), options.connections)
         finally:
             for sock in held:

@@ -51,7 +51,7 @@ def main() -> int:
         config = Path(folder) / "guarded.conf"
         config.write_text(CONFIG)
         guarded = f"{PLAIN} -c {config}"
-        for row in (row for row in ROWS if row.door == "nats"):
+        for row in (row for row in ROWS if row.protocol == "nats"):
             ratios: dict[str, list[float]] = {}
             for turn in range(options.rounds):
                 pair = [guarded, PLAIN] if turn % 2 == 0 else [PLAIN, guarded]

@@ -84,18 +84,18 @@ class Consumer:
 
 def create(port: int, topics: int) -> None:
     """Create topics and channels over one HTTP connection."""
-    door = http.client.HTTPConnection("127.0.0.1", port, timeout=SILENT_SECONDS)
+    api = http.client.HTTPConnection("127.0.0.1", port, timeout=SILENT_SECONDS)
     for number in range(topics):
         topic = f"topic-{number:05d}"
         paths = [f"/topic/create?topic={topic}"]
         paths += [f"/channel/create?topic={topic}&channel={channel}" for channel in CHANNELS]
         for path in paths:
-            door.request("POST", path)
-            answer = door.getresponse()
+            api.request("POST", path)
+            answer = api.getresponse()
             answer.read()
             if answer.status != http.client.OK:
                 raise LoadError(f"{path}: {answer.status}")
-    door.close()
+    api.close()
 
 
 def processor_seconds(pid: int) -> float:

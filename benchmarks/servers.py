@@ -100,8 +100,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: str, doors: tuple[str, ...], root: str | None = None) -> Iterator[Running]:
-    """Run a command of this module until the block ends. `doors`: the ports to wait for."""
+def running(command: str, listeners: tuple[str, ...], root: str | None = None) -> Iterator[Running]:
+    """Run a command of this module until the block ends. `listeners`: the ports to wait for."""
     with tempfile.TemporaryDirectory(prefix="twinwire-bench-", dir=root) as folder:
         data = Path(folder) / "data"
         data.mkdir()
@@ -115,8 +115,8 @@ def running(command: str, doors: tuple[str, ...], root: str | None = None) -> It
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
         try:
-            for door in doors:
-                _await_door(child, ports[door], log_path)
+            for listener in listeners:
+                _await_listener(child, ports[listener], log_path)
             nats, nsq, http = (("127.0.0.1", ports[name]) for name in ("nats", "nsq", "http"))
             yield Running(child.pid, nats, nsq, http, data)
             if child.poll() is not None:
@@ -125,7 +125,7 @@ def running(command: str, doors: tuple[str, ...], root: str | None = None) -> It
             _end(child)
 
 
-def _await_door(child: subprocess.Popen[bytes], port: int, log_path: Path) -> None:
+def _await_listener(child: subprocess.Popen[bytes], port: int, log_path: Path) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while True:
         try:

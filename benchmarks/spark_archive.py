@@ -35,7 +35,7 @@ import report
 from bulk_api import fill, processor_seconds, start
 
 from broker.bench.scenarios import NatsRequestPlan, NsqFlowPlan, run_nats_request, run_nsq_flow
-from broker.client.bulk.connection import Connection as Door
+from broker.client.bulk.connection import Connection as BulkConnection
 from broker.client.bulk.reading import iter_arrow
 from broker.spark.archive.manifest import Manifest
 from broker.spark.archive.write import COLUMNS, HourFiles
@@ -57,11 +57,11 @@ def rss_mib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def load(told: Connection) -> None:
+def load(pipe: Connection) -> None:
     """A process that loads the broker on request: NATS, then NSQ."""
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    while (ports := told.recv()) is not None:
+    while (ports := pipe.recv()) is not None:
         (nats, nsq) = ((host, int(port)) for host, port in (p.split(":") for p in ports))
         requests = run_nats_request(NatsRequestPlan(address=nats, seconds=LOAD_SECONDS))
         flow = run_nsq_flow(
@@ -69,7 +69,7 @@ def load(told: Connection) -> None:
         )
         assert requests.latency_us is not None
         assert flow.latency_us is not None
-        told.send((requests.latency_us["p99"], flow.latency_us["p99"]))
+        pipe.send((requests.latency_us["p99"], flow.latency_us["p99"]))
 
 
 @contextmanager
@@ -79,10 +79,9 @@ def broker(folder: Path, records: int, size: int) -> Iterator[tuple[int, dict[st
     try:
         for topic in TOPICS:
             fill(ports["nsq_http"], topic, records // len(TOPICS), size)
-        with Door(
-            ports["bulk"]
-        ) as door:  # records that are not on the disk yet would not be archived
-            while any(t.next - t.first < records // len(TOPICS) for t in door.topics().topics):
+        # Records that are not on the disk yet would not be archived.
+        with BulkConnection(ports["bulk"]) as bulk:
+            while any(t.next - t.first < records // len(TOPICS) for t in bulk.topics().topics):
                 time.sleep(0.1)
         yield child.pid, ports
     finally:
@@ -90,11 +89,11 @@ def broker(folder: Path, records: int, size: int) -> Iterator[tuple[int, dict[st
         child.wait()
 
 
-def convert(door: str, folder: Path) -> None:
+def convert(bulk: str, folder: Path) -> None:
     """One process, one file per topic, with PyArrow's defaults."""
     folder.mkdir()
     for topic in TOPICS:
-        batches = iter_arrow(door, topic, columns=NAMES)
+        batches = iter_arrow(bulk, topic, columns=NAMES)
         first = next(batches)
         path = folder / f"{topic}.parquet"
         with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
@@ -103,33 +102,33 @@ def convert(door: str, folder: Path) -> None:
                 writer.write_batch(batch)
 
 
-def convert_alike(door: str, folder: Path) -> None:
+def convert_alike(bulk: str, folder: Path) -> None:
     """One process, one file per topic, with the writer of the archive's tasks."""
     folder.mkdir()
     for topic in TOPICS:
         with HourFiles(folder, OffsetRange(topic, 0, "0", 0, 0), NAMES) as hours:
             for batch in iter_arrow(
-                door, topic, columns=NAMES, max_rows=ROW_GROUP_ROWS, max_bytes=ROW_GROUP_BYTES
+                bulk, topic, columns=NAMES, max_rows=ROW_GROUP_ROWS, max_bytes=ROW_GROUP_BYTES
             ):
                 hours.add(batch)
             hours.finish()
 
 
-def archive(spark: Any, door: str, folder: Path) -> int:
+def archive(spark: Any, bulk: str, folder: Path) -> int:
     """Archive the topics; return the number of records."""
-    job = Job({"servers": door}, {"subscribe": ",".join(TOPICS)})
+    job = Job({"servers": bulk}, {"subscribe": ",".join(TOPICS)})
     archiver = build(spark, job, ArchiveOptions(str(folder), hold=False), lambda _line: None)
     archiver.run()
     assert archiver.records == sum(one.records for one in Manifest(folder).load().select())
     return archiver.records
 
 
-def compare(spark: Any, door: str, folder: Path, records: int, rounds: int) -> list[list[str]]:
+def compare(spark: Any, bulk: str, folder: Path, records: int, rounds: int) -> list[list[str]]:
     """A row for each way."""
     ways: dict[str, Callable[[], object]] = {
-        "PyArrow, 1 process": lambda: convert(door, folder / "out"),
-        "the archive's writer, 1 process": lambda: convert_alike(door, folder / "out"),
-        "archive, local[2]": lambda: archive(spark, door, folder / "out"),
+        "PyArrow, 1 process": lambda: convert(bulk, folder / "out"),
+        "the archive's writer, 1 process": lambda: convert_alike(bulk, folder / "out"),
+        "archive, local[2]": lambda: archive(spark, bulk, folder / "out"),
     }
     took: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):

@@ -48,13 +48,13 @@ def session(folder: Path) -> Any:
 class Notebook:
     """The measurements, one per cell."""
 
-    def __init__(self, spark: Any, door: str, folder: Path, topics: list[str]) -> None:
-        self.spark, self.door, self.folder = spark, door, folder
+    def __init__(self, spark: Any, bulk: str, folder: Path, topics: list[str]) -> None:
+        self.spark, self.bulk, self.folder = spark, bulk, folder
         self.topics, self.written = topics, 0
 
     def frame(self, schema: str | None = None) -> Any:
         """A data frame of all topics."""
-        reader = self.spark.read.format("twinwire").option("servers", self.door)
+        reader = self.spark.read.format("twinwire").option("servers", self.bulk)
         reader = reader.option("subscribe", ",".join(self.topics)).option("hold", "false")
         return (reader.schema(schema) if schema else reader).load()
 
@@ -65,7 +65,7 @@ class Notebook:
         from broker.client.bulk import iter_arrow
 
         for topic in self.topics:
-            batches = iter_arrow(self.door, topic)
+            batches = iter_arrow(self.bulk, topic)
             first = next(batches)
             with pq.ParquetWriter(
                 self.folder / f"{topic}.parquet", first.schema, compression="zstd"
@@ -94,7 +94,7 @@ class Notebook:
     def stream(self) -> None:
         """The same as one batch of a stream, discarded."""
         self.written += 1
-        reader = self.spark.readStream.format("twinwire").option("servers", self.door)
+        reader = self.spark.readStream.format("twinwire").option("servers", self.bulk)
         reader = reader.option("subscribe", ",".join(self.topics)).option("hold", "false")
         writer = reader.option("startingOffsets", "earliest").load().writeStream.format("noop")
         writer = writer.option("checkpointLocation", str(self.folder / f"state{self.written}"))
@@ -104,7 +104,7 @@ class Notebook:
         """Rows from Parquet to a topic, staged and committed; each time another topic."""
         self.written += 1
         rows = self.spark.read.parquet(str(self.folder / "lake")).select("value")
-        writer = rows.write.format("twinwire").mode("append").option("servers", self.door)
+        writer = rows.write.format("twinwire").mode("append").option("servers", self.bulk)
         writer.option("topic", f"sink-{self.written}").save()
 
 

@@ -121,8 +121,8 @@ class Ours:
         ports.unlink(missing_ok=True)
         command = [sys.executable, "-m", "broker", "serve", "-c", str(config)]
         command += ["--data", str(folder / "data"), "--ports-file", str(ports)]
-        for door in ("--nats", "--nsq", "--nsq-http", "--monitor", "--bulk"):
-            command += [door, "127.0.0.1:0"]
+        for flag in ("--nats", "--nsq", "--nsq-http", "--monitor", "--bulk"):
+            command += [flag, "127.0.0.1:0"]
         began = time.monotonic()
         self.log = folder / "log"
         with self.log.open("w") as file:
@@ -133,8 +133,8 @@ class Ours:
             time.sleep(POLL_SECONDS)
         self.start_seconds = time.monotonic() - began
         self.processor_seconds = sum(self._times())
-        doors = json.loads(ports.read_text())
-        self.port = int(doors["nats"].rpartition(":")[2])
+        addresses = json.loads(ports.read_text())
+        self.port = int(addresses["nats"].rpartition(":")[2])
 
     def _times(self) -> list[float]:
         text = Path(f"/proc/{self.process.pid}/stat").read_text()

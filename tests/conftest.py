@@ -148,7 +148,7 @@ def shared_broker(broker_for: BrokerFor) -> Server:
 
 @pytest.fixture
 def broker(shared_broker: Server) -> Server:
-    """The shared server with default settings; a crash is told by the test it happened in."""
+    """The shared server with default settings; a crash fails the test in which it happened."""
     shared_broker.check_alive()
     return shared_broker
 

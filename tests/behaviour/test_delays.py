@@ -30,13 +30,13 @@ def test_cursors_that_nobody_reads_hold_nothing(memory_path: Path) -> None:
         assert {cursor.deferred_count for cursor in cursors} == {COUNT}
         assert {cursor.depth for cursor in cursors} == {0}
         # who reads gets an entry for each, and gives them when their time has come
-        taker = LocalConsumer(cursors[0], 1 << 30)
+        consumer = LocalConsumer(cursors[0], 1 << 30)
         rig.settle()
         assert cursors[0].inflight.size == cursors[0].deferred_count == COUNT
         assert cursors[0].depth == 0
-        assert not taker.records
+        assert not consumer.records
         rig.advance(3601)
-        assert sorted(finish_all(taker)) == sorted(numbered(COUNT))
+        assert sorted(finish_all(consumer)) == sorted(numbered(COUNT))
         assert [(c.deferred_count, c.depth) for c in cursors] == [(0, 0)] + [(0, COUNT)] * (
             CURSORS - 1
         )
@@ -45,27 +45,27 @@ def test_cursors_that_nobody_reads_hold_nothing(memory_path: Path) -> None:
         assert bodies_of(late) == numbered(COUNT)
 
 
-def test_what_waits_is_told_and_kept_after_a_kill(memory_path: Path) -> None:
+def test_what_waits_is_counted_and_kept_after_a_kill(memory_path: Path) -> None:
     with Rig(memory_path / "0") as rig:
         log = rig.log()
         log.open_cursor("unread")
-        taker = LocalConsumer(log.open_cursor("read"), 10)
+        consumer = LocalConsumer(log.open_cursor("read"), 10)
         rig.publish(log, [b"later"], not_before_ns=rig.turn.wall_ns + 100 * SECOND)
         rig.publish(log, [b"now"])
-        assert bodies_of(taker) == [b"now"]
+        assert bodies_of(consumer) == [b"now"]
         clock = (rig.loop.now_ns + SECOND, 0)
         rig.crash(memory_path / "1")
     with Rig(memory_path / "1", clock=clock) as rig:
         log = rig.engine.log("t")
         assert log.cursors["unread"].deferred_count == log.cursors["read"].deferred_count == 1
         assert log.cursors["unread"].depth == 1
-        takers = [LocalConsumer(log.cursors[name], 10) for name in ("read", "unread")]
+        consumers = [LocalConsumer(log.cursors[name], 10) for name in ("read", "unread")]
         rig.settle()
-        assert [finish_all(taker) for taker in takers] == [[b"now"]] * 2
+        assert [finish_all(consumer) for consumer in consumers] == [[b"now"]] * 2
         rig.advance(98)
-        assert [finish_all(taker) for taker in takers] == [[]] * 2
+        assert [finish_all(consumer) for consumer in consumers] == [[]] * 2
         rig.advance(2)
-        assert [finish_all(taker) for taker in takers] == [[b"later"]] * 2
+        assert [finish_all(consumer) for consumer in consumers] == [[b"later"]] * 2
         assert len(segment_files(memory_path / "1")) == 1
 
 
@@ -74,22 +74,22 @@ def test_all_cursors_share_what_may_be_held_back() -> None:
     with Rig(None, deferred_max=4096, memory_bytes_max=1 << 22) as rig:
         log = rig.log()
         cursors = [log.open_cursor(name) for name in ("a", "b", "c")]
-        takers = [LocalConsumer(cursor, 1 << 30) for cursor in cursors]
+        consumers = [LocalConsumer(cursor, 1 << 30) for cursor in cursors]
         rig.publish(log, [b"x"] * 3000, not_before_ns=rig.turn.wall_ns + 10 * SECOND)
         held = sorted(cursor.inflight.size for cursor in cursors)
         assert held[2] == 3000
         assert sum(held) <= 4096 + 1024
         assert {cursor.deferred_count for cursor in cursors} == {3000}
         rig.publish(log, [b"y"])
-        assert sorted(len(taker.records) for taker in takers) == [0, 0, 1]
+        assert sorted(len(consumer.records) for consumer in consumers) == [0, 0, 1]
         rig.advance(12)
-        assert [sum(1 for _ in taker.records) for taker in takers] == [3001] * 3
-        for taker in takers:
-            finish_all(taker)
+        assert [sum(1 for _ in consumer.records) for consumer in consumers] == [3001] * 3
+        for consumer in consumers:
+            finish_all(consumer)
         rig.settle()
         assert rig.engine.shared.deferred == 0
-        for taker in takers:
-            taker.leave()
+        for consumer in consumers:
+            consumer.leave()
         rig.engine.delete_log("t")
         assert rig.engine.shared.deferred == 0
 
@@ -97,14 +97,16 @@ def test_all_cursors_share_what_may_be_held_back() -> None:
 def test_what_a_cursor_held_back_is_free_for_others_when_it_goes() -> None:
     with Rig(None, deferred_max=4096, memory_bytes_max=1 << 22) as rig:
         log = rig.log()
-        takers = {name: LocalConsumer(log.open_cursor(name), 1 << 30) for name in ("a", "b", "c")}
+        consumers = {
+            name: LocalConsumer(log.open_cursor(name), 1 << 30) for name in ("a", "b", "c")
+        }
         rig.publish(log, [b"x"] * 3000, not_before_ns=rig.turn.wall_ns + LATER)
         rig.publish(log, [b"y"])
-        while takers:
-            through = [name for name, taker in takers.items() if taker.records]
+        while consumers:
+            through = [name for name, consumer in consumers.items() if consumer.records]
             assert through, "nobody comes back for the message behind"
             for name in through:
-                assert finish_all(takers.pop(name)) == [b"y"]
+                assert finish_all(consumers.pop(name)) == [b"y"]
                 log.delete_cursor(name)
             rig.advance(2)
         assert rig.engine.shared.deferred == 0

@@ -33,10 +33,10 @@ def mappings(root: Path) -> int:
 def test_an_idle_log_holds_nothing_open(tmp_path: Path, sync: str | float) -> None:
     with Rig(tmp_path, sync=sync) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 100)
+        consumer = LocalConsumer(log.open_cursor("c"), 100)
         rig.publish(log, [b"first"])
-        assert bodies_of(taker) == [b"first"]
-        assert taker.finish(1) == 0
+        assert bodies_of(consumer) == [b"first"]
+        assert consumer.finish(1) == 0
         rig.settle()
         assert open_files(tmp_path)
         for _ in range(5):
@@ -44,14 +44,14 @@ def test_an_idle_log_holds_nothing_open(tmp_path: Path, sync: str | float) -> No
         assert open_files(tmp_path) == []
         assert mappings(tmp_path) == 0
         assert rig.publish(log, [b"second"]) == [1]
-        assert bodies_of(taker) == [b"second"]
+        assert bodies_of(consumer) == [b"second"]
         rig.close()
     with Rig(tmp_path, sync=sync) as rig:
         assert open_files(tmp_path) == [], "a log that was found on the disk rests too"
         log = rig.log()
-        taker = LocalConsumer(log.cursors["c"], 100)
+        consumer = LocalConsumer(log.cursors["c"], 100)
         assert rig.publish(log, [b"third"]) == [1]
-        assert bodies_of(taker) == [b"second", b"third"]
+        assert bodies_of(consumer) == [b"second", b"third"]
 
 
 def test_a_log_whose_records_nobody_has_read_rests_and_goes_on(tmp_path: Path) -> None:
@@ -61,14 +61,14 @@ def test_a_log_whose_records_nobody_has_read_rests_and_goes_on(tmp_path: Path) -
         for _ in range(5):
             rig.advance(1)
         assert open_files(tmp_path) == []
-        taker = LocalConsumer(log.open_cursor("c"), 1)
+        consumer = LocalConsumer(log.open_cursor("c"), 1)
         rig.settle()
-        assert bodies_of(taker) == [b"one"]
+        assert bodies_of(consumer) == [b"one"]
         for _ in range(5):
             rig.advance(1)
-        assert taker.finish(1) == 0
+        assert consumer.finish(1) == 0
         rig.settle()
-        assert bodies_of(taker) == [b"two"]
+        assert bodies_of(consumer) == [b"two"]
 
 
 def test_when_no_more_files_may_be_open_idle_logs_give_theirs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The name of a cluster, of which nothing else is here: who is told it, also of another one."""
+"""The name of a cluster, of which nothing else is here: who gets it, also of another one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.protocols.nats.server import NatsServer
 TEXT = 'cluster { name: "ONE" }\nleafnodes { listen: "127.0.0.1:-1", %s }\n'
 
 
-def told(address: Address) -> str | None:
+def cluster_of(address: Address) -> str | None:
     with RawPeer(address) as peer:
         name: str | None = json.loads(peer.read_until(b"\r\n")[5:]).get("cluster")
         return name
@@ -28,24 +28,24 @@ def rename(server: LiveNats, name: str) -> None:
     asyncio.run_coroutine_threadsafe(act(), server.loop).result(30)
 
 
-def leaf_door(server: LiveNats) -> Address:
+def leaf_address(server: LiveNats) -> Address:
     return Address(*server.server.ports["leafnodes"])
 
 
 def test_a_reload_renames() -> None:
     with LiveNats(TEXT % "") as server:
-        assert told(server.nats) == told(leaf_door(server)) == "ONE"
+        assert cluster_of(server.nats) == cluster_of(leaf_address(server)) == "ONE"
         rename(server, "TWO")
-        assert told(server.nats) == told(leaf_door(server)) == "TWO"
+        assert cluster_of(server.nats) == cluster_of(leaf_address(server)) == "TWO"
         assert server.ask(lambda s: s.context.exchange.crossing.server["cluster"]) == "TWO"
         rename(server, "")
-        assert told(server.nats) is told(leaf_door(server)) is None
+        assert cluster_of(server.nats) is cluster_of(leaf_address(server)) is None
 
 
 def test_a_link_is_made_anew_under_another_name() -> None:
     with LiveNats('leafnodes { listen: "127.0.0.1:-1" }') as hub:
         text = 'cluster { name: "ONE" }\nleafnodes { reconnect: "10ms", remotes: [{url: "%s"}] }'
-        with LiveNats(text % f"nats-leaf://{leaf_door(hub)}") as leaf:
+        with LiveNats(text % f"nats-leaf://{leaf_address(hub)}") as leaf:
             wait_for(hub, "ONE")
             rename(leaf, "TWO")
             wait_for(hub, "TWO")

@@ -62,7 +62,7 @@ def fill(rig: Rig, root: Path) -> Path:
 def test_what_nobody_reads_leaves(disk: Path) -> None:
     with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:
         path = fill(rig, disk)
-        # The kernel is asked, not told: a page that another processor has at hand stays until it
+        # The kernel may refuse: a page that another processor has at hand stays until it
         # is asked again, which every sync does.
         for _ in range(ASKED_MAX):
             if not any(cached(path, offset) for offset in (0, MIB, 2 * MIB)):

@@ -23,18 +23,18 @@ def test_back_gives_everything_again_as_if_new(tmp_path: Path) -> None:
     with Rig(tmp_path / "a") as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = LocalConsumer(cursor, 100)
+        consumer = LocalConsumer(cursor, 100)
         rig.publish(log, numbered(10))
-        assert finish_all(taker) == numbered(10)
+        assert finish_all(consumer) == numbered(10)
         rig.publish(log, numbered(2, 10))
-        held = [record[0] for record in taker.records]
-        taker.records.clear()
+        held = [record[0] for record in consumer.records]
+        consumer.records.clear()
         assert cursor.rewind(4) == 4
-        assert taker.finish(held[0]) == 1, "what is in flight is given up"
+        assert consumer.finish(held[0]) == 1, "what is in flight is given up"
         assert (cursor.in_flight_count, cursor.depth) == (0, 9)
         rig.settle()
-        assert [record[:2] for record in taker.records] == [(seq, 1) for seq in range(4, 13)]
-        assert finish_all(taker) == numbered(9, 3)
+        assert [record[:2] for record in consumer.records] == [(seq, 1) for seq in range(4, 13)]
+        assert finish_all(consumer) == numbered(9, 3)
 
 
 def test_forward_skips(tmp_path: Path) -> None:
@@ -43,9 +43,9 @@ def test_forward_skips(tmp_path: Path) -> None:
         cursor = log.open_cursor("c")
         rig.publish(log, numbered(10))
         assert cursor.rewind(8) == 8
-        taker = LocalConsumer(cursor, 100)
+        consumer = LocalConsumer(cursor, 100)
         rig.settle()
-        assert bodies_of(taker) == numbered(3, 7)
+        assert bodies_of(consumer) == numbered(3, 7)
         assert cursor.rewind(1 << 40) == 11
         assert cursor.depth == 0
 
@@ -55,20 +55,20 @@ def test_the_place_survives_a_crash(tmp_path: Path, inline: int) -> None:
     with Rig(tmp_path / "a", inline_bytes=inline) as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = LocalConsumer(cursor, 100)
+        consumer = LocalConsumer(cursor, 100)
         rig.publish(log, numbered(10))
-        finish_all(taker)
+        finish_all(consumer)
         rig.settle()
-        taker.leave()
+        consumer.leave()
         cursor.rewind(3)
         mark = cursor.journal.mark
         while cursor.journal.done < mark:
             rig.loop.serve(1000)
         rig.crash(tmp_path / "b")  # without the end of the turn
     with Rig(tmp_path / "b") as rig:
-        taker = LocalConsumer(rig.engine.log("t").cursors["c"], 100)
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 100)
         rig.settle()
-        assert [record[:2] for record in taker.records] == [(seq, 1) for seq in range(3, 11)]
+        assert [record[:2] for record in consumer.records] == [(seq, 1) for seq in range(3, 11)]
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -123,13 +123,13 @@ def test_back_in_the_middle_of_a_cold_read_verifies_what_it_gives(tmp_path: Path
         with segment_files(tmp_path / "a")[0].open("r+b") as file:
             file.seek(64 + 40 + 50)
             file.write(b"BITROT")
-        taker = LocalConsumer(cursor, 100)
+        consumer = LocalConsumer(cursor, 100)
         cursor.rewind(250)  # a place that the sparse index knows
         rig.loop.run()  # a cold read from there is under way
-        assert not taker.records
+        assert not consumer.records
         cursor.rewind(1)
         rig.settle()
-        assert taker.records[0][0] == 2
+        assert consumer.records[0][0] == 2
         assert any("passed over" in text for _, text, _ in rig.reports)
 
 
@@ -146,8 +146,8 @@ def test_damage_across_the_frontier_of_a_paused_log(tmp_path: Path) -> None:
     with Rig(tmp_path / "a") as rig:
         log = rig.log()
         cursor = log.cursors["c"]
-        taker = LocalConsumer(cursor, 100)
+        consumer = LocalConsumer(cursor, 100)
         rig.settle()
-        assert len(taker.records) == 8
+        assert len(consumer.records) == 8
         assert cursor.depth == 0
         assert cursor.next_seq <= log.frontier

@@ -57,7 +57,7 @@ def without(lost: list[bytes]) -> list[bytes]:
     return [body for body in bodies() if body not in lost]
 
 
-def damage_told(rig: Rig) -> bool:
+def damage_reported(rig: Rig) -> bool:
     return any("do not read" in text for _, text, _ in rig.reports)
 
 
@@ -69,22 +69,22 @@ def test_a_sector_of_an_old_file(memory_path: Path, page: int) -> None:
     mapping.spoil(file, page * PAGE, page * PAGE + 1)
     with Rig(memory_path / "0", **SMALL) as rig:
         log = rig.engine.log("t")
-        taker = LocalConsumer(log.open_cursor("c"), 1 << 30)
-        assert drain(rig, taker) == without(lost)
-        assert damage_told(rig)
+        consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        assert drain(rig, consumer) == without(lost)
+        assert damage_reported(rig)
         assert rig.engine.shared.quarantined_ranges == 1
         assert rig.publish(log, [b"more"]) == [1]
-        assert bodies_of(taker) == [b"more"]
+        assert bodies_of(consumer) == [b"more"]
 
 
 def test_what_does_not_read_is_kept_when_its_file_is_dropped(memory_path: Path) -> None:
     make(memory_path / "0")
     mapping.spoil(segment_files(memory_path / "0")[1], PAGE, PAGE + 1)
     with Rig(memory_path / "0", **SMALL) as rig:
-        taker = LocalConsumer(rig.engine.log("t").open_cursor("c"), 1 << 30)
+        consumer = LocalConsumer(rig.engine.log("t").open_cursor("c"), 1 << 30)
         for _ in range(30):
             rig.settle()
-            finish_all(taker)
+            finish_all(consumer)
         rig.advance(2)
         kept = list((memory_path / "0" / "t").glob("*.quarantined"))
         assert len(kept) == 1
@@ -108,8 +108,8 @@ def test_a_sector_of_the_last_file_at_start(memory_path: Path, page: int) -> Non
         log = rig.engine.log("t")
         assert log.next_seq > COUNT
         assert rig.publish(log, [b"more"]) == [1]
-        taker = LocalConsumer(log.open_cursor("c"), 1 << 30)
-        assert drain(rig, taker) == [*without(lost), b"more"]
+        consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        assert drain(rig, consumer) == [*without(lost), b"more"]
         assert len(segment_files(memory_path / "1")) == 2
         assert file.stat().st_size == size
         assert not list((memory_path / "1" / "t").glob("*.torn*"))
@@ -117,8 +117,8 @@ def test_a_sector_of_the_last_file_at_start(memory_path: Path, page: int) -> Non
     mapping.unspoil()
     with Rig(memory_path / "1") as rig:
         assert not rig.engine.problems
-        taker = LocalConsumer(rig.engine.log("t").open_cursor("new", start=1), 1 << 30)
-        assert set(drain(rig, taker)) >= {*without(lost), b"more"}
+        consumer = LocalConsumer(rig.engine.log("t").open_cursor("new", start=1), 1 << 30)
+        assert set(drain(rig, consumer)) >= {*without(lost), b"more"}
 
 
 def test_a_sector_goes_while_the_log_is_read(memory_path: Path) -> None:
@@ -126,34 +126,34 @@ def test_a_sector_goes_while_the_log_is_read(memory_path: Path) -> None:
     with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = LocalConsumer(cursor, 3)
+        consumer = LocalConsumer(cursor, 3)
         rig.publish(log, bodies())
-        found = bodies_of(taker)
+        found = bodies_of(consumer)
         (file,) = segment_files(memory_path / "0")
         mapping.spoil(file, 2 * PAGE, 4 * PAGE)
         lost = hurt_by(file, 2 * PAGE, 4 * PAGE)
-        taker.set_credit(1 << 30)
-        found += drain(rig, taker)
+        consumer.set_credit(1 << 30)
+        found += drain(rig, consumer)
         assert found == without(lost)
-        assert damage_told(rig)
+        assert damage_reported(rig)
         # the file gets no more records
         assert rig.publish(log, [b"more"]) == [1]
-        assert drain(rig, taker) == [b"more"]
+        assert drain(rig, consumer) == [b"more"]
         assert len(segment_files(memory_path / "0")) == 2
 
 
 def test_two_cursors_find_the_same(memory_path: Path) -> None:
     with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
         log = rig.log()
-        takers = [LocalConsumer(log.open_cursor(name), 3) for name in ("a", "b")]
+        consumers = [LocalConsumer(log.open_cursor(name), 3) for name in ("a", "b")]
         rig.publish(log, bodies())
         (file,) = segment_files(memory_path / "0")
         mapping.spoil(file, 2 * PAGE, 3 * PAGE)
         lost = hurt_by(file, 2 * PAGE, 3 * PAGE)
-        for taker in takers:
-            found = bodies_of(taker)
-            taker.set_credit(1 << 30)
-            assert [*found, *drain(rig, taker)] == without(lost)
+        for consumer in consumers:
+            found = bodies_of(consumer)
+            consumer.set_credit(1 << 30)
+            assert [*found, *drain(rig, consumer)] == without(lost)
         assert rig.engine.shared.quarantined_ranges == 1
 
 
@@ -164,25 +164,25 @@ def test_a_file_is_cut_from_outside_while_it_is_mapped(memory_path: Path) -> Non
         cursor = log.open_cursor("c")
         file = segment_files(memory_path / "0")[0]
         lost = hurt_by(file, 2 * PAGE, 1 << 30)
-        taker = LocalConsumer(cursor, 5)
-        found = drain(rig, taker)
+        consumer = LocalConsumer(cursor, 5)
+        found = drain(rig, consumer)
         os.truncate(file, 2 * PAGE)
-        taker.set_credit(1 << 30)
-        found += drain(rig, taker)
+        consumer.set_credit(1 << 30)
+        found += drain(rig, consumer)
         assert found == without(lost)
-        assert damage_told(rig)
+        assert damage_reported(rig)
 
 
 def test_records_given_again_from_a_sector_that_went(memory_path: Path) -> None:
     with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
         rig.publish(log, bodies())
-        assert bodies_of(taker) == bodies()
+        assert bodies_of(consumer) == bodies()
         (file,) = segment_files(memory_path / "0")
         lost = hurt_by(file, 2 * PAGE, 3 * PAGE)
         mapping.spoil(file, 2 * PAGE, 3 * PAGE)
-        taker.leave()
+        consumer.leave()
         again = LocalConsumer(log.cursors["c"], 1 << 30)
         assert sorted(drain(rig, again)) == sorted(without(lost))
         assert rig.engine.shared.quarantined_ranges >= 1
@@ -225,14 +225,14 @@ def test_a_bit_that_flipped_in_flight(memory_path: Path) -> None:
     """The record is not counted as finished in silence, and its file is not deleted."""
     with Rig(memory_path / "0", segment_bytes=512) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("own"), 2)
+        consumer = LocalConsumer(log.open_cursor("own"), 2)
         for _ in range(6):
             rig.publish(log, [b"precious".ljust(100, b".")])
         first = segment_files(memory_path / "0")[0]
         with first.open("r+b") as file:
             file.seek(64 + 66)
             file.write(b"!")
-        taker.leave()
+        consumer.leave()
         again = LocalConsumer(log.cursors["own"], 100)
         rig.settle()
         assert [record[0] for record in again.records] == [2, 3, 4, 5, 6]
@@ -252,26 +252,26 @@ def test_two_readers_at_two_damaged_places_of_a_file(memory_path: Path) -> None:
     places = [50, 115]
     with Rig(memory_path / "0", **SMALL) as rig:
         log = rig.engine.log("t")
-        takers = [LocalConsumer(log.open_cursor(f"from{seq}", start=seq), 3) for seq in (1, 70)]
+        consumers = [LocalConsumer(log.open_cursor(f"from{seq}", start=seq), 3) for seq in (1, 70)]
         rig.settle()
-        found = [bodies_of(taker) for taker in takers]
+        found = [bodies_of(consumer) for consumer in consumers]
         assert [len(some) for some in found] == [3, 3]
         with file.open("r+b") as data:
             for seq in places:
                 data.seek(64 + (seq - 1) * (40 + BODY) + 100)
                 data.write(b"!")
         loads = rig.engine.shared.loader.reaped
-        for taker in takers:
-            taker.set_credit(1 << 30)
+        for consumer in consumers:
+            consumer.set_credit(1 << 30)
         rig.loop.run()
         while rig.engine.behind:
             rig.loop.serve(20_000)
             rig.loop.run()
             assert rig.engine.shared.loader.reaped - loads < 1000, "the disk is asked for ever"
         lost = [bodies()[seq - 1] for seq in places]
-        for start, taker, some in zip((1, 70), takers, found, strict=True):
+        for start, consumer, some in zip((1, 70), consumers, found, strict=True):
             whole = [body for body in bodies()[start - 1 :] if body not in lost]
-            assert some + bodies_of(taker) == whole
+            assert some + bodies_of(consumer) == whole
         assert rig.engine.shared.quarantined_ranges == 2
 
 
@@ -279,15 +279,15 @@ def test_what_reads_the_second_time_is_not_lost(memory_path: Path) -> None:
     """An error that passes, as of a link to the disk: nothing is quarantined."""
     with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 3)
+        consumer = LocalConsumer(log.open_cursor("c"), 3)
         rig.publish(log, bodies())
-        found = bodies_of(taker)
+        found = bodies_of(consumer)
         (file,) = segment_files(memory_path / "0")
         before = mapping.faults()
         mapping.spoil(file, 2 * PAGE, 4 * PAGE)
         mapping.unspoil()  # what is mapped already does not read; what is mapped again does
-        taker.set_credit(1 << 30)
-        assert [*found, *drain(rig, taker)] == bodies()
+        consumer.set_credit(1 << 30)
+        assert [*found, *drain(rig, consumer)] == bodies()
         assert mapping.faults() > before
         assert rig.engine.shared.quarantined_ranges == 0
 
@@ -296,17 +296,17 @@ def test_a_file_that_did_not_read_once_is_kept_when_it_is_dropped(memory_path: P
     """Although nothing of it is quarantined: the disk may not give it a third time."""
     with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 3)
+        consumer = LocalConsumer(log.open_cursor("c"), 3)
         rig.publish(log, bodies())
-        finish_all(taker)
+        finish_all(consumer)
         (file,) = segment_files(memory_path / "0")
         mapping.spoil(file, 2 * PAGE, 4 * PAGE)
         mapping.unspoil()
-        taker.set_credit(1 << 30)
+        consumer.set_credit(1 << 30)
         rig.settle()
         rig.publish(log, [b"more"])
         rig.settle()
-        assert finish_all(taker)[-1:] == [b"more"]
+        assert finish_all(consumer)[-1:] == [b"more"]
         rig.advance(2)
         assert rig.engine.shared.quarantined_ranges == 0
         assert file.with_name(file.name + ".quarantined").exists()
@@ -316,14 +316,14 @@ def test_a_file_that_did_not_read_once_is_kept_when_it_is_dropped(memory_path: P
 def test_records_given_again_that_read_the_second_time_are_not_lost(memory_path: Path) -> None:
     with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
         rig.publish(log, bodies())
-        assert bodies_of(taker) == bodies()
+        assert bodies_of(consumer) == bodies()
         (file,) = segment_files(memory_path / "0")
         before = mapping.faults()
         mapping.spoil(file, 2 * PAGE, 4 * PAGE)
         mapping.unspoil()
-        taker.leave()
+        consumer.leave()
         again = LocalConsumer(log.cursors["c"], 1 << 30)
         assert sorted(drain(rig, again)) == sorted(bodies())
         assert mapping.faults() > before
@@ -331,7 +331,7 @@ def test_records_given_again_that_read_the_second_time_are_not_lost(memory_path:
 
 
 def test_a_log_made_again_has_a_file_as_long(memory_path: Path) -> None:
-    """Whoever reads the log that was deleted is told that it is gone, not of damage."""
+    """Readers of a deleted log get the error that it is gone, not one of damage."""
     with Rig(memory_path / "0") as rig:
         log = rig.log()
         rig.publish(log, numbered(10))
@@ -369,9 +369,9 @@ from pathlib import Path
 from broker.engine.cursor.local import LocalConsumer
 from support.engine import Rig
 rig = Rig(Path({str(memory_path / "0")!r}))
-taker = LocalConsumer(rig.engine.log("t").open_cursor("c"), 9)
+consumer = LocalConsumer(rig.engine.log("t").open_cursor("c"), 9)
 rig.settle()
-print(len(taker.records), flush=True)
+print(len(consumer.records), flush=True)
 with open({str(file)!r}, "r+b") as file:
     other = mmap.mmap(file.fileno(), {PAGE}, mmap.MAP_SHARED, mmap.PROT_READ)
     os.truncate(file.fileno(), 0)

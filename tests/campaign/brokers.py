@@ -149,7 +149,7 @@ class ForkedBroker(Broker):
         self.may_be_gone = False
         self.started = True
         self.ports_file.unlink(missing_ok=True)
-        self.addresses = {door: Address("127.0.0.1", 0) for door in self.addresses}
+        self.addresses = {listener: Address("127.0.0.1", 0) for listener in self.addresses}
         self._process.spawn(self.command(self.ports_file))
 
     def is_ready(self) -> bool:
@@ -161,7 +161,7 @@ class ForkedBroker(Broker):
                 raise ServerError(f"ended with {code} while starting\n{self._process.output()}")
             return False
         found = json.loads(self.ports_file.read_text())
-        self.ports = {door: Address.parse(text) for door, text in found.items() if text}
+        self.ports = {listener: Address.parse(text) for listener, text in found.items() if text}
         self.addresses |= {d: a for d, a in self.ports.items() if d in self.addresses}
         return True
 

@@ -31,7 +31,7 @@ from campaign.logfiles import LogFiles
 WORK_S = 0.25  # of the clients, after the start
 CASE_S = 90.0  # a start with its work, or its check
 HEAL_S = 30.0  # a broker takes work again within this time
-TOLD_S = 30.0
+REPORT_S = 30.0
 FINDINGS_MAX = 40
 CALLS_MAX = 100_000
 PACE = Pace(window=8, pause_s=0.01, mark_every=4, rdy=10, rows_max=20)
@@ -189,7 +189,7 @@ class Calls:
         self.end = time.monotonic() + 60 * minutes
         self.counts: Counter[str] = Counter()
         self.findings: list[str] = []
-        self.told = time.monotonic()
+        self.reported = time.monotonic()
 
     async def run(self, spawner: Spawner, faults: Faults, folder: Path, only: str) -> None:
         """Every fault at its first place, then every one at its second, and so on."""
@@ -226,8 +226,8 @@ class Calls:
             self.keep(case, fault, after, problem)
         finally:
             case.close()
-        if time.monotonic() > self.told + TOLD_S:
-            self.told = time.monotonic()
+        if time.monotonic() > self.reported + REPORT_S:
+            self.reported = time.monotonic()
             print(f"calls: {self.result()}", flush=True)
         return failed
 

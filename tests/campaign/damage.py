@@ -51,7 +51,7 @@ JOURNAL_HEADER = 16
 CASES_OF_A_WORKER = 400
 CASE_S = 60.0  # a case that takes longer hangs
 WINDOW = 8  # bytes on both sides of the damage that are still somewhere afterwards
-TOLD_S = 30.0
+REPORT_S = 30.0
 FINDINGS_MAX = 60
 WRITER, READER, EPOCHS = "w", "r", 3
 DELAY_MS = 3_600_000  # the longest that the broker allows
@@ -112,14 +112,14 @@ class State:
     acked: dict[str, list[int]] = field(default_factory=dict)  # log/cursor -> seqs
     deferred: dict[str, int] = field(default_factory=dict)
     paused: dict[str, bool] = field(default_factory=dict)  # log or log/cursor
-    faces: dict[str, str | None] = field(default_factory=dict)
+    protocols: dict[str, str | None] = field(default_factory=dict)
     clients: list[str] = field(default_factory=list)
     durables: list[str] = field(default_factory=list)
     readers: dict[str, Any] = field(default_factory=dict)
     writers: dict[str, Any] = field(default_factory=dict)
     identity: list[Any] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # logs that take no record
-    told: list[str] = field(default_factory=list)
+    logged: list[str] = field(default_factory=list)
     health: str | None = None
 
 
@@ -211,7 +211,7 @@ def _stage(broker: ForkedBroker, faults: Faults) -> None:
 # --- opening it
 
 
-class _Told(logging.Handler):
+class _LoggedLines(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.lines: list[str] = []
@@ -222,8 +222,8 @@ class _Told(logging.Handler):
 
 async def look(data: Path, config: Path) -> State:
     """Start a broker on a folder, collect its state, publish to each log, and stop it."""
-    told = _Told()
-    logging.getLogger().addHandler(told)
+    logged = _LoggedLines()
+    logging.getLogger().addHandler(logged)
     server = Server(load_config(config))
     try:
         await server.start()
@@ -232,8 +232,8 @@ async def look(data: Path, config: Path) -> State:
         finally:
             await server.stop()
     finally:
-        logging.getLogger().removeHandler(told)
-    state.told = told.lines
+        logging.getLogger().removeHandler(logged)
+    state.logged = logged.lines
     return state
 
 
@@ -267,7 +267,7 @@ async def _look(server: Server) -> State:
             found = {str(record.seq): record.body.decode("latin-1") for record in files.fresh()}
             state.records[name] = found
         state.paused[name] = log.paused
-        state.faces[name] = log.protocol
+        state.protocols[name] = log.protocol
         for cursor in log.cursors.values():
             key = f"{name}/{cursor.name}"
             seqs = map(int, state.records[name])
@@ -384,9 +384,9 @@ class Judge:
                 yield from self._log(case, name, found, touched if name == here else set())
                 if name in found.refused and name != here:
                     yield f"log {name} takes no records"
-                before = self.base.faces[name]
-                if found.faces[name] != before and not (name == here and found.told):
-                    yield f"log {name} belongs to {found.faces[name]}, it was {before}"
+                before = self.base.protocols[name]
+                if found.protocols[name] != before and not (name == here and found.logged):
+                    yield f"log {name} belongs to {found.protocols[name]}, it was {before}"
             elif not (name == here and f"log {name}:" in (found.health or "")):
                 yield f"log {name} is not there"
         journal = parts[-1].removesuffix(".cur") if "cursors" in parts else ""
@@ -399,12 +399,12 @@ class Judge:
         for key, paused in self.base.paused.items():
             mine = key.startswith(here or "\0")
             if found.paused.get(key, paused) != paused and not (
-                mine and (found.told or not self._matters(case))
+                mine and (found.logged or not self._matters(case))
             ):
                 yield f"{key}: paused is {not paused}"
         yield from self._others(case, found)
         if differ := self.differs(found):
-            if not found.told and not found.health and self._matters(case):
+            if not found.logged and not found.health and self._matters(case):
                 yield f"nothing is reported: {', '.join(differ)} differ"
             yield from self._deleted(case, data)
 
@@ -461,14 +461,16 @@ class Judge:
                 continue
             if before != now and not case.path.startswith(place):
                 yield f"{what} were {before} and are {now}"
-            elif before != now and not found.told:
+            elif before != now and not found.logged:
                 yield f"{what} were {before} and are {now}, nothing is reported"
 
     def differs(self, found: State) -> list[str]:
         """The differences from the original state."""
         before, now = asdict(self.base), asdict(found)
         return [
-            what for what in before if what not in ("told", "health") and before[what] != now[what]
+            what
+            for what in before
+            if what not in ("logged", "health") and before[what] != now[what]
         ]
 
     def _matters(self, case: Case) -> bool:
@@ -611,7 +613,7 @@ def run(seed: int, minutes: float, kept: Path, *, case: str = "") -> report.Row:
         every = cases(base, random.Random(f"damage {seed}"))
         if case:
             every = [one for one in every if str(one) == case]
-        told, done = time.monotonic(), 0
+        reported, done = time.monotonic(), 0
         for start in range(0, len(every), CASES_OF_A_WORKER):
             for one, problems in bench.batch(every[start : start + CASES_OF_A_WORKER]):
                 done += 1
@@ -624,8 +626,8 @@ def run(seed: int, minutes: float, kept: Path, *, case: str = "") -> report.Row:
                     if kinds[kind] == 1 and len(findings) < FINDINGS_MAX:
                         findings.append(text)
                         print(f"bytes: FINDING: {text}", flush=True)
-                if time.monotonic() > told + TOLD_S:
-                    told = time.monotonic()
+                if time.monotonic() > reported + REPORT_S:
+                    reported = time.monotonic()
                     print(
                         f"bytes: {done} of {len(every)} cases, {counts['findings']} findings",
                         flush=True,

@@ -219,7 +219,7 @@ async def eras(
     """Run eras until the time is over, or `kills` are reached, or a finding."""
     totals, end = Totals(), time.monotonic() + 60 * minutes
     numbers = iter(range(only, only + 1) if only is not None else range(1 << 30))
-    told = 0.0
+    reported = 0.0
 
     def over() -> bool:
         return only is None and (time.monotonic() > end or (kills > 0 and totals.killed >= kills))
@@ -227,16 +227,16 @@ async def eras(
     with Spawner() as spawner:
 
         async def slot(on_disk: bool) -> None:
-            nonlocal told
+            nonlocal reported
             for number in numbers:
                 if over() or totals.findings:
                     return
                 folder = scratch() if not on_disk else disk / f"era-{seed}-{number}"
                 shutil.rmtree(folder, ignore_errors=True)
                 await Era(spawner, seed, number, folder, kept, totals).run(over)
-                if time.monotonic() > told + 30:
-                    told = time.monotonic()
-                    left_s = max(0, end - told)
+                if time.monotonic() > reported + 30:
+                    reported = time.monotonic()
+                    left_s = max(0, end - reported)
                     print(f"kill: {totals.result()}; {left_s / 60:.0f} min left", flush=True)
 
         await asyncio.gather(*(slot(number % 2 == 1) for number in range(slots)))

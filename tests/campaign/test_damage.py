@@ -54,11 +54,11 @@ def test_some_cases(bench: Bench) -> None:
     assert {str(case): found for case, found in bench.batch(cases) if found} == {}
 
 
-def test_what_is_wrong_is_told(bench: Bench) -> None:
+def test_what_is_wrong_is_reported(bench: Bench) -> None:
     judge, case = bench.judge, Case("logs/t/00000000000000000001.seg", "flip", 2000, 1)
     (seq,) = judge.touched(case)
     found = copy.deepcopy(judge.base)
-    found.told.append("damaged")
+    found.logged.append("damaged")
     del found.records["t"][seq]
     bench.restore()
     case.apply(bench.data)
@@ -67,7 +67,7 @@ def test_what_is_wrong_is_told(bench: Bench) -> None:
     found.acked["t/c"].append(60)
     found.readers.clear()
     del found.acked["s/stan:d:client:d"]
-    found.told.clear()
+    found.logged.clear()
     text = "; ".join(judge.problems(case, found, bench.data))
     for what in (
         "log t: records 1 are not served",

@@ -1,4 +1,4 @@
-"""An archive job that kills itself, for test_archive_killed.py: DOOR TOPIC FOLDER PLACE."""
+"""An archive job that kills itself, for test_archive_killed.py: BULK TOPIC FOLDER PLACE."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACES = {
 LIVES = {"files": 3, "manifest": 2, "end": 1}  # calls that it survives
 
 
-def main(door: str, topic: str, folder: str, place: str) -> None:
+def main(bulk: str, topic: str, folder: str, place: str) -> None:
     owner, name = PLACES[place]
     real, left = getattr(owner, name), LIVES.get(place, 0)
 
@@ -40,7 +40,7 @@ def main(door: str, topic: str, folder: str, place: str) -> None:
 
     setattr(owner, name, call)
     spark: Any = FakeSpark()
-    archiver(spark, Path(folder), door, topic, batch_records=400, task_records=100).run()
+    archiver(spark, Path(folder), bulk, topic, batch_records=400, task_records=100).run()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Reads orders from standard input, a JSON object a line: `folder`, `kill` (the step before which the
 process dies, -1 = never), `sync`, `what` ("stage" or "commit"), `cut` (into how many parts),
-`consume` and `told` (a file). For each it forks, and answers with the exit status. In `told`, a
+`consume` and `answers` (a file). For each it forks and prints the exit status. In `answers`, a
 line each:
 
     {"seq": n, "body": text, "topic": t}      a consumer was given this and has acknowledged it
@@ -66,7 +66,7 @@ class Victim:
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
         self.folder = Path(order["folder"])
-        self.told = os.open(order["told"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self.answers = os.open(order["answers"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.steps = 0
         limits_bulk.COMMIT_TURN_BYTES = 2000  # type: ignore[misc]
         for module in (intents, commits, staging):
@@ -76,7 +76,7 @@ class Victim:
         self.watch_logs()
 
     def tell(self, **what: object) -> None:
-        os.write(self.told, json.dumps(what).encode() + b"\n")
+        os.write(self.answers, json.dumps(what).encode() + b"\n")
 
     def step(self) -> None:
         if self.steps == self.order["kill"]:
@@ -155,14 +155,14 @@ class Victim:
 
     async def consume(self, engine: Any) -> None:
         """Acknowledge at once what comes, so that segments go as soon as they may."""
-        takers = {t: LocalConsumer(engine.open_log(t).open_cursor("c"), 1000) for t in TOPICS}
+        consumers = {t: LocalConsumer(engine.open_log(t).open_cursor("c"), 1000) for t in TOPICS}
         while self.order["consume"]:
-            for topic, taker in takers.items():
-                records, taker.records = taker.records, []
+            for topic, consumer in consumers.items():
+                records, consumer.records = consumer.records, []
                 for seq, _, _, body in records:
                     if not body.startswith(b"other"):
                         self.tell(topic=topic, seq=seq, body=body.decode())
-                    taker.finish(seq)
+                    consumer.finish(seq)
             await asyncio.sleep(0)
 
 
@@ -172,7 +172,7 @@ def main() -> None:
         if child == 0:
             try:
                 asyncio.run(Victim(json.loads(line)).run())
-            except BaseException as problem:  # told by the exit status
+            except BaseException as problem:  # reported by the exit status
                 print(repr(problem), file=sys.stderr, flush=True)
                 os._exit(1)
             os._exit(0)

@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 
 from support import Server
 from support.archives import SURPRISES, archiver, counted, keys, parquet_files, rows
-from support.bulk.toy import ToyDoor, ToyLog
+from support.bulk.toy import ToyBulkApi, ToyLog
 from support.clients.frames import record
 from support.clients.http import request
 from support.fakes.spark import FakeSpark, Tasks
@@ -199,14 +199,14 @@ def test_a_broker_that_does_not_come_back(
 
 def test_trimmed_records_end_the_job_or_are_a_gap(tmp_path: Path) -> None:
     log = ToyLog({n: record(n, b"x") for n in range(1, 31)}, 21)
-    with ToyDoor(log) as door:
-        archiver(SPARK, tmp_path, door.address, "t").run()
+    with ToyBulkApi(log) as bulk:
+        archiver(SPARK, tmp_path, bulk.address, "t").run()
         log.first, log.next = 26, 31
         with pytest.raises(JobError, match=r"records 21 to 25 were removed .* --on-loss gap"):
-            archiver(SPARK, tmp_path, door.address, "t").run()
+            archiver(SPARK, tmp_path, bulk.address, "t").run()
         said: list[str] = []
-        archiver(SPARK, tmp_path, door.address, "t", said=said, gaps=True).run()
-        archiver(SPARK, tmp_path, door.address, "t", said=said).run()
+        archiver(SPARK, tmp_path, bulk.address, "t", said=said, gaps=True).run()
+        archiver(SPARK, tmp_path, bulk.address, "t", said=said).run()
     state = Manifest(tmp_path).load()
     assert [gap[3:] for gap in state.gaps] == [(21, 26, "trimmed")]
     assert [offset for _, _, offset in keys(tmp_path)] == [*range(1, 21), *range(26, 31)]
@@ -222,17 +222,17 @@ def test_records_that_are_trimmed_while_the_batch_is_read(tmp_path: Path) -> Non
             log.first = 15
         return log(asked)
 
-    with ToyDoor(answer) as door:
+    with ToyBulkApi(answer) as bulk:
         with pytest.raises(JobError, match="records 10 to 14 were removed"):
-            archiver(SPARK, tmp_path, door.address, "t").run()
+            archiver(SPARK, tmp_path, bulk.address, "t").run()
         assert keys(tmp_path) == []
         log.first = 1
-        archiver(SPARK, tmp_path, door.address, "t", gaps=True).run()
+        archiver(SPARK, tmp_path, bulk.address, "t", gaps=True).run()
     assert [gap[3:] for gap in Manifest(tmp_path).load().gaps] == [(10, 15, "trimmed")]
     assert [offset for _, _, offset in keys(tmp_path)] == [*range(1, 10), *range(15, 31)]
 
 
-def test_a_damaged_segment_is_told_and_written_down(
+def test_a_damaged_segment_is_reported_and_written_down(
     start_broker: StartBroker, uniq: str, tmp_path: Path
 ) -> None:
     server = start_broker(SYNCED)

@@ -1,4 +1,4 @@
-"""The bulk door where things break: killed brokers, flipped bytes, full disks, slow readers."""
+"""The bulk API where things break: killed brokers, flipped bytes, full disks, slow readers."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ def test_kill_9_again_and_again_with_a_hold(start_broker: StartBroker, uniq: str
     seen: list[bytes] = []
     at, total = 1, 0
     for number in range(ROUNDS):
-        with BulkClient(server.bulk) as door:
+        with BulkClient(server.bulk) as bulk:
             publish(server, uniq, numbered(1500, total, size=100))
             total += 1500
-            known = door.await_next(uniq, total + 1)
+            known = bulk.await_next(uniq, total + 1)
             place = {uniq: {"seq": at, "incarnation": known["incarnation"]}}
-            page = put(door, "r", ttl_s=3600, hold=True, positions=place)
+            page = put(bulk, "r", ttl_s=3600, hold=True, positions=place)
             assert page["positions"][uniq]["state"] == "ok"
             finish(server, uniq)
-            for frame in door.all_of(uniq, at, total - 300 * number, max_bytes=20_000):
+            for frame in bulk.all_of(uniq, at, total - 300 * number, max_bytes=20_000):
                 seen += frame.bodies
                 at = frame.next
         server.kill()
         server.start()
-    with BulkClient(server.bulk) as door:
-        assert door.await_next(uniq, total + 1)["held_from"] is not None
-        seen += [body for frame in door.all_of(uniq, at, total + 1) for body in frame.bodies]
+    with BulkClient(server.bulk) as bulk:
+        assert bulk.await_next(uniq, total + 1)["held_from"] is not None
+        seen += [body for frame in bulk.all_of(uniq, at, total + 1) for body in frame.bodies]
     assert seen == numbered(total, size=100)
 
 
@@ -73,8 +73,8 @@ def test_kill_9_again_and_again_with_a_hold(start_broker: StartBroker, uniq: str
 def test_flipped_bytes_are_gaps(start_broker: StartBroker, uniq: str, cold: bool) -> None:
     server = start_broker(SMALL)
     fill(server, uniq)
-    with BulkClient(server.bulk) as door:
-        door.await_next(uniq, 1001)
+    with BulkClient(server.bulk) as bulk:
+        bulk.await_next(uniq, 1001)
     if cold:
         server.stop()
     flipped = [3, 4, 100, 101, 300]
@@ -87,9 +87,9 @@ def test_flipped_bytes_are_gaps(start_broker: StartBroker, uniq: str, cold: bool
             file.write(bytes([byte ^ 0x40]))
     if cold:
         server.start()
-    with BulkClient(server.bulk) as door:
-        door.await_next(uniq, 1001)
-        frames = door.all_of(uniq, 1, 1001, max_bytes=10_000)
+    with BulkClient(server.bulk) as bulk:
+        bulk.await_next(uniq, 1001)
+        frames = bulk.all_of(uniq, 1, 1001, max_bytes=10_000)
         gaps = [gap for frame in frames for gap in frame.gaps]
         assert gaps == [(3, 5, DAMAGED), (100, 102, DAMAGED), (300, 301, DAMAGED)]
         bodies = [body for frame in frames for body in frame.bodies]
@@ -100,7 +100,7 @@ def test_flipped_bytes_are_gaps(start_broker: StartBroker, uniq: str, cold: bool
 
 
 def test_a_file_that_lost_its_end(start_broker: StartBroker, uniq: str) -> None:
-    """Nobody but the door looks at it: what it lacks is said, what is there comes."""
+    """Nobody but the bulk API looks at it: what it lacks is said, what is there comes."""
     server = start_broker(SMALL)
     fill(server, uniq)
     server.stop()
@@ -110,8 +110,8 @@ def test_a_file_that_lost_its_end(start_broker: StartBroker, uniq: str) -> None:
     with files[0].open("r+b") as file:
         file.truncate(64 + (behind - 11) * RECORD + 50)
     server.start()
-    with BulkClient(server.bulk) as door:
-        frames = door.all_of(uniq, 1, 1001)
+    with BulkClient(server.bulk) as bulk:
+        frames = bulk.all_of(uniq, 1, 1001)
         gaps = [gap for frame in frames for gap in frame.gaps]
         assert [gap[:2] for gap in gaps] == [(behind - 10, behind)]
         bodies = [body for frame in frames for body in frame.bodies]
@@ -129,8 +129,8 @@ def test_a_file_that_is_empty(start_broker: StartBroker, uniq: str) -> None:
     first, behind = (int(path.stem) for path in files[1:3])
     files[1].write_bytes(b"")
     server.start()
-    with BulkClient(server.bulk) as door:
-        frames = door.all_of(uniq, 1, 1001)
+    with BulkClient(server.bulk) as bulk:
+        frames = bulk.all_of(uniq, 1, 1001)
         assert [gap for frame in frames for gap in frame.gaps] == [(first, behind, MISSING)]
         bodies = [body for frame in frames for body in frame.bodies]
         assert bodies == numbered(first - 1, size=100) + numbered(
@@ -141,19 +141,19 @@ def test_a_file_that_is_empty(start_broker: StartBroker, uniq: str) -> None:
 def test_a_readers_file_that_cannot_be_written(start_broker: StartBroker, uniq: str) -> None:
     server = start_broker(SMALL)
     publish(server, uniq, numbered(100))
-    with BulkClient(server.bulk) as door:
-        known = door.await_next(uniq, 101)
+    with BulkClient(server.bulk) as bulk:
+        known = bulk.await_next(uniq, 101)
         at = {"seq": 40, "incarnation": known["incarnation"]}
-        put(door, "r", hold=True, positions={uniq: at})
+        put(bulk, "r", hold=True, positions={uniq: at})
         folder = server.data / "bulk" / "readers"
         (folder / "r.json.new").mkdir()  # where the file is written first
-        answer = door.ask("PUT", "readers/r", {"positions": {uniq: {**at, "seq": 70}}})
+        answer = bulk.ask("PUT", "readers/r", {"positions": {uniq: {**at, "seq": 70}}})
         assert (answer.status, answer.json.keys()) == (503, {"error"})
         assert "retry-after" in answer.headers
-        assert door.topic(uniq)["held_from"] == 40
+        assert bulk.topic(uniq)["held_from"] == 40
         (folder / "r.json.new").rmdir()
-        put(door, "r", positions={uniq: {**at, "seq": 70}})
-        assert door.topic(uniq)["held_from"] == 70
+        put(bulk, "r", positions={uniq: {**at, "seq": 70}})
+        assert bulk.topic(uniq)["held_from"] == 70
 
 
 def test_readers_that_take_nothing(start_broker: StartBroker, uniq: str) -> None:
@@ -171,8 +171,8 @@ def test_readers_that_take_nothing(start_broker: StartBroker, uniq: str) -> None
         assert link.recv(12) == b"HTTP/1.1 200"
         idle.append(link)
     try:
-        with BulkClient(server.bulk) as door:
-            frames = door.all_of(uniq, 1, 41)
+        with BulkClient(server.bulk) as bulk:
+            frames = bulk.all_of(uniq, 1, 41)
             assert sum(len(frame.records) for frame in frames) == 40
         publish(server, uniq, [b"y"])
         assert metric(server, "twinwire_bulk_ranges_under_way") == len(idle)
@@ -212,25 +212,25 @@ def test_a_broker_that_is_killed_in_the_middle(start_broker: StartBroker, uniq: 
         writer = threading.Thread(target=keep_on)
         writer.start()
         goal = at + 3000
-        with BulkClient(server.bulk) as door:
-            while not door.ask("GET", "topics", subscribe=uniq).json["topics"]:
+        with BulkClient(server.bulk) as bulk:
+            while not bulk.ask("GET", "topics", subscribe=uniq).json["topics"]:
                 pass
-            at = follow(door, uniq, at, goal, seen)
+            at = follow(bulk, uniq, at, goal, seen)
         server.kill()
         stop.set()
         writer.join()
         server.start()
-        with BulkClient(server.bulk) as door:
-            behind = door.topic(uniq)["next"]
-            at = follow(door, uniq, at, behind, seen)
+        with BulkClient(server.bulk) as bulk:
+            behind = bulk.topic(uniq)["next"]
+            at = follow(bulk, uniq, at, behind, seen)
         # what was not answered may be there all the same: publish from where the log is
         published = behind - 1
     assert sorted(seen) == list(range(1, at))
 
 
-def follow(door: BulkClient, topic: str, at: int, goal: int, seen: dict[int, Any]) -> int:
+def follow(bulk: BulkClient, topic: str, at: int, goal: int, seen: dict[int, Any]) -> int:
     while at < goal:
-        frame = door.range(topic, at)
+        frame = bulk.range(topic, at)
         for record in frame.records:
             assert record.seq not in seen
             seen[record.seq] = record.body

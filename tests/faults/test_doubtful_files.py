@@ -95,18 +95,18 @@ def test_what_is_written_while_a_sync_fails_is_refused_too(tmp_path: Path) -> No
 def test_consumers_that_have_a_refused_message_go_on(tmp_path: Path) -> None:
     with Rig(tmp_path, sync="always", inline_bytes=INLINE) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 1000)
+        consumer = LocalConsumer(log.open_cursor("c"), 1000)
         assert rig.publish(log, numbered(3)) == [1] * 3
         vfs.fail(SYNC, errno.EIO)
         assert rig.publish(log, numbered(3, start=3)) == [-1] * 3
-        seqs = [seq for seq, *_ in taker.records]
+        seqs = [seq for seq, *_ in consumer.records]
         assert seqs == [1, 2, 3, 4, 5, 6]
-        assert taker.finish(4) == 0
-        assert taker.requeue(5, 0) == 0
-        bodies_of(taker)
+        assert consumer.finish(4) == 0
+        assert consumer.requeue(5, 0) == 0
+        bodies_of(consumer)
         rig.advance(2)
         assert rig.publish(log, [b"after"]) == [1]
-        assert bodies_of(taker) == [b"after"], "seqs are not used again"
+        assert bodies_of(consumer) == [b"after"], "seqs are not used again"
         assert log.next_seq == 8
 
 
@@ -209,13 +209,13 @@ def test_readers_that_keep_seqs_get_what_is_on_the_disk(tmp_path: Path) -> None:
     with Rig(tmp_path, sync="always", inline_bytes=INLINE) as rig:
         log = rig.log()
         log.deliver_durable()
-        taker = LocalConsumer(log.open_cursor("c"), 1000)
+        consumer = LocalConsumer(log.open_cursor("c"), 1000)
         rig.settle()
         vfs.hold(SYNC)
         append(log, b"one")
         rig.until(lambda: vfs.held(SYNC) == 1)
         assert log.visible == 2
-        assert bodies_of(taker) == []
+        assert bodies_of(consumer) == []
         vfs.release(SYNC)
         rig.settle()
-        assert bodies_of(taker) == [b"one"]
+        assert bodies_of(consumer) == [b"one"]

@@ -61,7 +61,7 @@ class Story:
         self.failed: set[bytes] = set()
         self.finished: set[int] = set()
         self.kept: set[bytes] = set()
-        self.taker: Any = None
+        self.consumer: Any = None
         self.count = 0
 
     def publish(self, count: int) -> None:
@@ -75,20 +75,20 @@ class Story:
                 self.failed.add(body)
 
     def finish(self, every: int) -> None:
-        records, self.taker.records = self.taker.records, []
+        records, self.consumer.records = self.consumer.records, []
         for i, (seq, *_) in enumerate(records):
             if i % every == 0:
-                assert self.taker.finish(seq) == 0
+                assert self.consumer.finish(seq) == 0
                 self.finished.add(seq)
             else:
-                assert self.taker.requeue(seq, 60 if i % 3 else 0) == 0
+                assert self.consumer.requeue(seq, 60 if i % 3 else 0) == 0
         self.rig.settle()
 
     def tell(self) -> None:
         rig = self.rig
         self.log = rig.log()
         self.log.open_cursor("audit")
-        self.taker = LocalConsumer(self.log.open_cursor("c"), 1000)
+        self.consumer = LocalConsumer(self.log.open_cursor("c"), 1000)
         self.publish(3)
         self.publish(30)
         self.finish(2)
@@ -107,15 +107,15 @@ class Story:
         """Records of a second log: most are finished, so that its files go."""
         rig = self.rig
         self.through = rig.log("u")
-        taker = LocalConsumer(self.through.open_cursor("c"), 1000)
+        consumer = LocalConsumer(self.through.open_cursor("c"), 1000)
         for start in (0, 15, 30):
             bodies = numbered(15, start=start)
             results = rig.publish(self.through, bodies)
             self.kept |= {b for b, result in zip(bodies, results, strict=True) if result == 1}
-            while taker.records:
-                seq, _, _, body = taker.records.pop(0)
+            while consumer.records:
+                seq, _, _, body = consumer.records.pop(0)
                 if body != numbered(1, start=40)[0]:
-                    assert taker.finish(seq) == 0
+                    assert consumer.finish(seq) == 0
                     self.kept.discard(body)
             rig.advance(1.2)
         rig.engine.delete_log(rig.log("v").name)
@@ -125,17 +125,17 @@ class Story:
         if log is None or "c" not in log.cursors:
             assert not self.kept
             return
-        taker = LocalConsumer(log.cursors["c"], 1000)
+        consumer = LocalConsumer(log.cursors["c"], 1000)
         rig.settle()
-        assert self.kept <= set(bodies_of(taker)) <= self.kept | set(numbered(45, start=0))
+        assert self.kept <= set(bodies_of(consumer)) <= self.kept | set(numbered(45, start=0))
         assert log.cursors["c"].acks.floor >= log.first_seq
 
     def read_all(self, rig: Rig) -> list[bytes]:
         """All that is there, through a cursor that has seen nothing yet."""
         cursor = rig.engine.log("t").cursors["audit"]
-        taker = LocalConsumer(cursor, 1000)
-        found = list(drain(rig, taker, 3))
-        taker.leave()
+        consumer = LocalConsumer(cursor, 1000)
+        found = list(drain(rig, consumer, 3))
+        consumer.leave()
         return found
 
     def check(self, rig: Rig, extras: bool) -> None:
@@ -172,8 +172,8 @@ def survive(folder: Path, sync: str, faults: dict[int, tuple[int, int]], **more:
         extras = sync == "always" or TRUNCATE in faults
         story.check(rig, extras)
         deferred = [c.deferred_count for c in story.log.cursors.values() if c.name == "c"]
-        if story.taker is not None:
-            story.taker.set_credit(0)
+        if story.consumer is not None:
+            story.consumer.set_credit(0)
         rig.settle()
         rig.advance(2)
         rig.crash(folder / "b")
@@ -187,9 +187,9 @@ def survive(folder: Path, sync: str, faults: dict[int, tuple[int, int]], **more:
         if cursor is not None:
             assert all(seq in Acks(cursor.acks) for seq in story.finished)
             assert [cursor.deferred_count] == deferred
-            taker = LocalConsumer(cursor, 1000)
+            consumer = LocalConsumer(cursor, 1000)
             rig.settle()
-            assert not story.finished.intersection(seq for seq, *_ in taker.records)
+            assert not story.finished.intersection(seq for seq, *_ in consumer.records)
     return fired
 
 
@@ -257,14 +257,14 @@ def test_opening_what_was_left_behind(folder: Path, call: int) -> None:
         fired = not vfs.unfired(call)
         vfs.heal()
         with Rig(folder / "b", **LIMITS) as rig:
-            taker = LocalConsumer(rig.engine.log("t").cursors["audit"], 100)
-            assert list(drain(rig, taker)) == bodies
+            consumer = LocalConsumer(rig.engine.log("t").cursors["audit"], 100)
+            assert list(drain(rig, consumer)) == bodies
         if not fired:
             return
     raise AssertionError("the calls never end")
 
 
-# --- who is told
+# --- who gets the error
 
 
 def test_a_failing_sync_fails_those_who_wait_for_it(folder: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_failing_sync_fails_those_who_wait_for_it(folder: Path) -> None:
 def test_a_failing_write_fails_everything_behind_it(folder: Path) -> None:
     with Rig(folder, segment_bytes=600) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 100)
+        consumer = LocalConsumer(log.open_cursor("c"), 100)
         assert rig.publish(log, [b"first"]) == [1]
         # the records go behind the headers of the files that the run needs
         vfs.fail(WRITE, errno.ENOSPC, after=3)
@@ -299,7 +299,7 @@ def test_a_failing_write_fails_everything_behind_it(folder: Path) -> None:
         assert rig.publish(log, [b"too early"]) == [0]
         rig.advance(1)
         assert rig.publish(log, bodies) == [1] * 30
-        assert bodies_of(taker) == [b"first", *bodies]
+        assert bodies_of(consumer) == [b"first", *bodies]
         assert log.next_seq == 32
 
 
@@ -307,13 +307,13 @@ def test_acks_while_the_journal_cannot_be_written(folder: Path) -> None:
     """They take no memory meanwhile, and are there when the disk is back, without any traffic."""
     with Rig(folder / "a", inline_bytes=1 << 17) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 100_000)
+        consumer = LocalConsumer(log.open_cursor("c"), 100_000)
         rig.publish(log, numbered(20_000))
         vfs.fail(WRITE, errno.ENOSPC, times=ALWAYS)
         vfs.fail(OPEN, errno.ENOSPC, times=ALWAYS)
-        records, taker.records = taker.records, []
+        records, consumer.records = consumer.records, []
         for seq, *_ in records[::2]:
-            taker.finish(seq)
+            consumer.finish(seq)
             rig.loop.run()
         assert log.cursors["c"].journal.pending_bytes <= 4096
         rig.advance(5)

@@ -85,8 +85,8 @@ def test_retention_by_age_makes_room(folder: Path, disk: Callable[[], None]) -> 
         log.open_cursor("c")
         rig.close()
     with Rig(folder, **SMALL) as rig:
-        taker = LocalConsumer(rig.engine.log("t").cursors["c"], 100)
-        assert list(drain(rig, taker, 3))[-1:] in ([b"healed"], [])
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 100)
+        assert list(drain(rig, consumer, 3))[-1:] in ([b"healed"], [])
         rig.close()
 
 
@@ -107,14 +107,14 @@ def test_a_torn_tail_that_cannot_be_copied_stays(folder: Path) -> None:
             assert not rig.engine.quarantined
             assert any("torn tail of 400 bytes stays" in text for text in rig.engine.problems)
             log = rig.engine.log("t")
-            taker = LocalConsumer(log.cursors["c"], 100)
-            assert list(drain(rig, taker, 3)) == BODIES
+            consumer = LocalConsumer(log.cursors["c"], 100)
+            assert list(drain(rig, consumer, 3)) == BODIES
             assert rig.publish(log, [b"more"]) == [1]
-            assert list(drain(rig, taker, 3)) == [b"more"]
+            assert list(drain(rig, consumer, 3)) == [b"more"]
             assert torn in file.read_bytes()
             assert len(segment_files(folder)) == 2
             for seq in range(1, len(BODIES) + 2):
-                assert taker.finish(seq) == 0
+                assert consumer.finish(seq) == 0
             rig.advance(2.0)
             rig.close()
     kept = b"".join(p.read_bytes() for p in (folder / "t").glob("*.quarantined"))
@@ -133,18 +133,18 @@ def test_a_file_without_a_header_gets_it_when_there_is_room(folder: Path, left: 
     with Rig(folder, **SMALL) as rig:
         log = rig.engine.log("t")
         assert rig.publish(log, [b"refused"]) != [1]
-        taker = LocalConsumer(log.cursors["c"], 1000)
-        assert list(drain(rig, taker, 3)) == found
+        consumer = LocalConsumer(log.cursors["c"], 1000)
+        assert list(drain(rig, consumer, 3)) == found
         vfs.heal()
         rig.advance(3.0)
         assert rig.publish(log, [b"healed"]) == [1]
-        assert list(drain(rig, taker, 3)) == [b"healed"]
-        taker.leave()
+        assert list(drain(rig, consumer, 3)) == [b"healed"]
+        consumer.leave()
         rig.close()
     with Rig(folder, **SMALL) as rig:
         assert rig.engine.problems == []
-        taker = LocalConsumer(rig.engine.log("t").cursors["c"], 1000)
-        assert sorted(drain(rig, taker, 3)) == sorted([*found, b"healed"])
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1000)
+        assert sorted(drain(rig, consumer, 3)) == sorted([*found, b"healed"])
         rig.close()
 
 
@@ -152,9 +152,9 @@ def test_seqs_that_only_cursors_know(folder: Path) -> None:
     """The new segment that keeps them from being used again cannot be made; the log opens."""
     with Rig(folder) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 100)
+        consumer = LocalConsumer(log.open_cursor("c"), 100)
         assert rig.publish(log, BODIES) == [1] * len(BODIES)
-        assert finish_all(taker) == BODIES
+        assert finish_all(consumer) == BODIES
         rig.settle()
         rig.close()
     (file,) = segment_files(folder)
@@ -167,8 +167,8 @@ def test_seqs_that_only_cursors_know(folder: Path) -> None:
         rig.advance(3.0)
         assert rig.publish(log, [b"new"]) == [1]
         assert log.next_seq == len(BODIES) + 2
-        taker = LocalConsumer(log.cursors["c"], 100)
-        assert list(drain(rig, taker, 3)) == [b"new"]
+        consumer = LocalConsumer(log.cursors["c"], 100)
+        assert list(drain(rig, consumer, 3)) == [b"new"]
         rig.close()
 
 

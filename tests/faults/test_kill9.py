@@ -26,8 +26,8 @@ START_SECONDS = 20
 VICTIM = Path(__file__).with_name("victim.py")
 
 
-class Promises:
-    """What the processes were told, all together."""
+class Answers:
+    """The answers to the processes, all together."""
 
     def __init__(self) -> None:
         self.stored: set[int] = set()
@@ -82,7 +82,7 @@ def run_and_kill(folder: Path, sync: str, seed: int, seconds: float) -> bytes:
     return bytes(said)
 
 
-def check(folder: Path, copy: Path, promises: Promises) -> None:
+def check(folder: Path, copy: Path, answers: Answers) -> None:
     shutil.copytree(folder, copy)
     clock = (START_NS + time.time_ns() - WALL_NS, 0)
     with Rig(copy, clock=clock, **SMALL) as rig:
@@ -90,20 +90,20 @@ def check(folder: Path, copy: Path, promises: Promises) -> None:
         audit = LocalConsumer(rig.engine.log("kept").cursors["audit"], 1 << 30)
         rig.settle()
         kept = {seq: body for seq, _, _, body in audit.records}
-        assert promises.kept <= kept.keys(), "an acknowledged record is gone"
+        assert answers.kept <= kept.keys(), "an acknowledged record is gone"
         assert all(body == body_of(seq) for seq, body in kept.items())
         cursor = rig.engine.log("t").cursors["c"]
         depth = cursor.depth + cursor.deferred_count
-        taker = LocalConsumer(cursor, 1 << 30, ack_wait=1000, ack_wait_max=1000)
+        consumer = LocalConsumer(cursor, 1 << 30, ack_wait=1000, ack_wait_max=1000)
         for _ in range(3):
             rig.advance(1)
-        there = {seq: attempts for seq, attempts, _, _ in taker.records}
-        assert len(there) == len(taker.records) == depth
-        assert all(body == body_of(seq) for seq, _, _, body in taker.records)
-        assert not promises.finished & there.keys(), "a finished record came back"
-        assert promises.stored - promises.about <= there.keys(), "an acknowledged record is gone"
+        there = {seq: attempts for seq, attempts, _, _ in consumer.records}
+        assert len(there) == len(consumer.records) == depth
+        assert all(body == body_of(seq) for seq, _, _, body in consumer.records)
+        assert not answers.finished & there.keys(), "a finished record came back"
+        assert answers.stored - answers.about <= there.keys(), "an acknowledged record is gone"
         for seq, attempts in there.items():
-            assert attempts > promises.attempts.get(seq, 0), "attempts went down"
+            assert attempts > answers.attempts.get(seq, 0), "attempts went down"
     shutil.rmtree(copy)
 
 
@@ -117,11 +117,11 @@ def folder() -> Iterator[Path]:
 @pytest.mark.parametrize("sync", ["none", "always"])
 def test_kill_9(folder: Path, sync: str) -> None:
     rng = random.Random(f"kill {sync}")
-    promises = Promises()
+    answers = Answers()
     for round_ in range(ROUNDS // 2):
         said = run_and_kill(folder / "data", sync, round_, rng.uniform(0.05, 0.8))
-        promises.take(said)
-        check(folder / "data", folder / "copy", promises)
-    assert len(promises.stored) > 1000
-    assert promises.finished
-    assert max(promises.attempts.values()) > 1
+        answers.take(said)
+        check(folder / "data", folder / "copy", answers)
+    assert len(answers.stored) > 1000
+    assert answers.finished
+    assert max(answers.attempts.values()) > 1

@@ -32,14 +32,14 @@ class Runner:
         self.process = process
         self.folder = folder
         self.data = folder / "data"
-        self.told = folder / "told"
+        self.answers = folder / "answers"
         self.consume = True
 
     def run(self, what: str, sync: str | float, *, kill: int = -1, cut: int = PARTS) -> int:
         """The exit status of one child."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        order = {"folder": str(self.data), "told": str(self.told), "consume": self.consume}
+        order = {"folder": str(self.data), "answers": str(self.answers), "consume": self.consume}
         self.process.stdin.write(
             json.dumps({**order, "kill": kill, "sync": sync, "what": what, "cut": cut})
         )
@@ -48,13 +48,13 @@ class Runner:
         return int(self.process.stdout.readline())
 
     def said(self, what: str) -> list[dict[str, Any]]:
-        lines = self.told.read_text().splitlines() if self.told.exists() else []
+        lines = self.answers.read_text().splitlines() if self.answers.exists() else []
         found = [json.loads(line) for line in lines if line.endswith("}")]
         return [line for line in found if what in line]
 
     def reset(self) -> None:
         shutil.rmtree(self.data, ignore_errors=True)
-        self.told.unlink(missing_ok=True)
+        self.answers.unlink(missing_ok=True)
         self.data.mkdir()
 
     def places(self) -> dict[tuple[str, str], set[int]]:

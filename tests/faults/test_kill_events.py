@@ -56,7 +56,7 @@ def consume(server: Server, count: int) -> None:
             left -= 1
 
 
-def told(server: Server) -> int:
+def event_count(server: Server) -> int:
     """Events that are in their log, says the broker."""
     page = request(server.monitor, "GET", "/metrics").body.decode()
     for family in text_string_to_metric_families(page):
@@ -66,10 +66,10 @@ def told(server: Server) -> int:
     raise AssertionError("no such series")
 
 
-def await_told(server: Server, count: int) -> None:
+def await_events(server: Server, count: int) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    while told(server) < count:
-        assert time.monotonic() < deadline, f"{told(server)} of {count} events"
+    while event_count(server) < count:
+        assert time.monotonic() < deadline, f"{event_count(server)} of {count} events"
 
 
 def events_of(server: Server, count: int) -> list[Event]:
@@ -94,7 +94,7 @@ def test_what_is_written_stays_written(start_broker: StartBroker, linger: str) -
     for _ in range(3):
         fill(server, COUNT)
         consume(server, COUNT)
-        await_told(server, expected)
+        await_events(server, expected)
         written += expected
         server.kill()
         server.start()
@@ -128,7 +128,7 @@ def test_a_clean_end_writes_what_is_gathered(start_broker: StartBroker) -> None:
         stan.fill("notes", 1)
     with Wire(server.nsq) as wire:
         wire.send(body(b"PUB work", b"0"))
-    assert told(server) == 0
+    assert event_count(server) == 0
     assert server.stop() == 0
     server.start()
     found = events_of(server, 6)
@@ -143,7 +143,7 @@ def test_a_clean_end_writes_what_is_gathered(start_broker: StartBroker) -> None:
 def test_without_a_topic_there_is_no_log(start_broker: StartBroker) -> None:
     server = start_broker('[events]\ntopic = ""\n')
     fill(server, 10)
-    assert told(server) == 0
+    assert event_count(server) == 0
     topics = request(server.nsq_http, "GET", "/stats", format="json").json["topics"]
     assert [topic["topic_name"] for topic in topics] == ["work"]
     assert server.stop() == 0

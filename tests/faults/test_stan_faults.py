@@ -51,7 +51,7 @@ def until(act: Callable[[], object], wanted: object) -> None:
 
 
 @pytest.mark.parametrize("call", [WRITE, SYNC])
-def test_a_full_disk_is_told_to_the_publisher(live: LiveBroker, call: int) -> None:
+def test_a_full_disk_is_reported_to_the_publisher(live: LiveBroker, call: int) -> None:
     """Nothing of it is to be seen; when there is space again everything goes on."""
     with client(live) as stan:
         reader = stan.subscribe("c", start=FIRST)

@@ -111,7 +111,7 @@ def test_who_closes_meanwhile_gets_nothing(live: LiveBroker, disk: Disk) -> None
         assert stan.subscribe("c", durable="d").take(1) == [1]
 
 
-def test_a_disk_that_fails_is_told(live: LiveBroker, disk: Disk) -> None:
+def test_a_disk_that_fails_is_reported(live: LiveBroker, disk: Disk) -> None:
     with StanClient(live) as stan:
         stan.fill("c", 2)
         disk.error = errno.EIO

@@ -62,7 +62,7 @@ class Victim:
         self.log = engine.open_log("t")
         self.kept = engine.open_log("kept")
         self.kept.open_cursor("audit")
-        self.taker = LocalConsumer(self.log.open_cursor("c"), CREDIT, ACK_WAIT)
+        self.consumer = LocalConsumer(self.log.open_cursor("c"), CREDIT, ACK_WAIT)
         self.finished: list[int] = []
         self.delivered: list[int] = []
 
@@ -90,7 +90,7 @@ class Victim:
         tell(kind, list(range(first, first + count)))
 
     def consume(self) -> None:
-        records, self.taker.records = self.taker.records, []
+        records, self.consumer.records = self.consumer.records, []
         finish = []
         for seq, attempts, _, body in records:
             assert body == body_of(seq)
@@ -99,10 +99,10 @@ class Victim:
             if draw < 0.9:
                 finish.append(seq)
             elif draw < 0.95:
-                self.taker.requeue(seq, self.rng.choice((0, 0.02, 0.2)))
+                self.consumer.requeue(seq, self.rng.choice((0, 0.02, 0.2)))
         self.rng.shuffle(finish)
         tell(b"I", finish)
-        self.finished += [seq for seq in finish if self.taker.finish(seq) == 0]
+        self.finished += [seq for seq in finish if self.consumer.finish(seq) == 0]
 
 
 async def main(folder: str, sync: str, seed: str) -> None:

@@ -86,14 +86,14 @@ def check(data: bytes) -> None:
 def append(data: bytes, rows: list[Row], window: Window | None) -> None:
     """What a log holds afterwards is what the block says."""
     with Rig(None) as rig:
-        taker = LocalConsumer(rig.log().open_cursor("c"), 1 << 20)
+        consumer = LocalConsumer(rig.log().open_cursor("c"), 1 << 20)
         reel = Reel(rig.log(), window=window)
         reel.load(data)
         while (more := reel.step(100)) > 0:
             pass
         assert more == 0
         rig.settle()
-        bodies = [record[3] for record in taker.records]
+        bodies = [record[3] for record in consumer.records]
         assert reel.records + reel.duplicates == len(rows)
         assert rig.log().visible == reel.records + 1
         if window is None and not any(due for due, _, _ in rows):  # else some come later

@@ -1,4 +1,4 @@
-"""Frames of the bulk door: any bytes mean the same to both decoders."""
+"""Frames of the bulk API: any bytes mean the same to both decoders."""
 
 from __future__ import annotations
 

@@ -50,17 +50,17 @@ class Template:
             with mock.patch("os.urandom", bytes), Rig(root, **LIMITS) as rig:
                 log = rig.log()
                 cursor = log.open_cursor("c")
-                taker = LocalConsumer(cursor, 6)
+                consumer = LocalConsumer(cursor, 6)
                 append(log, b"with all", headers=b"NATS/1.0\r\n\r\n", reply=b"r", subject=b"t.x")
                 append(log, b"later", not_before_ns=rig.turn.wall_ns + 10**12)
                 assert rig.publish(log, numbered(30, size=50)) == [1] * 30
-                first = [record[0] for record in taker.records]
-                taker.finish(first[0])
-                taker.finish(first[2])
-                taker.requeue(first[1], 1000)
-                taker.requeue(first[3])
+                first = [record[0] for record in consumer.records]
+                consumer.finish(first[0])
+                consumer.finish(first[2])
+                consumer.requeue(first[1], 1000)
+                consumer.requeue(first[3])
                 rig.settle()
-                taker.finish(first[4])
+                consumer.finish(first[4])
                 rig.settle()
                 rig.close()
             self.files = {
@@ -99,14 +99,14 @@ class Template:
             yield seq, parts[0] or b"t", reply, parts[2], rest[headers:]
 
 
-def take_all(rig: Rig, taker: LocalConsumer) -> list[Record]:
+def take_all(rig: Rig, consumer: LocalConsumer) -> list[Record]:
     """Everything that can be had now; no record twice."""
     found: list[Record] = []
     quiet = 0
     while quiet < QUIET_TURNS:
         rig.settle()
-        records, taker.records = taker.records, []
-        heads, taker.heads = taker.heads or [], []
+        records, consumer.records = consumer.records, []
+        heads, consumer.heads = consumer.heads or [], []
         for (seq, _, _, body), (subject, reply, headers) in zip(records, heads, strict=True):
             found.append((seq, subject, reply, headers, body))
         quiet = 0 if records else quiet + 1
@@ -135,16 +135,16 @@ def check(template: Template, files: Files) -> None:
         if rig is None:
             return
         with rig:
-            taker = listen(rig)
-            found = take_all(rig, taker)
+            consumer = listen(rig)
+            found = take_all(rig, consumer)
             known = template.readable(files)
             for record in found:
                 assert record in known.get(record[0], ()), f"invented: {record}"
             done = [record[0] for record in found[::2]]
             for seq in done:
-                assert taker.finish(seq) == 0
+                assert consumer.finish(seq) == 0
             assert rig.publish(rig.engine.log("t"), [MORE]) == [1], "the log takes no more"
-            (more,) = take_all(rig, taker)
+            (more,) = take_all(rig, consumer)
             assert more[4] == MORE
             assert all(record[0] < more[0] for record in found)
             if len(found) % 4 == 0:
@@ -160,9 +160,9 @@ def listen(rig: Rig) -> LocalConsumer:
     log: Any = rig.engine.log("t")
     cursor = log.open_cursor("c")
     cursor.unpause()
-    taker = LocalConsumer(cursor, CREDIT)
-    taker.heads = []
-    return taker
+    consumer = LocalConsumer(cursor, CREDIT)
+    consumer.heads = []
+    return consumer
 
 
 # --- the records alone

@@ -92,7 +92,7 @@ def test_cuts_depend_on_the_input_alone() -> None:
         assert all(0 <= cut <= size for cut in cuts_of(data))
 
 
-def test_a_crash_is_told_and_its_input_kept(tmp_path: Path) -> None:
+def test_a_crash_is_reported_and_its_input_kept(tmp_path: Path) -> None:
     command = [sys.executable, str(Path(__file__).parent), "--target", "planted:crash_target"]
     command += ["--runs", "3000", "--seconds", "30", "--out", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""The bulk client on a live door: what was published comes back, whatever happens in between."""
+"""The bulk client with a live broker: what was published comes back whatever happens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def numbered(count: int, size: int = 200) -> list[bytes]:
     return [(b"%d:" % i).ljust(size, b"x") for i in range(1, count + 1)]
 
 
-def door_of(server: Server) -> str:
+def bulk_of(server: Server) -> str:
     return str(server.bulk)
 
 
@@ -49,12 +49,12 @@ def test_a_topic(start_broker: Start, uniq: str, compress: str) -> None:
     server = start_broker(CONFIG)
     bodies = numbered(5000)
     publish(server, uniq, bodies)
-    table = read_arrow(door_of(server), uniq, compress=compress, fetch_bytes=1 << 17)
+    table = read_arrow(bulk_of(server), uniq, compress=compress, fetch_bytes=1 << 17)
     table.validate(full=True)
     assert table.column("value").to_pylist() == bodies
     assert table.column("offset").to_pylist() == list(range(1, 5001))
     assert set(table.column("subject").to_pylist()) == {uniq}
-    assert read_arrow(door_of(server), uniq, 4990, 4992).num_rows == 2
+    assert read_arrow(bulk_of(server), uniq, 4990, 4992).num_rows == 2
 
 
 async def test_what_nats_clients_write(start_broker: Start, uniq: str) -> None:
@@ -66,7 +66,7 @@ async def test_what_nats_clients_write(start_broker: Start, uniq: str) -> None:
     await client.publish(uniq, b"")
     await client.flush()
     await client.close()
-    table = read_arrow(door_of(server), uniq, 2, columns=SCHEMA.names, key_header="Key")
+    table = read_arrow(bulk_of(server), uniq, 2, columns=SCHEMA.names, key_header="Key")
     rows = table.to_pylist()
     assert [row["value"] for row in rows] == [b"\xff\0", b""]
     assert {header["key"]: header["value"] for header in rows[0]["headers"]} == {
@@ -75,7 +75,7 @@ async def test_what_nats_clients_write(start_broker: Start, uniq: str) -> None:
     assert [(row["key"], row["messageId"]) for row in rows] == [(b"k 1", "id-1"), (None, None)]
     assert rows[1]["headers"] is None
     assert abs(rows[1]["timestamp"] - datetime.now(UTC)) < timedelta(minutes=1)
-    listing = Connection(door_of(server)).topics()
+    listing = Connection(bulk_of(server)).topics()
     assert {(row["broker"], row["partition"]) for row in rows} == {
         (listing.broker, listing.partition)
     }
@@ -84,21 +84,21 @@ async def test_what_nats_clients_write(start_broker: Start, uniq: str) -> None:
 def test_places_by_time(start_broker: Start, uniq: str) -> None:
     server = start_broker(CONFIG)
     publish(server, uniq, [b"before"])
-    (row,) = read_arrow(door_of(server), uniq).to_pylist()
+    (row,) = read_arrow(bulk_of(server), uniq).to_pylist()
     behind = row["timestamp"] + timedelta(microseconds=1)
     publish(server, uniq, [b"after"])
-    after = read_arrow(door_of(server), uniq, behind)
+    after = read_arrow(bulk_of(server), uniq, behind)
     assert after.column("value").to_pylist() == [b"after"]
-    assert read_arrow(door_of(server), uniq, None, behind).num_rows == 1
+    assert read_arrow(bulk_of(server), uniq, None, behind).num_rows == 1
     later = datetime.now(UTC) + timedelta(days=1)
-    assert read_arrow(door_of(server), uniq, later).num_rows == 0
+    assert read_arrow(bulk_of(server), uniq, later).num_rows == 0
 
 
 def test_a_broker_that_is_killed_and_comes_back(start_broker: Start, uniq: str) -> None:
     server = start_broker(CONFIG)
     bodies = numbered(3000)
     publish(server, uniq, bodies)
-    batches = iter_arrow(door_of(server), uniq, fetch_bytes=1 << 16)
+    batches = iter_arrow(bulk_of(server), uniq, fetch_bytes=1 << 16)
     found = next(batches).column("value").to_pylist()
     server.kill()
     server.start()
@@ -114,15 +114,15 @@ def test_rights(start_broker: Start, uniq: str, tmp_path: Path) -> None:
     publish(server, uniq, [b"x"])
     mine = tmp_path / "mine"
     mine.write_text("s3cret\n")
-    assert read_arrow(door_of(server), uniq, token_file=str(mine)).num_rows == 1
+    assert read_arrow(bulk_of(server), uniq, token_file=str(mine)).num_rows == 1
     for token in ("", "wrong", "other"):
         with pytest.raises(Unauthorized):
-            read_arrow(door_of(server), uniq, token=token)
-    with Connection(door_of(server), token="s3cret") as door:
+            read_arrow(bulk_of(server), uniq, token=token)
+    with Connection(bulk_of(server), token="s3cret") as bulk:
         with pytest.raises(Unauthorized):
-            door.range("else", 1)
+            bulk.range("else", 1)
         with pytest.raises(UnknownTopic):
-            read_arrow(door_of(server), "else", token="s3cret")
+            read_arrow(bulk_of(server), "else", token="s3cret")
 
 
 def test_a_damaged_record(start_broker: Start, uniq: str) -> None:
@@ -133,20 +133,20 @@ def test_a_damaged_record(start_broker: Start, uniq: str) -> None:
     flip(path, 64 + 10 * 240 + 60)  # in the eleventh
     server.start()
     with pytest.raises(Damaged) as raised:
-        read_arrow(door_of(server), uniq)
+        read_arrow(bulk_of(server), uniq)
     assert [(gap.first, gap.next, gap.reason) for gap in raised.value.gaps] == [(11, 12, DAMAGED)]
-    told: list[int] = []
+    gaps: list[int] = []
     table = read_arrow(
-        door_of(server), uniq, on_gap="skip", told_gap=lambda _b, _t, gap: told.append(gap.first)
+        bulk_of(server), uniq, on_gap="skip", told_gap=lambda _b, _t, gap: gaps.append(gap.first)
     )
-    assert (table.num_rows, told) == (99, [11])
+    assert (table.num_rows, gaps) == (99, [11])
 
 
 def test_before_what_is_kept(start_broker: Start, uniq: str) -> None:
     server = start_broker(CONFIG)
     publish(server, uniq, [b"x"])
-    with Connection(door_of(server)) as door, pytest.raises(Trimmed) as raised:
-        door.range(uniq, 0)
+    with Connection(bulk_of(server)) as bulk, pytest.raises(Trimmed) as raised:
+        bulk.range(uniq, 0)
     assert raised.value.first == 1
 
 
@@ -156,7 +156,7 @@ def test_export(start_broker: Start, uniq: str, tmp_path: Path) -> None:
     from broker.cli.tools.export import export
 
     server = start_broker(CONFIG)
-    words = [uniq, "--bulk-address", door_of(server), "--out", str(tmp_path / "lake")]
+    words = [uniq, "--bulk-address", bulk_of(server), "--out", str(tmp_path / "lake")]
     words += ["--file-records", "1000", "--quiet"]
     publish(server, uniq, numbered(2500))
     assert CliRunner().invoke(export, words).exit_code == 0
@@ -177,24 +177,24 @@ def test_batches_that_are_published_once(start_broker: Start, uniq: str) -> None
 
     server = start_broker(CONFIG)
     rows = pa.table({"value": numbered(3000), "key": [f"k{i}" for i in range(3000)]})
-    with Connection(door_of(server)) as door:
+    with Connection(bulk_of(server)) as bulk:
         won: list[tuple[int, str | int, int]] = []
         for part, attempt in ((0, "a"), (1, "b"), (1, "c")):
             offset = 0
             batch = rows.slice(part * 1500, 1500).combine_chunks().to_batches()[0]
             for topic, block in blocks(batch, topic=uniq, key_header="Key", max_bytes=100_000):
                 assert topic == uniq
-                offset = door.stage("writer", 7, topic, part, attempt, block, offset)
+                offset = bulk.stage("writer", 7, topic, part, attempt, block, offset)
             won.append((part, attempt, offset))
         with pytest.raises(Refused) as raised:
-            door.commit("writer", 7, {uniq: [(0, "a", 1)]})
+            bulk.commit("writer", 7, {uniq: [(0, "a", 1)]})
         assert "missing" in raised.value.answer
-        done = door.commit("writer", 7, {uniq: [won[0], won[2]]})[uniq]
+        done = bulk.commit("writer", 7, {uniq: [won[0], won[2]]})[uniq]
         assert (done.records, done.first, done.last, done.already) == (3000, 1, 3000, False)
         server.kill()
         server.start()
-        assert door.commit("writer", 7, {uniq: [won[0], won[2]]})[uniq].already
-    table = read_arrow(door_of(server), uniq, key_header="Key")
+        assert bulk.commit("writer", 7, {uniq: [won[0], won[2]]})[uniq].already
+    table = read_arrow(bulk_of(server), uniq, key_header="Key")
     assert table.column("value").to_pylist() == numbered(3000)
     assert table.column("key").to_pylist() == [b"k%d" % i for i in range(3000)]
 
@@ -207,23 +207,23 @@ def test_append(start_broker: Start, uniq: str) -> None:
     server = start_broker(CONFIG)
     columns = {"value": ["a", "b"], "messageId": ["1", "2"]}
     ((_, block),) = blocks(pa.RecordBatch.from_pydict(columns), topic=uniq)
-    with Connection(door_of(server)) as door:
+    with Connection(bulk_of(server)) as bulk:
         for _ in range(2):
-            door.append(uniq, block, dedupe=True)
-        assert read_arrow(door_of(server), uniq).column("value").to_pylist() == [b"a", b"b"]
-        door.append(uniq, block)
-    table = read_arrow(door_of(server), uniq, columns=["messageId"])
+            bulk.append(uniq, block, dedupe=True)
+        assert read_arrow(bulk_of(server), uniq).column("value").to_pylist() == [b"a", b"b"]
+        bulk.append(uniq, block)
+    table = read_arrow(bulk_of(server), uniq, columns=["messageId"])
     assert table.column(0).to_pylist() == ["1", "2", "1", "2"]
 
 
 def test_named_readers(start_broker: Start, uniq: str) -> None:
     server = start_broker(CONFIG)
     publish(server, uniq, numbered(10))
-    with Connection(door_of(server)) as door:
-        log = door.topics([uniq]).topics[0]
-        door.put_reader("job/1", {uniq: (4, log.incarnation)}, ttl_s=60, hold=True)
-        assert door.topics([uniq]).topics[0].held_from == 4
-        (reader,) = door.readers("job/1")["readers"]
+    with Connection(bulk_of(server)) as bulk:
+        log = bulk.topics([uniq]).topics[0]
+        bulk.put_reader("job/1", {uniq: (4, log.incarnation)}, ttl_s=60, hold=True)
+        assert bulk.topics([uniq]).topics[0].held_from == 4
+        (reader,) = bulk.readers("job/1")["readers"]
         assert reader["name"] == "job/1"
-        door.delete_reader("job/1")
-        assert door.topics([uniq]).topics[0].held_from is None
+        bulk.delete_reader("job/1")
+        assert bulk.topics([uniq]).topics[0].held_from is None

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support import RawPeer
 from support.authority import Authority
-from support.clients.websocket import WebPeer, door_of
+from support.clients.websocket import WebPeer, websocket_of
 from support.nats_file import FileServer
 from support.servers.processes import Address
 
@@ -28,13 +28,13 @@ LEAF_PORT = re.compile(r"Listening for leafnode connections on .*:(\d+)\n")
 
 
 def info(address: Address) -> dict[str, Any]:
-    """What a client is told first."""
+    """What a client gets first."""
     with RawPeer(address) as peer:
         word, _, text = peer.read_line().partition(b" ")
     assert word == b"INFO"
-    told = json.loads(text)
-    assert isinstance(told, dict)
-    return told
+    fields = json.loads(text)
+    assert isinstance(fields, dict)
+    return fields
 
 
 def varz(address: Address) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def varz(address: Address) -> dict[str, Any]:
     return page
 
 
-def test_clients_are_told_the_name_of_the_cluster(start_nats: Start) -> None:
+def test_clients_get_the_name_of_the_cluster(start_nats: Start) -> None:
     """nats.go TestConnectedServer: a name alone, without routes, is enough."""
     server = start_nats("cluster { name: herd }")
     assert info(server.address)["cluster"] == "herd"
@@ -68,11 +68,11 @@ def first_flight(address: Address) -> bytes:
         return peer.read_until(SERVER_HELLO_DONE)
 
 
-def test_clients_are_told_who_may_have_signed_their_certificates(
+def test_clients_get_the_authorities_of_their_certificates(
     start_nats: Start, tmp_path: Path
 ) -> None:
     """nats.go TestClientCertificateReloadOnServerRestart: a client that has no certificate of
-    these authorities shows none, and is told that one is required."""
+    these authorities shows none, and its error says that one is required."""
     pair = Authority(tmp_path, "servers").issue("server")
     first, second = (Authority(tmp_path, name) for name in ("clients one", "clients two"))
     both = tmp_path / "both.pem"
@@ -84,26 +84,26 @@ def test_clients_are_told_who_may_have_signed_their_certificates(
         assert authority.name.public_bytes() in said
 
 
-def test_who_has_to_log_in_is_told_differently(start_nats: Start) -> None:
+def test_who_has_to_log_in_gets_another_answer(start_nats: Start) -> None:
     """With a no_auth_user INFO asks clients for nothing, but WebSocket clients for a login, and
     /varz says that logins are looked at (`nats server info`: Auth Required)."""
     users = "authorization { users: [ {user: a, password: a} ] }\nno_auth_user: a\n"
     server = start_nats(users + WEBSOCKET)
     assert "auth_required" not in info(server.address)
     assert varz(server.monitor)["auth_required"] is True
-    with WebPeer(RawPeer(door_of(server.folder))) as peer:
+    with WebPeer(RawPeer(websocket_of(server.folder))) as peer:
         assert peer.info()["auth_required"] is True
 
 
-def test_where_nobody_logs_in_nothing_is_told(start_nats: Start) -> None:
+def test_where_nobody_logs_in_nothing_is_reported(start_nats: Start) -> None:
     server = start_nats(WEBSOCKET)
     assert "auth_required" not in info(server.address)
     assert "auth_required" not in varz(server.monitor)
-    with WebPeer(RawPeer(door_of(server.folder))) as peer:
+    with WebPeer(RawPeer(websocket_of(server.folder))) as peer:
         assert "auth_required" not in peer.info()
 
 
-def test_without_a_name_no_cluster_is_told(start_nats: Start) -> None:
+def test_without_a_name_no_cluster_is_announced(start_nats: Start) -> None:
     assert "cluster" not in info(start_nats("").address)
 
 
@@ -113,17 +113,17 @@ def test_every_interface_is_those_of_both_families(start_nats: Start, host: str)
     if not Path("/proc/net/if_inet6").exists():
         pytest.skip("no IPv6 on this host")
     where = f'"{host}:-1"'
-    doors = f"listen: {where}\nhttp: {where}\nwebsocket {{ listen: {where}, no_tls: true }}\n"
-    server = start_nats(f"{doors}leafnodes {{ listen: {where} }}\n")
+    listeners = f"listen: {where}\nhttp: {where}\nwebsocket {{ listen: {where}, no_tls: true }}\n"
+    server = start_nats(f"{listeners}leafnodes {{ listen: {where} }}\n")
     [ports] = server.folder.glob("*.ports")
     listed = {
-        door: {Address.parse(url.split("//")[1]) for url in urls}
-        for door, urls in json.loads(ports.read_text()).items()
+        listener: {Address.parse(url.split("//")[1]) for url in urls}
+        for listener, urls in json.loads(ports.read_text()).items()
     }
     for ip in (FOUR, SIX):
         [nats] = (at for at in listed["nats"] if at.host == ip)
-        told = info(nats)
-        assert (told["client_ip"], told["port"]) == (ip, nats.port)
+        fields = info(nats)
+        assert (fields["client_ip"], fields["port"]) == (ip, nats.port)
         [pages] = (at for at in listed["monitoring"] if at.host == ip)
         assert varz(pages)["port"] == nats.port
         [web] = (at for at in listed["websocket"] if at.host == ip)

@@ -86,7 +86,7 @@ def test_identify_tells_the_limits(broker: Server) -> None:
     client.close_stream()
 
 
-def test_an_error_is_told_by_its_class(broker: Server, uniq: str) -> None:
+def test_an_error_is_reported_by_its_class(broker: Server, uniq: str) -> None:
     client = _raw(broker)
     client.identify()
     client.subscribe(uniq, "ch")

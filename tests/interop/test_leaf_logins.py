@@ -24,7 +24,7 @@ from broker.protocols.nats.conf.reader import read_text
 from broker.protocols.nats.trace import Tracer
 
 HUBS = ["ours", pytest.param("original", marks=needs_original)]
-DOOR = 'leafnodes { listen: "127.0.0.1:-1", compression: off }\n'
+LISTENER = 'leafnodes { listen: "127.0.0.1:-1", compression: off }\n'
 
 
 def credentials(folder: Path, pair: KeyPair, token: str) -> Path:
@@ -42,7 +42,7 @@ async def test_credentials(tmp_path: Path, hub: str) -> None:
     """The token says which account is joined, and what may be done in it."""
     company, tenant, other = Company(), Tenant("A"), Tenant("B")
     preload = "".join(f"{t.public}: {company.account(t)}\n" for t in (tenant, other))
-    config = f"""{DOOR} operator: {company.token}\nresolver: MEMORY
+    config = f"""{LISTENER} operator: {company.token}\nresolver: MEMORY
         resolver_preload {{ {preload} }}\n"""
     leaf, client = KeyPair(USER), KeyPair(USER)
     mine = user(leaf, tenant.signing, tenant, pub={"allow": ["up.>", "_INBOX.>"]})
@@ -76,7 +76,7 @@ async def test_credentials(tmp_path: Path, hub: str) -> None:
 @on_uvloop
 async def test_a_stranger_with_credentials(tmp_path: Path) -> None:
     company, tenant = Company(), Tenant("A")
-    config = f"""{DOOR} operator: {company.token}\nresolver: MEMORY
+    config = f"""{LISTENER} operator: {company.token}\nresolver: MEMORY
         resolver_preload {{ {tenant.public}: {company.account(tenant)} }}\n"""
     leaf, thief = KeyPair(USER), KeyPair(USER)
     token = user(leaf, tenant.signing, tenant)
@@ -107,12 +107,12 @@ async def test_a_reload_of_the_hub() -> None:
 
     before = users(u1="", u2="", u3="")
     after = users(u1="", u2=", permissions: { publish: up }")
-    async with ours(DOOR + before) as hub:
+    async with ours(LISTENER + before) as hub:
         peers = [
             await Raw.join(hub, name=name, user=name, **{"pass": "p"})
             for name in ("u1", "u2", "u3")
         ]
-        await reload(hub, DOOR + after)
+        await reload(hub, LISTENER + after)
         assert await peers[1].end() == b""
         assert await peers[2].end() == b""
         await peers[0].lines_until_pong()
@@ -124,11 +124,11 @@ async def test_a_reload_of_the_hub() -> None:
 
 @on_uvloop
 async def test_mappings_that_come_with_a_reload() -> None:
-    async with ours(DOOR) as hub:
+    async with ours(LISTENER) as hub:
         peer = await Raw.join(hub)
-        await reload(hub, DOOR + "mappings { old: new }\n")
+        await reload(hub, LISTENER + "mappings { old: new }\n")
         await peer.expect(b"LS+ old")
-        await reload(hub, DOOR)
+        await reload(hub, LISTENER)
         await peer.expect(b"LS- old")
         peer.close()
 
@@ -136,7 +136,7 @@ async def test_mappings_that_come_with_a_reload() -> None:
 @on_uvloop
 async def test_what_a_trace_shows(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(1, "broker.nats")
-    async with ours(DOOR) as hub:
+    async with ours(LISTENER) as hub:
         assert hub.server is not None
         hub.server.frontend.tracer = Tracer(0, "")
         peer = await Raw.join(hub, user="u", **{"pass": "SECRET"})

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from conftest import StartBroker
 
 pytestmark = pytest.mark.only_ours
-DOOR = 'server_name: hub\nleafnodes { listen: "127.0.0.1:-1" }\n'
+LISTENER = 'server_name: hub\nleafnodes { listen: "127.0.0.1:-1" }\n'
 HUBS = ["ours", pytest.param("original", marks=needs_original)]
 
 
 @asynccontextmanager
-async def nsq_door(
+async def nsq_below_hub(
     folder: Path, start_broker: StartBroker, hub: str
 ) -> AsyncIterator[tuple[Node, Server]]:
     """A hub, and `twinwire serve` joined to it."""
-    async with ours(DOOR) if hub == "ours" else original(folder, DOOR, "hub") as above:
+    async with ours(LISTENER) if hub == "ours" else original(folder, LISTENER, "hub") as above:
         file = folder / "leaf.conf"
         file.write_text(
             f'leafnodes {{ reconnect: 1, remotes [ {{ url: "{above.leaf_url()}" }} ] }}'
@@ -70,7 +70,7 @@ def consumer(server: Server, topic: str) -> RawPeer:
 async def test_nsq_to_the_hub(
     tmp_path: Path, start_broker: StartBroker, uniq: str, hub: str
 ) -> None:
-    async with nsq_door(tmp_path, start_broker, hub) as (above, below):
+    async with nsq_below_hub(tmp_path, start_broker, hub) as (above, below):
         client = await above.dial()
         heard: list[Any] = []
 
@@ -103,7 +103,7 @@ async def test_the_hub_to_nsq(
     tmp_path: Path, start_broker: StartBroker, uniq: str, hub: str
 ) -> None:
     """A topic is interest, from its first message or consumer on until it is deleted."""
-    async with nsq_door(tmp_path, start_broker, hub) as (above, below):
+    async with nsq_below_hub(tmp_path, start_broker, hub) as (above, below):
         client = await above.dial()
         peer = await in_thread(lambda: consumer(below, uniq))
         await interest(client, uniq)
@@ -126,7 +126,7 @@ async def test_a_message_is_stored_once(
     tmp_path: Path, start_broker: StartBroker, uniq: str, hub: str
 ) -> None:
     """What NSQ publishes does not come back from the hub, nor what the hub publishes."""
-    async with nsq_door(tmp_path, start_broker, hub) as (above, below):
+    async with nsq_below_hub(tmp_path, start_broker, hub) as (above, below):
         client = await above.dial()
         heard: list[bytes] = []
 

@@ -11,7 +11,7 @@ from support.servers.leafs import Raw, on_uvloop, ours, until
 
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.nkeys import USER, KeyPair
-from tests.interop.test_leaf_logins import DOOR, reload
+from tests.interop.test_leaf_logins import LISTENER, reload
 
 ANSWERS = """accounts { A { users: [
     { user: leaf, password: p, permissions: { allow_responses: { max: 2 } } }
@@ -23,7 +23,7 @@ VIOLATION = b"-ERR 'Permissions Violation for Publish to \"%b\"'"
 
 @on_uvloop
 async def test_a_leaf_that_may_only_answer() -> None:
-    async with ours(DOOR + ANSWERS) as hub:
+    async with ours(LISTENER + ANSWERS) as hub:
         leaf = await Raw.join(hub, user="leaf", **{"pass": "p"})
         leaf.send(b"LS+ help\r\n")
         await leaf.lines_until_pong()
@@ -54,16 +54,16 @@ async def test_a_leaf_that_may_only_answer() -> None:
 @on_uvloop
 async def test_a_reload_to_fewer_leafs() -> None:
     text = "accounts { A { users: [ {user: a, password: p} ], limits: { max_leafnodes: %d } } }\n"
-    async with ours(DOOR + text % 3) as hub:
+    async with ours(LISTENER + text % 3) as hub:
         peers = [await Raw.join(hub, name=f"n{i}", user="a", **{"pass": "p"}) for i in range(3)]
-        await reload(hub, DOOR + text % 1)
+        await reload(hub, LISTENER + text % 1)
         for peer in peers[1:]:  # the newest
             assert b"maximum account active connections exceeded" in await peer.end()
         await peers[0].lines_until_pong()
         late = await Raw.dial(peers_address(hub))
         late.connect(name="late", user="a", **{"pass": "p"})
         assert b"maximum account active connections exceeded" in await late.end()
-        await reload(hub, DOOR + text % 2)
+        await reload(hub, LISTENER + text % 2)
         (await Raw.join(hub, name="n1", user="a", **{"pass": "p"})).close()
 
 
@@ -78,7 +78,7 @@ async def test_an_account_that_changes(tmp_path: Path, change: str) -> None:
     """Its token says that a leaf's user is no longer welcome, or that it may have fewer leafs."""
     company, tenant = Company(), Tenant("A")
     old = company.account(tenant, limits={**ACCOUNT_LIMITS, "leaf": 2}, head={"iat": 1_000})
-    config = f"""{DOOR} operator: {company.token}\nresolver: MEMORY
+    config = f"""{LISTENER} operator: {company.token}\nresolver: MEMORY
         resolver_preload {{ {tenant.public}: {old} }}\n"""
     async with ours(config) as hub:
         pairs = [KeyPair(USER), KeyPair(USER)]

@@ -27,7 +27,7 @@ SPOKE = "server_name: spoke\nleafnodes { reconnect: 1, remotes [ { url: %s\n%s }
 BIG = b"0123456789" * 20_000
 
 
-def web_door(node: Node) -> str:
+def websocket_address(node: Node) -> str:
     """HOST:PORT."""
     if node.server is not None:
         return "{}:{}".format(*node.server.ports["websocket"])
@@ -44,7 +44,7 @@ async def pair_of(
     hub_is, spoke_is = pair.split("-")
     config = HUB % listener
     async with ours(config) if hub_is == "ours" else original(folder, config, "hub") as above:
-        url = f"{scheme}://g:p@{web_door(above)}".replace("127.0.0.1", "localhost")
+        url = f"{scheme}://g:p@{websocket_address(above)}".replace("127.0.0.1", "localhost")
         config = SPOKE % (json.dumps(url), remote)
         async with (
             ours(config) if spoke_is == "ours" else original(folder, config, "spoke") as below
@@ -90,7 +90,7 @@ async def test_messages_cross(pair: str, kind: str, tmp_path: Path) -> None:
 @on_uvloop
 async def test_it_comes_back() -> None:
     async with ours(HUB % "no_tls: true") as above:
-        url = json.dumps(f"ws://g:p@{web_door(above)}")
+        url = json.dumps(f"ws://g:p@{websocket_address(above)}")
         async with ours((SPOKE % (url, "")).replace("reconnect: 1", 'reconnect: "10ms"')) as below:
             assert above.server is not None
             assert below.server is not None
@@ -114,7 +114,7 @@ async def test_it_comes_back() -> None:
     ],
 )
 @on_uvloop
-async def test_doors_that_are_none(
+async def test_addresses_that_are_no_leaf_listener(
     answer: bytes, why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "NATS_LEAF_INFO", SECOND // 10)

@@ -23,7 +23,7 @@ from support.servers.leafs import (
     until,
 )
 
-DOOR = 'leafnodes { listen: "127.0.0.1:-1" %s }\n'
+LISTENER = 'leafnodes { listen: "127.0.0.1:-1" %s }\n'
 REMOTE = 'leafnodes { reconnect: 1, remotes [ { url: "%s" %s } ] }\n'
 PAIRS = [
     "ours-ours",
@@ -40,7 +40,7 @@ async def pair_of(
 ) -> AsyncIterator[tuple[Node, Node]]:
     """A hub, and a leaf of it that is joined."""
     hub_is, spoke_is = pair.split("-")
-    config = DOOR % "" + "server_name: hub\n" + hub
+    config = LISTENER % "" + "server_name: hub\n" + hub
     async with ours(config) if hub_is == "ours" else original(folder, config, "hub") as above:
         config = REMOTE % (above.leaf_url(user), remote) + "server_name: spoke\n" + spoke
         async with (

@@ -80,7 +80,7 @@ def test_commands(words: str, expected: str) -> None:
 
 
 @on_loop
-async def test_others_are_told_to_use_the_system_account() -> None:
+async def test_others_must_use_the_system_account() -> None:
     async with SystemServer() as server:
         out = await nats(server, "server", "list", "1", user="a:p", code=1)
         assert "ensure the account used has system privileges" in out

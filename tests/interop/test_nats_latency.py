@@ -1,4 +1,4 @@
-"""What is told about how long exported services take.
+"""What is shown about how long exported services take.
 
 Each scenario runs against the original as well (TWINWIRE_TEST_TARGET=original).
 """
@@ -82,7 +82,7 @@ def event(subscription: NatsClient) -> dict[str, Any]:
 
 
 def fields(client: NatsClient, account: str, user: str, **more: object) -> dict[str, object]:
-    """What is told of a client in full."""
+    """What is shown of a client in full."""
     return {
         "host": "127.0.0.1",
         "id": client.info["client_id"],
@@ -195,7 +195,7 @@ B3 = {"X-B3-TraceId": "1", "X-B3-Sampled": "1", "X-B3-SpanId": "2", "X-B3-Parent
 
 
 @pytest.mark.parametrize(
-    ("headers", "told"),
+    ("headers", "shown"),
     [
         ({"Uber-Trace-Id": "a:b:c:1"}, {"Uber-Trace-Id": ["a:b:c:1"]}),
         (
@@ -233,7 +233,7 @@ def test_what_headers_ask_for(
     e: NatsClient,
     subscription: NatsClient,
     headers: dict[str, str],
-    told: dict[str, list[str]] | None,
+    shown: dict[str, list[str]] | None,
 ) -> None:
     e.sub("traced")
     a.sub("inbox")
@@ -242,8 +242,8 @@ def test_what_headers_ask_for(
     a.pub("traced", b"x", reply="inbox", headers=block)
     e.pub(e.message().reply, b"y")
     assert a.got() == ("inbox", b"y")
-    if told is None:
+    if shown is None:
         e.ping()
         subscription.nothing()
     else:
-        assert event(subscription)["header"] == told
+        assert event(subscription)["header"] == shown

@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 class Events:
-    """What a client was told of its connection."""
+    """What a client gets to know of its connection."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()

@@ -19,7 +19,7 @@ from support import RawPeer, nats_peer
 from support.nats_file import FileServer, plain_info
 from support.servers.processes import TARGET_ORIGINAL, ServerError
 
-DOORS = """
+LISTENERS = """
 websocket { listen: "127.0.0.1:-1", no_tls: true }
 leafnodes { listen: "127.0.0.1:-1" }
 """
@@ -32,7 +32,7 @@ def taken() -> Iterator[int]:
         yield somebody.getsockname()[1]
 
 
-def told(server: FileServer) -> tuple[dict[str, object], dict[str, object]]:
+def shown(server: FileServer) -> tuple[dict[str, object], dict[str, object]]:
     """INFO, and /varz."""
     with RawPeer(server.address) as peer:
         info = plain_info(peer)
@@ -41,19 +41,19 @@ def told(server: FileServer) -> tuple[dict[str, object], dict[str, object]]:
         return info, json.load(page)
 
 
-def test_the_address_that_clients_are_told(tmp_path: Path) -> None:
+def test_the_address_that_clients_get(tmp_path: Path) -> None:
     with closing(FileServer(tmp_path, 'client_advertise: "broker.example.com:5222"')) as server:
-        for page in told(server):
+        for page in shown(server):
             assert (page["host"], page["port"]) == ("broker.example.com", 5222)
     (tmp_path / "again").mkdir()
     with closing(
         FileServer(tmp_path / "again", 'client_advertise: "broker.example.com"')
     ) as server:
-        for page in told(server):
+        for page in shown(server):
             assert (page["host"], page["port"]) == ("broker.example.com", server.address.port)
         server.reload('client_advertise: "other.example.com:1"')
         server.await_log("Reloaded server configuration")
-        info, _ = told(server)  # the original's /varz shows the one from before
+        info, _ = shown(server)  # the original's /varz shows the one from before
         assert (info["host"], info["port"]) == ("other.example.com", 1)
 
 
@@ -68,7 +68,7 @@ def test_the_address_that_clients_are_told(tmp_path: Path) -> None:
 )
 def test_the_name_of_the_cluster(tmp_path: Path, text: str, name: str | None) -> None:
     with closing(FileServer(tmp_path, text)) as server:
-        info, page = told(server)
+        info, page = shown(server)
         assert info.get("cluster") == name
         assert page["cluster"] == ({"name": name} if name else {})
         assert (f"  Cluster:  {name}" in server.said()) == (name is not None)
@@ -77,13 +77,13 @@ def test_the_name_of_the_cluster(tmp_path: Path, text: str, name: str | None) ->
 def test_a_user_for_those_who_say_nothing(tmp_path: Path) -> None:
     users = "authorization { users: [ {user: a, password: b} ] }\nno_auth_user: a"
     with closing(FileServer(tmp_path, users)) as server:
-        info, page = told(server)
+        info, page = shown(server)
         assert "auth_required" not in info
         assert page["auth_required"] is True
 
 
-def test_each_door_is_told_once(tmp_path: Path) -> None:
-    with closing(FileServer(tmp_path, DOORS)) as server:
+def test_each_listener_is_logged_once(tmp_path: Path) -> None:
+    with closing(FileServer(tmp_path, LISTENERS)) as server:
         server.await_log("Server is ready")
         for line in ("websocket clients", "leafnode connections", "client connections"):
             assert server.said().count(f"Listening for {line} on") == 1
@@ -122,7 +122,7 @@ def test_each_door_is_told_once(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_door_that_is_taken_is_named(tmp_path: Path, taken: int, text: str, line: str) -> None:
+def test_an_address_in_use_is_named(tmp_path: Path, taken: int, text: str, line: str) -> None:
     with pytest.raises(ServerError) as problem:
         FileServer(tmp_path, text.format(taken))
     assert "ended with 1" in str(problem.value)

@@ -126,7 +126,7 @@ def test_headers_are_kept(a: NatsClient, e: NatsClient) -> None:
     assert a.message() == ("inbox.1", "1", "", b"NATS/1.0\r\nE: f\r\n\r\n", b"y")
 
 
-def test_who_asks_is_told_if_it_is_shared(a: NatsClient, e: NatsClient) -> None:
+def test_the_requestor_is_in_the_latency_if_it_is_shared(a: NatsClient, e: NatsClient) -> None:
     e.sub("svc.shared")
     a.pub("ask.shared", b"x", reply="inbox.1")
     info = e.message().info

@@ -324,7 +324,7 @@ def test_verify_from_a_reload_on(start: Start, authority: Authority, pair: Pair)
         steady.expect(b"PONG\r\n")  # it was there before
 
 
-def test_a_session_of_before_the_reload_opens_no_door(
+def test_a_tls_session_of_before_the_reload_gives_no_access(
     start: Start, authority: Authority, pair: Pair
 ) -> None:
     """A ticket of the time when nobody was asked for a certificate is worth nothing now."""

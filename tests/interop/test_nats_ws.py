@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from support import RawPeer, nats_peer
 from support.authority import Authority
-from support.clients.websocket import door_of
+from support.clients.websocket import websocket_of
 from support.nats_file import FileServer
 
 PACKAGES = ["nats.ws@1.30.3", "ws@8.18.0"]
@@ -58,7 +58,7 @@ def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[s
     }[request.param]
     text = f'websocket {{ listen: "127.0.0.1:-1"\n{how} }}\n'
     server = FileServer(tmp_path / "server", text)
-    relay = Relay(door_of(server.folder))
+    relay = Relay(websocket_of(server.folder))
     scheme = "wss" if request.param == "wss" else "ws"
     try:
         with cutter(server, relay):

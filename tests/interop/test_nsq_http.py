@@ -1,4 +1,4 @@
-"""The HTTP door of NSQ: publishing, and the shapes that tools read."""
+"""NSQ's HTTP API: publishing, and the shapes that tools read."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_the_list_can_be_changed_while_it_runs(tmp_path: Path) -> None:
         until(lambda: not lookup(first, "t")["producers"])
 
 
-def test_a_nsqlookupd_that_comes_back_is_told_everything(tmp_path: Path) -> None:
+def test_a_nsqlookupd_that_comes_back_gets_everything(tmp_path: Path) -> None:
     with lookupd(tmp_path) as there:
         flag = f"--lookupd-tcp-address={there.tcp}"
         with nsqd(tmp_path, flag, original=False) as here:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.only_ours
 
 
 def shown(address: Address, authority: Authority) -> str:
-    """Which certificate the NSQ door shows."""
+    """Which certificate the NSQ listener shows."""
     with Wire(address) as wire:
         wire.identify(authority.client(), tls_v1=True)
         assert isinstance(wire.socket, ssl.SSLSocket)

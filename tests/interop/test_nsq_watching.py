@@ -1,4 +1,4 @@
-"""A whole server told by its configuration to send statsd and to keep latencies."""
+"""A whole server that is configured to send statsd and to keep latencies."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ async def test_deferred_publish(opened: Callable[..., Any], uniq: str) -> None:
     assert time.monotonic() - started > 0.59
 
 
-async def test_a_bad_topic_is_told(opened: Callable[..., Any]) -> None:
+async def test_a_bad_topic_is_reported(opened: Callable[..., Any]) -> None:
     writer = await _writer(opened)
     answer = await writer.say("pub", "not*valid", b"x")
     assert isinstance(answer, nsq.Error)

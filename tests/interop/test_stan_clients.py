@@ -38,7 +38,7 @@ def old_python() -> str | None:
     for version in OLD_PYTHONS:
         known = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
         for program in [shutil.which(f"python{version}"), *map(str, known)]:
-            # what is on the path may be no more than a promise of it
+            # what is on the path may be a launcher of a version that is not installed
             if program is not None and run([program, "-c", "import ensurepip, venv"], HERE):
                 return program
     return None

@@ -1,4 +1,4 @@
-"""NATS Streaming meets the others: one message, published once, read through any door."""
+"""NATS Streaming meets the others: one message, published once, read with any protocol."""
 
 from __future__ import annotations
 

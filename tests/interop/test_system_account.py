@@ -73,25 +73,25 @@ async def test_a_storm_of_connects() -> None:
     async with SystemServer() as server:
         session = SystemSession(server.address)
         sys = await session.connect("sys", "s")
-        told: list[str] = []
+        kinds: list[str] = []
         events = await sys.subscribe("$SYS.ACCOUNT.B.>")
         await sys.flush()
         writers = [await hello(server.address) for _ in range(CONNECTS)]
         count = 0
-        while told.count("CONNECT") < CONNECTS or count < CONNECTS:
+        while kinds.count("CONNECT") < CONNECTS or count < CONNECTS:
             message = await events.next_msg(timeout=10)
-            told.append(message.subject.rpartition(".")[2])
-            if told[-1] == "CONNS":
+            kinds.append(message.subject.rpartition(".")[2])
+            if kinds[-1] == "CONNS":
                 count = json.loads(message.data)["conns"]
-        assert told.count("CONNECT") == CONNECTS
-        assert told.count("CONNS") <= CONNECTS
+        assert kinds.count("CONNECT") == CONNECTS
+        assert kinds.count("CONNS") <= CONNECTS
         for writer in writers:
             writer.close()
         await sys.close()
 
 
 async def hello(address: tuple[str, int]) -> asyncio.StreamWriter:
-    """A client of account B, without waiting for what it is told."""
+    """A client of account B, without waiting for answers."""
     _reader, writer = await asyncio.open_connection(*address)
     writer.write(b'CONNECT {"user":"b","pass":"p","verbose":false}\r\n')
     return writer

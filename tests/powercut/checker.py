@@ -68,7 +68,7 @@ class Checker:
         self.stage = stage
         self.mark = mark
         self.problems: list[str] = []
-        self.takers: dict[Any, Any] = {}
+        self.consumers: dict[Any, Any] = {}
         self.records: dict[str, list[tuple[int, bytes]]] = {}  # what the audit has read
         self.server: Server
 
@@ -161,17 +161,17 @@ class Checker:
             return int(streaming.channels[name].first_available)
         return int(log.first_seq)
 
-    async def drain(self, cursor: Any, taker: Any) -> list[tuple[int, bytes]]:
+    async def drain(self, cursor: Any, consumer: Any) -> list[tuple[int, bytes]]:
         """All records that a cursor delivers."""
         end = time.monotonic() + WAIT_S
         before = -1
-        while cursor.depth or len(taker.records) != before:
-            before = len(taker.records)
+        while cursor.depth or len(consumer.records) != before:
+            before = len(consumer.records)
             await asyncio.sleep(0 if before else 0.0002)
             if time.monotonic() > end:
                 self.wrong(f"{cursor.log.name} {cursor.name}: {cursor.depth} records do not come")
                 break
-        found, taker.records = taker.records, []
+        found, consumer.records = consumer.records, []
         return [(seq, body) for seq, _, _, body in found]
 
     async def look(self, name: str) -> None:
@@ -207,12 +207,12 @@ class Checker:
 
     async def audit(self, name: str, log: Any) -> list[tuple[int, bytes]]:
         """All records of a log, read by a cursor that is kept."""
-        if name not in self.takers:
+        if name not in self.consumers:
             cursor = log.open_cursor(OURS, start=self.first(name, log))
-            self.takers[name] = LocalConsumer(cursor, CREDIT)
-        taker = self.takers[name]
+            self.consumers[name] = LocalConsumer(cursor, CREDIT)
+        consumer = self.consumers[name]
         found = self.records.setdefault(name, [])
-        found += await self.drain(taker.cursor, taker)
+        found += await self.drain(consumer.cursor, consumer)
         return found
 
     def look_at_records(self, name: str, records: list[tuple[int, bytes]]) -> None:
@@ -252,8 +252,8 @@ class Checker:
         if cursor.paused:
             self.mark("cunpause-ask", t=name, c=channel)
             cursor.unpause()
-        taker = LocalConsumer(cursor, CREDIT)
-        records = await self.drain(cursor, taker)
+        consumer = LocalConsumer(cursor, CREDIT)
+        records = await self.drain(cursor, consumer)
         missing = owed - {number_of(name, body) for _, body in records}
         if missing:
             self.wrong(f"{name} {channel}: {len(missing)} messages are lost: {_some(missing)}")
@@ -265,8 +265,8 @@ class Checker:
         done = [(seq, number_of(name, body)) for seq, body in records if seq % 3]
         self.mark("fin", t=name, c=channel, n=[number for _, number in done if number is not None])
         for seq, _ in done:
-            taker.finish(seq)
-        self.takers[name, channel] = taker
+            consumer.finish(seq)
+        self.consumers[name, channel] = consumer
 
     async def look_at_durables(self, name: str, log: Any) -> None:
         topic = self.ledger.topics[name]
@@ -282,8 +282,8 @@ class Checker:
                 self.wrong(f"{name}: durable {durable} is gone")
                 continue
             found[0].detach()
-            taker = self.takers[name, durable] = LocalConsumer(found[0].cursor, CREDIT)
-            records = await self.drain(found[0].cursor, taker)
+            consumer = self.consumers[name, durable] = LocalConsumer(found[0].cursor, CREDIT)
+            records = await self.drain(found[0].cursor, consumer)
             owed = self.ledger.owed_durable(name, durable)
             missing = owed - {number_of(name, body) for _, body in records}
             if missing:
@@ -396,9 +396,9 @@ class Checker:
             self.wrong(f"{name}: cannot be published to: {problem}")
             return
         self.mark("ok", t=name, n=numbers)
-        for key, taker in self.takers.items():
+        for key, consumer in self.consumers.items():
             if key == name or key[0] == name:
-                records = await self.drain(taker.cursor, taker)
+                records = await self.drain(consumer.cursor, consumer)
                 there = [number_of(name, body) for seq, body in records if seq >= behind]
                 if there != numbers:
                     self.wrong(f"{key}: published {numbers}, got {there}")

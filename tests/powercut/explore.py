@@ -24,7 +24,7 @@ from powercut import workloads
 from powercut.checker import Checker, Loop
 from powercut.disk import KEEP, MODELS, Cut, state
 from powercut.history import History, Tree, lay_out, read_tree
-from powercut.ledger import Ledger, Promises
+from powercut.ledger import Answers, Ledger
 from powercut.recording import SCRATCH, Recorded, preloaded
 
 SECOND_SHARE = 0.25  # of the states are cut a second time, in what followed the first
@@ -84,7 +84,7 @@ class Explorer:
 
     def __init__(self, recorded: list[Recorded], seed: str, second: bool = True) -> None:
         self.recorded = recorded
-        self.promises = [Promises(each.told) for each in recorded]
+        self.answers = [Answers(each.answered) for each in recorded]
         self.seed = seed
         self.recorder = preloaded() if second else None
         self.folder = Path(tempfile.mkdtemp(prefix="powercut-", dir=SCRATCH))
@@ -116,9 +116,9 @@ class Explorer:
         seed = f"{self.seed}/{number}"
         rng = Random(seed)
         which = number % len(self.recorded)
-        recorded, promises = self.recorded[which], self.promises[which]
+        recorded, answers = self.recorded[which], self.answers[which]
         cut = self.cut_of(recorded.history, rng, seed, recorded.begin)
-        tree, ledger = state(recorded.history, cut), promises.at(cut.at)
+        tree, ledger = state(recorded.history, cut), answers.at(cut.at)
         again = self.recorder is not None and rng.random() < SECOND_SHARE
         problems, history = self.open(tree, ledger, 0, again)
         if problems:
@@ -127,7 +127,7 @@ class Explorer:
             return None
         outcome.seconds += 1
         second = self.cut_of(history, rng, seed + "/2")
-        ledger = Promises(history, promises.at(cut.at)).at(second.at)
+        ledger = Answers(history, answers.at(cut.at)).at(second.at)
         tree = state(history, second)
         problems, _ = self.open(tree, ledger, 1, False)
         if problems:

@@ -253,7 +253,7 @@ class Ledger:
         return self.required(name) - self.topics[name].settled.get(durable, set())
 
 
-class Promises:
+class Answers:
     """The ledger of a history at any position."""
 
     def __init__(self, history: History, before: Ledger | None = None) -> None:

@@ -143,7 +143,8 @@ class Recording:
             assert time.monotonic() < deadline, "no ports file in time"
             wait.wait(0.005)
         self.ports = {
-            door: Address.parse(text) for door, text in json.loads(ports.read_text()).items()
+            listener: Address.parse(text)
+            for listener, text in json.loads(ports.read_text()).items()
         }
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -191,8 +192,10 @@ class Recording:
         record = self.record.read_bytes()
         found = Recorded(self.name, str(self.data), self.base, self.inodes, record)
         tree, _ = read_tree(self.data)
-        told = found.history.last()
-        different = {path for path in {*tree, *told} if tree.get(path, 0) != told.get(path, 0)}
+        replayed = found.history.last()
+        different = {
+            path for path in {*tree, *replayed} if tree.get(path, 0) != replayed.get(path, 0)
+        }
         assert not different, f"the record does not lead to the folder: {sorted(different)}"
         return found
 
@@ -206,7 +209,7 @@ class Recorded:
         self.name = name
         self.parts = (name, root, base, inodes, record)
         self.history = History(base, inodes).read(record, root)
-        self.told = self.history  # what promises follow from
+        self.answered = self.history  # what the ledger is read from
         self.begin = 0
         for at in self.history.marks:
             mark = self.history.ops[at].mark

@@ -65,8 +65,8 @@ def small() -> None:
 
 def config(data: str, *, http: bool = True, bulk: bool = True, segment: str = "4KiB") -> str:
     """A configuration, with or without the listeners for NSQ over HTTP and the bulk API."""
-    doors = ["127.0.0.1:0" if wanted else "" for wanted in (http, bulk)]
-    return CONFIG.format(data=data, http=doors[0], bulk=doors[1], segment=segment)
+    listeners = ["127.0.0.1:0" if wanted else "" for wanted in (http, bulk)]
+    return CONFIG.format(data=data, http=listeners[0], bulk=listeners[1], segment=segment)
 
 
 def serve(arguments: list[str]) -> NoReturn:

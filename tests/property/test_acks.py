@@ -63,7 +63,7 @@ class AckMachine(RuleBasedStateMachine):
     @rule(beyond=st.integers(0, 2**40))
     def too_far(self, beyond: int) -> None:
         assert not self.acks.fits(self.floor + WINDOW + 128 + beyond)
-        # the bitmap's size is a power of two, so it may hold more than it promises
+        # the bitmap's size is a power of two, so it may hold more than it must
         seq = self.floor + 2 * WINDOW + 128 + beyond
         assert not self.acks.fits(seq)
         with pytest.raises(OverflowError):

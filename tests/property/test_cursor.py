@@ -63,7 +63,7 @@ class CursorMachine(RuleBasedStateMachine):
         }
         self.rig = Rig(self.folder / "0", **self.limits)
         self.model: dict[int, Entry] = {}
-        self.takers: dict[int, Any] = {}
+        self.consumers: dict[int, Any] = {}
         self.credit: dict[int, int] = {}
         self.paused = self.log_paused = False
         self.log = self.rig.log()
@@ -73,7 +73,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.dead: list[bytes] = []
         self.mark_dead()
         self.credit[0] = 40
-        self.takers[0] = LocalConsumer(self.cursor, 40, WAIT, WAIT_MAX)
+        self.consumers[0] = LocalConsumer(self.cursor, 40, WAIT, WAIT_MAX)
         self.rig.settle()
 
     def mark_dead(self) -> None:
@@ -125,43 +125,47 @@ class CursorMachine(RuleBasedStateMachine):
     def set_credit(self, draw: Draw) -> None:
         who = draw(st.integers(0, CONSUMERS - 1))
         credit = draw(st.sampled_from([40, 7, 2, 1, 0]))
-        if who in self.takers:
-            self.takers[who].set_credit(credit)
+        if who in self.consumers:
+            self.consumers[who].set_credit(credit)
         else:
-            self.takers[who] = LocalConsumer(self.cursor, credit, WAIT, WAIT_MAX)
+            self.consumers[who] = LocalConsumer(self.cursor, credit, WAIT, WAIT_MAX)
         self.credit[who] = credit
 
     def finish(self, draw: Draw) -> None:
         for _ in range(draw(st.integers(1, 12))):
             if not self.held():
                 break
-            entry, taker, seq = self.pick(draw)
-            assert taker.finish(seq) == 0
+            entry, consumer, seq = self.pick(draw)
+            assert consumer.finish(seq) == 0
             entry.state = ACKED
 
     def requeue(self, draw: Draw) -> None:
-        entry, taker, seq = self.pick(draw)
+        entry, consumer, seq = self.pick(draw)
         delay = draw(st.sampled_from([0, 2, 11]))
-        assert taker.requeue(seq, delay) == 0
+        assert consumer.requeue(seq, delay) == 0
         self.again(entry)
         if delay and entry.state == AGAIN:
             entry.state, entry.due = DEFERRED, self.now + delay * SECOND
 
     def touch(self, draw: Draw) -> None:
-        entry, taker, seq = self.pick(draw)
-        assert taker.touch(seq) == 0
+        entry, consumer, seq = self.pick(draw)
+        assert consumer.touch(seq) == 0
         entry.due = min(self.now + int(WAIT) * SECOND, entry.sent + int(WAIT_MAX) * SECOND)
 
     def not_theirs(self, draw: Draw) -> None:
         """Nobody can answer for a record that is not with them."""
-        who = draw(st.sampled_from(sorted(self.takers)))
+        who = draw(st.sampled_from(sorted(self.consumers)))
         seq = draw(st.sampled_from(sorted(self.model)))
         entry = self.model[seq]
         if entry.state == SENT and entry.owner == who:
             return
         code = 2 if entry.state == SENT else 1
-        taker = self.takers[who]
-        assert (taker.finish(seq), taker.requeue(seq), taker.touch(seq)) == (code, code, code)
+        consumer = self.consumers[who]
+        assert (consumer.finish(seq), consumer.requeue(seq), consumer.touch(seq)) == (
+            code,
+            code,
+            code,
+        )
 
     def pass_time(self, draw: Draw) -> None:
         """From one moment at which something is due to the next."""
@@ -178,9 +182,9 @@ class CursorMachine(RuleBasedStateMachine):
         assert len(kept) < 2 or kept[1].first_seq > needed
 
     def leave(self, draw: Draw) -> None:
-        who = draw(st.sampled_from(sorted(self.takers)))
+        who = draw(st.sampled_from(sorted(self.consumers)))
         give_back = draw(st.booleans())
-        self.takers.pop(who).leave(give_back)
+        self.consumers.pop(who).leave(give_back)
         del self.credit[who]
         for seq in self.of(SENT):
             entry = self.model[seq]
@@ -237,7 +241,7 @@ class CursorMachine(RuleBasedStateMachine):
             (self.folder / str(self.generation - 1)).rename(root)
         else:
             self.rig.crash(root)
-        self.takers.clear()
+        self.consumers.clear()
         if draw(st.booleans()):
             self.credit.clear()
         self.rig = Rig(root, clock=(self.now, 0), **self.limits)
@@ -252,14 +256,14 @@ class CursorMachine(RuleBasedStateMachine):
             entry.known = seq >= self.log.segments[-1].first_seq
         self.expire()
         for who, credit in self.credit.items():
-            self.takers[who] = LocalConsumer(self.cursor, credit, WAIT, WAIT_MAX)
+            self.consumers[who] = LocalConsumer(self.cursor, credit, WAIT, WAIT_MAX)
 
     def pick(self, draw: Draw) -> tuple[Entry, Any, int]:
         """A record with a consumer, and the consumer."""
         seq = draw(st.sampled_from(self.held()))
         entry = self.model[seq]
         assert entry.owner is not None
-        return entry, self.takers[entry.owner], seq
+        return entry, self.consumers[entry.owner], seq
 
     # --- what must be so
 
@@ -272,8 +276,8 @@ class CursorMachine(RuleBasedStateMachine):
     def take(self) -> None:
         """Let the engine act, and the model follow what was delivered."""
         self.rig.settle()
-        for who, taker in self.takers.items():
-            records, taker.records = taker.records, []
+        for who, consumer in self.consumers.items():
+            records, consumer.records = consumer.records, []
             for seq, attempts, _, body in records:
                 entry = self.model[seq]
                 assert entry.state in (WAITING, AGAIN), (seq, entry)
@@ -301,8 +305,8 @@ class CursorMachine(RuleBasedStateMachine):
         assert self.log.paused == self.log_paused
         entries = len(self.of(SENT, DEFERRED, AGAIN))
         assert cursor.inflight.size == entries
-        for who, taker in self.takers.items():
-            assert taker.in_flight == sum(
+        for who, consumer in self.consumers.items():
+            assert consumer.in_flight == sum(
                 1 for e in self.model.values() if e.state == SENT and e.owner == who
             )
 
@@ -310,7 +314,7 @@ class CursorMachine(RuleBasedStateMachine):
     def nothing_waits_for_nothing(self) -> None:
         if self.paused:
             return
-        free = [w for w, t in self.takers.items() if t.in_flight < self.credit[w]]
+        free = [w for w, t in self.consumers.items() if t.in_flight < self.credit[w]]
         assert not (free and self.of(AGAIN))
         ready = [s for s in self.of(WAITING) if self.model[s].not_before <= self.now]
         assert not (free and ready)
@@ -328,7 +332,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "rig"):
-            self.takers.clear()
+            self.consumers.clear()
             self.rig.abandon()
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -344,8 +348,8 @@ NEEDS: dict[str, Callable[[CursorMachine], object]] = {
     "finish": CursorMachine.held,
     "requeue": CursorMachine.held,
     "touch": CursorMachine.held,
-    "not_theirs": lambda m: m.model and m.takers,
-    "leave": lambda m: m.takers,
+    "not_theirs": lambda m: m.model and m.consumers,
+    "leave": lambda m: m.consumers,
     "pause": lambda m: not m.paused,
     "unpause": lambda m: m.paused,
     "pause_log": lambda m: not m.log_paused,

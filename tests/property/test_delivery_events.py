@@ -51,8 +51,8 @@ def expected(bodies: list[bytes]) -> list[tuple[object, ...]]:
     for body in bodies:
         events, lost = read_events(body)
         if lost and events:
-            told = min(lost, 2**63 - 1)
-            found.append((None, None, told, 0, "lost", None, None, events[0].time_ns // 1000))
+            count = min(lost, 2**63 - 1)
+            found.append((None, None, count, 0, "lost", None, None, events[0].time_ns // 1000))
         found += [
             (e.topic, e.channel, e.seq, e.attempt, e.event, e.reason or None,
              None if e.latency_ns < 0 else e.latency_ns, e.time_ns // 1000)
@@ -69,10 +69,10 @@ def rows_of(batch: pa.RecordBatch) -> list[tuple[object, ...]]:
 
 @given(st.lists(records(), max_size=6), st.lists(st.binary(max_size=80), max_size=3))
 def test_as_a_plain_reader_says(bodies: list[bytes], foreign: list[bytes]) -> None:
-    told = arrow_events.events_of(pa.array([*foreign, *bodies], pa.binary()))
-    assert rows_of(told.batch) == expected(bodies)
-    assert (told.foreign, told.bad) == (len(foreign), 0)
-    assert told.batch.schema == arrow_events.SCHEMA
+    decoded = arrow_events.events_of(pa.array([*foreign, *bodies], pa.binary()))
+    assert rows_of(decoded.batch) == expected(bodies)
+    assert (decoded.foreign, decoded.bad) == (len(foreign), 0)
+    assert decoded.batch.schema == arrow_events.SCHEMA
 
 
 @given(st.lists(records(), min_size=3, max_size=6))
@@ -91,12 +91,12 @@ def test_bytes_that_were_changed(body: bytes, data: st.DataObject) -> None:
         changed[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(changed)))
     for one in (bytes(changed), bytes(changed[:cut])):
-        told = arrow_events.events_of(pa.array([one, body], pa.binary()))
-        told.batch.validate(full=True)
+        decoded = arrow_events.events_of(pa.array([one, body], pa.binary()))
+        decoded.batch.validate(full=True)
         good = expected([body])
-        assert rows_of(told.batch)[-len(good) :] == good or not good
-        if told.foreign + told.bad:
-            assert rows_of(told.batch) == good
+        assert rows_of(decoded.batch)[-len(good) :] == good or not good
+        if decoded.foreign + decoded.bad:
+            assert rows_of(decoded.batch) == good
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_bytes_that_were_changed(body: bytes, data: st.DataObject) -> None:
 def test_numbers_that_do_not_fit(at: int, value: int) -> None:
     body = bytearray(record([(1, 2, 3, 0, 1, 4, 0)], [("t", "c")]))
     struct.pack_into("<I", body, at, value)
-    told = arrow_events.events_of(pa.array([bytes(body)], pa.binary()))
-    assert (told.batch.num_rows, told.foreign, told.bad) == (0, 0, 1)
+    decoded = arrow_events.events_of(pa.array([bytes(body)], pa.binary()))
+    assert (decoded.batch.num_rows, decoded.foreign, decoded.bad) == (0, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_numbers_that_do_not_fit(at: int, value: int) -> None:
     ],
 )
 def test_rows_that_mean_nothing(row: Row) -> None:
-    told = arrow_events.events_of(pa.array([record([row], [("t", "c")])], pa.binary()))
-    assert (told.batch.num_rows, told.bad) == (0, 1)
+    decoded = arrow_events.events_of(pa.array([record([row], [("t", "c")])], pa.binary()))
+    assert (decoded.batch.num_rows, decoded.bad) == (0, 1)
 
 
 def test_names_that_are_not_utf8() -> None:

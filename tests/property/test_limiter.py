@@ -24,10 +24,10 @@ Draw = Callable[[Any], Any]
 
 
 def own(cursor: Cursor) -> Cursor:
-    """One of the face whose log it is: limits do not wait for it."""
-    taker = LocalConsumer(cursor, 0)
-    taker.redeliver_first()
-    taker.leave()
+    """A cursor of the log's protocol: limits do not wait for it."""
+    consumer = LocalConsumer(cursor, 0)
+    consumer.redeliver_first()
+    consumer.leave()
     return cursor
 
 
@@ -97,20 +97,20 @@ class LimiterMachine(RuleBasedStateMachine):
     @rule(every=st.sampled_from([1, 2, 3]), credit=st.sampled_from([1, 10, 1000]))
     def consume(self, every: int, credit: int) -> None:
         """Take some, finish some of them, give the others back."""
-        taker = LocalConsumer(self.own, 0)
-        taker.redeliver_first()
-        taker.set_credit(credit)
+        consumer = LocalConsumer(self.own, 0)
+        consumer.redeliver_first()
+        consumer.set_credit(credit)
         self.rig.settle()
-        found = [seq for seq, *_ in taker.records]
-        assert [body for *_, body in taker.records] == [self.body(seq) for seq in found]
+        found = [seq for seq, *_ in consumer.records]
+        assert [body for *_, body in consumer.records] == [self.body(seq) for seq in found]
         wanted = [seq for seq in self.there if seq not in self.done]
         assert set(found) <= set(wanted)
         assert len(found) == len(set(found))
         assert len(found) >= min(credit, len(set(wanted) - self.passed))
         for seq in found[::every]:
-            assert taker.settle(seq)
+            assert consumer.settle(seq)
             self.done.add(seq)
-        taker.leave()
+        consumer.leave()
         self.rig.settle()
 
     @precondition(lambda self: self.in_files)
@@ -152,12 +152,12 @@ class LimiterMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_there(self) -> None:
         cursor = self.log.open_cursor("new", ephemeral=True, start=self.log.first_seq)
-        taker = LocalConsumer(cursor, 1 << 30)
-        taker.redeliver_first()
+        consumer = LocalConsumer(cursor, 1 << 30)
+        consumer.redeliver_first()
         self.rig.settle()
-        found = [seq for seq, *_ in taker.records]
-        assert [body for *_, body in taker.records] == [self.body(seq) for seq in found]
-        taker.leave()
+        found = [seq for seq, *_ in consumer.records]
+        assert [body for *_, body in consumer.records] == [self.body(seq) for seq in found]
+        consumer.leave()
         assert found == self.there
         assert self.log.visible == len(self.stored) + 1
         assert self.log.first_seq == self.floor or self.unreadable

@@ -76,34 +76,34 @@ class LogMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"), count=st.sampled_from([1, 5, 50, 1000]))
     def consume(self, name: str, count: int) -> None:
         """Read some, look at every byte, finish them."""
-        taker = LocalConsumer(self.log.cursors[name], count)
-        taker.heads = []
+        consumer = LocalConsumer(self.log.cursors[name], count)
+        consumer.heads = []
         self.rig.settle()
         start = self.done[name]
         end = min(start + count, self.frontier)
-        seqs = [record[0] for record in taker.records]
+        seqs = [record[0] for record in consumer.records]
         assert seqs == list(range(start + 1, end + 1))
-        bodies = bodies_of(taker)
-        got = [(*head, body) for head, body in zip(taker.heads, bodies, strict=True)]
+        bodies = bodies_of(consumer)
+        got = [(*head, body) for head, body in zip(consumer.heads, bodies, strict=True)]
         assert got == self.records[start:end]
-        taker.set_credit(0)
+        consumer.set_credit(0)
         for seq in seqs:
-            assert taker.finish(seq) == 0
+            assert consumer.finish(seq) == 0
         self.done[name] = end
-        taker.leave()
+        consumer.leave()
         self.rig.settle()
 
     @rule(name=st.sampled_from("ab"))
     def look(self, name: str) -> None:
         """Read everything there is for a cursor and give it back."""
-        taker = LocalConsumer(self.log.cursors[name], 1 << 30)
+        consumer = LocalConsumer(self.log.cursors[name], 1 << 30)
         self.rig.settle()
-        assert sorted(r[0] for r in taker.records) == list(
+        assert sorted(r[0] for r in consumer.records) == list(
             range(self.done[name] + 1, self.frontier + 1)
         )
-        for seq, _, _, body in taker.records:
+        for seq, _, _, body in consumer.records:
             assert body == self.records[seq - 1][3]
-        taker.leave()
+        consumer.leave()
         self.rig.settle()
 
     @rule()

@@ -12,7 +12,7 @@ from support.native.routing import Subscriber
 from broker.routing.local import publish
 from broker.routing.router import Router
 
-EARS = 3
+SUBSCRIBERS = 3
 TOKENS = st.sampled_from([b"a", b"b", b"c", b"long-token-of-more-than-eight", b"*", b">", b"a*"])
 LITERALS = st.sampled_from([b"a", b"b", b"c", b"long-token-of-more-than-eight", b"*", b"", b">"])
 PATTERNS = st.lists(TOKENS, min_size=1, max_size=4).map(
@@ -43,39 +43,45 @@ class RouterMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.router = Router(*self.cache)
-        self.ears = [Subscriber(self.router) for _ in range(EARS)]
+        self.subscribers = [Subscriber(self.router) for _ in range(SUBSCRIBERS)]
         self.subs: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}
         self.count = 0
 
-    @rule(ear=st.integers(0, EARS - 1), pattern=PATTERNS, queue=QUEUES)
-    def subscribe(self, ear: int, pattern: bytes, queue: bytes) -> None:
+    @rule(subscriber=st.integers(0, SUBSCRIBERS - 1), pattern=PATTERNS, queue=QUEUES)
+    def subscribe(self, subscriber: int, pattern: bytes, queue: bytes) -> None:
         sid = b"%d" % self.count
         self.count += 1
-        self.ears[ear].subscribe(sid, pattern, queue)
-        self.subs[ear, sid] = (pattern, queue)
+        self.subscribers[subscriber].subscribe(sid, pattern, queue)
+        self.subs[subscriber, sid] = (pattern, queue)
 
     @rule(data=st.data())
     def unsubscribe(self, data: st.DataObject) -> None:
         if self.subs:
-            ear, sid = data.draw(st.sampled_from(sorted(self.subs)))
-            self.ears[ear].unsubscribe(sid)
-            del self.subs[ear, sid]
+            subscriber, sid = data.draw(st.sampled_from(sorted(self.subs)))
+            self.subscribers[subscriber].unsubscribe(sid)
+            del self.subs[subscriber, sid]
 
-    @rule(ear=st.integers(0, EARS - 1))
-    def leave(self, ear: int) -> None:
-        self.ears[ear].close()
-        self.subs = {key: value for key, value in self.subs.items() if key[0] != ear}
+    @rule(subscriber=st.integers(0, SUBSCRIBERS - 1))
+    def leave(self, subscriber: int) -> None:
+        self.subscribers[subscriber].close()
+        self.subs = {key: value for key, value in self.subs.items() if key[0] != subscriber}
 
-    @rule(ear=st.integers(0, EARS - 1))
-    def turn_deaf_or_not(self, ear: int) -> None:
-        self.ears[ear].refuses = not self.ears[ear].refuses
+    @rule(subscriber=st.integers(0, SUBSCRIBERS - 1))
+    def refuse_or_not(self, subscriber: int) -> None:
+        self.subscribers[subscriber].refuses = not self.subscribers[subscriber].refuses
 
-    @rule(subject=SUBJECTS, skip=st.none() | st.integers(0, EARS - 1))
+    @rule(subject=SUBJECTS, skip=st.none() | st.integers(0, SUBSCRIBERS - 1))
     def publish(self, subject: bytes, skip: int | None) -> None:
-        for ear in self.ears:
-            ear.received.clear()
-        taken = publish(self.router, subject, b"x", skip=None if skip is None else self.ears[skip])
-        heard = [(i, message[0]) for i, ear in enumerate(self.ears) for message in ear.received]
+        for subscriber in self.subscribers:
+            subscriber.received.clear()
+        taken = publish(
+            self.router, subject, b"x", skip=None if skip is None else self.subscribers[skip]
+        )
+        heard = [
+            (i, message[0])
+            for i, subscriber in enumerate(self.subscribers)
+            for message in subscriber.received
+        ]
         assert taken == len(heard)
         plain, groups = self.expected(subject, skip)
         assert sorted(sub for sub in heard if not self.subs[sub][1]) == plain
@@ -90,13 +96,17 @@ class RouterMachine(RuleBasedStateMachine):
         """Plain subscriptions that get it, and for each group those of which one gets it."""
         plain: list[tuple[int, bytes]] = []
         groups: dict[bytes, list[tuple[int, bytes]]] = {}
-        for (ear, sid), (pattern, queue) in self.subs.items():
-            if ear == skip or self.ears[ear].refuses or not matches(pattern, subject):
+        for (subscriber, sid), (pattern, queue) in self.subs.items():
+            if (
+                subscriber == skip
+                or self.subscribers[subscriber].refuses
+                or not matches(pattern, subject)
+            ):
                 continue
             if queue:
-                groups.setdefault(queue, []).append((ear, sid))
+                groups.setdefault(queue, []).append((subscriber, sid))
             else:
-                plain.append((ear, sid))
+                plain.append((subscriber, sid))
         return sorted(plain), groups
 
     @invariant()
@@ -106,8 +116,8 @@ class RouterMachine(RuleBasedStateMachine):
             assert self.router.inserts - self.router.removes == len(self.subs)
 
     def teardown(self) -> None:
-        for ear in getattr(self, "ears", []):
-            ear.close()
+        for subscriber in getattr(self, "subscribers", []):
+            subscriber.close()
 
 
 class BigCacheMachine(RouterMachine):

@@ -1,4 +1,4 @@
-"""Who gets into the bulk door: tokens, rights, patterns, certificates, and reading them again."""
+"""Who gets into the bulk API: tokens, rights, patterns, certificates, and reading them again."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def server(start_broker: StartBroker, tmp_path: Path) -> Server:
 
 
 def status(server: Server, token: str, path: str, method: str = "GET", body: object = None) -> int:
-    with BulkClient(server.bulk, token) as door:
-        answer = door.ask(method, path, body)
+    with BulkClient(server.bulk, token) as bulk:
+        answer = bulk.ask(method, path, body)
         if answer.status >= 400:
             assert answer.json.keys() == {"error"}
         if answer.status == 401:
@@ -48,11 +48,11 @@ def test_without_a_token_there_is_nothing(server: Server) -> None:
     for path in ("topics", "range/c?start=1", "readers", "nothing", "topics/x"):
         assert status(server, "", path) == 401
         assert status(server, "r-2", path) == 401
-    with BulkClient(server.bulk) as door:
+    with BulkClient(server.bulk) as bulk:
         for value in ("", "Bearer", "Bearer ", "Basic cjpyLTE=", "r-1", "Bearer r-1 r-1"):
             headers = {"Authorization": value}
-            assert door.ask("GET", "topics", headers=headers).status == 401
-        assert door.ask("GET", "topics", headers={"Authorization": "bearer r-1"}).status == 200
+            assert bulk.ask("GET", "topics", headers=headers).status == 401
+        assert bulk.ask("GET", "topics", headers={"Authorization": "bearer r-1"}).status == 200
 
 
 def test_rights(server: Server) -> None:
@@ -69,16 +69,16 @@ def test_rights(server: Server) -> None:
 def test_patterns(server: Server) -> None:
     for topic, expected in (("a.x", 200), ("b.x.y", 200), ("a.x.y", 403), ("c", 403), ("no", 403)):
         assert status(server, "n-1", f"range/{topic}?start=1") == expected
-    with BulkClient(server.bulk, "n-1") as door:
-        found = door.ask("GET", "topics").json["topics"]
+    with BulkClient(server.bulk, "n-1") as bulk:
+        found = bulk.ask("GET", "topics").json["topics"]
         assert [topic["topic"] for topic in found] == ["a.x", "b.x.y"]
-        assert door.ask("GET", "topics", subscribe="c").json["topics"] == []
-        assert door.ask("POST", "offsets", {"topics": {"c": {"time_ns": 0}}}).status == 403
+        assert bulk.ask("GET", "topics", subscribe="c").json["topics"] == []
+        assert bulk.ask("POST", "offsets", {"topics": {"c": {"time_ns": 0}}}).status == 403
 
 
 def test_holding_takes_the_right_to_hold(server: Server) -> None:
-    with BulkClient(server.bulk, "r-1") as door:
-        at = {"seq": 1, "incarnation": door.topic("c")["incarnation"]}
+    with BulkClient(server.bulk, "r-1") as bulk:
+        at = {"seq": 1, "incarnation": bulk.topic("c")["incarnation"]}
     own = {"positions": {"c": at}, "hold": True}
     progress = {"positions": {"c": at}}
     assert status(server, "r-1", "readers/r", "PUT", own) == 403
@@ -89,8 +89,8 @@ def test_holding_takes_the_right_to_hold(server: Server) -> None:
     assert status(server, "r-1", "readers/r", "PUT", {"hold": False}) == 403
     assert status(server, "n-1", "readers/r", "PUT", {}) == 403
     assert status(server, "n-1", "readers/r", "DELETE") == 403
-    with BulkClient(server.bulk, "n-1") as door:
-        assert door.ask("GET", "readers").json["readers"][0]["positions"] == {}
+    with BulkClient(server.bulk, "n-1") as bulk:
+        assert bulk.ask("GET", "readers").json["readers"][0]["positions"] == {}
     assert status(server, "h-1", "readers/r", "DELETE") == 200
 
 
@@ -130,17 +130,17 @@ def test_certificates(start_broker: StartBroker, tmp_path: Path) -> None:
     context.load_cert_chain(client.certificate, client.key)
     for _ in range(9):
         publish(server, "t", [b"x" * 900_000])
-    with BulkClient(server.bulk, context=context) as door:
-        door.await_next("t", 10)
-        frames = door.all_of("t", 1, 10, max_bytes=64 << 20)
+    with BulkClient(server.bulk, context=context) as bulk:
+        bulk.await_next("t", 10)
+        frames = bulk.all_of("t", 1, 10, max_bytes=64 << 20)
         assert sum(len(frame.records) for frame in frames) == 9
         again = authority.issue("again")
         for kind in ("certificate", "key"):
             getattr(own, kind).write_bytes(getattr(again, kind).read_bytes())
         server.signal(signal.SIGHUP)
         server.await_log("certificates reloaded")
-        assert door.ask("GET", "topics").status == 200, "who is here stays"
-    with BulkClient(server.bulk, context=context) as door:
-        assert door.ask("GET", "topics").status == 200
-        shown = door.link.sock.getpeercert(binary_form=True)
+        assert bulk.ask("GET", "topics").status == 200, "who is here stays"
+    with BulkClient(server.bulk, context=context) as bulk:
+        assert bulk.ask("GET", "topics").status == 200
+        shown = bulk.link.sock.getpeercert(binary_form=True)
     assert shown == ssl.PEM_cert_to_DER_cert(again.certificate.read_text())

@@ -1,4 +1,4 @@
-"""A writer of the bulk door belongs to the token that used it first."""
+"""A writer of the bulk API belongs to the token that used it first."""
 
 from __future__ import annotations
 

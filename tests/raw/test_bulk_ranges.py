@@ -1,4 +1,4 @@
-"""The bulk door over its socket: what there is, places by time, ranges, and what is refused."""
+"""The bulk API over its socket: what there is, places by time, ranges, and what is refused."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def broker(broker_for: BrokerFor) -> Server:
 
 
 @pytest.fixture
-def door(broker: Server) -> Iterator[BulkClient]:
+def bulk(broker: Server) -> Iterator[BulkClient]:
     with BulkClient(broker.bulk) as client:
         yield client
 
 
-def test_what_there_is(broker: Server, door: BulkClient, uniq: str) -> None:
-    assert door.ask("GET", "topics", subscribe=uniq).json["topics"] == []
+def test_what_there_is(broker: Server, bulk: BulkClient, uniq: str) -> None:
+    assert bulk.ask("GET", "topics", subscribe=uniq).json["topics"] == []
     publish(broker, uniq, numbered(10))
-    found = door.await_next(uniq, 11)
-    page = door.ask("GET", "topics", subscribe=f"{uniq}, nobody").json
+    found = bulk.await_next(uniq, 11)
+    page = bulk.ask("GET", "topics", subscribe=f"{uniq}, nobody").json
     assert page["topics"] == [found]
     assert page["partition"] == 0
     assert len(page["broker_id"]) == 32
     assert found == {
         "topic": uniq,
-        "incarnation": door.range(uniq, 1).log_id.hex(),
+        "incarnation": bulk.range(uniq, 1).log_id.hex(),
         "first": 1,
         "next": 11,
         "bytes": 64 + 10 * 72,
@@ -67,7 +67,7 @@ def test_what_there_is(broker: Server, door: BulkClient, uniq: str) -> None:
     }
 
 
-def test_topics_by_pattern(broker: Server, door: BulkClient, uniq: str) -> None:
+def test_topics_by_pattern(broker: Server, bulk: BulkClient, uniq: str) -> None:
     for name in ("a", "b", "ab"):
         publish(broker, f"{uniq}.{name}", [b"x"])
     for pattern, names in (
@@ -76,41 +76,41 @@ def test_topics_by_pattern(broker: Server, door: BulkClient, uniq: str) -> None:
         ("[ab]", []),  # of the whole name
         (rf"{uniq}\.(a|b)*", ["a", "ab", "b"]),
     ):
-        found = door.ask("GET", "topics", pattern=pattern).json["topics"]
+        found = bulk.ask("GET", "topics", pattern=pattern).json["topics"]
         assert [topic["topic"] for topic in found] == [f"{uniq}.{name}" for name in names]
-    assert door.ask("GET", "topics", pattern="(").status == 400
-    assert door.ask("GET", "topics", pattern="a" * 5000).status == 400
-    assert door.ask("GET", "topics", pattern="a", subscribe="a").status == 400
+    assert bulk.ask("GET", "topics", pattern="(").status == 400
+    assert bulk.ask("GET", "topics", pattern="a" * 5000).status == 400
+    assert bulk.ask("GET", "topics", pattern="a", subscribe="a").status == 400
 
 
-def test_a_range_is_what_was_published(broker: Server, door: BulkClient, uniq: str) -> None:
+def test_a_range_is_what_was_published(broker: Server, bulk: BulkClient, uniq: str) -> None:
     bodies = [*numbered(500), b"", b"\xff\x00" * 10, b"x" * 300_000]
     publish(broker, uniq, [body or b"-" for body in bodies])
     bodies = [body or b"-" for body in bodies]
-    door.await_next(uniq, len(bodies) + 1)
-    frame = door.range(uniq, 1)
+    bulk.await_next(uniq, len(bodies) + 1)
+    frame = bulk.range(uniq, 1)
     assert frame.bodies == bodies
     assert frame.gaps == []
-    assert door.range(uniq, 11, end=21).bodies == bodies[10:20]
-    small = door.all_of(uniq, 1, len(bodies) + 1, max_bytes=1000)
+    assert bulk.range(uniq, 11, end=21).bodies == bodies[10:20]
+    small = bulk.all_of(uniq, 1, len(bodies) + 1, max_bytes=1000)
     assert [body for frame in small for body in frame.bodies] == bodies
     assert len(small) > 30
-    assert door.range(uniq, len(bodies) + 1).records == []
+    assert bulk.range(uniq, len(bodies) + 1).records == []
 
 
-def test_everything_that_nats_says_is_there(broker: Server, door: BulkClient, uniq: str) -> None:
+def test_everything_that_nats_says_is_there(broker: Server, bulk: BulkClient, uniq: str) -> None:
     publish(broker, uniq, [b"first"])
     head = b"NATS/1.0\r\nA: b\r\n\r\n"
     with closing(NatsClient(broker.nats)) as nats:
         nats.pub(uniq, b"body", headers=head)
         nats.ping()
-    door.await_next(uniq, 3)
-    record = door.range(uniq, 2).records[0]
+    bulk.await_next(uniq, 3)
+    record = bulk.range(uniq, 2).records[0]
     assert (record.headers, record.body, record.subject) == (head, b"body", b"")
 
 
-def test_names_are_decoded(door: BulkClient) -> None:
-    answer = door.ask("GET", "range/%25%2F%C3%A4%3F%7B%7D", start=1)
+def test_names_are_decoded(bulk: BulkClient) -> None:
+    answer = bulk.ask("GET", "range/%25%2F%C3%A4%3F%7B%7D", start=1)
     assert (answer.status, answer.json) == (404, {"error": "unknown topic %/ä?{}"})
 
 
@@ -129,32 +129,32 @@ def test_names_are_decoded(door: BulkClient) -> None:
     ],
 )
 def test_what_is_refused(
-    broker: Server, door: BulkClient, uniq: str, query: Any, status: int, facts: set[str]
+    broker: Server, bulk: BulkClient, uniq: str, query: Any, status: int, facts: set[str]
 ) -> None:
     publish(broker, uniq, numbered(10))
-    known = door.await_next(uniq, 11)
-    answer = door.ask("GET", f"range/{uniq}", **query)
+    known = bulk.await_next(uniq, 11)
+    answer = bulk.ask("GET", f"range/{uniq}", **query)
     assert answer.status == status
     assert answer.json.keys() == {"error"} | facts
     for fact in facts:
         assert answer.json[fact] == known[fact]
-    assert door.range(uniq, 1, inc=known["incarnation"]).next == 11, "the connection is as new"
+    assert bulk.range(uniq, 1, inc=known["incarnation"]).next == 11, "the connection is as new"
 
 
-def test_no_such_thing(door: BulkClient) -> None:
+def test_no_such_thing(bulk: BulkClient) -> None:
     for method, path, status in (
         ("GET", "nothing", 404),
         ("GET", "range/nobody?start=1", 404),
         ("POST", "topics", 405),
         ("DELETE", "offsets", 405),
     ):
-        answer = door.ask(method, path)
+        answer = bulk.ask(method, path)
         assert (answer.status, answer.json.keys()) == (status, {"error"})
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"topics": 1}', b"{", b'{"topics": {"t": {}}}'])
-def test_bodies_that_make_no_sense(door: BulkClient, body: bytes) -> None:
-    answer = door.ask("POST", "offsets", body)
+def test_bodies_that_make_no_sense(bulk: BulkClient, body: bytes) -> None:
+    answer = bulk.ask("POST", "offsets", body)
     assert (answer.status, answer.json.keys()) == (400, {"error"})
 
 
@@ -163,17 +163,17 @@ def test_a_body_that_is_too_large(broker: Server) -> None:
     assert request(broker.bulk, "POST", "/bulk/v1/offsets", b" " * size).status == 413
 
 
-def test_places_by_time(broker: Server, door: BulkClient, uniq: str) -> None:
+def test_places_by_time(broker: Server, bulk: BulkClient, uniq: str) -> None:
     publish(broker, uniq, numbered(10))
-    known = door.await_next(uniq, 11)
-    middle = door.range(uniq, 1).records[-1].timestamp_ns + 1
+    known = bulk.await_next(uniq, 11)
+    middle = bulk.range(uniq, 1).records[-1].timestamp_ns + 1
     while time.time_ns() // MS <= middle // MS + 1:
         pass
     publish(broker, uniq, numbered(10))
-    door.await_next(uniq, 21)
+    bulk.await_next(uniq, 21)
 
     def place(**moment: int) -> tuple[int, bool]:
-        found = door.ask("POST", "offsets", {"topics": {uniq: moment}}).json["topics"][uniq]
+        found = bulk.ask("POST", "offsets", {"topics": {uniq: moment}}).json["topics"][uniq]
         assert found["incarnation"] == known["incarnation"]
         return found["seq"], found["exact"]
 
@@ -181,14 +181,14 @@ def test_places_by_time(broker: Server, door: BulkClient, uniq: str) -> None:
     assert place(time_ns=middle) == place(time_ms=middle // MS + 1) == (11, True)
     assert place(time_ns=2**62) == place(time_ms=2**62) == (21, False)
     for moment in ({}, {"time_ns": 1, "time_ms": 1}):
-        assert door.ask("POST", "offsets", {"topics": {uniq: moment}}).status == 400
-    assert door.ask("POST", "offsets", {"topics": {"nobody": {"time_ns": 1}}}).status == 404
+        assert bulk.ask("POST", "offsets", {"topics": {uniq: moment}}).status == 400
+    assert bulk.ask("POST", "offsets", {"topics": {"nobody": {"time_ns": 1}}}).status == 404
 
 
-def test_compressed(broker: Server, door: BulkClient, uniq: str) -> None:
+def test_compressed(broker: Server, bulk: BulkClient, uniq: str) -> None:
     publish(broker, uniq, numbered(2000))
-    door.await_next(uniq, 2001)
-    plain = door.ask("GET", f"range/{uniq}", start=1)
+    bulk.await_next(uniq, 2001)
+    plain = bulk.ask("GET", f"range/{uniq}", start=1)
     assert "content-encoding" not in plain.headers
     zstd = lambda raw: bytes(cramjam.zstd.decompress(raw))  # noqa: E731
     for accepted, encoding, decode in (
@@ -198,55 +198,55 @@ def test_compressed(broker: Server, door: BulkClient, uniq: str) -> None:
         ("gzip;q=1.0, zstd;q=0.5", "gzip", gzip.decompress),
     ):
         headers = {"Accept-Encoding": accepted}
-        answer = door.ask("GET", f"range/{uniq}", headers=headers, start=1)
+        answer = bulk.ask("GET", f"range/{uniq}", headers=headers, start=1)
         assert answer.headers["content-encoding"] == encoding
         assert len(answer.body) < len(plain.body) / 3
         assert decode(answer.body) == plain.body
     for accepted in ("", "br", "zstd;q=0", "identity, zstd;q=0.5", "zstd;q=x"):
         headers = {"Accept-Encoding": accepted}
-        answer = door.ask("GET", f"range/{uniq}", headers=headers, start=1)
+        answer = bulk.ask("GET", f"range/{uniq}", headers=headers, start=1)
         assert answer.body == plain.body
 
 
-def test_a_log_in_memory(broker: Server, door: BulkClient, uniq: str) -> None:
+def test_a_log_in_memory(broker: Server, bulk: BulkClient, uniq: str) -> None:
     topic = f"{uniq}#ephemeral"
     publish(broker, topic, numbered(1000))
-    assert door.topic(topic)["next"] == 1001
-    frames = door.all_of(topic, 1, 1001, max_bytes=9000)
+    assert bulk.topic(topic)["next"] == 1001
+    frames = bulk.all_of(topic, 1, 1001, max_bytes=9000)
     assert [body for frame in frames for body in frame.bodies] == numbered(1000)
-    found = door.ask("POST", "offsets", {"topics": {topic: {"time_ns": 0}}}).json["topics"][topic]
+    found = bulk.ask("POST", "offsets", {"topics": {topic: {"time_ns": 0}}}).json["topics"][topic]
     assert (found["seq"], found["exact"]) == (1, True)
 
 
-def test_a_topic_made_anew(broker: Server, door: BulkClient, uniq: str) -> None:
+def test_a_topic_made_anew(broker: Server, bulk: BulkClient, uniq: str) -> None:
     publish(broker, uniq, numbered(10))
-    before = door.await_next(uniq, 11)["incarnation"]
+    before = bulk.await_next(uniq, 11)["incarnation"]
     request(broker.nsq_http, "POST", "/topic/delete", topic=uniq)
-    assert door.ask("GET", f"range/{uniq}", start=1).status == 404
+    assert bulk.ask("GET", f"range/{uniq}", start=1).status == 404
     publish(broker, uniq, numbered(3))
-    answer = door.ask("GET", f"range/{uniq}", start=5, inc=before)
-    assert (answer.status, answer.json["incarnation"]) == (409, door.topic(uniq)["incarnation"])
+    answer = bulk.ask("GET", f"range/{uniq}", start=5, inc=before)
+    assert (answer.status, answer.json["incarnation"]) == (409, bulk.topic(uniq)["incarnation"])
 
 
 def test_trimmed(start_broker: StartBroker, uniq: str) -> None:
     server = start_broker({"storage": {"segment_size": "64KiB"}})
-    with BulkClient(server.bulk) as door:
+    with BulkClient(server.bulk) as bulk:
         request(server.nsq_http, "POST", "/topic/create", topic=uniq)
         request(server.nsq_http, "POST", "/channel/create", topic=uniq, channel="c")
         for start in range(0, 3000, 100):
             publish(server, uniq, numbered(100, start, size=100))
-        door.await_next(uniq, 3001)
-        assert door.topic(uniq)["first"] == 1
+        bulk.await_next(uniq, 3001)
+        assert bulk.topic(uniq)["first"] == 1
         request(server.nsq_http, "POST", "/channel/empty", topic=uniq, channel="c")
-        while (first := door.topic(uniq)["first"]) == 1:
+        while (first := bulk.topic(uniq)["first"]) == 1:
             pass
-        answer = door.ask("GET", f"range/{uniq}", start=1)
+        answer = bulk.ask("GET", f"range/{uniq}", start=1)
         assert (answer.status, answer.json["first"]) == (410, first)
-        frames = door.all_of(uniq, first, 3001)
+        frames = bulk.all_of(uniq, first, 3001)
         assert [body for f in frames for body in f.bodies] == numbered(3001 - first, first - 1, 100)
 
 
-def test_while_it_is_published(broker: Server, door: BulkClient, uniq: str) -> None:
+def test_while_it_is_published(broker: Server, bulk: BulkClient, uniq: str) -> None:
     """A reader that follows at full speed has every record once, in order."""
     total = 60_000
 
@@ -260,7 +260,7 @@ def test_while_it_is_published(broker: Server, door: BulkClient, uniq: str) -> N
     bodies: list[bytes] = []
     at = 1
     while at <= total + 1:
-        frame = door.range(uniq, at)
+        frame = bulk.range(uniq, at)
         bodies += frame.bodies
         at = frame.next
     writer.join()
@@ -268,13 +268,13 @@ def test_while_it_is_published(broker: Server, door: BulkClient, uniq: str) -> N
     assert nsq_topic(broker.nsq_http, uniq)["message_count"] == total + 1
 
 
-def test_a_client_that_goes_in_the_middle(broker: Server, door: BulkClient, uniq: str) -> None:
+def test_a_client_that_goes_in_the_middle(broker: Server, bulk: BulkClient, uniq: str) -> None:
     publish(broker, uniq, [b"x" * 900_000 for _ in range(5)])
-    door.await_next(uniq, 6)
+    bulk.await_next(uniq, 6)
     for _ in range(limits.BULK_RANGES_MAX + 8):
         other = BulkClient(broker.bulk)
         other.link.request("GET", f"/bulk/v1/range/{uniq}?start=1")
         other.close()
-    whole = door.ask("GET", f"range/{uniq}", start=1)
+    whole = bulk.ask("GET", f"range/{uniq}", start=1)
     assert len(read_frame(whole.body).records) >= 4
-    assert json.loads(door.ask("GET", "topics", subscribe=uniq).body)["topics"]
+    assert json.loads(bulk.ask("GET", "topics", subscribe=uniq).body)["topics"]

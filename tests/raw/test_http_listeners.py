@@ -61,9 +61,9 @@ def ask(address: Address, path: str, method: str = "GET", **headers: str) -> tup
     return found
 
 
-@pytest.mark.parametrize("door", PAGES)
-def test_pages_of_other_sites(server: Server, door: str) -> None:
-    address, path = server.addresses[door], PAGES[door]
+@pytest.mark.parametrize("listener", PAGES)
+def test_pages_of_other_sites(server: Server, listener: str) -> None:
+    address, path = server.addresses[listener], PAGES[listener]
     for headers, status in (
         ({}, 200),
         ({"Host": "evil.example:4151"}, 421),
@@ -87,10 +87,10 @@ def test_a_page_changes_nothing(server: Server) -> None:
     assert nsq_topic(server.nsq_http, "new") is None
 
 
-@pytest.mark.parametrize("door", PAGES)
+@pytest.mark.parametrize("listener", PAGES)
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: local"])
-def test_half_a_request(server: Server, door: str, begun: bytes) -> None:
-    with socket.create_connection(server.addresses[door], TIMEOUT_S) as peer:
+def test_half_a_request(server: Server, listener: str, begun: bytes) -> None:
+    with socket.create_connection(server.addresses[listener], TIMEOUT_S) as peer:
         peer.sendall(begun)
         assert peer.recv(1) == b""
 

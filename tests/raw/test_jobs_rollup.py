@@ -36,7 +36,7 @@ CONFIG: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def told(broker_for: Callable[[dict[str, Any]], Server]) -> Server:
+def broker_with_events(broker_for: Callable[[dict[str, Any]], Server]) -> Server:
     """A broker that writes delivery events."""
     return broker_for(CONFIG)
 
@@ -94,11 +94,11 @@ def later() -> int:
     return int((datetime.now(UTC) + timedelta(days=2)).timestamp()) * 10**6
 
 
-def test_records_and_deliveries(told: Server, uniq: str, tmp_path: Path) -> None:
+def test_records_and_deliveries(broker_with_events: Server, uniq: str, tmp_path: Path) -> None:
     topic = f"sick.{uniq}"
-    publish(told, topic, 300)
-    consume(told, topic, 300)
-    counting = roller(tmp_path, told, topic)
+    publish(broker_with_events, topic, 300)
+    consume(broker_with_events, topic, 300)
+    counting = roller(tmp_path, broker_with_events, topic)
     assert counting.count() == ()
     assert sums(counting, "topics", topic, "records", "holes") == (300, 0)
     size = sum(len(str(n)) for n in range(300))
@@ -113,17 +113,19 @@ def test_records_and_deliveries(told: Server, uniq: str, tmp_path: Path) -> None
     assert "10 %" in text
 
 
-def test_it_may_run_as_often_as_one_likes(told: Server, uniq: str, tmp_path: Path) -> None:
+def test_it_may_run_as_often_as_one_likes(
+    broker_with_events: Server, uniq: str, tmp_path: Path
+) -> None:
     topic = f"sick.{uniq}"
-    publish(told, topic, 50)
-    consume(told, topic, 50)
+    publish(broker_with_events, topic, 50)
+    consume(broker_with_events, topic, 50)
     for _ in range(2):
-        counting = roller(tmp_path, told, topic)
+        counting = roller(tmp_path, broker_with_events, topic)
         counting.count()
         assert sums(counting, "topics", topic, "records") == (50,)
-    publish(told, topic, 25, 100)
-    consume(told, topic, 25)
-    counting = roller(tmp_path, told, topic)
+    publish(broker_with_events, topic, 25, 100)
+    consume(broker_with_events, topic, 25)
+    counting = roller(tmp_path, broker_with_events, topic)
     counting.count(later())  # by now they are over
     assert sums(counting, "topics", topic, "records") == (75,)
     acked, dead = sums(counting, "channels", topic, "acked", "dead")
@@ -131,18 +133,18 @@ def test_it_may_run_as_often_as_one_likes(told: Server, uniq: str, tmp_path: Pat
     rows = [row for row in counting.store.rows("topics") if row["topic"] == topic]
     assert {row["state"] for row in rows} == {"whole"}
     # what is over is not read again
-    publish(told, topic, 5, 500)
+    publish(broker_with_events, topic, 5, 500)
     assert counting.store.go_on_from("topics")[topic] > rows[-1]["window_start"]
 
 
-def test_an_archive_gives_the_same(told: Server, uniq: str, tmp_path: Path) -> None:
+def test_an_archive_gives_the_same(broker_with_events: Server, uniq: str, tmp_path: Path) -> None:
     topic = f"sick.{uniq}"
-    publish(told, topic, 200)
-    consume(told, topic, 200)
-    live = roller(tmp_path / "live", told, topic)
+    publish(broker_with_events, topic, 200)
+    consume(broker_with_events, topic, 200)
+    live = roller(tmp_path / "live", broker_with_events, topic)
     live.count()
     quiet: Any = lambda _line: None  # noqa: E731
-    job = job_of(told, topic, EVENTS)
+    job = job_of(broker_with_events, topic, EVENTS)
     Archiver(FakeSpark(), job, ArchiveOptions(str(tmp_path / "lake"), hold=False), quiet).run()  # type: ignore[arg-type]
     archived = roller(tmp_path / "kept", None, topic, archive=str(tmp_path / "lake"))
     archived.count()
@@ -153,23 +155,25 @@ def test_an_archive_gives_the_same(told: Server, uniq: str, tmp_path: Path) -> N
         assert rows
 
 
-def test_only_the_windows_that_are_asked_for(told: Server, uniq: str, tmp_path: Path) -> None:
-    publish(told, uniq, 10)
+def test_only_the_windows_that_are_asked_for(
+    broker_with_events: Server, uniq: str, tmp_path: Path
+) -> None:
+    publish(broker_with_events, uniq, 10)
     now = datetime.now(UTC)
-    nothing = roller(tmp_path, told, uniq, since=now + timedelta(hours=3))
+    nothing = roller(tmp_path, broker_with_events, uniq, since=now + timedelta(hours=3))
     nothing.count()
     assert nothing.store.rows("topics") == []
-    nothing = roller(tmp_path, told, uniq, until=now - timedelta(hours=3))
+    nothing = roller(tmp_path, broker_with_events, uniq, until=now - timedelta(hours=3))
     nothing.count()
     assert nothing.store.rows("topics") == []
-    some = roller(tmp_path, told, uniq, since=now - timedelta(hours=3), until=now)
+    some = roller(tmp_path, broker_with_events, uniq, since=now - timedelta(hours=3), until=now)
     some.count()
     assert sums(some, "topics", uniq, "records") == (10,)
 
 
-def test_without_events(told: Server, uniq: str, tmp_path: Path) -> None:
-    publish(told, uniq, 10)
-    counting = roller(tmp_path, told, uniq, events_topic="", window_s=60)
+def test_without_events(broker_with_events: Server, uniq: str, tmp_path: Path) -> None:
+    publish(broker_with_events, uniq, 10)
+    counting = roller(tmp_path, broker_with_events, uniq, events_topic="", window_s=60)
     counting.run()
     assert sums(counting, "topics", uniq, "records") == (10,)
     assert counting.store.rows("channels") == []
@@ -184,9 +188,9 @@ def test_what_was_trimmed(broker_for: Callable[..., Server], uniq: str, tmp_path
     for at in range(0, 2000, 50):
         block = b"\n".join(b"%d" % n + b"x" * 200 for n in range(at, at + 50))
         assert request(server.nsq_http, "POST", "/mpub", block, topic="short").status == 200
-    with Connection(str(server.bulk)) as door:
+    with Connection(str(server.bulk)) as bulk:
         deadline = time.monotonic() + 20
-        while door.topics(["short"]).topics[0].bytes > 64 * 1024:  # segment by segment
+        while bulk.topics(["short"]).topics[0].bytes > 64 * 1024:  # segment by segment
             assert time.monotonic() < deadline
     counting = roller(tmp_path, server, "short", events_topic="")
     counting.count(later())
@@ -213,14 +217,14 @@ def test_what_is_not_counted_yet_is_held(
     assert first <= 500
     assert turn(1) == first + 500
     assert turn(2) == first + 1000
-    with Connection(str(server.bulk)) as door:
-        (reader,) = door.readers()["readers"]
+    with Connection(str(server.bulk)) as bulk:
+        (reader,) = bulk.readers()["readers"]
     assert "rollup-" in str(reader)
 
 
-def test_a_broker_that_is_down(told: Server, uniq: str, tmp_path: Path) -> None:
-    publish(told, uniq, 10)
-    servers = {"servers": f"{told.bulk},127.0.0.1:1", "fetchRetries": "0"}
+def test_a_broker_that_is_down(broker_with_events: Server, uniq: str, tmp_path: Path) -> None:
+    publish(broker_with_events, uniq, 10)
+    servers = {"servers": f"{broker_with_events.bulk},127.0.0.1:1", "fetchRetries": "0"}
     job = Job(servers, {"subscribe": uniq})
     counting = Roller(FakeSpark(), job, RollupOptions(str(tmp_path)), lambda _line: None)  # type: ignore[arg-type]
     with pytest.raises(BrokerDownError, match=r"127\.0\.0\.1:1"):
@@ -245,12 +249,20 @@ def test_foreign_records_among_the_events(
 
 
 def test_the_command(
-    told: Server, uniq: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker_with_events: Server, uniq: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rollup, "session", lambda *_: FakeSpark())
-    publish(told, uniq, 10)
+    publish(broker_with_events, uniq, 10)
     folder = tmp_path / "out"
-    arguments = [str(folder), "--servers", str(told.bulk), "--topics", uniq, "--window", "5m"]
+    arguments = [
+        str(folder),
+        "--servers",
+        str(broker_with_events.bulk),
+        "--topics",
+        uniq,
+        "--window",
+        "5m",
+    ]
     found = CliRunner().invoke(rollup.command, [*arguments, "--report", str(tmp_path / "r.html")])
     assert found.exit_code == 0, found.output
     assert (tmp_path / "r.html").exists()

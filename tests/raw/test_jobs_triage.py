@@ -86,8 +86,8 @@ def records(server: Server, topic: str) -> list[dict[str, Any]]:
 
 def run(server: Server, topic: str, tmp_path: Path, *requeue: str, **more: Any) -> Found:
     job = Job({"servers": str(server.bulk)}, {"subscribe": f"{topic}.dead"})
-    told = TriageOptions(str(tmp_path / "t.html"), requeue=requeue, **more)
-    return Triage(FakeSpark(), job, told, lambda _line: None).run()  # type: ignore[arg-type]
+    options = TriageOptions(str(tmp_path / "t.html"), requeue=requeue, **more)
+    return Triage(FakeSpark(), job, options, lambda _line: None).run()  # type: ignore[arg-type]
 
 
 def page(tmp_path: Path) -> str:
@@ -133,9 +133,9 @@ def test_a_group_goes_back_once(sick: Server, uniq: str, tmp_path: Path) -> None
     rows = records(sick, topic)[20:]
     assert [row["value"] for row in rows] == [b'{"id": %d}' % n for n in range(10)]
     for row in rows:
-        told = {pair["key"]: pair["value"] for pair in row["headers"]}
-        assert told["Trace"] == b"a1"
-        assert not {"Twinwire-Topic", "Twinwire-Reason"} & set(told)
+        by_key = {pair["key"]: pair["value"] for pair in row["headers"]}
+        assert by_key["Trace"] == b"a1"
+        assert not {"Twinwire-Topic", "Twinwire-Reason"} & set(by_key)
     assert "all" in page(tmp_path)
 
 

@@ -74,7 +74,7 @@ async def test_services(target: str, tmp_path: Path) -> None:
 
 @on_uvloop
 async def test_interest_of_the_other_account(target: str, tmp_path: Path) -> None:
-    """Leafs of the exporter are told of what the importer's leaf wants."""
+    """Leafs of the exporter get the interest of the importer's leaf."""
     leafnodes = """, authorization { users: [ { user: l, password: p, account: A },
         { user: x, password: p, account: E } ] }"""
     async with serve(target, tmp_path, leafnodes, ACCOUNTS) as hub:

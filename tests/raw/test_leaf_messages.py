@@ -111,7 +111,7 @@ async def test_nothing_goes_between_leafs_of_one_cluster(target: str, tmp_path: 
         peers[1].send(b"LS+ a\r\n")
         await peers[1].lines_until_pong()
         await far.expect(b"LS+ a")
-        assert await peers[0].lines_until_pong() == []  # not even told
+        assert await peers[0].lines_until_pong() == []  # nor announced
         peers[0].send(b"LMSG a 1\r\nx\r\n")
         await peers[0].lines_until_pong()
         assert await peers[1].lines_until_pong() == []
@@ -197,7 +197,7 @@ async def test_what_the_leaf_does_not_want(target: str, tmp_path: Path) -> None:
 
 @on_uvloop
 async def test_a_peer_that_is_the_hub(target: str, tmp_path: Path) -> None:
-    """It is told only of what is wanted on this side, not of other hubs' interest."""
+    """It gets only the interest of this side, not that of other hubs."""
     async with serve(target, tmp_path) as spoke:
         one = await Raw.join(spoke, name="one", is_hub=True)
         two = await Raw.join(spoke, name="two", is_hub=True)

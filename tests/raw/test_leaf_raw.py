@@ -242,7 +242,7 @@ async def client_port(target: str, folder: Path) -> AsyncIterator[Node]:
 
 
 @on_uvloop
-async def test_a_leaf_at_the_door_of_clients(target: str, tmp_path: Path) -> None:
+async def test_a_leaf_at_the_listener_of_clients(target: str, tmp_path: Path) -> None:
     """That INFO has no leafnode_urls, and LS+ is no operation there."""
     async with client_port(target, tmp_path) as hub:
         peer = await Raw.dial(hub.client)

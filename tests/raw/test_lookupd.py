@@ -1,4 +1,4 @@
-"""nsqlookupd on both of its doors; the same against the original."""
+"""nsqlookupd on both of its listeners; the same against the original."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ def test_time_for_credentials_begins_behind_the_handshake(
         assert 1.6 < time.monotonic() - began < 4
 
 
-def test_too_many_connections_are_told_in_plain(start: Start, authority: Authority) -> None:
+def test_too_many_connections_are_reported_in_plain(start: Start, authority: Authority) -> None:
     server = start("timeout: 5", "max_connections: 1")
     with secure_peer(server.address, authority.client()), RawPeer(server.address) as two:
         two.read_line()

@@ -300,7 +300,7 @@ def test_trap_30_a_second_connect_keeps_the_subscriptions(start: StartServer) ->
 DUCK = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "28s"\n'
 
 
-def test_trap_38_lame_duck_is_told_to_those_who_can_hear_it(tmp_path: Path) -> None:
+def test_trap_38_lame_duck_is_announced_to_those_who_can_read_it(tmp_path: Path) -> None:
     server = FileServer(tmp_path / "server", DUCK)
     with (
         nats_peer(server.address, {"protocol": 1}) as modern,

@@ -26,12 +26,12 @@ from support.clients.websocket import (
     Start,
     WebPeer,
     deflated,
-    door_of,
     frame,
     inflated,
     request,
     servers,
     web_peer,
+    websocket_of,
 )
 from support.nats_file import FileServer
 
@@ -47,7 +47,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 def handover(server: FileServer, data: bytes) -> RawPeer:
-    peer = RawPeer(door_of(server.folder))
+    peer = RawPeer(websocket_of(server.folder))
     peer.send(data)
     return peer
 
@@ -120,12 +120,12 @@ def test_nothing_may_follow_before_the_answer(start: Start) -> None:
 
 def test_the_answer(start: Start) -> None:
     both = {**DEFLATE, **UNMASKED, "Sec-WebSocket-Protocol": "nats"}
-    with WebPeer(RawPeer(door_of(start().folder)), both) as peer:
+    with WebPeer(RawPeer(websocket_of(start().folder)), both) as peer:
         assert peer.answer == (
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Accept: {ACCEPT}\r\nNats-No-Masking: true\r\n\r\n"
         )
-    with WebPeer(RawPeer(door_of(start("compression: true").folder)), both) as peer:
+    with WebPeer(RawPeer(websocket_of(start("compression: true").folder)), both) as peer:
         assert (
             "\r\nSec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover; "
             "client_no_context_takeover\r\nNats-No-Masking: true\r\n"
@@ -173,7 +173,7 @@ def test_half_a_request_has_its_time(start: Start) -> None:
 
 
 def test_the_time_of_a_request_is_over_with_it(start: Start) -> None:
-    with web_peer(door_of(start('handshake_timeout: "500ms"').folder)) as peer:
+    with web_peer(websocket_of(start('handshake_timeout: "500ms"').folder)) as peer:
         assert not peer.raw.receive(0.7)
         peer.send(b"PING\r\n")
         assert peer.read_until(b"PONG\r\n") == b"PONG\r\n"
@@ -192,7 +192,7 @@ def test_what_is_not_served(start: Start, path: str) -> None:
 @pytest.mark.parametrize("opcode", [TEXT, BINARY])
 @pytest.mark.parametrize("headers", [{}, UNMASKED])
 def test_operations_in_any_frames(start: Start, opcode: int, headers: Mapping[str, str]) -> None:
-    with web_peer(door_of(start().folder), headers) as peer:
+    with web_peer(websocket_of(start().folder), headers) as peer:
         many = b"SUB a 1\r\nPUB a 1\r\nx\r\nPUB a 2\r\nyz\r\nPING\r\n"
         peer.send(many, FIN | opcode)
         want = b"MSG a 1 1\r\nx\r\nMSG a 1 2\r\nyz\r\nPONG\r\n"
@@ -203,7 +203,7 @@ def test_operations_in_any_frames(start: Start, opcode: int, headers: Mapping[st
 
 
 def test_fragments_with_a_ping_between(start: Start) -> None:
-    with web_peer(door_of(start().folder)) as peer:
+    with web_peer(websocket_of(start().folder)) as peer:
         peer.send(b"PI", BINARY)
         peer.send(b"now", FIN | PING)
         assert peer.read_frame() == (FIN | PONG, b"now")
@@ -213,7 +213,7 @@ def test_fragments_with_a_ping_between(start: Start) -> None:
 
 
 def test_all_lengths(start: Start) -> None:
-    with web_peer(door_of(start().folder)) as peer:
+    with web_peer(websocket_of(start().folder)) as peer:
         peer.send(b"SUB big 1\r\n")
         for n in (0, 100, 200, 70_000, 1 << 20):
             body = b"x" * n
@@ -236,7 +236,7 @@ def test_frames_of_browsers(
     start: Start, headers: Mapping[str, str], frames_max: int, packed: bool
 ) -> None:
     body = b"".join(b"%d " % (i * i * 7919 % 1_000_003) for i in range(10_000))
-    with web_peer(door_of(start("compression: true").folder), headers) as peer:
+    with web_peer(websocket_of(start("compression: true").folder), headers) as peer:
         peer.send(b"SUB big 1\r\nPUB big %d\r\n%b\r\n" % (len(body), body))
         assert peer.read_until(body + b"\r\n").startswith(b"MSG big 1 ")
         sizes = [len(one.payload) for one in peer.frames]
@@ -246,7 +246,7 @@ def test_frames_of_browsers(
 
 
 def test_compressed_both_ways(start: Start) -> None:
-    with web_peer(door_of(start("compression: true").folder), DEFLATE) as peer:
+    with web_peer(websocket_of(start("compression: true").folder), DEFLATE) as peer:
         peer.send(deflated(b"SUB big 1\r\nPING\r\n"), FIN | PACKED | BINARY)
         assert peer.read_frame() == (FIN | BINARY, b"PONG\r\n")
         peer.stream.clear()
@@ -277,7 +277,7 @@ def resident(server: FileServer) -> int:
 @pytest.mark.only_ours
 def test_bombs_cost_no_memory(start: Start) -> None:
     server = start("compression: true")
-    with web_peer(door_of(server.folder), DEFLATE) as peer:
+    with web_peer(websocket_of(server.folder), DEFLATE) as peer:
         before = resident(server)
         peer.send(deflated(b"PONG\r\n" * (8 << 20)), FIN | PACKED | BINARY)
         peer.send(b"PING\r\n")
@@ -290,7 +290,7 @@ def test_bombs_cost_no_memory(start: Start) -> None:
 @pytest.mark.only_ours
 def test_ping_flood_of_a_peer_that_does_not_read(start: Start) -> None:
     server = start()
-    with web_peer(door_of(server.folder)) as peer:
+    with web_peer(websocket_of(server.folder)) as peer:
         peer.send(b"SUB big 1\r\n")
         whole = b"PUB big %d\r\n%b\r\n" % (1 << 20, b"x" * (1 << 20))
         for _ in range(12):  # fills what the kernel holds

@@ -25,11 +25,11 @@ from support.clients.websocket import (
     Start,
     WebPeer,
     deflated,
-    door_of,
     frame,
     request,
     servers,
     web_peer,
+    websocket_of,
 )
 from support.nats_file import FileServer, secure
 
@@ -51,14 +51,14 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     ],
 )
 def test_close_is_answered(start: Start, sent: bytes, answer: tuple[int, str]) -> None:
-    with web_peer(door_of(start().folder)) as peer:
+    with web_peer(websocket_of(start().folder)) as peer:
         peer.send(sent, FIN | CLOSE)
         assert peer.read_close() == answer
 
 
 @pytest.mark.only_ours
 def test_close_without_a_code(start: Start) -> None:
-    with web_peer(door_of(start().folder)) as peer:
+    with web_peer(websocket_of(start().folder)) as peer:
         peer.send(b"", FIN | CLOSE)
         assert peer.read_frame() == (FIN | CLOSE, b"")
         peer.raw.expect_close()
@@ -73,7 +73,7 @@ def test_close_without_a_code(start: Start) -> None:
     ],
 )
 def test_codes_of_errors(start: Start, sent: bytes, code: int, reason: str) -> None:
-    with web_peer(door_of(start().folder)) as peer:
+    with web_peer(websocket_of(start().folder)) as peer:
         peer.send(sent)
         assert peer.read_close() == (code, reason)
         assert peer.stream.startswith(b"-ERR ")
@@ -93,7 +93,7 @@ def test_codes_of_errors(start: Start, sent: bytes, code: int, reason: str) -> N
     ],
 )
 def test_frames_against_the_rules(start: Start, wire: bytes, reason: str) -> None:
-    with web_peer(door_of(start().folder)) as peer:
+    with web_peer(websocket_of(start().folder)) as peer:
         peer.raw.send(wire)
         assert peer.read_close() == (1002, reason)
 
@@ -117,7 +117,7 @@ ACCOUNTS = (
 def test_logins(
     start: Start, listener: str, more: str, connect: dict[str, str], code: int, reason: str
 ) -> None:
-    address = door_of(start(listener, more).folder)
+    address = websocket_of(start(listener, more).folder)
     if not code:
         web_peer(address, connect=connect).raw.close()
         return
@@ -139,7 +139,7 @@ def test_logins(
 )
 def test_time_to_log_in(start: Start, listener: str, more: str) -> None:
     began = time.monotonic()
-    with WebPeer(RawPeer(door_of(start(listener, more).folder))) as peer:
+    with WebPeer(RawPeer(websocket_of(start(listener, more).folder))) as peer:
         assert peer.info()["auth_required"] is True
         assert peer.read_close() == (1008, "Authentication Timeout")
         assert peer.stream == b"-ERR 'Authentication Timeout'\r\n"
@@ -147,7 +147,7 @@ def test_time_to_log_in(start: Start, listener: str, more: str) -> None:
 
 
 def test_too_many_connections(start: Start) -> None:
-    address = door_of(start("", "max_connections: 1").folder)
+    address = websocket_of(start("", "max_connections: 1").folder)
     with web_peer(address), WebPeer(RawPeer(address)) as second:
         assert second.read_close() == (1008, "Maximum Connections Exceeded")
 
@@ -155,7 +155,7 @@ def test_too_many_connections(start: Start) -> None:
 @pytest.mark.only_ours  # the original says 1006, which nobody may send
 def test_stale_connections(start: Start) -> None:
     server = start("", 'ping_interval: "200ms"\nping_max: 1')
-    with web_peer(door_of(server.folder)) as peer:
+    with web_peer(websocket_of(server.folder)) as peer:
         assert peer.read_close() == (1001, "Stale Connection")
 
 
@@ -163,7 +163,7 @@ def test_stale_connections(start: Start) -> None:
 def test_shutdown_and_lame_duck(start: Start, how: signal.Signals) -> None:
     more = 'lame_duck_grace_period: "100ms"\nlame_duck_duration: "30s"'
     server = start("", more, own=True)
-    address = door_of(server.folder)
+    address = websocket_of(server.folder)
     with web_peer(address, connect={"protocol": 1}) as peer:
         server.child.send_signal(how)
         assert peer.read_close() == (1001, "Server Shutdown")
@@ -180,14 +180,14 @@ def test_shutdown_and_lame_duck(start: Start, how: signal.Signals) -> None:
 def test_forwarded_for_is_no_address_of_its_own(start: Start) -> None:
     """Anybody can write that header: rights that depend on an address must not follow it."""
     server = start("", "debug: true")
-    with WebPeer(RawPeer(door_of(server.folder)), {"X-Forwarded-For": "192.0.2.7"}) as peer:
+    with WebPeer(RawPeer(websocket_of(server.folder)), {"X-Forwarded-For": "192.0.2.7"}) as peer:
         assert peer.info()["client_ip"] == "127.0.0.1"
         port = peer.raw.socket.getsockname()[1]
     server.await_log(f"192.0.2.7/127.0.0.1:{port} - wid:")
 
 
-def test_info_names_this_door(start: Start) -> None:
-    address = door_of(start().folder)
+def test_info_names_this_listener(start: Start) -> None:
+    address = websocket_of(start().folder)
     with WebPeer(RawPeer(address)) as peer:
         info = peer.info()
     assert (info["host"], info["port"]) == tuple(address)
@@ -214,7 +214,7 @@ def test_wss_and_its_reload(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = FileServer(tmp_path / "server", tls_text(authority, "one"))
     try:
-        address = door_of(server.folder)
+        address = websocket_of(server.folder)
         first = RawPeer(address)
         secure(first, authority.client())
         assert common_name(first) == "one"
@@ -241,9 +241,9 @@ def test_wss_handshakes_have_their_time(tmp_path: Path) -> None:
     text = tls_text(Authority(tmp_path), "one", 'handshake_timeout: "500ms"')
     server = FileServer(tmp_path / "server", text)
     try:
-        with RawPeer(door_of(server.folder)) as peer:
+        with RawPeer(websocket_of(server.folder)) as peer:
             peer.read_to_eof()
-        with RawPeer(door_of(server.folder)) as peer:
+        with RawPeer(websocket_of(server.folder)) as peer:
             peer.send(request())  # in plain
             with pytest.raises((PeerError, AssertionError)):
                 peer.read_until(b"101 Switching")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support import RawPeer
-from support.clients.websocket import PLAIN, WebPeer, door_of
+from support.clients.websocket import PLAIN, WebPeer, websocket_of
 from support.logins.tokens import Company, Tenant, user
 from support.nats_file import FileServer
 
@@ -42,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
 def login(server: FileServer, cookie: str, pair: KeyPair | None = None, **more: Any) -> WebPeer:
     """CONNECT with this cookie; `pair` signs the nonce."""
     headers: Mapping[str, str] = {"Cookie": cookie} if cookie else {}
-    peer = WebPeer(RawPeer(door_of(server.folder)), headers)
+    peer = WebPeer(RawPeer(websocket_of(server.folder)), headers)
     info = peer.info()
     assert info["auth_required"] is True
     fields = {"verbose": False, "pedantic": False, **more}

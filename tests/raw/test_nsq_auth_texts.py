@@ -287,8 +287,8 @@ def test_all_down(broker_for: BrokerFor) -> None:
 
 
 def test_too_slow(authd: AuthServer, broker_for: BrokerFor) -> None:
-    gate = threading.Event()
-    authd.replies["slow"] = Reply(grant(row()), gate=gate)
+    released = threading.Event()
+    authd.replies["slow"] = Reply(grant(row()), released=released)
     settings = {
         "auth_http_addresses": [str(authd.address)],
         "http_client_request_timeout": "300ms",
@@ -299,12 +299,12 @@ def test_too_slow(authd: AuthServer, broker_for: BrokerFor) -> None:
             peer.expect(_error(FAILED))
             peer.expect_close()
     finally:
-        gate.set()
+        released.set()
 
 
 def test_one_slow_answer_holds_nobody_else(guarded: Server, authd: AuthServer, uniq: str) -> None:
-    gate = threading.Event()
-    authd.replies["held"] = Reply(grant(row()), gate=gate)
+    released = threading.Event()
+    authd.replies["held"] = Reply(grant(row()), released=released)
     with nsq_peer(guarded.nsq) as held, nsq_peer(guarded.nsq) as other:
         try:
             held.send(_auth("held") + b"PUB %s\n" % uniq.encode() + sized(b"x"))
@@ -314,7 +314,7 @@ def test_one_slow_answer_holds_nobody_else(guarded: Server, authd: AuthServer, u
             assert nsq_topic(guarded.nsq_http, uniq) is None
             assert not held.pending
         finally:
-            gate.set()
+            released.set()
         held.expect(_response(ANSWER) + OK)
 
 

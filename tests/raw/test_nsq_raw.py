@@ -110,7 +110,7 @@ def test_trap_12_half_a_command_is_no_life_sign(broker: Server) -> None:
         assert time.monotonic() - started > 1.9
 
 
-def test_a_body_that_stalls_is_told_then_closed(broker: Server, uniq: str) -> None:
+def test_a_body_that_stalls_is_answered_then_closed(broker: Server, uniq: str) -> None:
     with nsq_peer(broker.nsq, QUICK) as peer:
         started = time.monotonic()
         peer.send(f"PUB {uniq}\n".encode() + struct.pack(">i", 10) + b"half")

@@ -125,8 +125,8 @@ def stan_read(server: Server, user: dict[str, str], channel: str, **more: Any) -
 
 
 def bulk(server: Server, method: str, path: str, data: bytes | None = None) -> bytes:
-    with BulkClient(server.bulk, "l-1") as door:
-        answer = door.ask(method, path, data)
+    with BulkClient(server.bulk, "l-1") as connection:
+        answer = connection.ask(method, path, data)
         return b"%d %b" % (answer.status, answer.body)
 
 
@@ -217,8 +217,10 @@ TABLE = [
 
 def facts(server: Server) -> list[Any]:
     """What must not change: all that topic and channel hold."""
-    with BulkClient(server.bulk, "b-1") as door:
-        return [door.range(name, start=1).bodies for name in ("payments", "stan/payments.channel")]
+    with BulkClient(server.bulk, "b-1") as connection:
+        return [
+            connection.range(name, start=1).bodies for name in ("payments", "stan/payments.channel")
+        ]
 
 
 @pytest.mark.parametrize("cell", TABLE, ids=[cell.name for cell in TABLE])

@@ -81,8 +81,8 @@ def test_secrets_show_nowhere(
             wire.identify()
             assert wire.ask(body(b"AUTH", CLIENT.encode()))[0] == ERROR
     for token in (BULK, WRONG):
-        with BulkClient(server.bulk, token) as door:
-            door.ask("GET", "/topics")
+        with BulkClient(server.bulk, token) as bulk:
+            bulk.ask("GET", "/topics")
     junk(server.bulk)
     junk(server.nsq_http)
     shown = pages(server)

@@ -25,7 +25,7 @@ streaming {{ username: u, password: u }}
 
 
 def test_its_account(start_stan: Callable[..., StanServer], tmp_path: Path) -> None:
-    """Others do not reach it; who is added does; that it is gone is told."""
+    """Others do not reach it; who is added does; its end is reported."""
     file = tmp_path / "stan.conf"
     server = None
 

@@ -138,7 +138,7 @@ def test_publish_errors(join: Join, uniq: str, changes: dict[str, str]) -> None:
         ({"start": -1}, "stan: invalid start position"),
         *(({"subject": name}, BAD_SUBJECT) for name in BAD_CHANNELS),
         ({"durable": "a:b", "queue": "q"}, COLON),
-        # Of several mistakes the first of this order is told.
+        # Of several mistakes the first of this order is reported.
         ({"client_id": "", "ack_wait": 0}, "stan: clientID missing"),
         ({"ack_wait": 0, "max_in_flight": 0}, "stan: invalid ack wait time, should be >= 1s"),
         ({"max_in_flight": 0, "start": 9}, "stan: invalid MaxInflight, should be >= 1"),

@@ -184,8 +184,8 @@ def test_apart_is_readable_by_its_own_name_for_pipelines(start_broker: Start) ->
     server = start_broker(config(apart=True, sync="always"))
     with StanClient(server) as client:
         client.fill("orders", 3)
-    with BulkClient(server.bulk) as door:
-        assert door.range("stan/orders", start=1).bodies == [b"1", b"2", b"3"]
+    with BulkClient(server.bulk) as bulk:
+        assert bulk.range("stan/orders", start=1).bodies == [b"1", b"2", b"3"]
 
 
 # --- one direction only

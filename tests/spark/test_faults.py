@@ -1,4 +1,4 @@
-"""Brokers that die, logs that were trimmed or damaged: told, or read around, never passed over.
+"""Brokers that die, logs that were trimmed or damaged: reported, or read around, never ignored.
 
 The source is driven by hand here; what Spark itself does with it is in the other files.
 """
@@ -94,9 +94,9 @@ def test_records_that_are_removed_while_they_are_read(small: Server) -> None:
     rows = [row for batch in patient.read(range_) for row in batch.to_pylist()]
     planned, gap = range_.ranges[0].range, rows[0]
     assert (gap["value"], gap["offset"]) == (None, planned.start)
-    told = {pair["key"]: pair["value"] for pair in gap["headers"]}
-    assert told["Twinwire-Gap-Reason"] == b"missing"
-    assert offsets(rows[1:]) == list(range(int(told["Twinwire-Gap-Next"]), planned.end))
+    headers = {pair["key"]: pair["value"] for pair in gap["headers"]}
+    assert headers["Twinwire-Gap-Reason"] == b"missing"
+    assert offsets(rows[1:]) == list(range(int(headers["Twinwire-Gap-Next"]), planned.end))
 
 
 def test_a_damaged_segment(small: Server) -> None:
@@ -211,9 +211,9 @@ def gaps_of(rows: list[Row]) -> list[tuple[int, int, bytes]]:
     found = []
     for row in rows:
         if row["value"] is None:
-            told = {pair["key"]: pair["value"] for pair in row["headers"]}
-            last = int(told["Twinwire-Gap-Next"])
-            found.append((row["offset"], last, told["Twinwire-Gap-Reason"]))
+            headers = {pair["key"]: pair["value"] for pair in row["headers"]}
+            last = int(headers["Twinwire-Gap-Next"])
+            found.append((row["offset"], last, headers["Twinwire-Gap-Reason"]))
     return found
 
 

@@ -63,16 +63,16 @@ def test_only_what_is_asked_for(
 
 
 def test_how_much_is_left(spark: SparkSession, lake: Server, folder: Path, topic: str) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     wish = Wish("{topic}-left", epoch_records=40)
     replaying = ReplayOptions(str(folder), f"left-{topic}", wish, {"to": wish.to})
     job = Job({"servers": str(lake.bulk)}, {})
-    stopped = build(spark, job, replaying, told.append)
+    stopped = build(spark, job, replaying, lines.append)
     stopped.stop.set()
     stopped.run()
-    assert (told, stopped.left) == ([], 100)
-    build(spark, job, replaying, told.append).run()
-    assert [line.rpartition("lag ")[2] for line in told] == ["60", "20", "0"]
+    assert (lines, stopped.left) == ([], 100)
+    build(spark, job, replaying, lines.append).run()
+    assert [line.rpartition("lag ")[2] for line in lines] == ["60", "20", "0"]
 
 
 def test_another_broker_is_another_replay(

@@ -28,7 +28,7 @@ EVENTS = "deliveries"
 
 
 @pytest.fixture(scope="module")
-def told(broker_for: Callable[[dict[str, Any]], Server]) -> Server:
+def broker_with_events(broker_for: Callable[[dict[str, Any]], Server]) -> Server:
     return broker_for({
         "storage": {"sync": "none", "topic": [{"pattern": "sick", "max_attempts": 1}]},
         "events": {"topic": EVENTS, "linger": "off"},
@@ -54,18 +54,18 @@ def quiet(_line: str) -> None:
     pass
 
 
-def test_rollup_and_triage(spark: SparkSession, told: Server, tmp_path: Path) -> None:
-    make_topic(told, "sick")
-    request(told.nsq_http, "POST", "/channel/create", topic="sick", channel="ch")
-    fill(told, "sick", numbered(500))
-    deliver(told, "sick", 500)
-    job = Job({"servers": str(told.bulk)}, {"subscribe": "sick"})
+def test_rollup_and_triage(spark: SparkSession, broker_with_events: Server, tmp_path: Path) -> None:
+    make_topic(broker_with_events, "sick")
+    request(broker_with_events.nsq_http, "POST", "/channel/create", topic="sick", channel="ch")
+    fill(broker_with_events, "sick", numbered(500))
+    deliver(broker_with_events, "sick", 500)
+    job = Job({"servers": str(broker_with_events.bulk)}, {"subscribe": "sick"})
     rolling = rollup.build(spark, job, RollupOptions(str(tmp_path), events_topic=EVENTS), quiet)
     rolling.run()
     assert sum(row["records"] for row in rolling.store.rows("topics")) == 500
     rows = [row for row in rolling.store.rows("channels") if row["topic"] == "sick"]
     assert (sum(row["acked"] for row in rows), sum(row["dead"] for row in rows)) == (450, 50)
-    letters = Job({"servers": str(told.bulk)}, {})
+    letters = Job({"servers": str(broker_with_events.bulk)}, {})
     for expected in ([50], []):
         report = str(tmp_path / "triage.html")
         found = triage.build(spark, letters, TriageOptions(report, requeue=("all",)), quiet).run()
@@ -74,7 +74,7 @@ def test_rollup_and_triage(spark: SparkSession, told: Server, tmp_path: Path) ->
         ET.fromstring((tmp_path / name).read_text().partition("\n")[2])
 
 
-def test_a_task_that_fails_is_told_in_a_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_task_that_fails_is_reported_in_a_line(spark: SparkSession, tmp_path: Path) -> None:
     work = Work(1, Since(), None, files=(File(str(tmp_path / "none"), "t", 0, "x"),))
     with pytest.raises(JobError, match=r"a task failed: .*none"):
         spread(spark, count, [work], quiet)

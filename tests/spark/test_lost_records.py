@@ -42,7 +42,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.close()
 
 
-def told(rows: Iterable[Row]) -> tuple[list[int], list[int]]:
+def offsets_and_gaps(rows: Iterable[Row]) -> tuple[list[int], list[int]]:
     """(offsets of records, offsets that rows say are lost)."""
     found, lost = [], []
     for row in rows:
@@ -64,11 +64,11 @@ def test_a_damaged_segment(spark: SparkSession, small: Server, topic: str, tmp_p
     with pytest.raises(Exception, match=r"records [0-9]+ to [0-9]+ are damaged"):
         run(stream(spark, small, topic), tmp_path)
     run(stream(spark, small, topic, **LAX), tmp_path)  # from the checkpoint of the one that ended
-    found, lost = told(written(spark, tmp_path).collect())
+    found, lost = offsets_and_gaps(written(spark, tmp_path).collect())
     assert 42 in lost
     assert len(lost) < 4
     assert sorted(found + lost) == list(range(1, 101))
-    assert told(load(spark, small, topic, **LAX).collect()) == (found, lost)
+    assert offsets_and_gaps(load(spark, small, topic, **LAX).collect()) == (found, lost)
 
     said: list[str] = []
     archiver(spark, tmp_path / "lake", small, topic, said=said).run()
@@ -101,7 +101,7 @@ def test_a_table_of_another_format(
     with pytest.raises(Exception, match="records 12 to 12 are damaged"):
         archive_table.run(job, target, "orc", (), given)
     archive_table.run(job, target, "orc", (), {**given, "on_loss": "gap"})
-    found, lost = told(spark.read.orc(target).collect())
+    found, lost = offsets_and_gaps(spark.read.orc(target).collect())
     assert lost == [12]
     assert found == [n for n in range(1, 31) if n != 12]
 
@@ -119,7 +119,7 @@ def test_records_that_were_trimmed(spark: SparkSession, small: Server, tmp_path:
         archiver(spark, tmp_path / "lake", small, "trimmed").run()
     run(stream(spark, small, "trimmed", **bare, **LAX), tmp_path)
     frame = spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "out"))
-    found, lost = told(frame.collect())
+    found, lost = offsets_and_gaps(frame.collect())
     assert lost[0] == 11
     assert sorted(found + lost) == list(range(1, 611))
     archiver(spark, tmp_path / "lake", small, "trimmed", gaps=True).run()

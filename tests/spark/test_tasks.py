@@ -99,8 +99,8 @@ def test_nothing_is_published_when_a_task_is_missing(lake: Server, topic: str) -
     with pytest.raises(UncommittedError):
         writer.commit([done, None])
     writer.abort([done, None])
-    with Connection(str(lake.bulk)) as door:
-        assert str(done.attempt) not in json.dumps(door.committed(writer.transaction.writer))
+    with Connection(str(lake.bulk)) as bulk:
+        assert str(done.attempt) not in json.dumps(bulk.committed(writer.transaction.writer))
     assert bodies(lake, topic) == []
 
 
@@ -231,21 +231,21 @@ def test_what_brokers_know_of_a_query(lake: Server, topic: str) -> None:
     name = f"reader-{topic}"
     query = Query(servers=lake.bulk, subscribe=topic, reader=name, maxOffsetsPerTrigger=6)
 
-    def told() -> tuple[int, int, int]:
-        with Connection(str(lake.bulk)) as door:
-            (known,) = door.readers(name)["readers"]
-            held = door.topics([topic]).topics[0].held_from
+    def counts() -> tuple[int, int, int]:
+        with Connection(str(lake.bulk)) as bulk:
+            (known,) = bulk.readers(name)["readers"]
+            held = bulk.topics([topic]).topics[0].held_from
             place = known["positions"][topic]
             assert known["hold"]
             return place["seq"], place["lag"], held
 
     query.offset = query.reader.initialOffset()
-    assert told() == (1, 10, 1)
+    assert counts() == (1, 10, 1)
     query.batch()
-    assert told() == (7, 4, 7)
+    assert counts() == (7, 4, 7)
     query.start()
     query.batch()
-    assert told() == (11, 0, 11)
+    assert counts() == (11, 0, 11)
 
 
 def test_tokens_and_rights(tmp_path: Path, topic: str) -> None:

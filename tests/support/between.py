@@ -161,5 +161,5 @@ class Between:
 def _length(data: bytes) -> int:
     """How much of the body of a request is still to come."""
     head, _, begun = data.partition(b"\r\n\r\n")
-    told = re.search(rb"(?i)\r\ncontent-length: *([0-9]+)", head)
-    return int(told[1]) - len(begun) if told is not None else 0
+    length = re.search(rb"(?i)\r\ncontent-length: *([0-9]+)", head)
+    return int(length[1]) - len(begun) if length is not None else 0

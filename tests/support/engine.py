@@ -212,25 +212,25 @@ class Rig:
 def kept(rig: Rig, log: Any) -> list[bytes]:
     """What a new reader finds."""
     cursor = log.open_cursor("new", ephemeral=True, start=log.first_seq)
-    taker = LocalConsumer(cursor, 1 << 30)
+    consumer = LocalConsumer(cursor, 1 << 30)
     rig.settle()
     rig.until(lambda: not cursor.depth)  # older files are read in the background
-    found = bodies_of(taker)
-    taker.leave()
+    found = bodies_of(consumer)
+    consumer.leave()
     return found
 
 
-def bodies_of(taker: Any) -> list[bytes]:
+def bodies_of(consumer: Any) -> list[bytes]:
     """Bodies that arrived since the last call."""
-    records, taker.records = taker.records, []
+    records, consumer.records = consumer.records, []
     return [record[3] for record in records]
 
 
-def finish_all(taker: Any) -> list[bytes]:
+def finish_all(consumer: Any) -> list[bytes]:
     """Finish what arrived since the last call; the bodies."""
-    records, taker.records = taker.records, []
+    records, consumer.records = consumer.records, []
     for seq, *_ in records:
-        assert taker.finish(seq) == 0
+        assert consumer.finish(seq) == 0
     return [record[3] for record in records]
 
 
@@ -249,12 +249,12 @@ def flip(path: Path, offset: int, bit: int = 0) -> None:
     path.write_bytes(data)
 
 
-def drain(rig: Rig, taker: Any, turns: int = 50) -> Sequence[bytes]:
-    """Bodies of everything the cursor has for this taker."""
+def drain(rig: Rig, consumer: Any, turns: int = 50) -> Sequence[bytes]:
+    """Bodies of everything the cursor has for this consumer."""
     found: list[bytes] = []
     for _ in range(turns):
         rig.settle()
-        found += bodies_of(taker)
+        found += bodies_of(consumer)
     return found
 
 
@@ -271,10 +271,10 @@ def read_log(root: Path, more: bytes | None = None, **limits: Any) -> tuple[list
     """Open it, read all there is, append `more`, and close."""
     with Rig(root, **limits) as rig:
         log = rig.engine.log("t")
-        taker = LocalConsumer(log.open_cursor("c"), 1 << 30)
-        found = drain(rig, taker)
+        consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        found = drain(rig, consumer)
         if more is not None:
             assert rig.publish(log, [more]) == [1]
-            assert bodies_of(taker) == [more]
+            assert bodies_of(consumer) == [more]
         rig.close()
     return list(found), rig

@@ -144,8 +144,8 @@ class SystemSession:
                 continue
             assert message.subject in waiting, (step, message.subject, message.data)
             waiting.remove(message.subject)
-            told = message.subject.replace(self.id, "{id}")
-            self._note(f"{step}: {told}", message)
+            shown = message.subject.replace(self.id, "{id}")
+            self._note(f"{step}: {shown}", message)
 
     async def run(self) -> Mapping[str, Any]:
         sys = await self.connect("sys", "s")
@@ -177,7 +177,7 @@ class SystemSession:
         await self._server_requests(sys)
         await self._account_requests(sys)
         await self._user_requests(sys, alice, bob)
-        await self._deeds(sys, alice, bob)
+        await self._actions(sys, alice, bob)
         await self.hear("kicked", *conns, "$SYS.ACCOUNT.A.DISCONNECT")
         await alice.close()
         await self.hear("left", *conns, "$SYS.ACCOUNT.A.DISCONNECT")
@@ -248,7 +248,7 @@ class SystemSession:
                 step = f"subscribers for {name} {body}"
                 await self.ask(step, client, "$SYS.DEBUG.SUBSCRIBERS", body)
 
-    async def _deeds(self, sys: Client, alice: Client, bob: Client) -> None:
+    async def _actions(self, sys: Client, alice: Client, bob: Client) -> None:
         me = "$SYS.REQ.SERVER.{id}"
         await self.ask("KICK nobody", sys, f"{me}.KICK", '{"cid":9999}')
         await self.ask("LDM nobody", sys, f"{me}.LDM", '{"cid":9999}')

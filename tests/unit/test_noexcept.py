@@ -6,7 +6,7 @@ within `try` only. This looks at the text: names of the calls are known, types a
 
 Left out are calls that fail only when no memory is left for a few bytes (Turn.arm, Worker.job,
 Inflight.make): there is no reasonable way on from there. Python objects that are called back
-(faces, watchers, links) guard themselves.
+(consumers, watchers, links) guard themselves.
 """
 
 from __future__ import annotations

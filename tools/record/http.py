@@ -19,16 +19,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         server = Originals(Path(folder)).start()
         try:
-            told = [
+            recorded = [
                 {**entry, "says": play(entry, server.nsq_http, "recorded")} for entry in entries
             ]
         finally:
             server.close()
-    if told == entries:
+    if recorded == entries:
         return 0
     print(f"{path.name} differs from what the original says")
     if "--write" in sys.argv:
-        path.write_text("".join(f"{json.dumps(entry)}\n" for entry in told))
+        path.write_text("".join(f"{json.dumps(entry)}\n" for entry in recorded))
         return 0
     return 1
 

@@ -83,8 +83,10 @@ def main() -> None:
                     port = line.decode().rpartition(":")[2]
             for i, case in enumerate(cases):
                 subjects = list(case["results"])
-                told = [] if case["refused"] else play(("127.0.0.1", int(port)), f"u{i}", subjects)
-                case["results"] = dict(zip(subjects, told or [None] * len(subjects), strict=True))
+                played = (
+                    [] if case["refused"] else play(("127.0.0.1", int(port)), f"u{i}", subjects)
+                )
+                case["results"] = dict(zip(subjects, played or [None] * len(subjects), strict=True))
         finally:
             server.terminate()
             server.wait()

@@ -113,7 +113,7 @@ async def test_failures_come_again_until_given_up(server: Server, opened: Open, 
 async def test_a_message_not_answered_in_time_is_answered_too_late(
     server: Server, opened: Open, uniq: str
 ) -> None:
-    """The late FIN is refused, told, and harms nothing."""
+    """The late FIN is refused, reported, and harms nothing."""
     from broker.client.nsq import Options
 
     await _publish(server, uniq, b"slow")
@@ -259,12 +259,12 @@ async def test_refused_first_and_there_later(start_nsq: StartNsq, opened: Open, 
     (await inbox.next()).finish()
 
 
-async def test_a_bad_channel_is_told(server: Server, opened: Open, uniq: str) -> None:
+async def test_a_bad_channel_is_reported(server: Server, opened: Open, uniq: str) -> None:
     with pytest.raises(ValueError, match=r"invalid topic or channel name 'not\*valid'"):
         await opened(server, uniq, Inbox(), channel="not*valid")
 
 
-async def test_a_refused_subscription_is_told(
+async def test_a_refused_subscription_is_reported(
     start_nsq: StartNsq, target: str, opened: Open, uniq: str
 ) -> None:
     if target == "original":

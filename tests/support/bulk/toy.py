@@ -36,13 +36,13 @@ class Answer:
     drop: bool = False  # hang up without any answer
 
 
-def told(value: Any, status: int = 200, **headers: str) -> Answer:
+def json_answer(value: Any, status: int = 200, **headers: str) -> Answer:
     """JSON; the headers' names with underscores."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     return Answer(status, json.dumps(value).encode(), named)
 
 
-class ToyDoor:
+class ToyBulkApi:
     """Calls `answer` for each request; those that came are in `requests`."""
 
     def __init__(
@@ -131,18 +131,18 @@ class ToyLog:
             row |= {"next": self.next, "bytes": 1, "messages": 1, "held_from": None}
             wanted = request.query.get("subscribe", "t").split(",")
             rows = [row] if "t" in wanted else []
-            return told({"broker": "b", "broker_id": "id", "partition": 2, "topics": rows})
+            return json_answer({"broker": "b", "broker_id": "id", "partition": 2, "topics": rows})
         if request.path == "/bulk/v1/offsets":
             topics = json.loads(request.body)["topics"]
             found = {"seq": topics["t"]["time_ns"] % 1000, "incarnation": INCARNATION}
-            return told({"topics": {"t": found | {"exact": True}}})
+            return json_answer({"topics": {"t": found | {"exact": True}}})
         if request.path != "/bulk/v1/range/t":
-            return told({"error": "no such topic"}, 404)
+            return json_answer({"error": "no such topic"}, 404)
         start = int(request.query["start"])
         if start < self.first:
-            return told({"error": "trimmed", "first": self.first}, 410)
+            return json_answer({"error": "trimmed", "first": self.first}, 410)
         if start > self.next:
-            return told({"error": "beyond the end", "next": self.next}, 416)
+            return json_answer({"error": "beyond the end", "next": self.next}, 416)
         return Answer(200, self.frame(start, int(request.query["end"])))
 
     def frame(self, start: int, end: int) -> bytes:

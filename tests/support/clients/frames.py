@@ -60,8 +60,8 @@ def frame(
         ends.append(ends[-1] + len(slot))
     if behind is None:
         behind = struct.unpack_from("<Q", records[-1], 8)[0] + 1 if records else first
-    told = b"".join(struct.pack("<QQI4x", *gap) for gap in gaps)
-    return assemble(told, ends, b"".join(slots), first, behind, log_id)
+    gap_table = b"".join(struct.pack("<QQI4x", *gap) for gap in gaps)
+    return assemble(gap_table, ends, b"".join(slots), first, behind, log_id)
 
 
 def assemble(

@@ -96,10 +96,10 @@ class OriginalLookup(LookupProcess):
         while len(found) < len(words):
             self._process.step()
             for line in self._process.output().splitlines():
-                for word, door in words.items():
+                for word, listener in words.items():
                     if word in line:
-                        self.addresses[door] = Address.parse(line.split(word)[1])
-                        found.add(door)
+                        self.addresses[listener] = Address.parse(line.split(word)[1])
+                        found.add(listener)
             if time.monotonic() > deadline:
                 raise ServerError(self._process.output())
 

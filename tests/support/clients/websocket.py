@@ -92,7 +92,7 @@ def inflated(payload: bytes) -> bytes:
     return zlib.decompressobj(-15).decompress(payload + b"\x00\x00\xff\xff")
 
 
-def door_of(folder: Path) -> Address:
+def websocket_of(folder: Path) -> Address:
     """Where a server run with this ports folder listens for WebSocket."""
     (path,) = folder.glob("[!.]*.ports")
     return Address.parse(json.loads(path.read_text())["websocket"][0].rpartition("/")[2])
@@ -188,10 +188,10 @@ def servers(folders: pytest.TempPathFactory) -> Iterator[Start]:
     """A function that starts servers, one per configuration; all are stopped at the end."""
     found: dict[tuple[str, str], FileServer] = {}
 
-    def get(door: str = "", more: str = "", *, own: bool = False) -> FileServer:
-        key = (door, f"{more}#{len(found)}" if own else more)
+    def get(block: str = "", more: str = "", *, own: bool = False) -> FileServer:
+        key = (block, f"{more}#{len(found)}" if own else more)
         if key not in found:
-            found[key] = FileServer(folders.mktemp("server"), PLAIN.format(door, more))
+            found[key] = FileServer(folders.mktemp("server"), PLAIN.format(block, more))
         return found[key]
 
     yield get

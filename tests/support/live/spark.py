@@ -70,10 +70,10 @@ def fill(
     from broker.client.bulk.connection import Connection
 
     make_topic(server, topic)
-    with Connection(str(server.bulk), token=token) as door:
+    with Connection(str(server.bulk), token=token) as bulk:
 
         def behind() -> int:
-            log = door.topics([topic]).find(topic)
+            log = bulk.topics([topic]).find(topic)
             assert log is not None
             return log.next
 
@@ -103,10 +103,10 @@ def trim(server: Server) -> None:
     """Publish until the oldest records of topic `trimmed` are dropped, once a second."""
     from broker.client.bulk.connection import Connection
 
-    with Connection(str(server.bulk)) as door:
+    with Connection(str(server.bulk)) as bulk:
 
         def first() -> int:
-            return door.topics(["trimmed"]).topics[0].first
+            return bulk.topics(["trimmed"]).topics[0].first
 
         before, deadline = first(), time.monotonic() + DEADLINE_S
         fill(server, "trimmed", [b"%d" % n + bytes(1000) for n in range(600)])

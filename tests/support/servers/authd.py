@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from support.servers.processes import Address
 
-GATE_DEADLINE_S = 30.0
+DEADLINE_S = 30.0
 
 
 class Asked(NamedTuple):
@@ -33,7 +33,7 @@ class Reply(NamedTuple):
 
     body: bytes
     status: int = 200
-    gate: threading.Event | None = None
+    released: threading.Event | None = None
 
 
 def grant(*rows: dict[str, object], ttl: object = 60, **rest: object) -> bytes:
@@ -93,8 +93,8 @@ class AuthServer:
         found = self.replies.get(asked.secret, self.reply)
         found = found() if callable(found) else found
         reply = found if isinstance(found, Reply) else Reply(found)
-        if reply.gate is not None:
-            reply.gate.wait(GATE_DEADLINE_S)
+        if reply.released is not None:
+            reply.released.wait(DEADLINE_S)
         handler.send_response(reply.status)
         handler.send_header("Content-Length", str(len(reply.body)))
         handler.end_headers()
@@ -107,7 +107,7 @@ class AuthServer:
             return [asked for asked in self.asked if asked.secret == secret]
 
         with self._arrived:
-            assert self._arrived.wait_for(lambda: len(found()) >= times, GATE_DEADLINE_S)
+            assert self._arrived.wait_for(lambda: len(found()) >= times, DEADLINE_S)
             return found()[-1]
 
     @property
@@ -127,4 +127,4 @@ class AuthServer:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(GATE_DEADLINE_S)
+        self._thread.join(DEADLINE_S)

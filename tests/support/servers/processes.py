@@ -56,7 +56,7 @@ class Address(NamedTuple):
 
 
 ANY = Address("127.0.0.1", 0)
-DOORS = ("nats", "monitor", "nsq", "nsq_http", "bulk")
+LISTENERS = ("nats", "monitor", "nsq", "nsq_http", "bulk")
 
 
 def running_servers() -> list[Server]:
@@ -129,7 +129,7 @@ class Server(ABC):
         self.folder = folder
         self.config: Config = config or {}
         self.data = data or folder / "data"
-        self.addresses: dict[str, Address] = dict.fromkeys(DOORS, ANY)
+        self.addresses: dict[str, Address] = dict.fromkeys(LISTENERS, ANY)
         self.started = False
         self.may_be_gone = False
         folder.mkdir(parents=True, exist_ok=True)
@@ -273,10 +273,10 @@ class Broker(Server):
 
     def command(self, ports_file: Path) -> list[str]:
         """The command line, asking for the ports of the last start if there was one."""
-        flags = {door: f"--{door.replace('_', '-')}" for door in DOORS}
+        flags = {listener: f"--{listener.replace('_', '-')}" for listener in LISTENERS}
         command = [sys.executable, "-m", "broker", "serve", "--data", str(self.data)]
-        for door, flag in flags.items():
-            command += [flag, str(self.addresses[door])]
+        for listener, flag in flags.items():
+            command += [flag, str(self.addresses[listener])]
         command += ["--ports-file", str(ports_file)]
         if self.config_text:
             config = self.folder / "twinwire.toml"
@@ -299,9 +299,9 @@ class Broker(Server):
                 self._process.spawn(self.command(ports_file))
             if time.monotonic() > deadline:
                 raise ServerError(f"no ports file in time\n{self._process.output()}")
-        for door, text in json.loads(ports_file.read_text()).items():
-            if door in self.addresses and text:
-                self.addresses[door] = Address.parse(text)
+        for listener, text in json.loads(ports_file.read_text()).items():
+            if listener in self.addresses and text:
+                self.addresses[listener] = Address.parse(text)
 
 
 class Originals(Server):

@@ -66,7 +66,7 @@ class ToyNats:
 
 
 class ToyNsq:
-    """Enough of nsqd for one channel. Delivers when it is told RDY or FIN."""
+    """Enough of nsqd for one channel. Delivers after RDY or FIN."""
 
     def __init__(self, breakage: str = "") -> None:
         self.breakage = breakage

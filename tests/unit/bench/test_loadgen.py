@@ -163,12 +163,15 @@ def test_a_run_that_does_not_move_is_given_up(
         run_nats_flow(NatsFlowPlan(address=address, msgs=10, subs=1))
 
 
-def test_wrong_door_and_closed_port_are_told(toys: SimpleNamespace) -> None:
-    async def nats_door(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def test_wrong_listener_and_closed_port_are_reported(toys: SimpleNamespace) -> None:
+    async def nats_listener(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"INFO {}\r\n")
         await reader.read()
 
-    with toys.Server(nats_door) as address, pytest.raises(LoadError, match="is not an NSQ server"):
+    with (
+        toys.Server(nats_listener) as address,
+        pytest.raises(LoadError, match="is not an NSQ server"),
+    ):
         run_nsq_flow(NsqFlowPlan(address=address, msgs=10))
     with pytest.raises(LoadError, match="cannot connect"):
         run_nats_flow(NatsFlowPlan(address=address, msgs=10))

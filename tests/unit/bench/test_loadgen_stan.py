@@ -161,7 +161,7 @@ def test_a_run_says_why_it_failed(toys: SimpleNamespace, breakage: str, reason: 
         run_stan_flow(StanFlowPlan(address=address, msgs=100, subs=1))
 
 
-def test_another_service_is_told(toys: SimpleNamespace) -> None:
+def test_another_service_is_reported(toys: SimpleNamespace) -> None:
     async def mail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 welcome\r\n")
         await reader.read()

@@ -15,7 +15,7 @@ FOR_EVER = 10**12
 
 
 class Guest:
-    """Somebody who takes a place until told to leave."""
+    """A client that takes a place until the test ends it."""
 
     def __init__(self, admission: Admission, client: str = "a", size: int = 1) -> None:
         self.leave = asyncio.Event()

@@ -39,12 +39,12 @@ async def test_the_housekeeping_finds_the_holds(
     data = tmp_path / "data"
     rig = Rig(data / "logs", segment_bytes=1000)
     log = rig.log()
-    taker = LocalConsumer(log.open_cursor("c"), 1 << 20)
+    consumer = LocalConsumer(log.open_cursor("c"), 1 << 20)
     for number in range(100):
         rig.publish(log, numbered(1, number))
     save(data / "bulk" / "readers" / "r.json", READER % log.log_id.hex().encode())
     log.retention.retain_from(5)
-    finish_all(taker)
+    finish_all(consumer)
     rig.settle()
     rig.abandon()
 
@@ -68,7 +68,7 @@ async def test_the_housekeeping_finds_the_holds(
         await server.stop()
 
 
-async def test_what_was_found_is_on_the_disk_before_the_door_opens(tmp_path: Path) -> None:
+async def test_what_was_found_is_on_the_disk_before_the_listener_opens(tmp_path: Path) -> None:
     """Else a reader could keep a place behind records that a power cut takes away."""
     data = tmp_path / "data"
     rig = Rig(data / "logs")
@@ -88,17 +88,17 @@ async def test_what_was_found_is_on_the_disk_before_the_door_opens(tmp_path: Pat
         await server.stop()
 
 
-async def test_holds_count_while_the_door_is_off(tmp_path: Path) -> None:
+async def test_holds_count_while_the_listener_is_off(tmp_path: Path) -> None:
     """An operator who switches it off for a while does not let go what an archive holds."""
     data = tmp_path / "data"
     rig = Rig(data / "logs", segment_bytes=1000)
     log = rig.log()
-    taker = LocalConsumer(log.open_cursor("c"), 1 << 20)
+    consumer = LocalConsumer(log.open_cursor("c"), 1 << 20)
     for number in range(100):
         rig.publish(log, numbered(1, number))
     save(data / "bulk" / "readers" / "r.json", READER % log.log_id.hex().encode())
     log.retention.retain_from(5)
-    finish_all(taker)
+    finish_all(consumer)
     rig.settle()
     rig.abandon()
     file = tmp_path / "twinwire.toml"

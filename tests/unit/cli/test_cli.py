@@ -158,7 +158,7 @@ def test_a_failed_start_is_one_line(start: Start, tmp_path: Path) -> None:
     assert not ports.exists()
 
 
-def test_a_failed_stop_is_told(start: Start) -> None:
+def test_a_failed_stop_is_reported(start: Start) -> None:
     process = start("failing")
     wait_for(process, "ready")
     process.terminate()

@@ -29,7 +29,7 @@ def test_none_is_free(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lowest_free() == -1
 
 
-def test_each_change_is_told_once(
+def test_each_change_is_reported_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -185,7 +185,7 @@ def test_conflict(write, text: str, where: str, reason: str) -> None:
     assert reason in line
 
 
-def test_port_zero_may_repeat_and_a_door_may_be_closed(write) -> None:
+def test_port_zero_may_repeat_and_a_listener_may_be_off(write) -> None:
     config = load(write("[nats]\nlisten = ':0'\n[monitor]\nlisten = ''\n[nsq]\nhttp = ':0'\n"))
     assert config.nats.listen == config.nsq.http == Address("0.0.0.0", 0)
     assert config.monitor.listen is None

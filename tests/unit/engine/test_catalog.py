@@ -39,17 +39,17 @@ def fill(root: Path, names: str = "abc") -> None:
     with Rig(root) as rig:
         for name in names:
             log = rig.log(name)
-            taker = LocalConsumer(log.open_cursor("c"), 2)
+            consumer = LocalConsumer(log.open_cursor("c"), 2)
             rig.publish(log, BODIES)
-            finish_all(taker)
-            taker.leave()
+            finish_all(consumer)
+            consumer.leave()
             rig.settle()
         rig.close()
     assert (root / catalog.FILE).exists()
 
 
 def state(rig: Rig) -> dict[str, Any]:
-    """All that can be told of the logs without reading them."""
+    """All that is known of the logs without reading them."""
     return {
         log.name: (
             log.log_id,
@@ -87,11 +87,11 @@ def test_no_log_is_looked_at_after_a_clean_stop(tmp_path: Path, looked_at: list[
         assert looked_at == []
         assert not (tmp_path / catalog.FILE).exists()  # before anything is written
         log = rig.engine.log("a")
-        taker = LocalConsumer(log.open_cursor("c"), 100)
-        assert bodies_of(taker) == []  # what is there is verified first, without the loop
-        assert drain(rig, taker) == BODIES[2:]
+        consumer = LocalConsumer(log.open_cursor("c"), 100)
+        assert bodies_of(consumer) == []  # what is there is verified first, without the loop
+        assert drain(rig, consumer) == BODIES[2:]
         assert rig.publish(log, [b"more"]) == [1]
-        assert bodies_of(taker) == [b"more"]
+        assert bodies_of(consumer) == [b"more"]
         rig.close()
     with Rig(tmp_path) as rig:
         assert looked_at == []
@@ -137,15 +137,15 @@ def live(rig: Rig, rng: random.Random) -> None:
         cursors = [log.open_cursor(f"c{n}") for n in range(rng.randrange(3))]
         rig.publish(log, numbered(rng.randrange(30), size=rng.randrange(8, 90)))
         for cursor in cursors:
-            taker = LocalConsumer(cursor, rng.randrange(1, 40))
+            consumer = LocalConsumer(cursor, rng.randrange(1, 40))
             rig.settle()
-            for seq, *_ in list(taker.records):
+            for seq, *_ in list(consumer.records):
                 if rng.random() < 0.7:
-                    taker.finish(seq)
+                    consumer.finish(seq)
                 elif rng.random() < 0.5:
-                    taker.requeue(seq, rng.choice([0.0, 60.0]))
+                    consumer.requeue(seq, rng.choice([0.0, 60.0]))
             rig.settle()
-            taker.leave()
+            consumer.leave()
         if rng.random() < 0.3:
             rig.engine.set_settings(log, {"max_msgs": 1000})
         if rng.random() < 0.2:

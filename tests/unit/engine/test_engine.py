@@ -1,4 +1,4 @@
-"""What an engine promises, case by case: the property tests look for what nobody thought of."""
+"""What an engine guarantees, case by case; property tests look for other cases."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_what_was_emptied_while_paused_does_not_come(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = LocalConsumer(cursor, 100)
+        consumer = LocalConsumer(cursor, 100)
         rig.publish(log, [b"before"])
-        assert finish_all(taker) == [b"before"]
+        assert finish_all(consumer) == [b"before"]
         log.pause()
         rig.publish(log, numbered(10))
         assert (log.depth, cursor.depth) == (10, 0)
@@ -39,7 +39,7 @@ def test_what_was_emptied_while_paused_does_not_come(tmp_path: Path) -> None:
         rig.publish(log, [b"after"])
         log.unpause()
         rig.settle()
-        assert bodies_of(taker) == [b"after"]
+        assert bodies_of(consumer) == [b"after"]
         assert (log.depth, cursor.depth, cursor.in_flight_count) == (0, 0, 1)
 
 
@@ -68,26 +68,26 @@ def test_a_cursor_deleted_while_its_journal_is_replaced(tmp_path: Path, again: b
         log = rig.log()
         for _ in range(10):
             cursor = log.open_cursor("c")
-            taker = LocalConsumer(cursor, 100)
+            consumer = LocalConsumer(cursor, 100)
             rig.publish(log, numbered(60))
             before = cursor.journal.snapshot_bytes
-            for seq, *_ in taker.records[1::2]:
-                taker.finish(seq)
+            for seq, *_ in consumer.records[1::2]:
+                consumer.finish(seq)
             rig.settle()
-            for seq, *_ in taker.records[::30]:
-                taker.finish(seq)
+            for seq, *_ in consumer.records[::30]:
+                consumer.finish(seq)
             rig.loop.run()
             assert cursor.journal.snapshot_bytes != before, "no snapshot was begun"
-            taker.leave()
+            consumer.leave()
             log.delete_cursor("c")
             if again:
                 break
         if again:
             cursor = log.open_cursor("c")
             rig.publish(log, numbered(3))
-            taker = LocalConsumer(cursor, 1)
+            consumer = LocalConsumer(cursor, 1)
             rig.settle()
-            assert len(finish_all(taker)) == 1
+            assert len(finish_all(consumer)) == 1
         rig.settle()
         rig.crash(tmp_path / "b")
     with Rig(tmp_path / "b") as rig:
@@ -102,7 +102,7 @@ def test_a_log_deleted_and_made_anew(tmp_path: Path) -> None:
     with Rig(tmp_path, segment_bytes=512) as rig:
         for round_ in range(5):
             log = rig.log()
-            taker = LocalConsumer(log.open_cursor("c"), 100)
+            consumer = LocalConsumer(log.open_cursor("c"), 100)
             bodies = numbered(30, start=100 * round_)
             for body in bodies:
                 append(log, body)
@@ -111,25 +111,25 @@ def test_a_log_deleted_and_made_anew(tmp_path: Path) -> None:
                 rig.engine.delete_log("t")
             else:
                 rig.settle()
-                assert bodies_of(taker) == bodies
+                assert bodies_of(consumer) == bodies
                 rig.engine.delete_log("t")
-            taker.leave()
+            consumer.leave()
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 100)
+        consumer = LocalConsumer(log.open_cursor("c"), 100)
         assert rig.publish(log, [b"last"]) == [1]
-        assert bodies_of(taker) == [b"last"]
+        assert bodies_of(consumer) == [b"last"]
         rig.close()
     with Rig(tmp_path) as rig:
-        taker = LocalConsumer(rig.engine.log("t").cursors["c"], 10)
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 10)
         rig.settle()
-        assert bodies_of(taker) == [b"last"]
+        assert bodies_of(consumer) == [b"last"]
 
 
 def test_deleting_fails_what_waits_and_lets_consumers_go(tmp_path: Path) -> None:
     with Rig(tmp_path, sync="always") as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = LocalConsumer(cursor, 10)
+        consumer = LocalConsumer(cursor, 10)
         rig.publish(log, [b"x"])
         ticket = append(log, b"y")
         rig.engine.delete_log("t")
@@ -137,9 +137,9 @@ def test_deleting_fails_what_waits_and_lets_consumers_go(tmp_path: Path) -> None
         assert outcome(log, ticket) == -1
         assert append(log, b"z") == 0
         assert log.refusal == "exiting"
-        seq = taker.records[0][0]
-        assert (taker.finish(seq), taker.requeue(seq), taker.touch(seq)) == (1, 1, 1)
-        taker.leave()
+        seq = consumer.records[0][0]
+        assert (consumer.finish(seq), consumer.requeue(seq), consumer.touch(seq)) == (1, 1, 1)
+        consumer.leave()
         with pytest.raises(OSError, match="log is deleted"):
             log.open_cursor("d")
 
@@ -163,10 +163,10 @@ def test_the_backlog_belongs_to_the_log_without_cursors(tmp_path: Path) -> None:
         log = rig.log()
         rig.publish(log, [b"1", b"2"])
         assert log.depth == 2
-        taker = LocalConsumer(log.open_cursor("c"), 1)
+        consumer = LocalConsumer(log.open_cursor("c"), 1)
         rig.settle()
-        assert (log.depth, bodies_of(taker)) == (0, [b"1"])
-        taker.leave()
+        assert (log.depth, bodies_of(consumer)) == (0, [b"1"])
+        consumer.leave()
         log.delete_cursor("c")
         rig.publish(log, [b"3"])
         assert log.depth == 1
@@ -174,9 +174,9 @@ def test_the_backlog_belongs_to_the_log_without_cursors(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         log = rig.engine.log("t")
         assert log.depth == 1
-        taker = LocalConsumer(log.open_cursor("d"), 10)
+        consumer = LocalConsumer(log.open_cursor("d"), 10)
         rig.settle()
-        assert bodies_of(taker) == [b"3"]
+        assert bodies_of(consumer) == [b"3"]
 
 
 def test_a_cursor_made_just_before_a_crash_has_the_backlog(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ def test_a_cursor_made_just_before_a_crash_has_the_backlog(tmp_path: Path) -> No
         rig.crash(tmp_path / "b")
     with Rig(tmp_path / "b") as rig:
         log = rig.engine.log("t")
-        taker = LocalConsumer(log.cursors["c"], 10)
+        consumer = LocalConsumer(log.cursors["c"], 10)
         rig.settle()
-        assert (log.depth, bodies_of(taker)) == (0, [b"x", b"y"])
+        assert (log.depth, bodies_of(consumer)) == (0, [b"x", b"y"])
 
 
 def test_in_memory(tmp_path: Path) -> None:
@@ -203,29 +203,29 @@ def test_in_memory(tmp_path: Path) -> None:
         log = rig.log("m", ephemeral=True)
         unlimited = rig.log("n")
         for one in (log, unlimited):
-            taker = LocalConsumer(one.open_cursor("c", ephemeral=True), 50)
+            consumer = LocalConsumer(one.open_cursor("c", ephemeral=True), 50)
             results: list[int] = []
             while 0 not in results:
                 results += rig.publish(one, [bytes(1000)] * 3)
             assert 15 <= results.count(1) <= 24
             assert one.refusal == "memory limit of the topic reached"
-            while taker.in_flight:
-                finish_all(taker)
+            while consumer.in_flight:
+                finish_all(consumer)
                 rig.settle()
             assert rig.publish(one, [b"x" * 6000]) == [1]
-            assert bodies_of(taker) == [b"x" * 6000]
+            assert bodies_of(consumer) == [b"x" * 6000]
             assert one.last_error == 0
-            taker.leave()
+            consumer.leave()
         assert "m" not in rig.engine.logs, "the last cursor of an ephemeral log takes it along"
 
 
 def test_an_ephemeral_cursor_goes_with_its_last_consumer(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         log = rig.log()
-        takers = [LocalConsumer(log.open_cursor("e", ephemeral=True), 1) for _ in range(2)]
-        takers[0].leave()
+        consumers = [LocalConsumer(log.open_cursor("e", ephemeral=True), 1) for _ in range(2)]
+        consumers[0].leave()
         assert "e" in log.cursors
-        takers[1].leave()
+        consumers[1].leave()
         rig.settle()
         assert log.cursors == {}
 
@@ -235,15 +235,15 @@ def test_a_restart_keeps_delays_attempts_and_pauses(tmp_path: Path, close: bool)
     with Rig(tmp_path / "a") as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = LocalConsumer(cursor, 10)
+        consumer = LocalConsumer(cursor, 10)
         rig.publish(log, numbered(5))
         rig.publish(log, [b"delayed"], not_before_ns=rig.turn.wall_ns + 40 * SECOND)
-        assert [taker.finish(1), taker.requeue(2, 20), taker.requeue(3)] == [0, 0, 0]
+        assert [consumer.finish(1), consumer.requeue(2, 20), consumer.requeue(3)] == [0, 0, 0]
         rig.advance(5)
-        assert [taker.requeue(3, 30), taker.requeue(4)] == [0, 0]
+        assert [consumer.requeue(3, 30), consumer.requeue(4)] == [0, 0]
         rig.settle()
         cursor.pause()
-        assert [r[:2] for r in taker.records[-2:]] == [(3, 2), (4, 2)]
+        assert [r[:2] for r in consumer.records[-2:]] == [(3, 2), (4, 2)]
         rig.settle()
         if close:
             rig.close()
@@ -254,15 +254,15 @@ def test_a_restart_keeps_delays_attempts_and_pauses(tmp_path: Path, close: bool)
         cursor = rig.engine.log("t").cursors["c"]
         assert cursor.paused
         assert (cursor.depth, cursor.deferred_count, cursor.acks.floor) == (2, 3, 2)
-        taker = LocalConsumer(cursor, 10, ack_wait=1000, ack_wait_max=1000)
+        consumer = LocalConsumer(cursor, 10, ack_wait=1000, ack_wait_max=1000)
         rig.settle()
-        assert taker.records == []
+        assert consumer.records == []
         cursor.unpause()
         seen = {}
         for second in range(40):
-            for seq, attempts, *_ in taker.records:
+            for seq, attempts, *_ in consumer.records:
                 seen[seq] = (second, attempts)
-            taker.records = []
+            consumer.records = []
             rig.advance(1)
         assert seen == {4: (1, 3), 5: (1, 2), 2: (15, 2), 3: (30, 3), 6: (35, 1)}
 

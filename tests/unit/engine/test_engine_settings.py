@@ -15,30 +15,30 @@ from broker.engine.cursor.local import LocalConsumer
 def filled(rig: Rig, count: int = 100) -> tuple[Any, Any]:
     log = rig.log()
     cursor = log.open_cursor("c")
-    taker = LocalConsumer(cursor, 1000)
+    consumer = LocalConsumer(cursor, 1000)
     rig.publish(log, numbered(count))
-    return log, taker
+    return log, consumer
 
 
 def test_finished_records_stay_for_their_time(tmp_path: Path) -> None:
     with Rig(tmp_path, segment_bytes=1024) as rig:
-        log, taker = filled(rig)
+        log, consumer = filled(rig)
         rig.engine.set_settings(log, {"keep": 60 * SECOND})
-        finish_all(taker)
+        finish_all(consumer)
         rig.advance(50)
         assert log.first_seq == 1
         assert log.cursors["c"].rewind(1) == 1
         rig.settle()
-        assert finish_all(taker) == numbered(100)
+        assert finish_all(consumer) == numbered(100)
         rig.advance(20)
         assert log.first_seq > 80
 
 
 def test_finished_records_stay_up_to_a_size(tmp_path: Path) -> None:
     with Rig(tmp_path, segment_bytes=1024) as rig:
-        log, taker = filled(rig)
+        log, consumer = filled(rig)
         rig.engine.set_settings(log, {"keep_bytes": 3000})
-        finish_all(taker)
+        finish_all(consumer)
         rig.advance(3000)
         assert 3000 <= log.disk_bytes < 3000 + 1024
         rig.engine.set_settings(log, {"keep_bytes": 3000, "keep": 5 * SECOND})
@@ -48,30 +48,30 @@ def test_finished_records_stay_up_to_a_size(tmp_path: Path) -> None:
 def test_nothing_is_kept_that_nobody_finished_for_less(tmp_path: Path) -> None:
     """The limits of keeping say nothing about records that somebody still has to read."""
     with Rig(tmp_path, segment_bytes=1024) as rig:
-        log, taker = filled(rig)
+        log, consumer = filled(rig)
         rig.engine.set_settings(log, {"keep": SECOND, "keep_bytes": 1})
         rig.advance(50)
         assert log.first_seq == 1
-        assert len(finish_all(taker)) == 100
+        assert len(finish_all(consumer)) == 100
 
 
 def test_memory_is_not_kept(tmp_path: Path) -> None:
     with Rig(None) as rig:
-        log, taker = filled(rig, 1000)
+        log, consumer = filled(rig, 1000)
         rig.engine.set_settings(log, {"keep": 60 * SECOND})
-        finish_all(taker)
+        finish_all(consumer)
         rig.settle()
         assert log.first_seq > 900
 
 
 def test_settings_hold_after_a_restart(tmp_path: Path) -> None:
     with Rig(tmp_path / "a", segment_bytes=1024) as rig:
-        log, taker = filled(rig)
+        log, consumer = filled(rig)
         settings = {"keep": 10**6 * SECOND, "sync": 2.5, "max_msgs": 1000}
         rig.engine.set_settings(log, settings)
         assert log.retention.limits == (0, 0, 1000)
         assert log.policy.sync == 2.5
-        finish_all(taker)
+        finish_all(consumer)
         rig.settle()
         rig.crash(tmp_path / "b")
     with Rig(tmp_path / "b", segment_bytes=1024) as rig:
@@ -119,7 +119,7 @@ def test_settings_that_cannot_be_stored_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("garbage", [[], {"sync": "x"}, {"keep": -1}, {"max_msgs": True}, {"a": 1}])
-def test_settings_that_make_no_sense_are_told(tmp_path: Path, garbage: object) -> None:
+def test_settings_that_make_no_sense_are_reported(tmp_path: Path, garbage: object) -> None:
     with Rig(tmp_path) as rig:
         filled(rig)
         rig.close()

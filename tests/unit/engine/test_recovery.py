@@ -133,9 +133,9 @@ def test_a_record_given_again_out_of_a_file_with_damage(tmp_path: Path) -> None:
     limits = {"segment_bytes": 1024}
     with Rig(tmp_path / "a", **limits) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 100)
+        consumer = LocalConsumer(log.open_cursor("c"), 100)
         rig.publish(log, bodies)
-        assert bodies_of(taker) == bodies
+        assert bodies_of(consumer) == bodies
         rig.crash(tmp_path / "b")
     file = segment_files(tmp_path / "b")[0]
     size = record_size(bodies[0])
@@ -164,7 +164,7 @@ def test_damage_in_two_places_and_a_torn_tail(tmp_path: Path) -> None:
 # --- whole files
 
 
-def test_a_truncated_old_file_is_told(tmp_path: Path) -> None:
+def test_a_truncated_old_file_is_reported(tmp_path: Path) -> None:
     bodies = numbered(60)
     make_log(tmp_path, bodies, segment_bytes=512)
     _, second, third, *_ = segment_files(tmp_path)
@@ -223,11 +223,11 @@ def test_the_only_file_is_missing_but_a_cursor_knows(tmp_path: Path) -> None:
     """Seqs that a cursor has seen are not used for other records."""
     with Rig(tmp_path) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 3)
+        consumer = LocalConsumer(log.open_cursor("c"), 3)
         rig.publish(log, BODIES)
-        assert bodies_of(taker) == BODIES[:3]
+        assert bodies_of(consumer) == BODIES[:3]
         for seq in (1, 2, 3):
-            taker.finish(seq)
+            consumer.finish(seq)
         rig.settle()
         rig.close()
     (file,) = segment_files(tmp_path)
@@ -270,10 +270,10 @@ def test_bodies_of_all_sizes(tmp_path: Path) -> None:
     bodies = [b"", b"x", b"", b"y" * 7, b"z" * 600, b"", b"w" * 5000, b"v" * (1 << 20), b""]
     with Rig(tmp_path, segment_bytes=512) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 100)
+        consumer = LocalConsumer(log.open_cursor("c"), 100)
         for body in bodies:
             assert rig.publish(log, [body]) == [1]
-        assert bodies_of(taker) == bodies
+        assert bodies_of(consumer) == bodies
         rig.close()
     assert read_log(tmp_path, segment_bytes=512)[0] == bodies
 
@@ -287,11 +287,11 @@ def test_headers_reply_and_subject_are_kept(tmp_path: Path) -> None:
                 rig.publish(log, [b"one"], headers=b"NATS/1.0\r\n\r\n", reply=b"back", flags=1)
                 rig.publish(log, [b"two"], subject=b"t")
                 rig.publish(log, [b""], subject=b"other.name", reply=b"r")
-            taker = LocalConsumer(log.cursors["c"], 100)
-            taker.heads = []
+            consumer = LocalConsumer(log.cursors["c"], 100)
+            consumer.heads = []
             rig.settle()
-            assert bodies_of(taker) == [b"one", b"two", b""]
-            assert taker.heads == [
+            assert bodies_of(consumer) == [b"one", b"two", b""]
+            assert consumer.heads == [
                 (b"t", b"back", b"NATS/1.0\r\n\r\n"),
                 (b"t", b"", b""),
                 (b"other.name", b"r", b""),
@@ -310,7 +310,7 @@ def test_names_of_logs_and_cursors(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         assert sorted(rig.engine.logs) == sorted(names)
         for name in names:
-            taker = LocalConsumer(rig.log(name).cursors[name], 1)
+            consumer = LocalConsumer(rig.log(name).cursors[name], 1)
             rig.settle()
-            assert bodies_of(taker) == [name.encode()]
+            assert bodies_of(consumer) == [name.encode()]
         rig.close()

@@ -127,9 +127,9 @@ def test_the_others_start_and_nothing_of_it_changes(
             assert refused.value.errno == errno.EIO
             assert rig.publish(rig.log("well"), [more]) == [1]
             found.append(more)
-            taker = LocalConsumer(rig.engine.log("well").cursors["c"], 100)
-            assert sorted(drain(rig, taker, 3)) == sorted(found)
-            taker.leave()
+            consumer = LocalConsumer(rig.engine.log("well").cursors["c"], 100)
+            assert sorted(drain(rig, consumer, 3)) == sorted(found)
+            consumer.leave()
             rig.advance(3.0)
             rig.close()
         assert contents(folder) == before
@@ -153,8 +153,8 @@ def test_it_is_opened_again_when_it_was_mended(tmp_path: Path) -> None:
         assert seen == [("t", None, True)]
         assert not rig.engine.quarantined
         assert rig.engine.shared.health.first() is None
-        taker = LocalConsumer(log.cursors["c"], 100)
-        assert list(drain(rig, taker, 3)) == BODIES
+        consumer = LocalConsumer(log.cursors["c"], 100)
+        assert list(drain(rig, consumer, 3)) == BODIES
         with pytest.raises(KeyError):
             rig.engine.retry("t")
         rig.close()
@@ -204,7 +204,7 @@ def test_empty_files_of_a_new_log_are_put_aside(tmp_path: Path, size: int) -> No
 
 
 def test_channels_are_kept_where_only_the_records_are_gone(tmp_path: Path) -> None:
-    """Whoever made the channel was told that it is there: it gets what is published next."""
+    """The creation of the channel was acknowledged: it gets what is published next."""
     make_log(tmp_path, [])
     folder = tmp_path / "t"
     (folder / META).unlink()
@@ -214,8 +214,8 @@ def test_channels_are_kept_where_only_the_records_are_gone(tmp_path: Path) -> No
         log = rig.engine.log("t")
         assert list(log.cursors) == ["c"]
         assert rig.publish(log, [b"new"]) == [1]
-        taker = LocalConsumer(log.cursors["c"], 10)
-        assert list(drain(rig, taker, 3)) == [b"new"]
+        consumer = LocalConsumer(log.cursors["c"], 10)
+        assert list(drain(rig, consumer, 3)) == [b"new"]
         rig.close()
 
 

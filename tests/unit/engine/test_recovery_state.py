@@ -119,15 +119,15 @@ def consumed(root: Path) -> None:
     """Five records: 1 and 3 finished, 2 in flight for the second time, 4 deferred, 5 waiting."""
     with Rig(root) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 4)
+        consumer = LocalConsumer(log.open_cursor("c"), 4)
         rig.publish(log, BODIES)
-        taker.set_credit(3)
-        taker.requeue(2)
-        taker.requeue(4, 100)
-        taker.finish(1)
-        taker.finish(3)
+        consumer.set_credit(3)
+        consumer.requeue(2)
+        consumer.requeue(4, 100)
+        consumer.finish(1)
+        consumer.finish(3)
         rig.settle()
-        taker.set_credit(1)
+        consumer.set_credit(1)
         rig.close()
 
 
@@ -150,9 +150,9 @@ def test_a_journal_torn_at_every_byte(tmp_path: Path) -> None:
             floor, count, depth, deferred = state(rig)
             done = floor - 1 + count
             assert done + depth + deferred == len(BODIES)
-            taker = LocalConsumer(rig.engine.log("t").cursors["c"], 10)
+            consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 10)
             rig.settle()
-            assert not {1, 3}.intersection(r[0] for r in taker.records) or done < 2
+            assert not {1, 3}.intersection(r[0] for r in consumer.records) or done < 2
             rig.close()
         acked.append(done)
     assert acked == sorted(acked)
@@ -201,11 +201,11 @@ def test_segments_are_dropped_before_the_journal_knows(tmp_path: Path) -> None:
     bodies = numbered(200, size=60)
     with Rig(tmp_path / "a", **limits) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 150)
+        consumer = LocalConsumer(log.open_cursor("c"), 150)
         rig.publish(log, bodies)
-        taker.requeue(110, 5)
+        consumer.requeue(110, 5)
         for seq in (*range(1, 101), 120):
-            taker.finish(seq)
+            consumer.finish(seq)
         kept = log.first_seq
         assert 1 < kept <= 101
         rig.crash(tmp_path / "b")  # without the end of the turn
@@ -215,9 +215,9 @@ def test_segments_are_dropped_before_the_journal_knows(tmp_path: Path) -> None:
         assert "count as finished" in text
         floor, count, depth, deferred = state(rig)
         assert (floor, count, depth + deferred) == (kept, 0, 201 - kept)
-        taker = LocalConsumer(rig.engine.log("t").cursors["c"], 300)
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 300)
         rig.advance(6)
-        assert sorted(seq for seq, *_ in taker.records) == list(range(kept, 201))
+        assert sorted(seq for seq, *_ in consumer.records) == list(range(kept, 201))
         assert len(rig.reports) == 1
         rig.close()
     with Rig(tmp_path / "b", **limits) as rig:
@@ -229,10 +229,10 @@ def test_dropped_segments_and_acks_behind_them(tmp_path: Path) -> None:
     limits = {"segment_bytes": 2048}
     with Rig(tmp_path, **limits) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 200)
+        consumer = LocalConsumer(log.open_cursor("c"), 200)
         rig.publish(log, numbered(200, size=60))
         for seq in (3, 4, 5, 60, 100, 150):
-            taker.finish(seq)
+            consumer.finish(seq)
         rig.close()
     first, second, third, *_ = segment_files(tmp_path)
     first.unlink()
@@ -244,9 +244,9 @@ def test_dropped_segments_and_acks_behind_them(tmp_path: Path) -> None:
         assert fields["count"] == kept - 1 - 3
         floor, count, depth, _ = state(rig)
         assert (floor, count, depth) == (kept, 3, 201 - kept - 3)
-        taker = LocalConsumer(rig.engine.log("t").cursors["c"], 300)
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 300)
         rig.settle()
-        assert sorted(seq for seq, *_ in taker.records) == sorted(
+        assert sorted(seq for seq, *_ in consumer.records) == sorted(
             {*range(kept, 201)} - {60, 100, 150}
         )
 
@@ -267,9 +267,9 @@ def test_a_journal_that_cannot_be_read(
     """The disk is asked again; only then is it put aside, and its records are given out again."""
     with Rig(tmp_path) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 100)
+        consumer = LocalConsumer(log.open_cursor("c"), 100)
         rig.publish(log, [b"one", b"two"])
-        finish_all(taker)
+        finish_all(consumer)
         rig.close()
     read, left = recovery.read_journal, times
 
@@ -282,8 +282,8 @@ def test_a_journal_that_cannot_be_read(
 
     monkeypatch.setattr(recovery, "read_journal", failing)
     with Rig(tmp_path) as rig:
-        taker = LocalConsumer(rig.log().cursors["c"], 100)
+        consumer = LocalConsumer(rig.log().cursors["c"], 100)
         rig.settle()
-        assert bodies_of(taker) == ([] if times == 1 else [b"one", b"two"])
+        assert bodies_of(consumer) == ([] if times == 1 else [b"one", b"two"])
         aside = list((tmp_path / "t/cursors").glob("*.unreadable"))
         assert len(aside) == (0 if times == 1 else 1)

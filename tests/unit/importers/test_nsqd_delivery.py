@@ -90,9 +90,9 @@ def test_a_rewound_channel_still_gets_its_own_alone(tmp_path: Path) -> None:
     with Rig(data / "logs") as rig:
         cursor = rig.log().cursors["a"]
         assert cursor.rewind(1) == 1
-        taker = LocalConsumer(cursor, 100)
+        consumer = LocalConsumer(cursor, 100)
         rig.settle()
-        assert [body for *_, body in taker.records] == [b"a1", b"a2"]
+        assert [body for *_, body in consumer.records] == [b"a1", b"a2"]
 
 
 def check(address: str) -> None:

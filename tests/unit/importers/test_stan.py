@@ -54,11 +54,11 @@ def run(
     return uvloop.run(work.run())
 
 
-def taken(rig: Rig, taker: LocalConsumer) -> list[tuple[int, int, int, bytes]]:
+def taken(rig: Rig, consumer: LocalConsumer) -> list[tuple[int, int, int, bytes]]:
     """Everything there is for it; older segments are read in the background."""
     for _ in range(50):
         rig.settle()
-    return taker.records
+    return consumer.records
 
 
 def plain(cursor: str) -> str:
@@ -67,7 +67,7 @@ def plain(cursor: str) -> str:
 
 
 def inspect(data: Path) -> dict[str, Any]:
-    """Per channel: first, behind, face, and per cursor what it will get again and where it is."""
+    """Per channel: first, behind, protocol, and per cursor its redeliveries and position."""
     found = {}
     copy = data / "copy"  # whoever is given something leaves a note
     shutil.rmtree(copy, ignore_errors=True)
@@ -77,8 +77,8 @@ def inspect(data: Path) -> dict[str, Any]:
         for log in rig.engine.logs.values():
             cursors = {}
             for name, cursor in log.cursors.items():
-                at, taker = cursor.next_seq, LocalConsumer(cursor, 1 << 20)
-                records = sorted(taken(rig, taker))
+                at, consumer = cursor.next_seq, LocalConsumer(cursor, 1 << 20)
+                records = sorted(taken(rig, consumer))
                 again = [seq for seq, *_ in records if seq < at]
                 assert {attempts for seq, attempts, *_ in records if seq < at} <= {2}
                 assert [seq for seq, *_ in records if seq >= at] == list(range(at, log.visible))
@@ -210,7 +210,7 @@ def test_ended_anywhere_and_run_again(
         assert {r.cursor for r in store.subs.values()} == set(cursors)
 
 
-def test_damage_is_told_and_the_rest_taken_over(tmp_path: Path, data: Path) -> None:
+def test_damage_is_reported_and_the_rest_taken_over(tmp_path: Path, data: Path) -> None:
     source = recorded_store("orders", tmp_path)
     path = source / "orders" / "msgs.3.dat"
     content = bytearray(path.read_bytes())
@@ -219,23 +219,23 @@ def test_damage_is_told_and_the_rest_taken_over(tmp_path: Path, data: Path) -> N
     last = source / "orders" / "msgs.4.dat"
     last.write_bytes(last.read_bytes()[:-1])
     outcome = run(source, data)
-    told = outcome.remarks
-    assert len(told) == 3
-    assert f"{path}: offset " in told[0]
-    assert f"{last}: offset " in told[1]
-    assert "the index has 30 messages, the files have 28" in told[2]
+    remarks = outcome.remarks
+    assert len(remarks) == 3
+    assert f"{path}: offset " in remarks[0]
+    assert f"{last}: offset " in remarks[1]
+    assert "the index has 30 messages, the files have 28" in remarks[2]
     with Rig(data / "logs") as rig:
         log = rig.engine.log("orders")
         assert (log.first_seq, log.visible) == (11, 41)
         assert sorted(peek_log(log, 1, 100).read(1 << 20)) == [*range(11, 25), *range(26, 40)]
-        taker = LocalConsumer(log.open_cursor("new", start=11), 100)
-        found = taken(rig, taker)
+        consumer = LocalConsumer(log.open_cursor("new", start=11), 100)
+        found = taken(rig, consumer)
         assert [seq for seq, *_ in found] == [*range(11, 25), *range(26, 40)]
         # the sequence of a message that was there is not given again
         assert rig.publish(log, [b"next"]) == [1]
         assert (found[-1][0], found[-1][3]) == (41, b"next")
         assert log.cursors["stan:d:worker:d"].next_seq == 41
-    assert run(source, data).remarks == told
+    assert run(source, data).remarks == remarks
 
 
 def test_a_lost_message_keeps_its_sequence(tmp_path: Path, data: Path) -> None:
@@ -391,7 +391,7 @@ def test_killed_in_the_middle(tmp_path: Path, data: Path) -> None:
         for name in ("a", "b"):
             log = rig.engine.log(name)
             assert (log.first_seq, log.visible) == (1, 60_001)
-            taker = LocalConsumer(log.open_cursor("all", start=1), 1 << 20)
-            assert [record[3] for record in taken(rig, taker)] == bodies
+            consumer = LocalConsumer(log.open_cursor("all", start=1), 1 << 20)
+            assert [record[3] for record in taken(rig, consumer)] == bodies
     assert contents(source) == before
     assert not (data / ".import-stan").exists() or list((data / ".import-stan").iterdir()) == []

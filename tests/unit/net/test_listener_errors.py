@@ -1,4 +1,4 @@
-"""Doors that cannot be opened say which they are."""
+"""Listeners that cannot be opened: the error names them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_pages() -> None:
 
 
 @pytest.mark.parametrize("listener", ["nats", "websocket"])
-async def test_doors(listener: str) -> None:
+async def test_each_listener(listener: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as somebody:
         taken = address(somebody)
         free = ("127.0.0.1", 0)

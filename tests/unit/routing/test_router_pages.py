@@ -36,7 +36,9 @@ def test_windows_are_parts_of_the_whole(router: Router, subscription: Subscriber
         assert window(router, skip, most) == whole[skip : skip + most]
 
 
-def test_takers_are_those_that_a_message_finds(router: Router, subscription: Subscriber) -> None:
+def test_subscribers_are_those_that_a_message_finds(
+    router: Router, subscription: Subscriber
+) -> None:
     found = {(seen[0], seen[1]) for seen in matching(router, b"a.b")}
     plain = {b"a.b", b"a.*", b"a.>", b"*.b", b">", b"*.>"}
     assert found == {(subject, queue) for subject in plain for queue in (b"", b"group")}

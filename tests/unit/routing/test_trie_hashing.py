@@ -71,7 +71,7 @@ def test_as_python_hashes() -> None:
     """Python's own, whose key follows from PYTHONHASHSEED."""
     texts = [bytes(range(size)) for size in range(1, 40)]
     source = f"print(*(hash(text) for text in {texts!r}))"
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", source],
         env={"PYTHONHASHSEED": "7"},
         capture_output=True,
@@ -82,7 +82,7 @@ def test_as_python_hashes() -> None:
     for _ in range(16):  # the generator that makes its key of the seed
         state = (state * 214013 + 2531011) & 0xFFFFFFFF
         key.append(state >> 16 & 0xFF)
-    assert [int(word) & MASK for word in told.split()] == [
+    assert [int(word) & MASK for word in printed.split()] == [
         keyed_hash(bytes(key), text) for text in texts
     ]
 

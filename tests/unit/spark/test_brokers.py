@@ -1,4 +1,4 @@
-"""What will not pass by itself is told at once, in words for people; what may is tried again."""
+"""Errors that last are reported at once, in plain words; others lead to new attempts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.authority import Authority
-from support.bulk.toy import Answer, ToyDoor, script, told
+from support.bulk.toy import Answer, ToyBulkApi, json_answer, script
 
 from broker.client.bulk import Connection, Refused, Tls, Unreachable, WrongDoor
 from broker.client.bulk.connection import is_lasting
@@ -21,7 +21,7 @@ from broker.spark.brokers import Brokers
 from broker.spark.errors import BrokerDownError, OptionError, WrongDoorError
 from broker.spark.options import SHARED, Access, Wanted, Words, access
 
-EMPTY = told({"broker": "b", "broker_id": "i", "partition": 0, "topics": []})
+EMPTY = json_answer({"broker": "b", "broker_id": "i", "partition": 0, "topics": []})
 
 
 def never(_seconds: float) -> None:
@@ -64,7 +64,7 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     pair = authority.issue("server", days=-1)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.certificate, pair.key)
-    with ToyDoor(script(EMPTY), context) as toy:
+    with ToyBulkApi(script(EMPTY), context) as toy:
         with pytest.raises(WrongDoor, match=r"not trusted: certificate has expired$"):
             Connection(toy.address, wait=never, tls=Tls(ca_file=str(authority.file))).topics()
         with pytest.raises(WrongDoor, match="not trusted: unable to get local issuer"):
@@ -73,14 +73,14 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
 
 def test_another_http_server() -> None:
     with (
-        ToyDoor(script(Answer(404, b"<html>"))) as toy,
+        ToyBulkApi(script(Answer(404, b"<html>"))) as toy,
         pytest.raises(Refused, match=r"HTTP status 404; .* may not be a bulk API"),
     ):
         Connection(toy.address, wait=never).topics()
 
 
-def test_a_door_that_hangs_up_may_want_tls() -> None:
-    with ToyDoor(script(Answer(drop=True))) as toy, pytest.raises(Unreachable, match="https://"):
+def test_a_listener_that_hangs_up_may_want_tls() -> None:
+    with ToyBulkApi(script(Answer(drop=True))) as toy, pytest.raises(Unreachable, match="https://"):
         Connection(toy.address, retries=0).topics()
 
 
@@ -96,10 +96,10 @@ def reach(servers: str) -> Access:
 
 
 def test_two_brokers_of_one_number() -> None:
-    other = told({"broker": "b", "broker_id": "other", "partition": 0, "topics": []})
+    other = json_answer({"broker": "b", "broker_id": "other", "partition": 0, "topics": []})
     with (
-        ToyDoor(script(EMPTY)) as one,
-        ToyDoor(script(other)) as two,
+        ToyBulkApi(script(EMPTY)) as one,
+        ToyBulkApi(script(other)) as two,
         Brokers(reach(f"{one.address},{two.address}")) as brokers,
         pytest.raises(OptionError, match=f"{one.address} and {two.address} are both"),
     ):
@@ -107,7 +107,7 @@ def test_two_brokers_of_one_number() -> None:
 
 
 def test_a_survey_says_why(other_protocol: str) -> None:
-    with ToyDoor(script(EMPTY)) as toy:
+    with ToyBulkApi(script(EMPTY)) as toy:
         up = toy.address.removeprefix("http://")
         with Brokers(reach(f"{up},{other_protocol}")) as brokers:
             (text,) = brokers.survey(Wanted(names=("t",)), patient=True).down

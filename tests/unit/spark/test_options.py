@@ -16,9 +16,9 @@ LEAST = {"servers": "a:1", "subscribe": "t"}
 
 
 def refused(options: Mapping[str, str], *, stream: bool = False) -> str:
-    with pytest.raises(OptionError) as told:
+    with pytest.raises(OptionError) as raised:
         read_settings({**LEAST, **options}, stream=stream)
-    return str(told.value)
+    return str(raised.value)
 
 
 def test_defaults() -> None:

@@ -50,10 +50,10 @@ class Case:
 
     def finish(self, log: Any) -> None:
         """Let its cursor be done with everything, and the housekeeping look."""
-        taker = LocalConsumer(log.cursors["c"], 1 << 20)
+        consumer = LocalConsumer(log.cursors["c"], 1 << 20)
         self.rig.settle()
-        finish_all(taker)
-        taker.leave()
+        finish_all(consumer)
+        consumer.leave()
         self.rig.advance(2)
 
     def put(self, name: str, log: Any, seq: int, *, hold: bool = True, **more: Any) -> None:
@@ -128,7 +128,7 @@ def test_limits_of_age_and_size_wait_too(case: Case) -> None:
 
 
 def test_what_a_log_with_limits_gave_up_is_still_readable(tmp_path: Path) -> None:
-    """Of a log whose limits are of single records the held ones are there for the door alone."""
+    """Of a log whose limits are of single records the held ones are for the bulk API alone."""
     case = Case(tmp_path)
     with case.rig:
         log = case.rig.engine.open_log("t", False, "face", "limits")
@@ -349,12 +349,12 @@ def test_a_limit_of_readers(case: Case, monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_changes_of_one_reader_follow_each_other(tmp_path: Path) -> None:
     """A slow disk, and many who say and unsay the same reader: file and memory end up the same."""
-    gate = asyncio.Event()
+    allowed = asyncio.Event()
     with Rig(tmp_path / "logs") as rig:
         log = rig.log()
 
         async def slowly(work: Callable[..., None], *arguments: object) -> None:
-            await gate.wait()
+            await allowed.wait()
             work(*arguments)
 
         readers = Readers(rig.engine, tmp_path / "readers", slowly, lambda: 0)
@@ -365,7 +365,7 @@ async def test_changes_of_one_reader_follow_each_other(tmp_path: Path) -> None:
         work += [asyncio.create_task(readers.put(one)) for one in kept[4:]]
         await asyncio.sleep(0)
         assert log.retention.retained_from is None, "not before it is on the disk"
-        gate.set()
+        allowed.set()
         await asyncio.gather(*work)
         assert log.retention.retained_from == 8
         again = Readers(rig.engine, tmp_path / "readers", slowly, lambda: 0)

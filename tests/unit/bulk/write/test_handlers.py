@@ -110,12 +110,12 @@ async def test_a_block_that_comes_in_drops_does_not_keep_its_place(
     monkeypatch.setattr(limits, "BULK_BODY_RATE", 1 << 40)
     async with opened() as (_, port), asyncio.timeout(20):
         reader, writer = await begun(port, "append/t", 1 << 20)
-        told = asyncio.create_task(answer(reader))
+        answering = asyncio.create_task(answer(reader))
         for _ in range(1 << 19):
-            if told.done():
+            if answering.done():
                 break
             writer.write(b".")
             await asyncio.sleep(0)
-        status, page = await told
+        status, page = await answering
         assert (status, page["error"]) == (408, "the body was not received within 0 s")
         writer.close()

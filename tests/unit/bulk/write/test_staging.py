@@ -298,18 +298,18 @@ async def test_a_topic_in_memory(start: Any, monkeypatch: pytest.MonkeyPatch) ->
         named = [await rig.stage(0, "t#ephemeral", part, rows) for part in (0, 1)]
         refusal = await refused(rig.commit(0, {"t#ephemeral": named}))
         assert refusal.status == 507
-        taker = LocalConsumer(cursor, 1 << 20)
+        consumer = LocalConsumer(cursor, 1 << 20)
         got = 0
         while rig.writes.commits.writers["w"].intent is not None:
             await asyncio.sleep(0)
-            records, taker.records = taker.records, []
+            records, consumer.records = consumer.records, []
             for record in records:
-                taker.finish(record[0])
+                consumer.finish(record[0])
                 got += 1
         while got < 24:
             await asyncio.sleep(0)
-            got += len(taker.records)
-            taker.records = []
+            got += len(consumer.records)
+            consumer.records = []
         assert log.visible == 25
 
 

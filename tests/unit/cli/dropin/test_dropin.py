@@ -149,20 +149,20 @@ def test_lines_that_tools_wait_for(
     processes.append(one)
     one.until(rf"^\[x\] {STAMP} INFO: nsqd v1\.3\.0 \(built w/\S+\)$")
     one.until(r"INFO: ID: 5$")
-    doors = {}
-    while len(doors) < 2:
+    addresses = {}
+    while len(addresses) < 2:
         match = one.until(rf"^\[x\] {STAMP} INFO: (TCP|HTTP): listening on (127\.0\.0\.1:\d+)$")
-        doors[match[1]] = match[2]
-    host, _, port = doors["TCP"].rpartition(":")
+        addresses[match[1]] = match[2]
+    host, _, port = addresses["TCP"].rpartition(":")
     socket.create_connection((host, int(port)), DEADLINE_S).close()
     second = once(command, "-tcp-address=127.0.0.1:0", cwd=tmp_path)
     assert second.returncode == 1
     assert "cannot flock directory" in second.stderr
     taken = tmp_path / "other"
     taken.mkdir()
-    third = once(command, f"-tcp-address={doors['TCP']}", f"-data-path={taken}", cwd=tmp_path)
+    third = once(command, f"-tcp-address={addresses['TCP']}", f"-data-path={taken}", cwd=tmp_path)
     assert third.returncode == 1
-    assert f"listen ({doors['TCP']}) failed" in third.stderr
+    assert f"listen ({addresses['TCP']}) failed" in third.stderr
     assert one.end(signal.SIGINT) == 0
     assert any(line.endswith("NSQ: bye") for line in one.lines)
 

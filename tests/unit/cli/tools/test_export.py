@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from support.bulk.toy import Answer, ToyDoor, ToyLog, told
+from support.bulk.toy import Answer, ToyBulkApi, ToyLog, json_answer
 from support.clients.frames import header_block, record
 
 from broker.cli.tools.export import NEEDS, _Place, export
@@ -29,12 +29,12 @@ def log() -> ToyLog:
 
 
 @pytest.fixture
-def toy(log: ToyLog) -> Iterator[ToyDoor]:
-    with ToyDoor(log) as made:
+def toy(log: ToyLog) -> Iterator[ToyBulkApi]:
+    with ToyBulkApi(log) as made:
         yield made
 
 
-def run(toy: ToyDoor, out: Path, *words: str, topic: str = "t") -> Result:
+def run(toy: ToyBulkApi, out: Path, *words: str, topic: str = "t") -> Result:
     words = ("--bulk-address", toy.address, "--out", str(out), *words)
     return CliRunner().invoke(export, [topic, *words])
 
@@ -81,7 +81,7 @@ def test_without_pyarrow_it_says_what_to_install(tmp_path: Path) -> None:
         ("--file-records", "0"),
     ],
 )
-def test_wrong_use(toy: ToyDoor, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_wrong_use(toy: ToyBulkApi, tmp_path: Path, words: tuple[str, ...]) -> None:
     assert run(toy, tmp_path, *words).exit_code == 2
     assert toy.requests == []
 
@@ -102,7 +102,7 @@ class TestFiles:
     def _pyarrow(self) -> None:
         pytest.importorskip("pyarrow")
 
-    def test_a_topic(self, toy: ToyDoor, tmp_path: Path) -> None:
+    def test_a_topic(self, toy: ToyBulkApi, tmp_path: Path) -> None:
         ended = run(toy, tmp_path / "a" / "b", "--key-header", "K", "--columns", "offset,key,value")
         assert ended.exit_code == 0, ended.output
         assert "t of b: 1 files with 10 records\n" in ended.output
@@ -111,7 +111,7 @@ class TestFiles:
             {"offset": i, "key": b"\xff", "value": b"body-%d" % i} for i in range(1, 11)
         ]
 
-    def test_parquet_as_other_programs_want_it(self, toy: ToyDoor, tmp_path: Path) -> None:
+    def test_parquet_as_other_programs_want_it(self, toy: ToyBulkApi, tmp_path: Path) -> None:
         import pyarrow.parquet as pq
 
         run(toy, tmp_path)
@@ -121,11 +121,11 @@ class TestFiles:
         assert str(file.schema_arrow.field("timestamp").type) == "timestamp[us, tz=UTC]"
         assert "isAdjustedToUTC=true, timeUnit=microseconds" in str(file.schema)
 
-    def test_arrow(self, toy: ToyDoor, tmp_path: Path) -> None:
+    def test_arrow(self, toy: ToyBulkApi, tmp_path: Path) -> None:
         assert run(toy, tmp_path, "--format", "arrow").exit_code == 0
         assert [row["value"] for row in rows(tmp_path, "arrow")][:1] == [b"body-1"]
 
-    def test_ndjson(self, toy: ToyDoor, tmp_path: Path) -> None:
+    def test_ndjson(self, toy: ToyBulkApi, tmp_path: Path) -> None:
         assert run(toy, tmp_path, "--format", "ndjson", "--to", "2").exit_code == 0
         assert json.loads((tmp_path / "t-2-1-1.ndjson").read_text()) == {
             "offset": 1,
@@ -135,7 +135,7 @@ class TestFiles:
             "headers": [{"key": "K", "valueBase64": "/w=="}],
         }
 
-    def test_what_has_come_since(self, toy: ToyDoor, log: ToyLog, tmp_path: Path) -> None:
+    def test_what_has_come_since(self, toy: ToyBulkApi, log: ToyLog, tmp_path: Path) -> None:
         assert run(toy, tmp_path, "--file-records", "4").exit_code == 0
         first = ["t-2-1-4.parquet", "t-2-5-8.parquet", "t-2-9-10.parquet"]
         assert files(tmp_path) == first
@@ -157,10 +157,10 @@ class TestFiles:
 
         def answer(request: Any) -> Answer:
             if broken and request.query.get("start") == "8":
-                return told({"error": "the disk is gone"}, 500)
+                return json_answer({"error": "the disk is gone"}, 500)
             return log(request)
 
-        with ToyDoor(answer) as toy:
+        with ToyBulkApi(answer) as toy:
             ended = run(toy, tmp_path, "--file-records", "4")
             assert ended.exit_code == 1
             assert "the disk is gone" in ended.output
@@ -169,7 +169,7 @@ class TestFiles:
             assert run(toy, tmp_path, "--file-records", "4").exit_code == 0
         assert offsets(tmp_path) == list(range(1, 11))
 
-    def test_a_hole_between_files_is_filled(self, toy: ToyDoor, tmp_path: Path) -> None:
+    def test_a_hole_between_files_is_filled(self, toy: ToyBulkApi, tmp_path: Path) -> None:
         run(toy, tmp_path, "--from", "3", "--to", "5")
         run(toy, tmp_path, "--from", "8")
         assert files(tmp_path) == ["t-2-3-4.parquet", "t-2-8-10.parquet"]
@@ -177,7 +177,7 @@ class TestFiles:
         assert offsets(tmp_path) == list(range(1, 11))
         assert "t-2-5-7.parquet" in files(tmp_path)
 
-    def test_gaps(self, toy: ToyDoor, log: ToyLog, tmp_path: Path) -> None:
+    def test_gaps(self, toy: ToyBulkApi, log: ToyLog, tmp_path: Path) -> None:
         log.gaps = ((4, 5, MISSING),)
         del log.records[4]
         ended = run(toy, tmp_path)
@@ -190,13 +190,13 @@ class TestFiles:
         assert "export: t of b: 4-4 missing: skipped\n" in ended.output
         assert offsets(tmp_path) == [1, 2, 3, 5, 6, 7, 8, 9, 10]
 
-    def test_trimmed(self, toy: ToyDoor, log: ToyLog, tmp_path: Path) -> None:
+    def test_trimmed(self, toy: ToyBulkApi, log: ToyLog, tmp_path: Path) -> None:
         log.first = 5
         assert run(toy, tmp_path, "--from", "2").exit_code == 1
         assert run(toy, tmp_path, "--from", "2", "--on-gap", "skip").exit_code == 3
         assert offsets(tmp_path) == [5, 6, 7, 8, 9, 10]
 
-    def test_a_folder_of_another_log(self, toy: ToyDoor, log: ToyLog, tmp_path: Path) -> None:
+    def test_a_folder_of_another_log(self, toy: ToyBulkApi, log: ToyLog, tmp_path: Path) -> None:
         assert run(toy, tmp_path).exit_code == 0
         ended = run(toy, tmp_path, "--columns", "offset")
         assert ended.exit_code == 1
@@ -206,24 +206,24 @@ class TestFiles:
             made = log(request)
             return Answer(200, made.body.replace(b'"broker_id": "id"', b'"broker_id": "other"'))
 
-        with ToyDoor(answer) as other:
+        with ToyBulkApi(answer) as other:
             ended = run(other, tmp_path)
         assert ended.exit_code == 1
         assert "t-2 of another log" in ended.output
 
-    def test_two_brokers_of_one_number(self, toy: ToyDoor, tmp_path: Path) -> None:
-        with ToyDoor(ToyLog({}, 1)) as second:
+    def test_two_brokers_of_one_number(self, toy: ToyBulkApi, tmp_path: Path) -> None:
+        with ToyBulkApi(ToyLog({}, 1)) as second:
             ended = run(toy, tmp_path, "--bulk-address", second.address)
         assert ended.exit_code == 1
         assert "two brokers have the topic t as partition 2" in ended.output
         assert list(tmp_path.iterdir()) == []
 
-    def test_no_such_topic(self, toy: ToyDoor, tmp_path: Path) -> None:
+    def test_no_such_topic(self, toy: ToyBulkApi, tmp_path: Path) -> None:
         ended = run(toy, tmp_path, topic="u")
         assert (ended.exit_code, ended.output) == (1, "export: no broker has the topic u\n")
 
     def test_a_full_disk_leaves_no_half_file(
-        self, toy: ToyDoor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, toy: ToyBulkApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(_fd: int) -> None:
             raise OSError(28, "No space left on device")

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 from support.authority import Authority
-from support.bulk.toy import Answer, Request, ToyDoor, script, told
+from support.bulk.toy import Answer, Request, ToyBulkApi, json_answer, script
 from support.clients.frames import frame, record
 
 from broker.client.bulk import (
@@ -42,16 +42,16 @@ def no_wait(_seconds: float) -> None:
     pass
 
 
-def ask(toy: ToyDoor, **changes: Any) -> Connection:
+def ask(toy: ToyBulkApi, **changes: Any) -> Connection:
     return Connection(toy.address, wait=no_wait, **changes)
 
 
 def test_what_is_sent() -> None:
-    with ToyDoor(script(told(EMPTY_LIST))) as toy, ask(toy, token="s3cret") as door:
-        door.topics(["a", "b/c"])
-        door.topics(pattern="a+")
-        door.topics()
-        door.topics(["a,b", "c+"])
+    with ToyBulkApi(script(json_answer(EMPTY_LIST))) as toy, ask(toy, token="s3cret") as bulk:
+        bulk.topics(["a", "b/c"])
+        bulk.topics(pattern="a+")
+        bulk.topics()
+        bulk.topics(["a,b", "c+"])
         assert [r.query for r in toy.requests] == [
             {"subscribe": "a,b/c"},
             {"pattern": "a+"},
@@ -70,26 +70,26 @@ def test_more_names_than_a_line_has_room_for() -> None:
 
     def found(request: Request) -> Answer:
         asked = request.query.get("subscribe", "").split(",")
-        told_of = [name for name in names if name in set(asked)]
+        listed = [name for name in names if name in set(asked)]
         if "pattern" in request.query:
-            told_of = [name for name in torn if re.fullmatch(request.query["pattern"], name)]
+            listed = [name for name in torn if re.fullmatch(request.query["pattern"], name)]
         assert len(request.query.get("pattern", "")) < 1000
-        rows = [dict.fromkeys(("topic", "incarnation"), name) | numbers for name in told_of]
-        return told(EMPTY_LIST | {"topics": rows})
+        rows = [dict.fromkeys(("topic", "incarnation"), name) | numbers for name in listed]
+        return json_answer(EMPTY_LIST | {"topics": rows})
 
     numbers = {"first": 1, "next": 2, "bytes": 3, "messages": 4}
-    with ToyDoor(found) as toy, ask(toy) as door:
-        listing = door.topics([*names, *torn, names[0]])
+    with ToyBulkApi(found) as toy, ask(toy) as bulk:
+        listing = bulk.topics([*names, *torn, names[0]])
         assert all(len(urlencode(request.query)) < 40_000 for request in toy.requests)
         assert len(toy.requests) > 5
-        assert door.topics([]).topics == ()
+        assert bulk.topics([]).topics == ()
     assert sorted(topic.name for topic in listing.topics) == sorted([*names, *torn])
 
 
 def test_topics() -> None:
     row = {"topic": "t", "incarnation": "ab", "first": 3, "next": 9, "bytes": 7, "messages": 6}
     rows = [row | {"held_from": 4}, row | {"topic": "u", "held_from": None}]
-    with ToyDoor(script(told(EMPTY_LIST | {"partition": 2, "topics": rows}))) as toy:
+    with ToyBulkApi(script(json_answer(EMPTY_LIST | {"partition": 2, "topics": rows}))) as toy:
         listing = ask(toy).topics()
     assert (listing.broker, listing.broker_id, listing.partition) == ("b", "i", 2)
     found = listing.find("t")
@@ -99,10 +99,10 @@ def test_topics() -> None:
 
 
 def test_range() -> None:
-    with ToyDoor(script(Answer(200, FRAME))) as toy, ask(toy, fetch_bytes=77) as door:
-        got = door.range("a/\u00e9 b", 5, 9, incarnation="ab")
+    with ToyBulkApi(script(Answer(200, FRAME))) as toy, ask(toy, fetch_bytes=77) as bulk:
+        got = bulk.range("a/\u00e9 b", 5, 9, incarnation="ab")
         assert bytes(got) == FRAME
-        door.range("t", 5, max_bytes=99)
+        bulk.range("t", 5, max_bytes=99)
     first, second = toy.requests
     assert first.path == "/bulk/v1/range/a/\u00e9 b"
     assert first.query == {"start": "5", "end": "9", "max_bytes": "77", "inc": "ab"}
@@ -111,9 +111,9 @@ def test_range() -> None:
 
 def test_compression() -> None:
     packed = Answer(200, gzip.compress(FRAME), {"Content-Encoding": "gzip"})
-    with ToyDoor(script(packed)) as toy, ask(toy, compress="gzip") as door:
-        assert bytes(door.range("t", 1)) == FRAME
-        assert bytes(door.range("t", 1)) == FRAME
+    with ToyBulkApi(script(packed)) as toy, ask(toy, compress="gzip") as bulk:
+        assert bytes(bulk.range("t", 1)) == FRAME
+        assert bytes(bulk.range("t", 1)) == FRAME
         assert toy.connections == 1
         assert toy.requests[0].headers["accept-encoding"] == "gzip"
 
@@ -122,9 +122,9 @@ def test_zstd() -> None:
     pa = pytest.importorskip("pyarrow")
     body = pa.compress(FRAME, "zstd", asbytes=True)
     packed = Answer(200, body, {"Content-Encoding": "zstd"})
-    with ToyDoor(script(packed)) as toy, ask(toy, compress="zstd") as door:
-        assert bytes(door.range("t", 1)) == FRAME
-        assert bytes(door.range("t", 1)) == FRAME
+    with ToyBulkApi(script(packed)) as toy, ask(toy, compress="zstd") as bulk:
+        assert bytes(bulk.range("t", 1)) == FRAME
+        assert bytes(bulk.range("t", 1)) == FRAME
         assert toy.connections == 1
 
 
@@ -132,8 +132,8 @@ def test_a_compressed_frame_cut_short() -> None:
     body = gzip.compress(FRAME)
     answers = [body[:-20], gzip.compress(FRAME[:-1]), b"no gzip at all", body]
     made = script(*(Answer(200, b, {"Content-Encoding": "gzip"}) for b in answers))
-    with ToyDoor(made) as toy, ask(toy) as door:
-        assert bytes(door.range("t", 1)) == FRAME
+    with ToyBulkApi(made) as toy, ask(toy) as bulk:
+        assert bytes(bulk.range("t", 1)) == FRAME
         assert len(toy.requests) == 4
 
 
@@ -148,17 +148,17 @@ def test_a_compressed_frame_cut_short() -> None:
     ],
 )
 def test_what_is_lost_is_asked_for_again(fault: Answer) -> None:
-    with ToyDoor(script(fault, fault, Answer(200, FRAME))) as toy, ask(toy) as door:
-        assert bytes(door.range("t", 1)) == FRAME
+    with ToyBulkApi(script(fault, fault, Answer(200, FRAME))) as toy, ask(toy) as bulk:
+        assert bytes(bulk.range("t", 1)) == FRAME
         assert [r.query["start"] for r in toy.requests] == ["1"] * 3
 
 
 def test_the_wait_grows_and_ends() -> None:
     waits: list[float] = []
-    with ToyDoor(script(Answer(drop=True))) as toy:
-        door = Connection(toy.address, retries=3, wait=waits.append)
+    with ToyBulkApi(script(Answer(drop=True))) as toy:
+        bulk = Connection(toy.address, retries=3, wait=waits.append)
         with pytest.raises(Unreachable, match=toy.address):
-            door.range("t", 1)
+            bulk.range("t", 1)
         assert len(toy.requests) == 4
     assert len(waits) == 3
     assert 0.05 <= waits[0] <= 0.1
@@ -175,27 +175,27 @@ def test_nobody_listens() -> None:
 def test_nobody_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        door = Connection(address, timeout_s=0.05, retries=0)
+        bulk = Connection(address, timeout_s=0.05, retries=0)
         with pytest.raises(Unreachable, match="timed out"):
-            door.topics()
+            bulk.topics()
 
 
 def test_a_busy_broker_is_waited_for() -> None:
     waits: list[float] = []
-    busy = told({"error": "busy"}, 429, Retry_After="2")
-    with ToyDoor(script(busy, busy, Answer(200, FRAME))) as toy:
-        door = Connection(toy.address, wait=waits.append)
-        assert bytes(door.range("t", 1)) == FRAME
+    busy = json_answer({"error": "busy"}, 429, Retry_After="2")
+    with ToyBulkApi(script(busy, busy, Answer(200, FRAME))) as toy:
+        bulk = Connection(toy.address, wait=waits.append)
+        assert bytes(bulk.range("t", 1)) == FRAME
         assert waits == [2.0, 2.0]
         assert toy.connections == 1
 
 
 def test_a_broker_that_stays_busy() -> None:
     waits: list[float] = []
-    with ToyDoor(script(told({"error": "busy"}, 429, Retry_After="9"))) as toy:
-        door = Connection(toy.address, timeout_s=10, retries=2, wait=waits.append)
+    with ToyBulkApi(script(json_answer({"error": "busy"}, 429, Retry_After="9"))) as toy:
+        bulk = Connection(toy.address, timeout_s=10, retries=2, wait=waits.append)
         with pytest.raises(Refused, match="busy") as raised:
-            door.range("t", 1)
+            bulk.range("t", 1)
     assert raised.value.status == 429
     assert waits == [9.0, 9.0]
 
@@ -216,10 +216,10 @@ REFUSALS: list[tuple[int, dict[str, Any], type[Refused], str, Any]] = [
 def test_refusals(
     status: int, more: dict[str, Any], kind: type[Refused], name: str, value: Any
 ) -> None:
-    answer = told({"error": "it says why", **more}, status)
-    with ToyDoor(script(answer)) as toy, ask(toy) as door:
+    answer = json_answer({"error": "it says why", **more}, status)
+    with ToyBulkApi(script(answer)) as toy, ask(toy) as bulk:
         with pytest.raises(kind, match="it says why") as raised:
-            door.range("t", 1)
+            bulk.range("t", 1)
         assert len(toy.requests) == 1
     assert type(raised.value) is kind
     copied = pickle.loads(pickle.dumps(raised.value))
@@ -229,25 +229,25 @@ def test_refusals(
 
 def test_a_refusal_that_is_no_json() -> None:
     refused = pytest.raises(Refused, match="HTTP status 502")
-    with ToyDoor(script(Answer(502, b"<html>"))) as toy, refused:
+    with ToyBulkApi(script(Answer(502, b"<html>"))) as toy, refused:
         ask(toy).range("t", 1)
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"topics": 3}', b'{"topics": [{}]}'])
 def test_an_answer_that_is_none(answer: bytes) -> None:
     refused = pytest.raises(BulkError, match="invalid response")
-    with ToyDoor(script(Answer(200, answer))) as toy, refused:
+    with ToyBulkApi(script(Answer(200, answer))) as toy, refused:
         ask(toy).topics()
 
 
 def test_offsets_and_readers() -> None:
-    answer = told({"topics": {"t": {"seq": 4, "incarnation": "ab", "exact": False}}})
-    with ToyDoor(script(answer)) as toy, ask(toy) as door:
-        found = door.offsets({"t": 10**18 + 1})["t"]
+    answer = json_answer({"topics": {"t": {"seq": 4, "incarnation": "ab", "exact": False}}})
+    with ToyBulkApi(script(answer)) as toy, ask(toy) as bulk:
+        found = bulk.offsets({"t": 10**18 + 1})["t"]
         assert (found.seq, found.incarnation, found.exact) == (4, "ab", False)
-        door.put_reader("job/1", {"t": (4, "ab"), "u": None}, ttl_s=60, hold=True)
-        door.put_reader("job/1", {})
-        door.delete_reader("job/1")
+        bulk.put_reader("job/1", {"t": (4, "ab"), "u": None}, ttl_s=60, hold=True)
+        bulk.put_reader("job/1", {})
+        bulk.delete_reader("job/1")
     asked, put, renewed, deleted = toy.requests
     assert json.loads(renewed.body) == {"positions": {}}
     assert json.loads(asked.body) == {"topics": {"t": {"time_ns": 10**18 + 1}}}
@@ -261,12 +261,14 @@ def test_writing() -> None:
     done = {"t": {"records": 2, "first": 5, "last": 6, "state": "committed"}, "u": None}
     done["u"] = {"state": "already"}
     with (
-        ToyDoor(script(told({}), told({"offset": 15}), told({"topics": done}))) as toy,
-        ask(toy) as door,
+        ToyBulkApi(
+            script(json_answer({}), json_answer({"offset": 15}), json_answer({"topics": done}))
+        ) as toy,
+        ask(toy) as bulk,
     ):
-        door.append("t", b"block", dedupe=True)
-        assert door.stage("w", 3, "t", 0, "a1", memoryview(b"block"), 10) == 15
-        committed = door.commit("w", 3, {"t": [(0, "a1", 15)]})
+        bulk.append("t", b"block", dedupe=True)
+        assert bulk.stage("w", 3, "t", 0, "a1", memoryview(b"block"), 10) == 15
+        committed = bulk.commit("w", 3, {"t": [(0, "a1", 15)]})
     append, stage, commit = toy.requests
     assert (append.path, append.query, append.body) == (
         "/bulk/v1/append/t",
@@ -281,9 +283,12 @@ def test_writing() -> None:
 
 
 def test_a_block_that_does_not_fit() -> None:
-    with ToyDoor(script(told({"error": "no", "offset": 15}, 409))) as toy, ask(toy) as door:
+    with (
+        ToyBulkApi(script(json_answer({"error": "no", "offset": 15}, 409))) as toy,
+        ask(toy) as bulk,
+    ):
         with pytest.raises(Refused) as raised:
-            door.stage("w", 3, "t", 0, 1, b"block", 20)
+            bulk.stage("w", 3, "t", 0, 1, b"block", 20)
         assert raised.value.answer == {"offset": 15}
 
 
@@ -293,13 +298,13 @@ def test_a_token_file_is_read_again_when_refused(tmp_path: Path) -> None:
 
     def answer(request: Request) -> Answer:
         if request.headers["authorization"] == "Bearer new":
-            return told(EMPTY_LIST)
+            return json_answer(EMPTY_LIST)
         file.write_text(" new \n")
-        return told({"error": "unknown token"}, 401)
+        return json_answer({"error": "unknown token"}, 401)
 
-    with ToyDoor(answer) as toy, ask(toy, token_file=str(file)) as door:
-        door.topics()
-        door.topics()
+    with ToyBulkApi(answer) as toy, ask(toy, token_file=str(file)) as bulk:
+        bulk.topics()
+        bulk.topics()
         assert len(toy.requests) == 3
 
 
@@ -319,7 +324,7 @@ def test_tls(tmp_path: Path, mutual: bool) -> None:
         context.verify_mode = ssl.CERT_REQUIRED
     tls = Tls(ca_file=str(authority.file))
     own = replace(tls, cert_file=str(client.certificate), key_file=str(client.key))
-    with ToyDoor(script(told(EMPTY_LIST)), context) as toy:
+    with ToyBulkApi(script(json_answer(EMPTY_LIST)), context) as toy:
         ask(toy, tls=own).topics()
         ask(toy, tls=replace(own, server_name="localhost")).topics()
         ask(toy, tls=replace(own, ca_file="", insecure=True)).topics()
@@ -355,9 +360,9 @@ def test_what_is_no_address(text: str) -> None:
 
 def test_several_servers() -> None:
     assert parse_servers(" a:1, b:2,a:1,") == ("a:1", "b:2")
-    doors = connect(["a:1", "https://b:2"], token="x")
-    assert [door.server for door in doors] == ["a:1", "https://b:2"]
-    assert doors[0].options.token == "x"
+    connections = connect(["a:1", "https://b:2"], token="x")
+    assert [bulk.server for bulk in connections] == ["a:1", "https://b:2"]
+    assert connections[0].options.token == "x"
 
 
 def test_options() -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from support.bulk.toy import Answer, Request, ToyDoor, ToyLog, told
+from support.bulk.toy import Answer, Request, ToyBulkApi, ToyLog, json_answer
 from support.clients.frames import LOG_ID, record
 
 from broker.client.bulk import Damaged, OtherIncarnation, Trimmed, UnknownTopic
@@ -21,8 +21,8 @@ TEN = {seq: record(seq, b"body-%d" % seq) for seq in range(1, 11)}
 
 
 @pytest.fixture
-def toy() -> Iterator[ToyDoor]:
-    with ToyDoor(ToyLog(TEN, 11)) as made:
+def toy() -> Iterator[ToyBulkApi]:
+    with ToyBulkApi(ToyLog(TEN, 11)) as made:
         yield made
 
 
@@ -31,7 +31,7 @@ def seqs(server: str | list[str], *where: Any, **more: Any) -> list[int]:
     return [int(seq) for seq in found]
 
 
-def test_a_whole_topic(toy: ToyDoor) -> None:
+def test_a_whole_topic(toy: ToyBulkApi) -> None:
     table = read_arrow(toy.address, "t")
     assert table.column("value").to_pylist() == [b"body-%d" % i for i in range(1, 11)]
     assert set(table.column("partition").to_pylist()) == {2}
@@ -51,11 +51,11 @@ def test_a_whole_topic(toy: ToyDoor) -> None:
         ((7, 3), []),
     ],
 )
-def test_places(toy: ToyDoor, where: tuple[Any, ...], expected: list[int]) -> None:
+def test_places(toy: ToyBulkApi, where: tuple[Any, ...], expected: list[int]) -> None:
     assert seqs(toy.address, *where) == expected
 
 
-def test_times_are_exact(toy: ToyDoor) -> None:
+def test_times_are_exact(toy: ToyBulkApi) -> None:
     at = datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)
     with pytest.raises(Trimmed):  # the toy finds seq 0
         seqs(toy.address, at)
@@ -63,14 +63,14 @@ def test_times_are_exact(toy: ToyDoor) -> None:
     assert asked == b'{"topics": {"t": {"time_ns": 1700000000123456000}}}'
 
 
-def test_no_such_topic(toy: ToyDoor) -> None:
+def test_no_such_topic(toy: ToyBulkApi) -> None:
     with pytest.raises(UnknownTopic, match=f"no broker of {toy.address} has the topic u"):
         read_arrow(toy.address, "u")
 
 
-def test_several_brokers(toy: ToyDoor) -> None:
+def test_several_brokers(toy: ToyBulkApi) -> None:
     other = {seq: record(seq, subject=b"a.b") for seq in (20, 30)}
-    with ToyDoor(ToyLog(other, 31, first=20)) as second:
+    with ToyBulkApi(ToyLog(other, 31, first=20)) as second:
         assert seqs([toy.address, second.address]) == [*range(1, 11), 20, 30]
         assert seqs(f"{toy.address},{second.address}", subject_filter="a.*") == [20, 30]
 
@@ -93,7 +93,7 @@ def hurt_once(log: ToyLog, seq: int, **more: Any) -> Any:
 
 
 def test_what_is_hurt_on_its_way_is_asked_for_again() -> None:
-    with ToyDoor(hurt_once(ToyLog(TEN, 11), 5)) as toy:
+    with ToyBulkApi(hurt_once(ToyLog(TEN, 11), 5)) as toy:
         assert seqs(toy.address) == list(range(1, 11))
         asked = [(r.query["start"], r.query["end"]) for r in toy.requests if "/range/" in r.path]
     assert asked == [("1", "11"), ("4", "11"), ("4", "7"), ("7", "11"), ("10", "11")]
@@ -101,25 +101,25 @@ def test_what_is_hurt_on_its_way_is_asked_for_again() -> None:
 
 @pytest.mark.parametrize("more", [{"per_frame": 2}, {"first": 9}])
 def test_only_the_same_seqs_take_the_place_of_what_was_hurt(more: dict[str, int]) -> None:
-    told_gaps: list[Gap] = []
-    with ToyDoor(hurt_once(ToyLog(TEN, 11), 5, **more)) as toy:
-        found = seqs(toy.address, on_gap="skip", told_gap=lambda *gap: told_gaps.append(gap[2]))
+    reported_gaps: list[Gap] = []
+    with ToyBulkApi(hurt_once(ToyLog(TEN, 11), 5, **more)) as toy:
+        found = seqs(toy.address, on_gap="skip", told_gap=lambda *gap: reported_gaps.append(gap[2]))
     assert found[:5] == [1, 2, 3, 4, 6]
-    assert Gap(5, 6, DAMAGED) in told_gaps
+    assert Gap(5, 6, DAMAGED) in reported_gaps
     assert len(found) == len(set(found))
 
 
 def test_gaps() -> None:
     damaged = TEN | {5: TEN[5][:-1] + b"?"}
-    told_gaps: list[tuple[str, str, Gap]] = []
+    reported_gaps: list[tuple[str, str, Gap]] = []
     del damaged[8]
-    with ToyDoor(ToyLog(damaged, 11, gaps=((8, 9, MISSING),))) as toy:
+    with ToyBulkApi(ToyLog(damaged, 11, gaps=((8, 9, MISSING),))) as toy:
         with pytest.raises(Damaged, match="5-5 damaged") as raised:
             read_arrow(toy.address, "t")
         assert raised.value.gaps == (Gap(5, 6, DAMAGED),)
-        found = seqs(toy.address, on_gap="skip", told_gap=lambda *gap: told_gaps.append(gap))
+        found = seqs(toy.address, on_gap="skip", told_gap=lambda *gap: reported_gaps.append(gap))
     assert found == [1, 2, 3, 4, 6, 7, 9, 10]
-    assert told_gaps == [("b", "t", Gap(5, 6, DAMAGED)), ("b", "t", Gap(8, 9, MISSING))]
+    assert reported_gaps == [("b", "t", Gap(5, 6, DAMAGED)), ("b", "t", Gap(8, 9, MISSING))]
     with pytest.raises(ValueError, match="expected raise or skip"):
         list(iter_arrow(toy.address, "t", on_gap="ignore"))
 
@@ -133,7 +133,7 @@ def test_trimmed_while_reading() -> None:
         return log(request)
 
     gaps: list[Gap] = []
-    with ToyDoor(answer) as toy:
+    with ToyBulkApi(answer) as toy:
         with pytest.raises(Trimmed) as raised:
             seqs(toy.address)
         assert raised.value.first == 8
@@ -147,10 +147,10 @@ def test_a_topic_made_anew_while_reading() -> None:
 
     def answer(request: Any) -> Answer:
         if request.query.get("start") == "4":
-            return told({"error": "it was made anew", "incarnation": "00"}, 409)
+            return json_answer({"error": "it was made anew", "incarnation": "00"}, 409)
         return log(request)
 
-    with ToyDoor(answer) as toy, pytest.raises(OtherIncarnation):
+    with ToyBulkApi(answer) as toy, pytest.raises(OtherIncarnation):
         seqs(toy.address, on_gap="skip")
 
 
@@ -163,7 +163,7 @@ def test_a_frame_of_another_place(shift: int) -> None:
             request.query["start"] = str(4 + shift)
         return log(request)
 
-    with ToyDoor(answer) as toy, pytest.raises(Damaged, match="requested 4"):
+    with ToyBulkApi(answer) as toy, pytest.raises(Damaged, match="requested 4"):
         seqs(toy.address)
 
 
@@ -175,5 +175,5 @@ def test_a_broker_that_has_nothing_there() -> None:
         log.next = rows if request.path.endswith("/topics") else 1
         return log(request)
 
-    with ToyDoor(answer) as toy, pytest.raises(Exception, match="no longer has a record at 1"):
+    with ToyBulkApi(answer) as toy, pytest.raises(Exception, match="no longer has a record at 1"):
         seqs(toy.address)

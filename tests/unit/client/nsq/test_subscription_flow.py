@@ -47,7 +47,7 @@ class HandClock:
 
 
 class FakeSubscription:
-    """A connection that notes what it was told."""
+    """A connection that notes what it was sent."""
 
     def __init__(self, ready_max: int = 2500) -> None:
         self.ready = self.in_flight = 0
@@ -112,7 +112,7 @@ def test_the_server_s_max_rdy_count_is_kept(clock: HandClock) -> None:
     assert ready(flow) == [2500]
 
 
-def test_rdy_is_only_told_when_it_changes(clock: HandClock) -> None:
+def test_rdy_is_only_sent_when_it_changes(clock: HandClock) -> None:
     flow = make(clock, 10, 1)
     subscription = flow.subscriptions[0]
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""Records that came with a commit: nobody is told the commit's id, and each is found again."""
+"""Records that came with a commit: nobody gets the commit's id, and each is found again."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def found(rig: Rig, commit: bytes = COMMIT) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_nobody_is_told_of_the_id(tmp_path: Path, memory: bool) -> None:
+def test_nobody_gets_the_id(tmp_path: Path, memory: bool) -> None:
     with Rig(None if memory else tmp_path) as rig:
-        ear = Subscriber(rig.router)
-        ear.subscribe(b"1", b"t")
-        taker = LocalConsumer(rig.log().open_cursor("c"), 100)
-        taker.heads = []
+        subscriber = Subscriber(rig.router)
+        subscriber.subscribe(b"1", b"t")
+        consumer = LocalConsumer(rig.log().open_cursor("c"), 100)
+        consumer.heads = []
         put(rig)
-        assert {heard[2] for heard in ear.received} == {b""}
-        assert [heard[3] for heard in ear.received] == BODIES
-        assert {reply for _, reply, _ in taker.heads} == {b""}
+        assert {heard[2] for heard in subscriber.received} == {b""}
+        assert [heard[3] for heard in subscriber.received] == BODIES
+        assert {reply for _, reply, _ in consumer.heads} == {b""}
         page = peek_log(rig.log(), 1, 100).read(1 << 20)
         assert {(row[3], row[6]) for row in page.values()} == {(b"", False)}
         assert [row[5] for row in page.values()] == BODIES
-        ear.close()
+        subscriber.close()
 
 
 def test_a_dead_letter_has_no_reply(tmp_path: Path) -> None:
@@ -63,10 +63,10 @@ def test_a_dead_letter_has_no_reply(tmp_path: Path) -> None:
         cursor = rig.log().open_cursor("c")
         letters = DeadLetters(cursor, 1, "d", rig.engine.open_log, lambda *_: b"")
         letters.begin()
-        taker = LocalConsumer(cursor, 100)
+        consumer = LocalConsumer(cursor, 100)
         put(rig)
-        for record in list(taker.records):
-            taker.requeue(record[0])
+        for record in list(consumer.records):
+            consumer.requeue(record[0])
         rig.settle()
         page = peek_log(rig.engine.log("d"), 1, 100).read(1 << 20)
         assert {row[3] for row in page.values()} == {b""}

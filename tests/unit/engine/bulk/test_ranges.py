@@ -121,7 +121,7 @@ def test_a_flipped_bit_is_a_gap(tmp_path: Path, byte: int) -> None:
         assert frame.bodies == numbered(4) + numbered(4, 5)
         assert [report[1] for report in rig.reports] == ["records do not read and are passed over"]
         assert frame_of(log, 1) == frame
-        assert len(rig.reports) == 1, "told once"
+        assert len(rig.reports) == 1, "reported once"
         assert rig.engine.shared.quarantined_ranges == 1
         assert frame_of(log, 6).gaps == []
         assert frame_of(log, 3, 5).gaps == []

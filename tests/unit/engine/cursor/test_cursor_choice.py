@@ -19,20 +19,20 @@ def rig() -> Any:
 
 
 def member(cursor: Any, credit: int = 100, *, ack_wait: float = 10, least: bool = False) -> Any:
-    taker = LocalConsumer(cursor, 0, ack_wait, 1e9)
-    taker.redeliver_first(least)
-    taker.set_credit(credit)
-    return taker
+    consumer = LocalConsumer(cursor, 0, ack_wait, 1e9)
+    consumer.redeliver_first(least)
+    consumer.set_credit(credit)
+    return consumer
 
 
-def seqs(taker: Any) -> list[int]:
+def seqs(consumer: Any) -> list[int]:
     """What arrived since the last call."""
-    records, taker.records = taker.records, []
+    records, consumer.records = consumer.records, []
     return [record[0] for record in records]
 
 
-def attempts(taker: Any) -> list[tuple[int, int]]:
-    records, taker.records = taker.records, []
+def attempts(consumer: Any) -> list[tuple[int, int]]:
+    records, consumer.records = consumer.records, []
     return [(record[0], record[1]) for record in records]
 
 
@@ -44,7 +44,7 @@ def test_whoever_holds_it_settles(rig: Rig) -> None:
     cursor = log.open_cursor("c")
     one, other = member(cursor, 1), member(cursor, 1)
     rig.publish(log, numbered(3))
-    held = {seq: taker for taker in (one, other) for seq in seqs(taker)}
+    held = {seq: consumer for consumer in (one, other) for seq in seqs(consumer)}
     assert sorted(held) == [1, 2]
     assert other.settle(1)
     assert one.settle(2)
@@ -58,9 +58,9 @@ def test_whoever_holds_it_settles(rig: Rig) -> None:
 def test_what_waits_to_be_given_again_can_be_settled(rig: Rig) -> None:
     log = rig.log()
     cursor = log.open_cursor("c")
-    taker = member(cursor)
+    consumer = member(cursor)
     rig.publish(log, numbered(4))
-    taker.leave()
+    consumer.leave()
     assert cursor.inflight.again == 4
     late = member(cursor, 0)
     for seq in (2, 4, 1):
@@ -75,30 +75,30 @@ def test_what_waits_to_be_given_again_can_be_settled(rig: Rig) -> None:
 def test_what_is_deferred_can_be_settled(rig: Rig) -> None:
     log = rig.log()
     cursor = log.open_cursor("c")
-    taker = member(cursor)
+    consumer = member(cursor)
     rig.publish(log, [b"1"])
-    assert taker.requeue(1, 5) == 0
+    assert consumer.requeue(1, 5) == 0
     assert cursor.deferred_count == 1
-    assert taker.settle(1)
+    assert consumer.settle(1)
     rig.advance(10)
-    assert seqs(taker) == [1]
+    assert seqs(consumer) == [1]
     assert (cursor.deferred_count, cursor.acks.floor) == (0, 2)
 
 
 def test_a_settled_record_stays_so_after_a_kill(tmp_path: Path) -> None:
     with Rig(tmp_path / "0") as rig:
         log = rig.log()
-        taker = member(log.open_cursor("c"))
+        consumer = member(log.open_cursor("c"))
         rig.publish(log, numbered(5))
-        assert seqs(taker) == [1, 2, 3, 4, 5]
-        assert taker.settle(2)
-        assert taker.settle(5)
+        assert seqs(consumer) == [1, 2, 3, 4, 5]
+        assert consumer.settle(2)
+        assert consumer.settle(5)
         rig.settle()
         rig.crash(tmp_path / "1")
     with Rig(tmp_path / "1") as rig:
-        taker = member(rig.engine.log("t").cursors["c"])
+        consumer = member(rig.engine.log("t").cursors["c"])
         rig.settle()
-        assert attempts(taker) == [(1, 2), (3, 2), (4, 2)]
+        assert attempts(consumer) == [(1, 2), (3, 2), (4, 2)]
 
 
 # --- what is unacknowledged comes first
@@ -107,10 +107,10 @@ def test_a_settled_record_stays_so_after_a_kill(tmp_path: Path) -> None:
 def test_before_all_that_is_fresh_and_in_order(rig: Rig) -> None:
     log = rig.log()
     cursor = log.open_cursor("c")
-    taker = member(cursor, 3)
+    consumer = member(cursor, 3)
     rig.publish(log, numbered(6))
-    assert seqs(taker) == [1, 2, 3]
-    taker.leave()
+    assert seqs(consumer) == [1, 2, 3]
+    consumer.leave()
     again = member(cursor, 5)
     rig.settle()
     assert attempts(again) == [(1, 2), (2, 2), (3, 2), (4, 1), (5, 1)]
@@ -120,10 +120,10 @@ def test_again_whatever_the_credit(rig: Rig) -> None:
     """Redelivery does not count; what is new waits until there is room."""
     log = rig.log()
     cursor = log.open_cursor("c")
-    taker = member(cursor, 4)
+    consumer = member(cursor, 4)
     rig.publish(log, numbered(6))
-    assert seqs(taker) == [1, 2, 3, 4]
-    taker.leave()
+    assert seqs(consumer) == [1, 2, 3, 4]
+    consumer.leave()
     small = member(cursor, 1)
     rig.settle()
     assert attempts(small) == [(1, 2), (2, 2), (3, 2), (4, 2)]
@@ -139,41 +139,41 @@ def test_again_whatever_the_credit(rig: Rig) -> None:
 
 def test_after_the_wait_again_and_again(rig: Rig) -> None:
     log = rig.log()
-    taker = member(log.open_cursor("c"), 2, ack_wait=10)
+    consumer = member(log.open_cursor("c"), 2, ack_wait=10)
     rig.publish(log, numbered(3))
-    assert seqs(taker) == [1, 2]
+    assert seqs(consumer) == [1, 2]
     for turn in range(2, 5):
         rig.advance(10.1)
-        assert attempts(taker) == [(1, turn), (2, turn)]
+        assert attempts(consumer) == [(1, turn), (2, turn)]
 
 
 def test_alone_and_unwell_it_waits(rig: Rig) -> None:
     log = rig.log()
-    taker = member(log.open_cursor("c"), ack_wait=10)
+    consumer = member(log.open_cursor("c"), ack_wait=10)
     rig.publish(log, numbered(2))
-    assert seqs(taker) == [1, 2]
-    taker.set_unwell(True)
+    assert seqs(consumer) == [1, 2]
+    consumer.set_unwell(True)
     rig.advance(25)
-    assert seqs(taker) == []
+    assert seqs(consumer) == []
     rig.publish(log, numbered(1))
-    assert seqs(taker) == [3], "what is new is given all the same"
-    taker.set_unwell(False)
+    assert seqs(consumer) == [3], "what is new is given all the same"
+    consumer.set_unwell(False)
     rig.settle()
-    assert attempts(taker) == [(1, 2), (2, 2)]
+    assert attempts(consumer) == [(1, 2), (2, 2)]
 
 
 def test_full_it_waits_too(rig: Rig) -> None:
     log = rig.log()
     cursor = log.open_cursor("c")
-    taker = member(cursor, ack_wait=10)
+    consumer = member(cursor, ack_wait=10)
     rig.publish(log, numbered(2))
-    assert seqs(taker) == [1, 2]
-    taker.full = True
+    assert seqs(consumer) == [1, 2]
+    consumer.full = True
     rig.advance(10.5)
-    assert seqs(taker) == []
-    taker.drained()
+    assert seqs(consumer) == []
+    consumer.drained()
     rig.settle()
-    assert attempts(taker) == [(1, 2), (2, 2)]
+    assert attempts(consumer) == [(1, 2), (2, 2)]
 
 
 # --- groups
@@ -201,12 +201,12 @@ def test_the_group_is_full_when_all_are(rig: Rig) -> None:
     cursor = log.open_cursor("g")
     members = [member(cursor, 2, least=True) for _ in range(3)]
     rig.publish(log, numbered(10))
-    assert [taker.in_flight for taker in members] == [2, 2, 2]
-    found = [seqs(taker) for taker in members]
+    assert [consumer.in_flight for consumer in members] == [2, 2, 2]
+    found = [seqs(consumer) for consumer in members]
     assert sorted(chain(*found)) == [1, 2, 3, 4, 5, 6]
     members[1].settle(found[1][0])
     rig.settle()
-    assert [seqs(taker) for taker in members] == [[], [7], []]
+    assert [seqs(consumer) for consumer in members] == [[], [7], []]
 
 
 def test_who_is_unwell_gets_nothing_while_others_can(rig: Rig) -> None:
@@ -231,7 +231,7 @@ def test_what_one_leaves_behind_is_shared(rig: Rig) -> None:
     others = [member(cursor, 100, least=True) for _ in range(2)]
     leaver.leave()
     rig.settle()
-    found = [attempts(taker) for taker in others]
+    found = [attempts(consumer) for consumer in others]
     assert [len(each) for each in found] == [3, 3]
     assert sorted(chain(*found)) == [(seq, 2) for seq in range(1, 7)]
 

@@ -60,13 +60,13 @@ def test_a_cursor_whose_name_cannot_be_synced(tmp_path: Path) -> None:
         log = rig.log()
         assert rig.publish(log, [b"first"]) == [1]
         vfs.fail(SYNC_PATH, errno.EIO, 0, 2)
-        taker = LocalConsumer(log.open_cursor("c"), 1000)
+        consumer = LocalConsumer(log.open_cursor("c"), 1000)
         rig.settle()
         for _ in range(4):
             rig.advance(1)
         assert not vfs.unfired(SYNC_PATH)
         assert rig.publish(log, [b"second"]) == [1]
-        assert bodies_of(taker)[-1:] == [b"second"]
+        assert bodies_of(consumer)[-1:] == [b"second"]
 
 
 def test_a_cursor_that_cannot_be_remembered_is_not_made(tmp_path: Path) -> None:
@@ -97,14 +97,14 @@ def test_a_cursor_deleted_while_its_name_is_synced(tmp_path: Path) -> None:
 def test_a_compacted_journal_has_its_name_synced(tmp_path: Path) -> None:
     with Rig(tmp_path, sync="always", inline_bytes=1 << 17, journal_bytes_min=200) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 1000)
+        consumer = LocalConsumer(log.open_cursor("c"), 1000)
         rig.publish(log, [b"first"])
         rig.advance(2)
         (journal,) = (tmp_path / "t" / "cursors").glob("*.cur")
         inode = journal.stat().st_ino
         while journal.stat().st_ino == inode:
             rig.publish(log, numbered(5))
-            finish_all(taker)
+            finish_all(consumer)
             rig.settle()
         vfs.fail(SYNC_PATH, errno.EIO)
         rig.advance(1)

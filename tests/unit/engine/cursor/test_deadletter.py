@@ -32,12 +32,12 @@ class Mail:
         self.cursor = self.log.open_cursor("c")
         self.letters = DeadLetters(self.cursor, LIMIT, "d", self.rig.engine.open_log, heads)
         self.letters.begin()
-        self.taker = LocalConsumer(self.cursor, 10, WAIT)
+        self.consumer = LocalConsumer(self.cursor, 10, WAIT)
         self.rig.settle()
 
     def taken(self) -> list[tuple[int, int]]:
         self.rig.settle()
-        records, self.taker.records = self.taker.records, []
+        records, self.consumer.records = self.consumer.records, []
         return [record[:2] for record in records]
 
     def dead(self) -> list[bytes]:
@@ -45,24 +45,24 @@ class Mail:
         log = self.rig.engine.log("d")
         if log is None:
             return []
-        taker = LocalConsumer(log.open_cursor("look"), 100)
+        consumer = LocalConsumer(log.open_cursor("look"), 100)
         self.rig.settle()
-        found = bodies_of(taker)
-        taker.leave()
+        found = bodies_of(consumer)
+        consumer.leave()
         return found
 
     def fail(self, *, by: str = "requeue") -> None:
         """One delivery that comes to nothing."""
         ((seq, _),) = self.taken()
         if by == "requeue":
-            assert self.taker.requeue(seq) == 0
+            assert self.consumer.requeue(seq) == 0
         elif by == "delay":
-            assert self.taker.requeue(seq, 3600) == 0
+            assert self.consumer.requeue(seq, 3600) == 0
         elif by == "timeout":
             self.rig.advance(WAIT + 1)
         else:
-            self.taker.leave()
-            self.taker = LocalConsumer(self.cursor, 10, WAIT)
+            self.consumer.leave()
+            self.consumer = LocalConsumer(self.cursor, 10, WAIT)
         self.rig.settle()
 
 
@@ -90,10 +90,10 @@ def test_the_last_failed_delivery(tmp_path: Path, by: str, reason: str) -> None:
         rig.settle()
         ((_, _, _, body),) = look.records
         ((subject, reply, head),) = look.heads
-        told = ast.literal_eval(head.decode())
+        fields = ast.literal_eval(head.decode())
         assert (body, subject, reply) == (b"x", b"d", b"R")
-        assert told[:5] == ("t", "c", 1, LIMIT, reason)
-        assert told[6:] == (b"t", b"H")
+        assert fields[:5] == ("t", "c", 1, LIMIT, reason)
+        assert fields[6:] == (b"t", b"H")
         assert (mail.cursor.acks.floor, mail.cursor.inflight.size) == (2, 0)
         assert (mail.letters.count, mail.letters.leaving) == (1, 0)
 
@@ -105,7 +105,7 @@ def test_fewer_failures_change_nothing(tmp_path: Path) -> None:
         mail.fail()
         ((seq, attempts),) = mail.taken()
         assert attempts == LIMIT
-        assert mail.taker.finish(seq) == 0
+        assert mail.consumer.finish(seq) == 0
         rig.settle()
         assert rig.engine.log("d") is None
 
@@ -149,7 +149,7 @@ def test_acked_only_when_the_other_log_has_answered(tmp_path: Path, sync: str) -
         rig.publish(mail.log, [b"x"])
         mail.fail()
         ((seq, _),) = mail.taken()
-        mail.taker.requeue(seq)
+        mail.consumer.requeue(seq)
         assert mail.letters.leaving == 1
         assert mail.cursor.acks.floor == 1
         if sync == "always":
@@ -183,10 +183,10 @@ def test_emptied_or_deleted_under_way(tmp_path: Path) -> None:
     with mail.rig as rig:
         rig.publish(mail.log, [b"x", b"y"])
         mail.taken()
-        mail.taker.leave()
-        mail.taker = LocalConsumer(mail.cursor, 10, WAIT)
+        mail.consumer.leave()
+        mail.consumer = LocalConsumer(mail.cursor, 10, WAIT)
         mail.taken()
-        mail.taker.leave()
+        mail.consumer.leave()
         assert mail.letters.leaving == 2
         mail.cursor.empty()
         rig.settle()
@@ -211,9 +211,9 @@ def test_a_log_is_not_its_own_dead_letters() -> None:
         log = rig.log("d")
         cursor = log.open_cursor("c")
         DeadLetters(cursor, 1, "d", rig.engine.open_log, heads).begin()
-        taker = LocalConsumer(cursor, 1)
+        consumer = LocalConsumer(cursor, 1)
         rig.publish(log, [b"x"])
-        assert taker.requeue(1) == 0
+        assert consumer.requeue(1) == 0
         rig.settle()
         assert (log.next_seq, cursor.deferred_count) == (2, 1)
 
@@ -236,30 +236,33 @@ def test_a_record_for_one_cursor_is_done_with_for_the_others(tmp_path: Path) -> 
     with Rig(tmp_path / "b") as rig:
         log = rig.engine.log("t")
         assert [log.cursors[name].depth for name in ("c", "b")] == [4, 3]
-        takers = [LocalConsumer(log.cursors[name], 9) for name in ("c", "b")]
+        consumers = [LocalConsumer(log.cursors[name], 9) for name in ("c", "b")]
         rig.settle()
-        assert [bodies_of(taker) for taker in takers] == [[b"1", b"2", b"3", b"4"], [b"1", b"3"]]
+        assert [bodies_of(consumer) for consumer in consumers] == [
+            [b"1", b"2", b"3", b"4"],
+            [b"1", b"3"],
+        ]
         assert log.cursors["b"].depth == 0
 
 
 def test_a_record_for_one_cursor(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         log = rig.log()
-        takers = {name: LocalConsumer(log.open_cursor(name), 10) for name in ("c", "cc", "b")}
+        consumers = {name: LocalConsumer(log.open_cursor(name), 10) for name in ("c", "cc", "b")}
         rig.publish(log, [b"1"])
         append(log, b"2", reply=b"c", flags=ADDRESSED)
         rig.publish(log, [b"3"], not_before_ns=rig.turn.wall_ns + 10**9)
         append(log, b"4", reply=b"c", flags=ADDRESSED)
         rig.settle()
         rig.advance(2)
-        assert {name: bodies_of(taker) for name, taker in takers.items()} == {
+        assert {name: bodies_of(consumer) for name, consumer in consumers.items()} == {
             "c": [b"1", b"2", b"4", b"3"],
             "cc": [b"1", b"3"],
             "b": [b"1", b"3"],
         }
-        for taker in takers.values():
+        for consumer in consumers.values():
             for seq in (1, 2, 3, 4):
-                taker.finish(seq)
+                consumer.finish(seq)
         rig.settle()
         assert [cursor.acks.floor for cursor in log.cursors.values()] == [5, 5, 5]
         assert [cursor.depth for cursor in log.cursors.values()] == [0, 0, 0]

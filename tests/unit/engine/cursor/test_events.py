@@ -1,4 +1,4 @@
-"""Delivery events: what is told of each delivery, in one record for many, and when it is lost."""
+"""Delivery events: the record of many deliveries, its fields, and when it is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def healed() -> Any:
 
 
 class Diary:
-    """A rig whose deliveries are told, with a log `t` and its cursor `c`."""
+    """A rig whose deliveries are recorded, with a log `t` and its cursor `c`."""
 
     def __init__(
         self, root: Path | None = None, *, buffer: int = 1 << 16, linger: int = 0, **limits: Any
@@ -38,7 +38,7 @@ class Diary:
         self.events.begin()
         self.log = self.rig.log()
         self.cursor = self.log.open_cursor("c")
-        self.taker = LocalConsumer(self.cursor, 100, WAIT)
+        self.consumer = LocalConsumer(self.cursor, 100, WAIT)
         self.rig.settle()
 
     def publish(self, count: int = 1) -> None:
@@ -53,7 +53,7 @@ class Diary:
         reader.leave()
         return found
 
-    def told(self) -> list[Event]:
+    def new_events(self) -> list[Event]:
         """All events that were not asked for yet."""
         return [event for record in self.records() for event in record.events]
 
@@ -69,22 +69,22 @@ def test_an_acked_record() -> None:
         diary.publish()
         diary.rig.advance(3)
         wall = diary.rig.turn.wall_ns
-        assert diary.taker.finish(1) == 0
-        assert diary.told() == [Event("t", "c", 1, 1, "fin", 3 * SECOND, wall)]
+        assert diary.consumer.finish(1) == 0
+        assert diary.new_events() == [Event("t", "c", 1, 1, "fin", 3 * SECOND, wall)]
         diary.rig.settle()
         assert (diary.events.written, diary.events.lost) == (1, 0)
 
 
 def test_latency_counts_from_the_publisher_not_from_the_delivery() -> None:
     with Diary() as diary:
-        diary.taker.leave()
+        diary.consumer.leave()
         diary.publish()
         diary.rig.advance(5)
-        taker = LocalConsumer(diary.cursor, 1, WAIT)
+        consumer = LocalConsumer(diary.cursor, 1, WAIT)
         diary.rig.settle()
         diary.rig.advance(2)
-        assert taker.finish(1) == 0
-        (event,) = diary.told()
+        assert consumer.finish(1) == 0
+        (event,) = diary.new_events()
         # how old it was at its delivery is kept with 24 bits
         assert abs(event.latency_ns - 7 * SECOND) < 1000
 
@@ -93,21 +93,21 @@ def test_latency_counts_from_the_publisher_not_from_the_delivery() -> None:
 def test_records_that_come_back(delay: float) -> None:
     with Diary() as diary:
         diary.publish()
-        assert diary.taker.requeue(1, delay) == 0
+        assert diary.consumer.requeue(1, delay) == 0
         diary.rig.advance(delay)
         diary.rig.advance(WAIT + 1)
-        diary.taker.leave()
-        taker = LocalConsumer(diary.cursor, 1, WAIT)
+        diary.consumer.leave()
+        consumer = LocalConsumer(diary.cursor, 1, WAIT)
         diary.rig.settle()
-        assert taker.finish(1) == 0
-        told = diary.told()
-        assert [(event.event, event.attempt) for event in told] == [
+        assert consumer.finish(1) == 0
+        events = diary.new_events()
+        assert [(event.event, event.attempt) for event in events] == [
             ("requeue", 1),
             ("timeout", 2),
             ("close", 3),
             ("fin", 4),
         ]
-        ages = [round(event.latency_ns / SECOND, 3) for event in told]
+        ages = [round(event.latency_ns / SECOND, 3) for event in events]
         assert ages == [0, delay + WAIT, delay + WAIT + 1, delay + WAIT + 1]
 
 
@@ -115,15 +115,15 @@ def test_an_ack_after_the_time_was_up() -> None:
     """Its record waits to be given again: how old it is stands in its log."""
     with Diary() as diary:
         diary.publish()
-        diary.taker.set_credit(0)
+        diary.consumer.set_credit(0)
         diary.rig.advance(WAIT + 5)
-        assert diary.taker.settle(1)
-        assert [event[3:6] for event in diary.told()] == [
+        assert diary.consumer.settle(1)
+        assert [event[3:6] for event in diary.new_events()] == [
             (1, "timeout", int(WAIT) * SECOND),
             (1, "fin", int(WAIT + 5) * SECOND),
         ]
-        assert not diary.taker.settle(1)
-        assert diary.told() == []
+        assert not diary.consumer.settle(1)
+        assert diary.new_events() == []
 
 
 @pytest.mark.parametrize("reason", ["requeue", "timeout", "close"])
@@ -133,20 +133,20 @@ def test_a_dead_letter(tmp_path: Path, reason: str) -> None:
         DeadLetters(diary.cursor, 1, "t.dead", open_log, lambda *_: b"").begin()
         diary.publish()
         if reason == "requeue":
-            diary.taker.requeue(1)
+            diary.consumer.requeue(1)
         elif reason == "timeout":
             diary.rig.advance(WAIT + 1)
         else:
-            diary.taker.leave()
-        told = diary.told()
-        assert [(event.event, event.attempt, event.reason) for event in told] == [
+            diary.consumer.leave()
+        events = diary.new_events()
+        assert [(event.event, event.attempt, event.reason) for event in events] == [
             (reason, 1, ""),
             ("dead", 1, reason),
         ]
-        assert all(event.latency_ns >= 0 for event in told)
+        assert all(event.latency_ns >= 0 for event in events)
 
 
-def test_a_dead_letter_that_cannot_be_stored_is_told_once_it_is(tmp_path: Path) -> None:
+def test_a_dead_letter_that_cannot_be_stored_is_reported_once_it_is(tmp_path: Path) -> None:
     with Diary(tmp_path) as diary:
 
         def full(_name: str) -> Any:
@@ -155,13 +155,13 @@ def test_a_dead_letter_that_cannot_be_stored_is_told_once_it_is(tmp_path: Path) 
         letters = DeadLetters(diary.cursor, 1, "d", full, lambda *_: b"")
         letters.begin()
         diary.publish()
-        diary.taker.requeue(1)
+        diary.consumer.requeue(1)
         diary.rig.advance(5)
-        assert [event.event for event in diary.told()] == ["requeue"]
+        assert [event.event for event in diary.new_events()] == ["requeue"]
         letters.end()
         DeadLetters(diary.cursor, 1, "d", diary.rig.engine.open_log, lambda *_: b"").begin()
         diary.rig.advance(5)
-        assert [event.event for event in diary.told()] == ["dead"]
+        assert [event.event for event in diary.new_events()] == ["dead"]
 
 
 def test_one_record_for_a_turn() -> None:
@@ -169,7 +169,7 @@ def test_one_record_for_a_turn() -> None:
         other = LocalConsumer(diary.log.open_cursor("other \N{SNOWMAN}"), 100, WAIT)
         diary.publish(50)
         for seq in range(1, 51):
-            assert diary.taker.finish(seq) == other.finish(seq) == 0
+            assert diary.consumer.finish(seq) == other.finish(seq) == 0
         (record,) = diary.records()
         assert [(event.channel, event.seq) for event in record.events] == [
             (name, seq) for seq in range(1, 51) for name in ("c", "other \N{SNOWMAN}")
@@ -179,17 +179,17 @@ def test_one_record_for_a_turn() -> None:
 def test_they_are_gathered_for_a_while() -> None:
     with Diary(linger=SECOND) as diary:
         diary.publish(3)
-        diary.taker.finish(1)
+        diary.consumer.finish(1)
         assert diary.records() == []
         diary.rig.advance(0.9)
-        diary.taker.finish(2)
+        diary.consumer.finish(2)
         assert diary.records() == []
         diary.rig.advance(0.2)
         (record,) = diary.records()
         assert [event.seq for event in record.events] == [1, 2]
-        diary.taker.finish(3)
+        diary.consumer.finish(3)
         diary.events.end()
-        assert [event.seq for event in diary.told()] == [3]
+        assert [event.seq for event in diary.new_events()] == [3]
         assert diary.rig.engine.log(TOPIC).next_seq == 3
 
 
@@ -197,35 +197,37 @@ def test_a_full_buffer_is_a_record_of_its_own() -> None:
     with Diary(buffer=1024, linger=SECOND) as diary:
         diary.publish(100)
         for seq in range(1, 101):
-            diary.taker.finish(seq)
+            diary.consumer.finish(seq)
         diary.rig.advance(2)
         records = diary.records()
         assert len(records) == 5
-        told = [event for record in records for event in record.events]
-        assert [event.seq for event in told] == list(range(1, 101))
+        events = [event for record in records for event in record.events]
+        assert [event.seq for event in events] == list(range(1, 101))
 
 
 def test_a_full_list_of_names_is_a_record_of_its_own() -> None:
     with Diary(buffer=1024) as diary:
         names = [f"{i:03d}".ljust(60, "n") for i in range(12)]
-        takers = [LocalConsumer(diary.log.open_cursor(name), 9, WAIT) for name in names]
+        consumers = [LocalConsumer(diary.log.open_cursor(name), 9, WAIT) for name in names]
         diary.publish(2)
         for seq in (1, 2):
-            for taker in takers:
-                taker.finish(seq)
-        assert [(e.seq, e.channel) for e in diary.told()] == [(s, n) for s in (1, 2) for n in names]
+            for consumer in consumers:
+                consumer.finish(seq)
+        assert [(e.seq, e.channel) for e in diary.new_events()] == [
+            (s, n) for s in (1, 2) for n in names
+        ]
         long = LocalConsumer(diary.log.open_cursor("n" * 300), 9, WAIT)
         diary.publish()
         long.finish(3)
-        assert diary.told() == []
+        assert diary.new_events() == []
         assert diary.events.lost == 1
 
 
-def test_nothing_is_told_of_the_log_itself() -> None:
+def test_there_are_no_events_of_the_log_itself() -> None:
     with Diary() as diary:
         diary.publish()
-        diary.taker.finish(1)
-        assert len(diary.told()) == 1  # this reads and finishes, more than once
+        diary.consumer.finish(1)
+        assert len(diary.new_events()) == 1  # this reads and finishes, more than once
         reader = LocalConsumer(diary.rig.engine.log(TOPIC).open_cursor("reader"), 10)
         append(diary.rig.engine.log(TOPIC), b"from somebody else")
         diary.rig.settle()
@@ -239,18 +241,18 @@ def test_a_full_disk_loses_events_and_nothing_else(tmp_path: Path) -> None:
     with Diary(tmp_path) as diary:
         diary.publish(4)
         vfs.fail(WRITE, errno.ENOSPC, times=10**6)
-        diary.taker.finish(1)
+        diary.consumer.finish(1)
         diary.rig.settle()
         assert (diary.events.written, diary.events.lost) == (0, 1)
-        diary.taker.finish(2)  # refused now
+        diary.consumer.finish(2)  # refused now
         diary.rig.settle()
         vfs.heal()
         diary.rig.advance(2)
-        diary.taker.finish(3)
+        diary.consumer.finish(3)
         (record,) = diary.records()
         assert [event.seq for event in record.events] == [3]
         assert record.lost == 2
-        diary.taker.finish(4)
+        diary.consumer.finish(4)
         (record,) = diary.records()
         assert record.lost == 0
         diary.rig.settle()
@@ -263,22 +265,22 @@ def test_what_a_lost_record_said_is_said_again(tmp_path: Path) -> None:
         diary.publish(3)
         for seq in (1, 2):
             vfs.fail(SYNC, errno.EIO, times=1)
-            diary.taker.finish(seq)
+            diary.consumer.finish(seq)
             diary.rig.settle()
             vfs.heal()
             diary.rig.advance(2)
         assert diary.events.lost == 2
-        diary.taker.finish(3)
+        diary.consumer.finish(3)
         assert diary.records()[-1].lost == 2
 
 
 def test_a_log_that_is_behind_is_not_waited_for(tmp_path: Path) -> None:
     with Diary(tmp_path, append_bytes_max=10) as diary:
         diary.publish(2)
-        diary.taker.finish(1)
+        diary.consumer.finish(1)
         diary.rig.loop.run()
         diary.rig.loop.run()
-        diary.taker.finish(2)  # the first record is still with the writer
+        diary.consumer.finish(2)  # the first record is still with the writer
         diary.rig.loop.run()
         diary.rig.settle()
         assert (diary.events.written, diary.events.lost) == (1, 1)
@@ -287,20 +289,20 @@ def test_a_log_that_is_behind_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_log_that_was_deleted_is_made_again(tmp_path: Path) -> None:
     with Diary(tmp_path) as diary:
         diary.publish(2)
-        diary.taker.finish(1)
+        diary.consumer.finish(1)
         diary.rig.settle()
         diary.rig.engine.delete_log(TOPIC)
-        diary.taker.finish(2)
-        assert [event.seq for event in diary.told()] == [2]
+        diary.consumer.finish(2)
+        assert [event.seq for event in diary.new_events()] == [2]
 
 
-def test_a_log_that_cannot_be_opened_is_told_once(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_opened_is_reported_once(tmp_path: Path) -> None:
     with Diary(tmp_path) as diary:
         diary.publish(2)
         diary.rig.engine.delete_log(TOPIC)
         (tmp_path / TOPIC).write_bytes(b"in the way")
         for seq in (1, 2):
-            diary.taker.finish(seq)
+            diary.consumer.finish(seq)
             diary.rig.settle()
         texts = [text for _, text, _ in diary.rig.reports]
         assert texts == ["delivery events are lost: their log cannot be opened"]
@@ -315,10 +317,10 @@ def test_nobody_live_hears_or_adds(tmp_path: Path) -> None:
         assert diary.log.to_live
 
 
-def test_after_its_end_nothing_is_told(tmp_path: Path) -> None:
+def test_after_its_end_nothing_is_reported(tmp_path: Path) -> None:
     with Diary(tmp_path) as diary:
         diary.publish(2)
-        diary.taker.finish(1)
+        diary.consumer.finish(1)
         diary.events.end()
-        diary.taker.finish(2)
-        assert [event.seq for event in diary.told()] == [1]
+        diary.consumer.finish(2)
+        assert [event.seq for event in diary.new_events()] == [1]

@@ -42,12 +42,12 @@ def test_every_state_in_pages(tmp_path: Path, in_memory: bool, limit: int) -> No
     with Rig(None if in_memory else tmp_path / "a", segment_bytes=512) as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = LocalConsumer(cursor, 6, 60.0)
+        consumer = LocalConsumer(cursor, 6, 60.0)
         rig.publish(log, numbered(20))
         rig.publish(log, numbered(3, 20), not_before_ns=rig.turn.wall_ns + 100 * SECOND)
-        taker.set_credit(0)
-        assert taker.finish(1) == taker.finish(3) == 0
-        assert taker.requeue(2) == taker.requeue(4, 30) == 0
+        consumer.set_credit(0)
+        assert consumer.finish(1) == consumer.finish(3) == 0
+        assert consumer.requeue(2) == consumer.requeue(4, 30) == 0
         rig.settle()
         before = cursor.depth, cursor.in_flight_count, cursor.deferred_count
         expected = {2: WAITING, 4: DEFERRED, 5: IN_FLIGHT, 6: IN_FLIGHT}
@@ -61,7 +61,7 @@ def test_every_state_in_pages(tmp_path: Path, in_memory: bool, limit: int) -> No
         wall = rig.turn.wall_ns
         assert rows[2][2:] == [1, 0, 0, None]
         assert rows[4][2:] == [1, wall + 30 * SECOND, 0, None]
-        assert rows[5][2:] == [1, wall + 60 * SECOND, wall, taker]
+        assert rows[5][2:] == [1, wall + 60 * SECOND, wall, consumer]
         assert rows[21][2:] == [0, wall + 100 * SECOND, 0, None]
         assert before == (cursor.depth, cursor.in_flight_count, cursor.deferred_count)
 

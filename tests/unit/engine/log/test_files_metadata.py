@@ -19,16 +19,16 @@ def meta(root: Path, name: str = "t") -> Path:
     return root / name / "meta.json"
 
 
-def channel(root: Path, face: str | None = None, **settings: Any) -> int:
+def channel(root: Path, owner: str | None = None, **settings: Any) -> int:
     """A log in several files that its only cursor is done with, and its metadata are gone."""
     with Rig(root, **SMALL) as rig:
-        log = rig.engine.open_log("t", protocol=face, retention="limits" if face else "acked")
+        log = rig.engine.open_log("t", protocol=owner, retention="limits" if owner else "acked")
         if settings:
             rig.engine.set_settings(log, settings)
-        taker = LocalConsumer(log.open_cursor("c"), 1000)
+        consumer = LocalConsumer(log.open_cursor("c"), 1000)
         log.open_cursor("audit")
         rig.publish(log, numbered(40))
-        finish_all(taker)
+        finish_all(consumer)
         rig.settle()
         rig.close()
     meta(root).write_bytes(b"")
@@ -37,15 +37,15 @@ def channel(root: Path, face: str | None = None, **settings: Any) -> int:
 
 def finish_with(rig: Rig, log: Any) -> None:
     """Every cursor is done with everything, and the housekeeping has looked."""
-    taker = LocalConsumer(log.cursors["audit"], 1000)
+    consumer = LocalConsumer(log.cursors["audit"], 1000)
     rig.settle()
-    finish_all(taker)
+    finish_all(consumer)
     rig.settle()
     rig.advance(2)
 
 
 def old_header(path: Path) -> None:
-    """As builds wrote it that said nothing of the face."""
+    """As builds wrote it that said nothing of the owner."""
     from broker.engine.log.record import crc32c
 
     data = bytearray(path.read_bytes())
@@ -59,7 +59,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
         rig.engine.open_log("t", protocol="stan", retention="limits").pause()
         rig.close()
     good = meta(tmp_path).read_bytes()
-    told = load_meta(str(tmp_path / "t"))
+    expected = load_meta(str(tmp_path / "t"))
     for at in range(len(good)):
         for bit in range(8):
             data = bytearray(good)
@@ -69,7 +69,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
                 found = load_meta(str(tmp_path / "t"))
             except GarbledMetaError:
                 continue
-            assert found == told, f"{bytes(data)!r}"
+            assert found == expected, f"{bytes(data)!r}"
 
 
 def test_metadata_without_a_checksum_are_read(tmp_path: Path) -> None:
@@ -121,18 +121,18 @@ def test_damaged_metadata_are_kept(tmp_path: Path) -> None:
         assert meta(tmp_path).with_name("meta.json.unreadable").read_bytes() == b"{garbage"
 
 
-@pytest.mark.parametrize("face", [None, "stan"])
-def test_segments_say_whose_the_log_is(tmp_path: Path, face: str | None) -> None:
-    channel(tmp_path, face)
+@pytest.mark.parametrize("owner", [None, "stan"])
+def test_segments_say_whose_the_log_is(tmp_path: Path, owner: str | None) -> None:
+    channel(tmp_path, owner)
     with Rig(tmp_path, **SMALL) as rig:
         log = rig.engine.log("t")
         assert log is not None
-        assert (log.protocol, log.unclaimed) == (face, False)
+        assert (log.protocol, log.unclaimed) == (owner, False)
         finish_with(rig, log)
-        assert (len(segment_files(tmp_path)) == 1) == (face is None)
+        assert (len(segment_files(tmp_path)) == 1) == (owner is None)
 
 
-def test_a_face_that_comes_later_is_in_the_header_too(tmp_path: Path) -> None:
+def test_a_protocol_that_comes_later_is_in_the_header_too(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         rig.publish(rig.log(), numbered(3))
         rig.engine.open_log("t", protocol="stan", retention="limits")

@@ -179,7 +179,7 @@ def test_the_last_cursor_of_a_log_of_a_protocol_goes_without_a_sync(tmp_path: Pa
         vfs.heal()
 
 
-def test_a_face_that_cannot_be_stored_is_not_taken(
+def test_a_protocol_that_cannot_be_stored_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Rig(tmp_path, **ALWAYS) as rig:
@@ -200,10 +200,10 @@ def test_a_face_that_cannot_be_stored_is_not_taken(
 def test_a_journal_whose_last_sync_failed_is_written_again(tmp_path: Path) -> None:
     with Rig(tmp_path, **ALWAYS) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 10)
+        consumer = LocalConsumer(log.open_cursor("c"), 10)
         assert set(rig.publish(log, STORED)) == {1}
         rig.advance(5)
-        taker.finish(1)
+        consumer.finish(1)
         rig.settle()
         vfs.fail(SYNC, errno.EIO)
         journal = log.cursors["c"].journal

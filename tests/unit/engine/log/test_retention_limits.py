@@ -93,21 +93,21 @@ def test_files_go_with_the_records(memory_path: Path) -> None:
 def test_readers_behind_pass_over_silently(rig: Rig) -> None:
     log = make(rig)
     limit(log, msgs_max=10)
-    taker = LocalConsumer(log.open_cursor("c", start=1), 3)
-    taker.redeliver_first()
+    consumer = LocalConsumer(log.open_cursor("c", start=1), 3)
+    consumer.redeliver_first()
     rig.publish(log, numbered(5))
-    assert [record[0] for record in taker.records] == [1, 2, 3]
+    assert [record[0] for record in consumer.records] == [1, 2, 3]
     rig.publish(log, numbered(95))
-    taker.set_credit(1 << 30)
+    consumer.set_credit(1 << 30)
     rig.settle()
-    assert [record[0] for record in taker.records[3:]] == list(range(91, 101))
-    assert taker.cursor.depth == 0
+    assert [record[0] for record in consumer.records[3:]] == list(range(91, 101))
+    assert consumer.cursor.depth == 0
     assert not rig.reports
 
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_what_another_cursor_has_not_acked_stays(tmp_path: Path, restart: bool) -> None:
-    """One that is not of the face whose log it is; the limits hold when it is done."""
+    """A cursor of another protocol than the log's; the limits hold when it is done."""
     bodies = numbered(50)
     with ExitStack() as open_ones:
         rig = open_ones.enter_context(Rig(tmp_path / "logs", **SMALL))
@@ -120,11 +120,11 @@ def test_what_another_cursor_has_not_acked_stays(tmp_path: Path, restart: bool) 
             rig = open_ones.enter_context(Rig(tmp_path / "logs", **SMALL))
             log = rig.engine.logs["t"]
             limit(log, msgs_max=10)
-        taker = LocalConsumer(log.cursors["c"], 1 << 30)
+        consumer = LocalConsumer(log.cursors["c"], 1 << 30)
         rig.settle()
-        assert bodies_of(taker) == bodies
+        assert bodies_of(consumer) == bodies
         for seq in range(1, 51):
-            assert taker.finish(seq) == 0
+            assert consumer.finish(seq) == 0
         rig.advance(2)
         assert log.first_seq == 41
 
@@ -133,14 +133,14 @@ def test_what_is_gone_is_not_given_again(rig: Rig) -> None:
     log = rig.engine.open_log("t")
     limit(log, msgs_max=2)
     cursor = log.open_cursor("c", start=1)
-    taker = LocalConsumer(cursor, 10, ack_wait=5)
+    consumer = LocalConsumer(cursor, 10, ack_wait=5)
     rig.publish(log, [b"1", b"2"])
-    assert bodies_of(taker) == [b"1", b"2"]
+    assert bodies_of(consumer) == [b"1", b"2"]
     rig.advance(1)
     rig.publish(log, [b"3"])
     rig.advance(4)
-    assert bodies_of(taker) == [b"3", b"2"]
-    assert taker.finish(2) == taker.finish(3) == 0
+    assert bodies_of(consumer) == [b"3", b"2"]
+    assert consumer.finish(2) == consumer.finish(3) == 0
     assert cursor.acks.floor == 4
     assert cursor.inflight.size == 0
     assert not rig.reports
@@ -150,11 +150,11 @@ def test_acked_or_not_it_is_kept(rig: Rig) -> None:
     """The limits say what goes; that everybody has read it does not."""
     log = make(rig)
     limit(log, msgs_max=300)
-    taker = LocalConsumer(log.open_cursor("c"), 1 << 30)
+    consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
     bodies = numbered(200)
     rig.publish(log, bodies)
-    for seq, *_ in taker.records:
-        assert taker.finish(seq) == 0
+    for seq, *_ in consumer.records:
+        assert consumer.finish(seq) == 0
     rig.advance(5)
     assert kept(rig, log) == bodies
 
@@ -239,7 +239,7 @@ def test_damage_is_passed_over_and_kept(memory_path: Path) -> None:
     assert list((memory_path / "0" / "t").glob("*.quarantined"))
 
 
-def test_a_face_is_remembered(memory_path: Path) -> None:
+def test_the_protocol_is_remembered(memory_path: Path) -> None:
     with Rig(memory_path / "0") as rig:
         make(rig)
         rig.log("plain")
@@ -290,16 +290,16 @@ def test_the_start_of_a_cursor_is_remembered(memory_path: Path) -> None:
         rig.settle()
         rig.crash(memory_path / "1")
     with Rig(memory_path / "1") as rig:
-        taker = LocalConsumer(rig.engine.log("t").open_cursor("c", start=1), 9)
+        consumer = LocalConsumer(rig.engine.log("t").open_cursor("c", start=1), 9)
         rig.settle()
-        assert [record[0] for record in taker.records] == [4, 5]
+        assert [record[0] for record in consumer.records] == [4, 5]
 
 
 @pytest.mark.parametrize(("to_live", "from_live"), [(True, False), (False, True)])
 def test_connected_as_its_owner_says(rig: Rig, to_live: bool, from_live: bool) -> None:
     """Whatever the engine says, and again otherwise."""
-    ear = Subscriber(rig.router)
-    ear.subscribe(b"1", b"t")
+    subscriber = Subscriber(rig.router)
+    subscriber.subscribe(b"1", b"t")
     log = make(rig)
     for stored, heard in ((from_live, to_live), (not from_live, not to_live)):
         log.connect(heard, stored)
@@ -307,10 +307,10 @@ def test_connected_as_its_owner_says(rig: Rig, to_live: bool, from_live: bool) -
         publish_live(rig.router, b"t", b"live")
         rig.settle()
         assert log.visible == before + stored
-        assert [m[3] for m in ear.received] == [b"live"]
+        assert [m[3] for m in subscriber.received] == [b"live"]
         rig.publish(log, [b"stored"])
-        assert [m[3] for m in ear.received[1:]] == [b"stored"] * heard
-        ear.received.clear()
+        assert [m[3] for m in subscriber.received[1:]] == [b"stored"] * heard
+        subscriber.received.clear()
 
 
 @pytest.mark.parametrize("limits", [{"msgs_max": 3}, {"bytes_max": 80}, {"age_max_ns": SECOND}])
@@ -438,10 +438,10 @@ def test_limits_go_on_behind_records_that_were_lost(memory_path: Path) -> None:
     """A journal that is newer than the last records leaves a gap at the end of a file."""
     with Rig(memory_path / "0") as rig:
         log = make(rig)
-        taker = LocalConsumer(log.open_cursor("own", start=1), 100)
+        consumer = LocalConsumer(log.open_cursor("own", start=1), 100)
         rig.publish(log, numbered(10))
         for seq in range(1, 11):
-            assert taker.settle(seq)
+            assert consumer.settle(seq)
         rig.settle()
         rig.crash(memory_path / "1")
     with segment_files(memory_path / "1")[0].open("r+b") as file:

@@ -149,12 +149,12 @@ def test_journals(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         log = rig.log()
         cursor = log.open_cursor("a/b")
-        taker = LocalConsumer(cursor, 6)
+        consumer = LocalConsumer(cursor, 6)
         rig.publish(log, numbered(8))
         for seq in (1, 2, 3, 5):
-            taker.finish(seq)
-        taker.requeue(4, 10)
-        taker.set_credit(0)
+            consumer.finish(seq)
+        consumer.requeue(4, 10)
+        consumer.set_credit(0)
         rig.settle()
         cursor.pause()
         rig.settle()
@@ -179,11 +179,11 @@ def test_a_snapshot(tmp_path: Path) -> None:
     with Rig(tmp_path, journal_bytes_min=60) as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = LocalConsumer(cursor, 100)
+        consumer = LocalConsumer(cursor, 100)
         rig.publish(log, numbered(30))
-        taker.requeue(2, 10)
+        consumer.requeue(2, 10)
         for seq in range(4, 31):
-            taker.finish(seq)
+            consumer.finish(seq)
             rig.settle()
         (path,) = (tmp_path / "t" / "cursors").iterdir()
         assert rig.root is not None

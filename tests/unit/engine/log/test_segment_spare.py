@@ -36,9 +36,9 @@ def busy(rig: Rig) -> list[bytes]:
 
 
 def read_all(rig: Rig) -> list[bytes]:
-    taker = LocalConsumer(rig.log().open_cursor("audit"), 1 << 30)
+    consumer = LocalConsumer(rig.log().open_cursor("audit"), 1 << 30)
     rig.settle()
-    return [body for _, _, _, body in taker.records]
+    return [body for _, _, _, body in consumer.records]
 
 
 def test_a_busy_log_gets_its_next_file_beforehand(tmp_path: Path) -> None:

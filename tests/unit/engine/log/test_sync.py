@@ -170,7 +170,7 @@ def test_no_policy_no_sync(tmp_path: Path) -> None:
         assert rig.engine.shared.syncs == 0
 
 
-def test_readers_elsewhere_are_told_of_what_the_disk_has(tmp_path: Path) -> None:
+def test_readers_elsewhere_get_what_the_disk_has(tmp_path: Path) -> None:
     with Rig(tmp_path, sync=2.0, inline_bytes=1 << 17) as rig:
         log = rig.log()
         assert log.sync.durable_next == 1
@@ -211,11 +211,11 @@ def test_files_that_go_while_they_wait_for_their_sync(tmp_path: Path) -> None:
     vfs.hold(SYNC_PATH)
     with _Begun(tmp_path / "b", **small) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.cursors["c"], 1000)
-        rig.until(lambda: vfs.held(SYNC_PATH) == 1 and len(taker.records) == 200)
+        consumer = LocalConsumer(log.cursors["c"], 1000)
+        rig.until(lambda: vfs.held(SYNC_PATH) == 1 and len(consumer.records) == 200)
         files = len(log.segments)
         for seq in range(1, 201):
-            taker.finish(seq)
+            consumer.finish(seq)
         rig.loop.run()
         assert len(log.segments) < files
         rig.begun = True

@@ -38,7 +38,7 @@ async def dial(listener: NatsListener) -> tuple[asyncio.StreamReader, asyncio.St
     return reader, writer
 
 
-async def open_door() -> NatsListener:
+async def open_listener() -> NatsListener:
     server = NatsServer(Settings(listen=("127.0.0.1", 0)), Runtime())
     await server.start()
     assert server.listener is not None
@@ -47,7 +47,7 @@ async def open_door() -> NatsListener:
 
 @on_uvloop
 async def test_counts_and_drain() -> None:
-    listener = await open_door()
+    listener = await open_listener()
     assert listener.address[1] != 0
     reader, writer = await dial(listener)
     writer.write(b"SUB a 1\r\nPUB a 3\r\nabc\r\nPING\r\n")
@@ -71,7 +71,7 @@ async def test_counts_and_drain() -> None:
 
 @on_uvloop
 async def test_a_taken_address() -> None:
-    listener = await open_door()
+    listener = await open_listener()
     taken = NatsServer(Settings(listen=listener.address), Runtime())
     with pytest.raises(OSError, match="in use"):
         await taken.start()
@@ -80,7 +80,7 @@ async def test_a_taken_address() -> None:
 
 @on_uvloop
 async def test_a_megabyte_there_and_back() -> None:
-    listener = await open_door()
+    listener = await open_listener()
     reader, writer = await dial(listener)
     writer.write(b'CONNECT {"verbose":false}\r\nSUB a 1\r\n')
     body = bytes(range(256)) * 4096
@@ -96,7 +96,7 @@ async def test_a_megabyte_there_and_back() -> None:
 @on_uvloop
 async def test_connections_leave_files_to_the_log() -> None:
     """Clients that only connect take the files of a process, but not its last ones."""
-    listener = await open_door()
+    listener = await open_listener()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     probe = os.open(os.devnull, os.O_RDONLY)
     resource.setrlimit(resource.RLIMIT_NOFILE, (probe + limits.OPEN_FILES_KEPT_MIN + 20, hard))

@@ -278,7 +278,7 @@ def test_parts_of_tls_that_stay(name: str, value: object, text: str) -> None:
 # --- other listeners
 
 
-def test_certificates_of_other_doors() -> None:
+def test_certificates_of_other_listeners() -> None:
     old = Settings(websocket=Websocket(("", 1), tls=TLS), leafnodes=Leafnodes(("", 2), tls=TLS))
     other = dataclasses.replace(TLS, cert_file="new.pem", handshake_first=True)
     assert old.websocket is not None
@@ -302,7 +302,7 @@ def test_remotes() -> None:
     assert text == "config reload not supported for LeafNode: changed remotes"
 
 
-def test_parts_of_the_websocket_door() -> None:
+def test_parts_of_the_websocket_listener() -> None:
     old = Settings(websocket=Websocket(("", 1)))
     new = Settings(websocket=Websocket(("", 1), compression=True))
     text = refusal(old, new)

@@ -338,18 +338,18 @@ async def test_a_full_bucket_and_then_an_even_flow(caplog: pytest.LogCaptureFixt
     assert rate.blocked == 4
 
 
-async def test_refusals_are_told_once_a_while(
+async def test_refusals_are_reported_once_a_while(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "NATS_TLS_RATE_WINDOW", 20 * MS)
     clock = Clock()
     rate = RateLimit(1, clock)
-    told = asyncio.Event()
+    warned = asyncio.Event()
     warn = tls_policy.LOG.warning
-    monkeypatch.setattr(tls_policy.LOG, "warning", lambda *it: (warn(*it), told.set()))
+    monkeypatch.setattr(tls_policy.LOG, "warning", lambda *it: (warn(*it), warned.set()))
     for _ in range(8):
         rate.allow()
-    await told.wait()
+    await warned.wait()
     assert caplog.messages == ["Rejected 7 connections due to TLS rate limiting"]
     assert rate.blocked == 0
 
@@ -363,7 +363,7 @@ def test_a_reload_does_not_fill_the_bucket(tls: Tls) -> None:
     assert TlsPolicy(tls, former=first).rate is None
 
 
-# --- what is told
+# --- what is reported
 
 
 def test_what_info_says(tls: Tls, authority: Authority) -> None:

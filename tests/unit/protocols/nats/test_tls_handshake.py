@@ -268,5 +268,5 @@ def test_a_closing_server_does_not_wait_for_handshakes(pair: Pair) -> None:
         ("EOF", "EOF"),
     ],
 )
-def test_reasons_are_told_plainly(reason: str, shown: str) -> None:
+def test_reasons_are_plain(reason: str, shown: str) -> None:
     assert plainly(reason) == shown

@@ -1,4 +1,4 @@
-"""Dead letters through the doors: set by HTTP, moved by consumers, given back."""
+"""Dead letters, from outside: set by HTTP, moved by consumers, given back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from broker.protocols.nsq.listener import NsqListener
 PATH = "/v1/deadletters"
 
 
-class Desk:
+class Case:
     """The HTTP side."""
 
     def __init__(self, listener: NsqListener, http: aiohttp.ClientSession) -> None:
@@ -49,7 +49,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(folder: Path, storage: StorageConfig | None = None) -> AsyncIterator[Desk]:
+async def case(folder: Path, storage: StorageConfig | None = None) -> AsyncIterator[Case]:
     async with opened(folder) as listener:
         listener.dead_letters.begin((storage or StorageConfig()).for_topic)
         runner = web.AppRunner(NsqApi(listener, lambda: None).app(), access_log=None)
@@ -58,14 +58,14 @@ async def desk(folder: Path, storage: StorageConfig | None = None) -> AsyncItera
         host, port = runner.addresses[0][:2]
         try:
             async with aiohttp.ClientSession(f"http://{host}:{port}") as http:
-                yield Desk(listener, http)
+                yield Case(listener, http)
         finally:
             await runner.cleanup()
 
 
 @on_uvloop
 async def test_there_and_back_to_one_channel(tmp_path: Path) -> None:
-    async with desk(tmp_path) as our:
+    async with case(tmp_path) as our:
         one, two = await our.consumer(b"c"), await our.consumer(b"other")
         page = await our.ask("POST", "/set?topic=t&channel=c&max_attempts=2")
         assert (page["max_attempts"], page["dead_letter_topic"]) == (2, "t.dead")
@@ -92,7 +92,7 @@ async def test_there_and_back_to_one_channel(tmp_path: Path) -> None:
 @on_uvloop
 async def test_back_to_the_topic_in_parts(tmp_path: Path) -> None:
     storage = StorageConfig(topic=(TopicConfig(">", max_attempts=1),))
-    async with desk(tmp_path, storage) as our:
+    async with case(tmp_path, storage) as our:
         one = await our.consumer(b"c")
         publisher = await Client.dial(our.listener)
         for seq in range(1, 6):
@@ -113,7 +113,7 @@ async def test_back_to_the_topic_in_parts(tmp_path: Path) -> None:
 
 @on_uvloop
 async def test_what_has_no_way_back_stays(tmp_path: Path) -> None:
-    async with desk(tmp_path) as our:
+    async with case(tmp_path) as our:
         one = await our.consumer(b"c")
         await our.ask("POST", "/set?topic=t&channel=c&max_attempts=1&dead_letter_topic=grave")
         publisher = await Client.dial(our.listener)
@@ -129,14 +129,14 @@ async def test_what_has_no_way_back_stays(tmp_path: Path) -> None:
 @on_uvloop
 async def test_settings_live_as_long_as_their_channel(tmp_path: Path) -> None:
     storage = StorageConfig(topic=(TopicConfig("t", max_attempts=7, dead_letter_topic="d"),))
-    async with desk(tmp_path, storage) as our:
+    async with case(tmp_path, storage) as our:
         for channel in (b"c", b"gone", b"plain"):
             await our.consumer(channel)
         await our.ask("POST", "/set?topic=t&channel=c&max_attempts=3")
         await our.ask("POST", "/set?topic=t&channel=gone&max_attempts=4")
         our.listener.engine.log("t").delete_cursor("gone")  # type: ignore[union-attr]
         await our.consumer(b"gone")
-    async with desk(tmp_path, storage) as our:
+    async with case(tmp_path, storage) as our:
         pages = (await our.ask("GET", ""))["channels"]
         found = {p["channel"]: (p["max_attempts"], p["dead_letter_topic"]) for p in pages}
         assert found == {"c": (3, "t.dead"), "gone": (7, "d"), "plain": (7, "d")}
@@ -145,7 +145,7 @@ async def test_settings_live_as_long_as_their_channel(tmp_path: Path) -> None:
         page = await our.ask("POST", "/set?topic=t&channel=c&max_attempts=0")
         assert (page["max_attempts"], page["set_for_channel"]) == (0, True)
     (tmp_path / "t" / FILE).write_bytes(b"{")
-    async with desk(tmp_path, replace(storage, topic=())) as our:
+    async with case(tmp_path, replace(storage, topic=())) as our:
         pages = (await our.ask("GET", ""))["channels"]
         assert [page["max_attempts"] for page in pages] == [0, 0, 0]
 
@@ -171,7 +171,7 @@ async def test_settings_live_as_long_as_their_channel(tmp_path: Path) -> None:
 def test_what_set_refuses(tmp_path: Path, query: str, status: int, code: str) -> None:
     @on_uvloop
     async def check(folder: Path) -> None:
-        async with desk(folder) as our:
+        async with case(folder) as our:
             await our.consumer(b"c")
             assert await our.ask("POST", "/set?" + query, status) == {"message": code}
 
@@ -192,13 +192,13 @@ def test_default_targets_of_long_names_differ() -> None:
 @on_uvloop
 async def test_headers_of_the_publisher_are_kept(tmp_path: Path) -> None:
     storage = StorageConfig(topic=(TopicConfig("t", max_attempts=1),))
-    async with desk(tmp_path, storage) as our:
+    async with case(tmp_path, storage) as our:
         log = our.listener.engine.open_log("t")
-        taker = LocalConsumer(log.open_cursor("c"), 1)
+        consumer = LocalConsumer(log.open_cursor("c"), 1)
         headers = b"NATS/1.0\r\nA: b\r\nTwinwire-Topic: z\r\n\r\n"
         await settled(log, append(log, b"x", headers=headers))
         assert await (await Client.dial(our.listener)).ask(pub(b"mark", b"x")) == OK
-        assert taker.requeue(1) == 0
+        assert consumer.requeue(1) == 0
         assert await (await Client.dial(our.listener)).ask(pub(b"mark", b"x")) == OK
         dead = our.listener.engine.open_log("t.dead")
         look = LocalConsumer(dead.open_cursor("look"), 1)

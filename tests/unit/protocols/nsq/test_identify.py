@@ -90,7 +90,7 @@ def test_bounds(field: str, what: str, good: tuple[int, ...], bad: tuple[int, ..
         assert refusal(body) == f"E_BAD_BODY IDENTIFY {what} ({number}) is invalid".encode()
 
 
-def test_which_mistake_is_told() -> None:
+def test_which_mistake_is_reported() -> None:
     body = b'{"output_buffer_size":1,"output_buffer_timeout":1,"sample_rate":200}'
     assert b"output buffer timeout (1)" in refusal(body)
 

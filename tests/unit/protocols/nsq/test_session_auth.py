@@ -45,7 +45,7 @@ class Question:
 
 @dataclass
 class FakeAuthority:
-    """Answers when it is told to."""
+    """Answers when the test says so."""
 
     asked: list[Question] = field(default_factory=list)
 

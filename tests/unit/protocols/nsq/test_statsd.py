@@ -17,7 +17,7 @@ from broker.protocols.nsq.statsd import Round, Statsd, full_prefix, packets
 
 
 class Clock:
-    """Stands still until told to go on."""
+    """Stands still until the test lets it go on."""
 
     def __init__(self) -> None:
         self.waits: asyncio.Queue[float] = asyncio.Queue()

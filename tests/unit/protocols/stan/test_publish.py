@@ -16,7 +16,7 @@ from broker.protocols.stan.publish import Channel, Client, Service
 from broker.runtime.interfaces import Session
 
 
-class Desktop:
+class Case:
     """The service on an engine whose turns end, and whose workers are heard, when a test says."""
 
     def __init__(self, rig: Rig) -> None:
@@ -43,7 +43,7 @@ class Desktop:
         self.account.publish(b"_STAN.pub.c.t", data, f"ack.{guid}".encode(), session=self.session)
         self.rig.loop.run()
 
-    def hear(self, but: int = -1) -> int:
+    def finish_job(self, but: int = -1) -> int:
         """What one worker has finished, which is not the one with this descriptor; its own."""
         poll = select.poll()
         for fd in self.rig.loop.readers:
@@ -56,36 +56,36 @@ class Desktop:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desktop]:
+def case(tmp_path: Path) -> Iterator[Case]:
     with Rig(tmp_path / "logs", sync="always") as rig:
-        yield Desktop(rig)
+        yield Case(rig)
 
 
-def test_a_publisher_is_told_when_its_message_is_on_the_disk(desk: Desktop) -> None:
+def test_a_publisher_is_answered_when_its_message_is_on_the_disk(case: Case) -> None:
     """Neither when it is written, nor when those before it are on the disk."""
-    desk.publish("first")
-    desk.rig.settle()
-    assert desk.acks == ["first"]
-    desk.publish("one")
-    assert desk.acks == ["first"]
-    writer = desk.hear()
-    log = desk.rig.engine.log("t")
+    case.publish("first")
+    case.rig.settle()
+    assert case.acks == ["first"]
+    case.publish("one")
+    assert case.acks == ["first"]
+    writer = case.finish_job()
+    log = case.rig.engine.log("t")
     assert log is not None
     assert log.visible == 3
-    assert desk.acks == ["first"]  # written; the sync has not been heard of
-    desk.publish("two")
-    assert desk.hear(but=desk_syncer(desk, writer)) == writer
+    assert case.acks == ["first"]  # written; the sync has not been heard of
+    case.publish("two")
+    assert case.finish_job(but=syncer_of(case, writer)) == writer
     assert log.visible == 4
-    assert desk.acks == ["first"]
-    assert desk.hear(but=writer) != writer
-    assert desk.acks == ["first", "one"]
-    desk.rig.settle()
-    assert desk.acks == ["first", "one", "two"]
+    assert case.acks == ["first"]
+    assert case.finish_job(but=writer) != writer
+    assert case.acks == ["first", "one"]
+    case.rig.settle()
+    assert case.acks == ["first", "one", "two"]
 
 
-def desk_syncer(desk: Desktop, writer: int) -> int:
+def syncer_of(case: Case, writer: int) -> int:
     """Who has begun to sync and must not be heard yet."""
-    others = [fd for fd in desk.rig.loop.readers if fd != writer]
+    others = [fd for fd in case.rig.loop.readers if fd != writer]
     poll = select.poll()
     for fd in others:
         poll.register(fd, select.POLLIN)

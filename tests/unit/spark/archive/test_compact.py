@@ -64,9 +64,9 @@ def write(folder: Path, *batches: list[tuple[int, int]], topic: str = "t", **mor
 
 
 def compact(folder: Path, said: list[str] | None = None, **more: Any) -> Compacter:
-    told = [].append if said is None else said.append
+    report = [].append if said is None else said.append
     args = CompactOptions(str(folder), grace_s=0, **more)
-    job = Compacter(SPARK, args, told)
+    job = Compacter(SPARK, args, report)
     job.run(NOW)
     later = Compacter(SPARK, replace(args, topics=("-",)), [].append)
     later.run(NOW)  # removes what the first has replaced

@@ -214,7 +214,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
-def test_what_does_not_read_is_told(manifest: Manifest, tmp_path: Path) -> None:
+def test_what_does_not_read_is_reported(manifest: Manifest, tmp_path: Path) -> None:
     with pytest.raises(JobError, match="is not an archive"):
         Manifest(tmp_path).load()
     with pytest.raises(JobError, match="is a URI"):

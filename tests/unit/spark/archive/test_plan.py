@@ -34,7 +34,7 @@ def test_on_from_the_last_version() -> None:
     assert planned.targets(start, survey(), None) == {T: Offset(100, "a")}
 
 
-def test_a_new_topic_begins_at_its_earliest_and_the_first_run_where_it_is_told() -> None:
+def test_a_new_topic_begins_at_its_earliest_and_the_first_run_where_configured() -> None:
     assert planned.begin(state(None), survey(7), WANTED).offsets == {T: Offset(7, "a")}
     after = State()
     after.apply(planned.left_alone(survey(7)))
@@ -83,9 +83,9 @@ def test_a_log_that_was_set_back_gives_no_offset_twice() -> None:
     assert start.offsets == {T: Offset(42, "a")}
     assert start.gaps == (Gap("t", 0, "a", 30, 42, "set back"),)
     assert planned.targets(start, survey(1, 30), None) == {T: Offset(42, "a")}
-    told = state(42, gaps=start.gaps)
-    assert planned.begin(told, survey(1, 35), WANTED).gaps == ()  # it grows again
-    assert planned.begin(told, survey(1, 60), WANTED).offsets == {T: Offset(42, "a")}
+    known = state(42, gaps=start.gaps)
+    assert planned.begin(known, survey(1, 35), WANTED).gaps == ()  # it grows again
+    assert planned.begin(known, survey(1, 60), WANTED).offsets == {T: Offset(42, "a")}
 
 
 def test_a_topic_that_is_gone() -> None:
@@ -94,8 +94,8 @@ def test_a_topic_that_is_gone() -> None:
     down = Survey({}, frozenset(), ("b:4171",))
     assert planned.begin(state(42), down, WANTED).gaps == ()
     assert planned.begin(state(42), gone, Wanted(names=("u",))).gaps == ()
-    told = state(42, gaps=(Gap("t", 0, "a", 42, 42, "deleted"),))
-    assert planned.begin(told, gone, WANTED).gaps == ()
+    known = state(42, gaps=(Gap("t", 0, "a", 42, 42, "deleted"),))
+    assert planned.begin(known, gone, WANTED).gaps == ()
 
 
 def test_a_run_with_an_end_reads_no_further_and_nothing_new() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.bulk.toy import Answer, Request, ToyDoor, script, told
+from support.bulk.toy import Answer, Request, ToyBulkApi, json_answer, script
 
 from broker.client.bulk.arrow import SCHEMA
 from broker.client.bulk.options import Options
@@ -50,9 +50,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     return tuple(found)
 
 
-def stage(files: tuple[str, ...], door: str = "", chosen: str | None = None, **wish: Any) -> Stage:
+def stage(files: tuple[str, ...], bulk: str = "", chosen: str | None = None, **wish: Any) -> Stage:
     part = Part(2, LOG._replace(start=10, end=30))
-    return Stage(door, Options(), "replay-x", 7, part, files, Wish("{topic}-again", **wish), chosen)
+    return Stage(bulk, Options(), "replay-x", 7, part, files, Wish("{topic}-again", **wish), chosen)
 
 
 def values(one: Stage) -> list[int]:
@@ -95,13 +95,15 @@ def test_a_replay_of_a_replay_has_one_origin(files: tuple[str, ...], tmp_path: P
 
 def test_blocks_follow_one_another(files: tuple[str, ...]) -> None:
     def answer(asked: Request) -> Answer:
-        return told({"offset": int(asked.query["offset"]) + len(asked.body), "state": "staged"})
+        return json_answer(
+            {"offset": int(asked.query["offset"]) + len(asked.body), "state": "staged"}
+        )
 
-    with ToyDoor(answer) as door:
-        staged = stage_part(stage(files, door.address))
-        again = stage_part(stage(files, door.address))
+    with ToyBulkApi(answer) as bulk:
+        staged = stage_part(stage(files, bulk.address))
+        again = stage_part(stage(files, bulk.address))
     assert (staged.topic, staged.part, staged.records, staged.failure) == ("t-again", 2, 20, "")
-    asked = [one for one in door.requests if one.path.endswith(staged.attempt)]
+    asked = [one for one in bulk.requests if one.path.endswith(staged.attempt)]
     assert asked[0].path == f"/bulk/v1/tx/replay-x/7/t-again/2/{staged.attempt}"
     assert [int(one.query["offset"]) for one in asked] == [
         sum(len(before.body) for before in asked[:n]) for n in range(len(asked))
@@ -110,8 +112,8 @@ def test_blocks_follow_one_another(files: tuple[str, ...]) -> None:
     assert again.attempt != staged.attempt
 
 
-def test_what_goes_wrong_is_told(files: tuple[str, ...]) -> None:
-    with ToyDoor(script(told({"error": "the disk is full"}, 507))) as door:
-        assert "the disk is full" in stage_part(stage(files, door.address)).failure
+def test_what_goes_wrong_is_reported(files: tuple[str, ...]) -> None:
+    with ToyBulkApi(script(json_answer({"error": "the disk is full"}, 507))) as bulk:
+        assert "the disk is full" in stage_part(stage(files, bulk.address)).failure
     Path(files[0]).unlink()
     assert "No such file" in stage_part(stage(files, "127.0.0.1:1")).failure

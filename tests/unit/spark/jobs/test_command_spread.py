@@ -1,4 +1,4 @@
-"""Tasks that fail: tried again while a broker may come back, else told in one line."""
+"""Tasks that fail: tried again while a broker may come back, else reported in one line."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def wrong(work: int) -> Outcome:
 
 
 def run(function: Any, works: list[int], **more: Any) -> list[Outcome]:
-    return spread(FakeSpark(), function, works, told.append, **more)  # type: ignore[arg-type]
+    return spread(FakeSpark(), function, works, lines.append, **more)  # type: ignore[arg-type]
 
 
-told: list[str] = []
+lines: list[str] = []
 
 
 def test_results_are_in_order() -> None:
@@ -44,11 +44,11 @@ def test_results_are_in_order() -> None:
 
 
 def test_a_broker_that_does_not_come_back() -> None:
-    told.clear()
+    lines.clear()
     waits: list[float] = []
     with pytest.raises(JobError, match="no broker"):
         run(never, [1, 2], patience_s=-1.0, wait=waits.append)
-    assert told == ["1 of 2 tasks wait: no broker"]
+    assert lines == ["1 of 2 tasks wait: no broker"]
 
 
 def test_one_that_does() -> None:
@@ -58,7 +58,7 @@ def test_one_that_does() -> None:
         spark.fault = None
 
     outcomes: list[Outcome] = []
-    found = spread(spark, Flaky(), [1], told.append, wait=back)  # type: ignore[arg-type]
+    found = spread(spark, Flaky(), [1], lines.append, wait=back)  # type: ignore[arg-type]
     outcomes += found
     assert [one.value for one in outcomes] == [1]
     assert spark.ran == 2

@@ -20,7 +20,7 @@ RUNS = (
     "<script>document.title = 'owned'</script><img src='https://example.com/x' onerror='alert(1)'>"
 )
 HOUR_US = 3600 * 10**6
-SIZES = (360, 1200)  # of a telephone, of a desk
+SIZES = (360, 1200)  # of a telephone, of a screen
 SEEN = """() => ({
     scripts: document.querySelectorAll('script, img, iframe, object').length,
     over: document.documentElement.scrollWidth - innerWidth,

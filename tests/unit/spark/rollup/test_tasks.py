@@ -88,7 +88,7 @@ def test_only_the_time_that_is_asked_for() -> None:
     assert Since(None, {"t": 5}).of("u") == 0
 
 
-def told(rows: list[tuple[int, ...]], lost: int = 0) -> bytes:
+def event_body(rows: list[tuple[int, ...]], lost: int = 0) -> bytes:
     """Events of channel c of t: (seq, latency, time in us, attempt, event)."""
     names = b"\x01\x00\x01\x00tc"
     packed = [ROW.pack(s, lat, time * 1000, 0, attempt, event, 0)
@@ -108,7 +108,9 @@ def test_events_are_counted() -> None:
     fins = [(n, 1000 * n, 1000, 1 + (n % 3 == 0), 4) for n in range(1, 101)]
     more = [(1, -1, 1000, 40, 4), (2, 5, 1000, 3, 5), (3, 5, 1000, 1, 2), (4, 5, WINDOW, 1, 1)]
     counted = Counted()
-    counted.count_events(events([told(fins), told(more, 9), b"none", told([])]), 0, work())
+    counted.count_events(
+        events([event_body(fins), event_body(more, 9), b"none", event_body([])]), 0, work()
+    )
     rows = {
         (r["topic"], r["window_start"]): r for r in channel_rows(counted, WINDOW, 0, frozenset())
     }
@@ -127,7 +129,7 @@ def test_events_are_counted() -> None:
 
 
 def test_many_events_of_many_records() -> None:
-    body = told([(n, 1, 1, 1, 4) for n in range(500)])
+    body = event_body([(n, 1, 1, 1, 4) for n in range(500)])
     counted = Counted()
     counted.count_events(events([body] * 200), 0, work())
     (row,) = channel_rows(counted, WINDOW, 0, frozenset())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.spark.sink.options import server_of
 
 
-def test_the_first_unless_told_otherwise() -> None:
+def test_the_first_unless_configured_otherwise() -> None:
     assert {server_of(f"t{n}", ("b:1", "a:1"), "first") for n in range(50)} == {0}
 
 

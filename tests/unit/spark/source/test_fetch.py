@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from support.bulk.toy import Answer, Request, ToyDoor, ToyLog
+from support.bulk.toy import Answer, Request, ToyBulkApi, ToyLog
 from support.clients.frames import record
 from support.spark.driven import read_batch
 
@@ -35,15 +35,15 @@ class Hurting:
 
 @pytest.mark.parametrize("more", [{}, {"per_frame": 10}])
 def test_it_is_fetched_again_and_no_more_than_that(more: dict[str, int]) -> None:
-    with ToyDoor(Hurting(5, **more)) as toy:
+    with ToyBulkApi(Hurting(5, **more)) as toy:
         rows = read_batch(servers=toy.address, subscribe="t")
     assert [row["offset"] for row in rows] == list(range(1, 11))
 
 
 @pytest.mark.parametrize("more", [{"per_frame": 2}, {"per_frame": 1}])
 def test_fewer_than_before_do_not_take_their_place(more: dict[str, int]) -> None:
-    with ToyDoor(Hurting(5, **more)) as toy, pytest.raises(DataLossError, match="5"):
+    with ToyBulkApi(Hurting(5, **more)) as toy, pytest.raises(DataLossError, match="5"):
         read_batch(servers=toy.address, subscribe="t")
-    with ToyDoor(Hurting(5, **more)) as toy:
+    with ToyBulkApi(Hurting(5, **more)) as toy:
         rows = read_batch(servers=toy.address, subscribe="t", failOnDataLoss="false")
     assert [row["offset"] for row in rows] == [1, 2, 3, 4, 6, 7, 8, 9, 10]

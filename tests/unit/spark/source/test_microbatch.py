@@ -94,7 +94,7 @@ def test_a_query_with_an_end_reads_no_more_than_was_there() -> None:
 
 
 def test_ranges_of_an_earlier_run() -> None:
-    """A batch that was planned before a crash is read as it was planned, or it is told why not."""
+    """A batch that was planned before a crash is read as planned, or fails with the reason."""
     start, end = {T: Offset(4, "x")}, {T: Offset(9, "x")}
     grown = survey(entry(T, 1, 50))
     assert [

@@ -117,7 +117,7 @@ def test_java_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
         raise JobError("other")  # and not what `stop` raised behind it
 
 
-def test_what_is_wrong_is_told_before_spark_starts(
+def test_what_is_wrong_is_reported_before_spark_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command, "needs", lambda _module: pytest.fail("Spark was started"))

@@ -148,7 +148,7 @@ def test_empty_values_ask_for_nothing() -> None:
     assert list(flags.remarks(given)) == []
 
 
-def test_flags_without_effect_are_told() -> None:
+def test_flags_without_effect_are_reported() -> None:
     args = ["-sd", "x", "--profile", "1", "--connect_retries", "2", "--no_advertise"]
     given, _ = flags.read([*args, "--cluster_advertise", "x"])
     flags.check(given)

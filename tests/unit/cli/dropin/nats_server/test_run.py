@@ -62,7 +62,7 @@ async def test_lines_of_a_plain_server(case: Case) -> None:
     ]
 
 
-async def test_lines_of_every_door(case: Case) -> None:
+async def test_lines_of_every_listener(case: Case) -> None:
     tls = Tls("c", "k", handshake_first=True)
     settings = dataclasses.replace(
         PLAIN,
@@ -161,7 +161,7 @@ def bind(port: int) -> ListenError:
     return ListenError(("127.0.0.1", port), OSError(errno.EADDRINUSE, "the loop's own words"))
 
 
-DOORS = dataclasses.replace(
+LISTENERS = dataclasses.replace(
     Settings(listen=("127.0.0.1", 1)),
     http=("127.0.0.1", 2),
     websocket=Websocket(("127.0.0.1", 3)),
@@ -180,7 +180,7 @@ DOORS = dataclasses.replace(
 )
 async def test_addresses_in_use(case: Case, port: int, line: str) -> None:
     case.failure = bind(port)
-    await case.begin(DOORS)
+    await case.begin(LISTENERS)
     assert await case.task == server_limits.EXIT_START_FAILED
     text = f"listen tcp 127.0.0.1:{port}: bind: address already in use"
     assert case.caplog.messages[-1] == line.format(text)
@@ -190,7 +190,7 @@ async def test_addresses_in_use(case: Case, port: int, line: str) -> None:
 async def test_a_host_that_nobody_knows(case: Case) -> None:
     unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     case.failure = ListenError(("nowhere", 1), unknown)
-    await case.begin(DOORS)
+    await case.begin(LISTENERS)
     assert await case.task == server_limits.EXIT_START_FAILED
     text = "listen tcp: lookup nowhere: no such host"
     assert case.caplog.messages[-1] == f'Error listening on port: nowhere:1, "{text}"'

@@ -146,7 +146,7 @@ def test_when_it_syncs(asked, text: str, sync: str | float) -> None:
         ("port: x", "port: expected a number"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(asked, text: str, reason: str) -> None:
+def test_what_is_wrong_is_reported_with_its_place(asked, text: str, reason: str) -> None:
     with pytest.raises(ConfErrors) as caught:
         asked(text)
     assert reason in str(caught.value)

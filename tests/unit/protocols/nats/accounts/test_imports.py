@@ -30,7 +30,7 @@ MS = units.MS
 
 
 class Exchanged(FakeNats):
-    """A frontend whose accounts exchange what they are told to."""
+    """A frontend whose accounts exchange what a test configures."""
 
     def __init__(self, *exports: Export, imports: tuple[Import, ...] | None = None) -> None:
         super().__init__()
@@ -329,7 +329,7 @@ def test_a_block_that_is_none_says_who_asks(block: bytes) -> None:
 
 
 def test_what_the_server_passes_on_is_its_own() -> None:
-    """Through three accounts: each is told what the one before was told by us."""
+    """Through three accounts: each gets what the one before got from us."""
     nats = FakeNats()
     exchange = Exchange(nats.loop.turn, nats.current_publisher, server_name="here")
     accounts = [
@@ -375,7 +375,7 @@ def test_what_the_server_itself_asks_names_nobody() -> None:
     assert nats.asked[1].headers == (b'NATS/1.0\r\nNats-Request-Info: {"acc":"$G","rtt":1}\r\n\r\n')
 
 
-def test_the_system_account_is_told_the_server() -> None:
+def test_the_system_account_gets_the_server() -> None:
     nats = Exchanged(SERVICE, imports=())
     system = Account("S", nats.loop.turn, nats.current_publisher)
     nats.exchange.join(system)

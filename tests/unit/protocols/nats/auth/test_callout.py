@@ -389,7 +389,7 @@ def test_a_bearer_is_not_the_service_of_an_account(signed: bool) -> None:
 
 
 def test_a_user_of_operator_mode_is_shown_by_its_key() -> None:
-    """Monitoring and other accounts' services are not told a name that nobody has checked."""
+    """Monitoring and other accounts' services do not get a name that nobody has checked."""
 
     async def look() -> None:
         operation = Operation.make()

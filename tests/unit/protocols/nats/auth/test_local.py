@@ -112,7 +112,7 @@ def test_kinds() -> None:
             enter(settings, kind, user="w")
 
 
-def test_the_websocket_block_decides_for_its_door() -> None:
+def test_the_websocket_block_decides_for_its_listener() -> None:
     own = Authorization(user="web", password="pw")
     settings = Settings(
         authorization=Authorization(user="tcp", password="pw"),
@@ -123,16 +123,16 @@ def test_the_websocket_block_decides_for_its_door() -> None:
     for kind, user in (("WEBSOCKET", "tcp"), ("STANDARD", "web")):
         with pytest.raises(Refused):
             enter(settings, kind, user=user, password="pw")
-    open_door = Settings(websocket=Websocket(("", 0), authorization=Authorization(token="t")))
-    assert auth(open_door).asks("WEBSOCKET")
-    assert not auth(open_door).asks("STANDARD")
-    assert enter(open_door, token="x").key == ""
+    open_listener = Settings(websocket=Websocket(("", 0), authorization=Authorization(token="t")))
+    assert auth(open_listener).asks("WEBSOCKET")
+    assert not auth(open_listener).asks("STANDARD")
+    assert enter(open_listener, token="x").key == ""
     with pytest.raises(Refused):
-        enter(open_door, "WEBSOCKET", token="x")
-    assert enter(open_door, "WEBSOCKET", token="t").key == "token"
+        enter(open_listener, "WEBSOCKET", token="x")
+    assert enter(open_listener, "WEBSOCKET", token="t").key == "token"
 
 
-def test_the_websocket_door_has_its_own_no_auth_user() -> None:
+def test_the_websocket_listener_has_its_own_no_auth_user() -> None:
     settings = replace(
         of(User(name="bob", password="pw")), websocket=Websocket(("", 0), no_auth_user="bob")
     )

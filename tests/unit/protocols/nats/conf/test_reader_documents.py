@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[5]
 SAMPLE = ROOT / "conf" / "nats-server.conf"
 PAGE = ROOT / "docs" / "reference" / "nats-configuration.md"
 
-# What is not available is not in the sample; the keys in these blocks are not told one by one.
+# What is not available is not in the sample; the keys in these blocks are not reported one by one.
 BLOCKS_LEFT_OUT = {"cluster", "gateway", "mqtt", "jetstream", "ocsp", "compression"}
 LEFT_OUT = {"gateway", "mqtt", "jetstream", "store_dir", "prof_port", "prof_block_rate", "ocsp",
             "ocsp_cache", "default_js_domain", "ocsp_peer", "cert_store", "cert_match",

@@ -285,7 +285,7 @@ async def test_addresses_that_the_hub_tells() -> None:
 
 @on_uvloop
 async def test_nobody_there(caplog: pytest.LogCaptureFixture) -> None:
-    """The first failure is told; attempts keep their distance."""
+    """The first failure is logged; attempts keep their distance."""
     async with hub() as above:
         port = above.port
     async with leaf_of(above, url=f"nats-leaf://127.0.0.1:{port}"):

@@ -225,8 +225,8 @@ def test_weights_are_what_counts_between_leafs(hub: FakeLeafs) -> None:
     assert 30 < got[0] < 200  # about a tenth
 
 
-def test_a_new_leaf_is_told_bit_by_bit(hub: FakeLeafs) -> None:
-    """What changes in between is told rightly, whether or not the leaf has heard of it."""
+def test_a_new_leaf_gets_interest_bit_by_bit(hub: FakeLeafs) -> None:
+    """What changes in between is announced correctly, whether or not the leaf knew it."""
     client = hub.nats.dial()
     count = 3 * leaf_limits.NATS_LEAF_ANNOUNCE
     client.send(b"".join(b"SUB s.%d %d\r\n" % (i, i) for i in range(count)))

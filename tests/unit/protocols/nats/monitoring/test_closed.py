@@ -104,7 +104,7 @@ def options(**given: str) -> ClientOptions:
 
 
 @pytest.mark.parametrize(
-    ("told", "known", "shown"),
+    ("options", "known", "shown"),
     [
         (options(user="u", password="secret"), "", "u"),
         (options(nkey="UKEY", user="u"), "UKEY", "UKEY"),
@@ -114,7 +114,7 @@ def options(**given: str) -> ClientOptions:
         (None, "", ""),
     ],
 )
-def test_who_it_was_without_secrets(told: ClientOptions | None, known: str, shown: str) -> None:
-    gone = Gone(options=told, identity=Identity(user=known))
+def test_who_it_was_without_secrets(options: ClientOptions | None, known: str, shown: str) -> None:
+    gone = Gone(options=options, identity=Identity(user=known))
     assert raw_user(gone) == shown
     assert "secret" not in repr(closed_connection(gone))

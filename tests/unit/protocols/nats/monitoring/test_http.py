@@ -136,7 +136,7 @@ def _with_login(address: Address, given: bytes | None) -> int:
     return answer.status
 
 
-def test_a_login_for_the_door() -> None:
+def test_a_login_for_the_listener() -> None:
     with LiveNats('twinwire { monitor_user: ops, monitor_password: "p:w" }') as server:
         assert _with_login(server.monitor, b"ops:p:w") == 200
         wrong = (None, b"", b"ops", b"ops:", b"ops:p", b"x:p:w", b"\xff:\xff", b"ops:p:w\n")

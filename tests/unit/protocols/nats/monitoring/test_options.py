@@ -75,7 +75,7 @@ def test_states(word: str, state: int) -> None:
         ),
     ],
 )
-def test_mistakes_are_told_as_the_original_does(
+def test_mistakes_are_reported_as_by_the_original(
     query: dict[str, str], name: str, text: str
 ) -> None:
     with pytest.raises(PageError) as refusal:

@@ -1,4 +1,4 @@
-"""Events of the system account: told to those who listen, free when nobody does."""
+"""Events of the system account: published to subscribers, free when there are none."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_disconnect(server: FakeServer) -> None:
     assert event["client"]["stop"] == event["timestamp"]
 
 
-def test_the_global_account_is_not_told(server: FakeServer) -> None:
+def test_the_global_account_is_not_named(server: FakeServer) -> None:
     server.system_account.watch(">")
     leave(server, join(server, "$G"), errors.NATS_CLOSED_CLIENT)
     assert server.system_account.published == []
@@ -146,7 +146,7 @@ def test_a_token_that_may_be_a_bearers_is_a_secret(server: FakeServer) -> None:
     assert client_block(session, "A")["jwt"] == "[REDACTED]"
 
 
-def test_a_name_that_nobody_checked_is_not_told(server: FakeServer) -> None:
+def test_a_name_that_nobody_checked_is_not_shown(server: FakeServer) -> None:
     session = FakeSession(server.accounts["A"], jwt="e30.e30.sig", user="root", nkey="UROOT")
     session.identity = Identity("A", user="UKEY", key="jwt:UKEY")
     assert client_block(session, "A")["user"] == "UKEY"
@@ -158,9 +158,9 @@ def test_a_shared_token_is_a_secret(server: FakeServer) -> None:
     leave(server, session, errors.NATS_CLOSED_CLIENT)
     server.system.refused(session)
     server.clock.run()
-    told = b"".join(body for _, _, body in server.system_account.published)
-    assert told.count(b'"user":"[REDACTED]"') == 3
-    assert b"s3cret" not in told
+    sent = b"".join(body for _, _, body in server.system_account.published)
+    assert sent.count(b'"user":"[REDACTED]"') == 3
+    assert b"s3cret" not in sent
 
 
 def test_names_that_are_no_text(server: FakeServer) -> None:
@@ -216,11 +216,11 @@ def test_a_client_that_never_said_connect(server: FakeServer) -> None:
 # --- an account's connections -----------------------------------------------------------------
 
 
-def test_connections_are_told_on_both_subjects(server: FakeServer) -> None:
+def test_connections_are_reported_on_both_subjects(server: FakeServer) -> None:
     server.system_account.watch("$SYS.>")
     join(server)
-    told = [server.system_account.events(subject) for subject in CONNS]
-    (old,), (new,) = told
+    sent = [server.system_account.events(subject) for subject in CONNS]
+    (old,), (new,) = sent
     assert list(old)[:5] == ["type", "id", "timestamp", "server", "acc"]
     assert old["id"] == new["id"]
     assert new["server"]["seq"] == old["server"]["seq"] + 1
@@ -229,7 +229,7 @@ def test_connections_are_told_on_both_subjects(server: FakeServer) -> None:
     assert subjects == [*CONNS, "$SYS.ACCOUNT.A.CONNECT"]
 
 
-def test_many_changes_at_once_are_told_once(server: FakeServer) -> None:
+def test_many_changes_at_once_are_reported_once(server: FakeServer) -> None:
     server.system_account.watch(CONNS[1])
     for number in range(1000):
         server.system.connected(FakeSession(server.accounts["A"], number))
@@ -240,7 +240,7 @@ def test_many_changes_at_once_are_told_once(server: FakeServer) -> None:
     assert len(server.system_account.events(CONNS[1])) == 2
 
 
-def test_connections_are_told_again_every_30_seconds(server: FakeServer) -> None:
+def test_connections_are_reported_again_every_30_seconds(server: FakeServer) -> None:
     server.system_account.watch(CONNS[1])
     session = join(server)
     server.clock.advance(29.9)
@@ -268,15 +268,15 @@ def test_each_account_has_its_own_beat(server: FakeServer) -> None:
 # --- statistics ---------------------------------------------------------------------------------
 
 
-def test_when_statistics_are_told(server: FakeServer) -> None:
+def test_when_statistics_are_published(server: FakeServer) -> None:
     server.system_account.watch(STATSZ)
-    began, told, count = server.clock.now, [], 0
+    began, sent, count = server.clock.now, [], 0
     for _ in range(800):
         server.clock.advance(0.05)
         if len(server.system_account.events(STATSZ)) > count:
             count += 1
-            told.append(round(server.clock.now - began, 2))
-    assert told == pytest.approx([0.25, 1.25, 3.25, 7.25, 15.25, 25.25, 35.25], abs=0.06)
+            sent.append(round(server.clock.now - began, 2))
+    assert sent == pytest.approx([0.25, 1.25, 3.25, 7.25, 15.25, 25.25, 35.25], abs=0.06)
 
 
 def test_statistics(server: FakeServer) -> None:

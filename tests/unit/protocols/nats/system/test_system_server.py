@@ -139,7 +139,7 @@ async def test_an_account_that_is_full_is_no_failed_login() -> None:
             writer.write(b"CONNECT {%b}\r\n" % login)
             await reader.read()
             writer.close()
-        await ask(server, "SYS", b"$SYS.REQ.SERVER.PING.IDZ")  # behind what was to be told
+        await ask(server, "SYS", b"$SYS.REQ.SERVER.PING.IDZ")  # after what was to be published
         assert heard == ["f"]
 
 

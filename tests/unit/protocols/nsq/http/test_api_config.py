@@ -66,10 +66,10 @@ async def test_log_level_is_changed_while_it_runs(tmp_path: Path) -> None:
 
 
 @on_uvloop
-async def test_lookupd_addresses_are_told_to_who_follows_them(tmp_path: Path) -> None:
+async def test_lookupd_addresses_are_passed_to_who_follows_them(tmp_path: Path) -> None:
     async with opened(tmp_path) as listener:
-        api, told = NsqApi(listener, lambda: None), []
-        api.options.on_lookupd_addresses = told.append
+        api, notified = NsqApi(listener, lambda: None), []
+        api.options.on_lookupd_addresses = notified.append
         path = "/config/nsqlookupd_tcp_addresses"
         answers = await _asked(
             api,
@@ -88,7 +88,7 @@ async def test_lookupd_addresses_are_told_to_who_follows_them(tmp_path: Path) ->
         (400, '{"message":"INVALID_VALUE"}'),
         (200, "[]"),
     ]
-    assert told == [["a:1", "b:2"], []]
+    assert notified == [["a:1", "b:2"], []]
 
 
 @on_uvloop
@@ -190,7 +190,7 @@ async def test_one_profile_at_a_time(tmp_path: Path) -> None:
 
 
 @on_uvloop
-async def test_topology_of_the_server_is_told(tmp_path: Path) -> None:
+async def test_topology_of_the_server_is_announced(tmp_path: Path) -> None:
     where = {"topology_region": "eu", "topology_zone": "eu-1"}
     async with opened(tmp_path, settings=where) as listener:
         answers = await _asked(

@@ -78,7 +78,7 @@ def topics(server: LookupServer) -> dict[str, list[str]]:
 
 
 @on_uvloop
-async def test_what_there_is_and_what_comes_and_goes_is_told(tmp_path: Path) -> None:
+async def test_what_there_is_and_what_comes_and_goes_is_registered(tmp_path: Path) -> None:
     async with opened(tmp_path) as listener, lookup() as one, lookup() as two:
         listener.engine.open_log("old").open_cursor("c")
         async with telling(listener, address(one), address(two)):
@@ -107,7 +107,7 @@ async def test_a_topic_made_anew_loses_its_tombstone(tmp_path: Path) -> None:
         one.registry.tombstone("t", producer.node, one.now_ns())
         assert one.registry.producers("t", one.now_ns()) == []
         listener.engine.delete_log("t")
-        listener.engine.open_log("t")  # before anything could be told of the first
+        listener.engine.open_log("t")  # before anything could be sent about the first
         await until(lambda: one.registry.producers("t", one.now_ns()))
 
 
@@ -121,7 +121,7 @@ async def test_pings_keep_a_producer_alive(tmp_path: Path) -> None:
 
 
 @on_uvloop
-async def test_a_nsqlookupd_that_restarts_is_told_everything_again(tmp_path: Path) -> None:
+async def test_a_nsqlookupd_that_restarts_gets_everything_again(tmp_path: Path) -> None:
     async with opened(tmp_path) as listener:
         async with lookup() as one:
             port = one.ports["tcp"][1]

@@ -69,7 +69,7 @@ async def test_names_that_are_no_keys(tmp_path: Path, name: str) -> None:
     assert names_in(tmp_path) == []
 
 
-async def test_changes_are_told(tmp_path: Path) -> None:
+async def test_changes_are_reported(tmp_path: Path) -> None:
     folder, heard = TokenFolder(tmp_path), []
     folder.open()
     folder.changed.append(lambda name, text: heard.append((name, text)))
