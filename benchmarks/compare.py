@@ -12,6 +12,7 @@ import statistics
 import sys
 from dataclasses import dataclass, replace
 
+import arguments as command_line
 import report
 import servers
 from awake import cores_awake
@@ -231,32 +232,15 @@ def text(
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=0, help=f"default {ROUNDS}")
-    parser.add_argument("--seconds", type=float, default=0.0, help=f"per run, default {SECONDS:g}")
-    parser.add_argument("--quick", action="store_true", help="a first look: few, short rounds")
-    parser.add_argument("--rows", default="", help="only rows whose name contains this")
-    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
-    parser.add_argument(
-        "--ours-cmd",
-        default=servers.OURS,
-        help="command to measure instead; {data} {nats} {nsq} {http} {python} are replaced",
-    )
+    parser = command_line.parser_of(__doc__, servers.OURS, "{data} {nats} {nsq} {http} {python}")
+    command_line.add_rounds(parser, ROUNDS, SECONDS)
     parser.add_argument(
         "--against",
         default="",
         metavar="COMMAND",
         help="compare with this command, for example an earlier build, instead of the originals",
     )
-    parser.add_argument("--data-root", help="parent of the data folders; default: TMPDIR")
-    options = parser.parse_args()
-    options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-    if options.write and (options.rounds < ROUNDS or options.rows or options.against):
-        parser.error(
-            f"--write compares with the originals and takes every row and at least {ROUNDS} rounds"
-        )
-    return options
+    return command_line.rounds_of(parser, (ROUNDS, SECONDS), (QUICK_ROUNDS, QUICK_SECONDS))
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import arguments as command_line
 import report
 import servers
 
@@ -224,18 +225,11 @@ def measure(options: Options, only: str) -> tuple[list[list[str]], list[str]]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="a twentieth of everything, without goals"
+    return command_line.size_of(
+        command_line.parser_of(__doc__, servers.OURS),
+        ("idle", "subscriptions", "backlog"),
+        "a twentieth of everything, without goals",
     )
-    parser.add_argument("--only", default="", choices=["", "idle", "subscriptions", "backlog"])
-    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
-    parser.add_argument("--ours-cmd", default=servers.OURS)
-    parser.add_argument("--data-root", help="parent of the data folders; default: TMPDIR")
-    chosen = parser.parse_args()
-    if chosen.write and (chosen.quick or chosen.only):
-        parser.error("--write takes everything in full size")
-    return chosen
 
 
 def main() -> int:

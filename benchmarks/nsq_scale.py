@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import arguments as command_line
 import report
 import servers
 
@@ -166,16 +167,8 @@ def fair(command: str, name: str, root: str | None, consumers: int) -> list[list
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a twentieth of everything")
-    parser.add_argument("--only", default="", choices=["", "idle", "fair"])
-    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
-    parser.add_argument("--ours-cmd", default=OURS)
-    parser.add_argument("--data-root", help="parent of the data folders; default: TMPDIR")
-    chosen = parser.parse_args()
-    if chosen.write and (chosen.quick or chosen.only):
-        parser.error("--write takes everything in full size")
-    return chosen
+    parser = command_line.parser_of(__doc__, OURS)
+    return command_line.size_of(parser, ("idle", "fair"), "a twentieth of everything")
 
 
 def main() -> int:

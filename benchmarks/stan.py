@@ -14,6 +14,7 @@ import statistics
 import sys
 from dataclasses import dataclass, replace
 
+import arguments as command_line
 import report
 import servers
 
@@ -126,24 +127,9 @@ def text(options: argparse.Namespace, table: list[list[str]], notes: list[str]) 
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=0, help=f"default {ROUNDS}")
-    parser.add_argument("--seconds", type=float, default=0.0, help=f"per run, default {SECONDS:g}")
-    parser.add_argument("--quick", action="store_true", help="a first look: few, short rounds")
-    parser.add_argument("--rows", default="", help="only rows whose name contains this")
-    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
-    parser.add_argument(
-        "--ours-cmd",
-        default=OURS,
-        help="command to measure instead; {data} {nats} and {python} are replaced",
-    )
-    parser.add_argument("--data-root", help="parent of the data folders; default: TMPDIR")
-    options = parser.parse_args()
-    options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-    if options.write and (options.rounds < ROUNDS or options.rows):
-        parser.error(f"--write takes every row and at least {ROUNDS} rounds")
-    return options
+    parser = command_line.parser_of(__doc__, OURS, "{data} {nats} and {python}")
+    command_line.add_rounds(parser, ROUNDS, SECONDS)
+    return command_line.rounds_of(parser, (ROUNDS, SECONDS), (QUICK_ROUNDS, QUICK_SECONDS))
 
 
 def main() -> int:

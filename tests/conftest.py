@@ -25,7 +25,14 @@ originals.join_path()  # before any module of tests looks for a program
 
 from support import Broker, Originals, Server, ServerError, running_servers
 from support.clients.nats_py import mend_flush
-from support.fixtures import make_nsq, memory_path, nsq  # noqa: F401
+from support.fixtures import (  # noqa: F401
+    authority,
+    make_nsq,
+    memory_path,
+    nsq,
+    pair,
+    start_nats,
+)
 from support.golden.transcript import UNIQ_LENGTH
 from support.servers.processes import TARGET_ORIGINAL, Config
 

@@ -11,7 +11,6 @@ from broker.base.durable import make_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
 LOCK_NAME = "twinwire.lock"
 
@@ -53,10 +52,5 @@ class DataLock:
     def __enter__(self) -> DataLock:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()

@@ -15,16 +15,6 @@ SECOND = units.SECOND
 CONNECT = b'CONNECT {"verbose":false}\r\n'
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def pair(authority: Authority) -> Pair:
-    return authority.issue("server")
-
-
 # --- by the first byte
 
 

@@ -28,6 +28,7 @@ import uvloop
 from support.bulk.writer import BulkWriter
 from support.clients.bulk import BulkClient, read_frame
 from support.clients.http import request
+from support.configuration import NATS_AND_BULK
 from support.engine import scratch
 from support.native.cursors import Acks
 from support.native.logs import scan_records
@@ -62,19 +63,6 @@ enabled = true
 [storage]
 sync = "always"
 segment_size = "4KiB"
-"""
-OPEN = """
-[server]
-data = "{data}"
-[nats]
-listen = "127.0.0.1:0"
-[monitor]
-listen = ""
-[nsq]
-listen = ""
-http = ""
-[bulk]
-listen = "127.0.0.1:0"
 """
 # Files that say nothing a broker needs.
 WITHOUT_CONTENT = ("twinwire.lock",)
@@ -536,7 +524,7 @@ class Bench:
         self.base = base
         self.data = folder / "case"
         self.config = folder / "open.toml"
-        self.config.write_text(OPEN.format(data=self.data) + CONFIG)
+        self.config.write_text(NATS_AND_BULK.format(data=self.data) + CONFIG)
         self.judge = Judge(base, self.whole())
 
     def whole(self) -> State:

@@ -9,7 +9,6 @@ import struct
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("faults.c")
@@ -113,10 +112,5 @@ class Faults:
     def __enter__(self) -> Faults:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

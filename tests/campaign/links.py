@@ -12,6 +12,7 @@ from collections import deque
 from typing import Any, Self
 
 import aiohttp
+from support.clients.nsq import read_frame
 from support.clients.upload import block
 from support.native.nsq import message_seq
 from support.servers.processes import Address
@@ -19,7 +20,6 @@ from support.stan import wire
 from support.stan.client import CLUSTER
 
 RESPONSE, ERROR, MESSAGE = range(3)
-HEAD = struct.Struct(">ii")
 GONE = (OSError, EOFError, aiohttp.ClientError, TimeoutError)  # the broker ended, or closed us
 ANSWER_S = 60.0
 STAN_IN_FLIGHT = 1024
@@ -92,12 +92,7 @@ class NsqLink(Link):
 
     async def frame(self) -> tuple[int, bytes]:
         """Type and payload; heartbeats are answered and skipped."""
-        while True:
-            size, kind = HEAD.unpack(await self.reader.readexactly(HEAD.size))
-            payload = await self.reader.readexactly(size - 4)
-            if payload != b"_heartbeat_":
-                return kind, payload
-            self.send(b"NOP\n")
+        return await read_frame(self.reader, self.send)
 
     async def answer(self) -> bytes:
         """The next answer; RefusedError with the text of an error."""

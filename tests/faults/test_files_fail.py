@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from support.engine import (
     bodies_of,
     drain,
     numbered,
-    scratch,
     segment_files,
 )
 from support.native.cursors import Acks
@@ -42,14 +40,6 @@ LIMITS: dict[str, Any] = {
     "reclaim_bytes": 600,
     "load_bytes": 256,
 }
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = scratch()
-    yield path
-    vfs.heal()
-    shutil.rmtree(path, ignore_errors=True)
 
 
 class Story:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,6 @@ from support.engine import (
     kept,
     make_log,
     numbered,
-    scratch,
     segment_files,
 )
 from support.stan.client import StanClient
@@ -43,14 +41,6 @@ BODIES = numbered(60)
 SMALL = {"segment_bytes": 1024}
 DISK_BYTES = 8 << 20
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = scratch()
-    yield path
-    vfs.heal()
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def full() -> None:

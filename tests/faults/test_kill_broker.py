@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import struct
 from typing import TYPE_CHECKING
 
 import pytest
+from support.clients.nsq import read_frame
 
 if TYPE_CHECKING:
     from conftest import StartBroker
@@ -24,7 +24,6 @@ ROUNDS = 5
 WINDOW = 100
 MARK_EVERY = 40
 MESSAGE = 2
-HEAD = struct.Struct(">ii")
 
 
 class Link:
@@ -41,12 +40,7 @@ class Link:
 
     async def frame(self) -> tuple[int, bytes]:
         """Type and payload; heartbeats are answered and passed over."""
-        while True:
-            size, kind = HEAD.unpack(await self.reader.readexactly(HEAD.size))
-            payload = await self.reader.readexactly(size - 4)
-            if payload != b"_heartbeat_":
-                return kind, payload
-            self.writer.write(b"NOP\n")
+        return await read_frame(self.reader, self.writer.write)
 
     async def ok(self) -> None:
         kind, payload = await self.frame()

@@ -6,11 +6,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.nats_file import FileServer
 
 BUILD_S = 300.0
 RUN_S = 120.0
@@ -57,17 +56,3 @@ def go_nsq(tmp_path_factory: pytest.TempPathFactory) -> GoProgram:
 def go_nats(tmp_path_factory: pytest.TempPathFactory) -> GoProgram:
     """nats.go, the client of nats-server's authors."""
     return built("go_nats", tmp_path_factory.mktemp("go_nats") / "source")
-
-
-@pytest.fixture
-def start_nats(tmp_path: Path) -> Iterator[Callable[[str], FileServer]]:
-    """Servers of one's own, configured in nats-server's language; they end with the test."""
-    servers: list[FileServer] = []
-
-    def start(text: str) -> FileServer:
-        servers.append(FileServer(tmp_path / f"nats{len(servers)}", text))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from support.authority import Authority
 from support.nats_file import FileServer
 
@@ -15,20 +14,6 @@ PERMISSIONS = "permissions: {publish: {deny: secret}, subscribe: {deny: secret}}
 StartServer = Callable[[str], FileServer]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[StartServer]:
-    """Starts a server from its configuration and ends it."""
-    servers: list[FileServer] = []
-
-    def begin(text: str) -> FileServer:
-        servers.append(FileServer(tmp_path / f"server{len(servers)}", text))
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.close()
-
-
 def session(go_nats: Callable[..., object], server: FileServer, **flags: object) -> None:
     scheme = "tls" if "ca" in flags else "nats"
     done = go_nats(url=f"{scheme}://{server.address}", **flags)
@@ -36,29 +21,33 @@ def session(go_nats: Callable[..., object], server: FileServer, **flags: object)
     assert done.stdout == b"ok\n"  # type: ignore[attr-defined]
 
 
-def test_an_open_server(go_nats: Callable[..., object], start: StartServer) -> None:
-    session(go_nats, start(""))
+def test_an_open_server(go_nats: Callable[..., object], start_nats: StartServer) -> None:
+    session(go_nats, start_nats(""))
 
 
-def test_a_token(go_nats: Callable[..., object], start: StartServer) -> None:
-    session(go_nats, start("authorization { token: t0ken }\n"), token="t0ken")
+def test_a_token(go_nats: Callable[..., object], start_nats: StartServer) -> None:
+    session(go_nats, start_nats("authorization { token: t0ken }\n"), token="t0ken")
 
 
-def test_an_account_with_permissions(go_nats: Callable[..., object], start: StartServer) -> None:
-    server = start(f"accounts {{ A: {{ users: [{{user: u, password: p, {PERMISSIONS}}}] }} }}\n")
+def test_an_account_with_permissions(
+    go_nats: Callable[..., object], start_nats: StartServer
+) -> None:
+    server = start_nats(
+        f"accounts {{ A: {{ users: [{{user: u, password: p, {PERMISSIONS}}}] }} }}\n"
+    )
     session(go_nats, server, user="u", password="p", denied="secret")
 
 
-def test_an_nkey(go_nats: Callable[..., object], start: StartServer, tmp_path: Path) -> None:
+def test_an_nkey(go_nats: Callable[..., object], start_nats: StartServer, tmp_path: Path) -> None:
     pair = KeyPair("U")
     seed = tmp_path / "user.nk"
     seed.write_bytes(pair.seed if isinstance(pair.seed, bytes) else pair.seed.encode())
-    server = start(f"authorization {{ users: [{{nkey: {pair.public}}}] }}\n")
+    server = start_nats(f"authorization {{ users: [{{nkey: {pair.public}}}] }}\n")
     session(go_nats, server, seed=seed)
 
 
-def test_tls(go_nats: Callable[..., object], start: StartServer, tmp_path: Path) -> None:
+def test_tls(go_nats: Callable[..., object], start_nats: StartServer, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.issue("server")
-    server = start(f"tls {{ cert_file: {pair.certificate}, key_file: {pair.key} }}\n")
+    server = start_nats(f"tls {{ cert_file: {pair.certificate}, key_file: {pair.key} }}\n")
     session(go_nats, server, ca=authority.file)

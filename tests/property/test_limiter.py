@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.engine import SECOND, Rig, flip, limit, scratch, segment_files
+from support.machines import run_machine
 
 from broker.engine.cursor.cursor import Cursor
 from broker.engine.cursor.local import LocalConsumer
@@ -187,11 +187,4 @@ class DamageMachine(LimiterMachine):
 
 @pytest.mark.parametrize("machine", [LimiterMachine, MemoryMachine, DamageMachine])
 def test_limits_of_a_list(machine: type[LimiterMachine]) -> None:
-    case = machine.TestCase
-    case.settings = settings(
-        max_examples=40,
-        stateful_step_count=25,
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    case("runTest").runTest()
+    run_machine(machine, steps=25)

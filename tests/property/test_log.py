@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.engine import Rig, bodies_of, scratch, segment_files
+from support.machines import run_machine
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, outcome
@@ -178,11 +178,4 @@ class SyncedMachine(LogMachine):
 
 @pytest.mark.parametrize("machine", [LogMachine, InlineMachine, SyncedMachine])
 def test_log_is_a_list(machine: type[LogMachine]) -> None:
-    case = machine.TestCase
-    case.settings = settings(
-        max_examples=40,
-        stateful_step_count=30,
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    case("runTest").runTest()
+    run_machine(machine, steps=30)

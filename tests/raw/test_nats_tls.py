@@ -23,16 +23,6 @@ Start = Callable[..., FileServer]
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def pair(authority: Authority) -> Pair:
-    return authority.issue("server")
-
-
-@pytest.fixture(scope="module")
 def start(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """A server with TLS; shared by all of this file who ask for the same."""
     servers: dict[tuple[str, str], FileServer] = {}

@@ -36,20 +36,6 @@ authorization {
 """
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[StartServer]:
-    """Starts servers from their configuration and ends them."""
-    servers: list[FileServer] = []
-
-    def begin(text: str) -> FileServer:
-        servers.append(FileServer(tmp_path / f"server{len(servers)}", text))
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.close()
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
     """A server with users and permissions."""
@@ -101,8 +87,8 @@ def test_wrong_credentials(guarded: FileServer, options: dict[str, object]) -> N
     assert talk(guarded, b"CONNECT " + json.dumps(options).encode() + b"\r\n") == VIOLATION
 
 
-def test_who_says_nothing_is_cut_in_time(start: StartServer) -> None:
-    server = start("authorization { user: u, password: p, timeout: 0.3 }\n")
+def test_who_says_nothing_is_cut_in_time(start_nats: StartServer) -> None:
+    server = start_nats("authorization { user: u, password: p, timeout: 0.3 }\n")
     assert talk(server, b"") == b"-ERR 'Authentication Timeout'\r\n"
 
 
@@ -112,8 +98,8 @@ authorization { users = [ {user: guest, password: g}, {user: u, password: p} ] }
 """
 
 
-def test_trap_32_wrong_credentials_fail_with_a_no_auth_user(start: StartServer) -> None:
-    server = start(NO_AUTH)
+def test_trap_32_wrong_credentials_fail_with_a_no_auth_user(start_nats: StartServer) -> None:
+    server = start_nats(NO_AUTH)
     with RawPeer(server.address) as peer:
         assert "auth_required" not in plain_info(peer)
         peer.send(b"SUB a 1\r\nPING\r\n")
@@ -223,8 +209,10 @@ authorization { users = [ {user: u, password: p, permissions: {
 """
 
 
-def test_trap_27_mapped_subjects_do_not_chain_and_are_the_ones_checked(start: StartServer) -> None:
-    server = start(MAPPED)
+def test_trap_27_mapped_subjects_do_not_chain_and_are_the_ones_checked(
+    start_nats: StartServer,
+) -> None:
+    server = start_nats(MAPPED)
     with user(server, "u", "p") as peer:
         peer.send(b"SUB > 1\r\nPING\r\n")
         peer.expect(b"PONG\r\n")
@@ -233,16 +221,16 @@ def test_trap_27_mapped_subjects_do_not_chain_and_are_the_ones_checked(start: St
         peer.expect(denied('Publish to "other"') + b"PONG\r\n")
 
 
-def test_trap_28_a_listed_source_loses_what_lacks_to_a_hundred(start: StartServer) -> None:
-    server = start('mappings { "a": [ {destination: "a", weight: 0} ] }\n')
+def test_trap_28_a_listed_source_loses_what_lacks_to_a_hundred(start_nats: StartServer) -> None:
+    server = start_nats('mappings { "a": [ {destination: "a", weight: 0} ] }\n')
     with nats_peer(server.address, {"verbose": True}) as peer:
         peer.send(b"SUB a 1\r\nPUB a 1\r\nx\r\n")
         peer.expect(b"+OK\r\n+OK\r\n")
         peer.ping()
 
 
-def test_trap_29_mappings_hold_from_the_first_message_on(start: StartServer) -> None:
-    server = start('mappings { "a": "b" }\n')
+def test_trap_29_mappings_hold_from_the_first_message_on(start_nats: StartServer) -> None:
+    server = start_nats('mappings { "a": "b" }\n')
     with RawPeer(server.address) as peer:
         plain_info(peer)
         peer.send(b'CONNECT {"verbose":false}\r\nSUB > 1\r\nPUB a 1\r\nx\r\n')
@@ -252,8 +240,8 @@ def test_trap_29_mappings_hold_from_the_first_message_on(start: StartServer) -> 
 # --- limits
 
 
-def test_connections_of_an_account(start: StartServer) -> None:
-    server = start(
+def test_connections_of_an_account(start_nats: StartServer) -> None:
+    server = start_nats(
         "accounts { A: { users: [{user: u, password: p}], limits: {max_connections: 1} } }\n"
     )
     with user(server, "u", "p"):
@@ -261,8 +249,8 @@ def test_connections_of_an_account(start: StartServer) -> None:
     assert said == b"-ERR 'maximum account active connections exceeded'\r\n"
 
 
-def test_payload_and_subscriptions_of_an_account(start: StartServer) -> None:
-    server = start(
+def test_payload_and_subscriptions_of_an_account(start_nats: StartServer) -> None:
+    server = start_nats(
         "accounts { A: { users: [{user: u, password: p}],"
         " limits: {max_payload: 4, max_subscriptions: 1} } }\n"
     )
@@ -274,9 +262,9 @@ def test_payload_and_subscriptions_of_an_account(start: StartServer) -> None:
         peer.expect_close()
 
 
-def test_accounts_do_not_hear_each_other(start: StartServer) -> None:
+def test_accounts_do_not_hear_each_other(start_nats: StartServer) -> None:
     one_user = "{{ users: [{{user: {0}, password: p}}] }}".format
-    server = start(f"accounts {{ A: {one_user('a')}, B: {one_user('b')} }}\n")
+    server = start_nats(f"accounts {{ A: {one_user('a')}, B: {one_user('b')} }}\n")
     with user(server, "a", "p") as one, user(server, "b", "p") as other:
         one.send(b"SUB > 1\r\n")
         one.ping()
@@ -288,8 +276,8 @@ def test_accounts_do_not_hear_each_other(start: StartServer) -> None:
 # --- second CONNECT, INFO later, the end
 
 
-def test_trap_30_a_second_connect_keeps_the_subscriptions(start: StartServer) -> None:
-    server = start("")
+def test_trap_30_a_second_connect_keeps_the_subscriptions(start_nats: StartServer) -> None:
+    server = start_nats("")
     with nats_peer(server.address, {"echo": False}) as peer:
         peer.send(b'SUB a 1\r\nCONNECT {"verbose":false}\r\nPUB a 1\r\nx\r\n')
         peer.ping()
@@ -319,14 +307,14 @@ def test_trap_38_lame_duck_is_announced_to_those_who_can_read_it(tmp_path: Path)
     server.child.wait()
 
 
-def test_trap_39_a_single_server_names_no_others(start: StartServer) -> None:
-    server = start("")
+def test_trap_39_a_single_server_names_no_others(start_nats: StartServer) -> None:
+    server = start_nats("")
     with RawPeer(server.address) as peer:
         assert "connect_urls" not in plain_info(peer)
 
 
-def test_trap_40_a_space_stands_before_the_end_of_info(start: StartServer) -> None:
-    server = start("")
+def test_trap_40_a_space_stands_before_the_end_of_info(start_nats: StartServer) -> None:
+    server = start_nats("")
     with RawPeer(server.address) as peer:
         assert peer.read_line().endswith(b"} \r\n")
 

@@ -21,16 +21,6 @@ PACKINGS = ("", "snappy", "deflate")
 OK = (RESPONSE, b"OK")
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def pair(authority: Authority) -> Pair:
-    return authority.issue("server")
-
-
 def keys(pair: Pair, **more: object) -> dict[str, dict[str, object]]:
     return {"nsq": {"tls_cert": str(pair.certificate), "tls_key": str(pair.key), **more}}
 

@@ -20,7 +20,6 @@ import re
 import socket
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from support.servers.processes import Address, Server
@@ -54,12 +53,7 @@ class Between:
         self._spawn(self._accept)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             for end in (self._listener, *self._open):
                 with contextlib.suppress(OSError):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from support.authority import Authority, Pair
 from support.engine import scratch
 from support.fakes.nsq import FakeNsq, MakeNsq
+from support.nats_file import FileServer
 
 
 @pytest.fixture
@@ -38,3 +40,29 @@ def make_nsq() -> Iterator[MakeNsq]:
 def nsq(make_nsq: MakeNsq) -> FakeNsq:
     """One with the usual settings."""
     return make_nsq()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Issues certificates."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def pair(authority: Authority) -> Pair:
+    """A server's certificate and key."""
+    return authority.issue("server")
+
+
+@pytest.fixture
+def start_nats(tmp_path: Path) -> Iterator[Callable[[str], FileServer]]:
+    """Starts servers from a configuration in nats-server's language; they end with the test."""
+    servers: list[FileServer] = []
+
+    def start(text: str) -> FileServer:
+        servers.append(FileServer(tmp_path / f"nats{len(servers)}", text))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()

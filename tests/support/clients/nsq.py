@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import snappy
@@ -106,3 +108,15 @@ class Wire:
             return True
         except ConnectionError:
             return True
+
+
+async def read_frame(
+    reader: asyncio.StreamReader, send: Callable[[bytes], object]
+) -> tuple[int, bytes]:
+    """Type and payload of the next frame; heartbeats are answered and skipped."""
+    while True:
+        size, kind = struct.unpack(">ii", await reader.readexactly(8))
+        payload = await reader.readexactly(size - 4)
+        if payload != b"_heartbeat_":
+            return kind, payload
+        send(b"NOP\n")

@@ -8,7 +8,6 @@ import socket
 import struct
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import NamedTuple
 
 from support.servers.processes import Address
@@ -88,12 +87,7 @@ class RawPeer:
     def __enter__(self) -> RawPeer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -13,21 +13,15 @@ import uvloop
 from broker.config.load import load
 from broker.runtime import vfs
 from broker.server.server import Server as Whole
+from support.configuration import NATS
 from support.servers.processes import Address
 
 START_S = 30.0
 Result = TypeVar("Result")
 
-TEXT = """
-[server]
-data = "{data}"
-[nats]
-listen = "127.0.0.1:0"
-[monitor]
-listen = ""
-[nsq]
-listen = ""
-http = ""
+TEXT = (
+    NATS
+    + """\
 [bulk]
 listen = "off"
 [stan]
@@ -36,6 +30,7 @@ hb_interval = "100ms"
 hb_timeout = "50ms"
 hb_fail_count = 1
 """
+)
 
 
 class LiveBroker:

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
+from support.configuration import NATS_AND_BULK
 from support.engine import Rig, finish_all, numbered
 
 from broker.base.durable import save
@@ -16,27 +17,13 @@ from broker.runtime import vfs
 from broker.server.server import Server
 
 CALL_SYNC = 2  # of vfs.pxd
-TEXT = """
-[server]
-data = "{data}"
-[nats]
-listen = "127.0.0.1:0"
-[monitor]
-listen = ""
-[nsq]
-listen = ""
-http = ""
-[bulk]
-listen = "127.0.0.1:0"
-"""
 READER = b"""{"name": "r", "ttl_s": 60, "hold": true, "renewed_ns": 1,
  "positions": {"t": {"seq": 5, "incarnation": "%s"}}}"""
 
 
-async def test_the_housekeeping_finds_the_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = tmp_path / "data"
+def held_log(folder: Path) -> Path:
+    """A data folder with a log whose records are finished, but held by a reader; its path."""
+    data = folder / "data"
     rig = Rig(data / "logs", segment_bytes=1000)
     log = rig.log()
     consumer = LocalConsumer(log.open_cursor("c"), 1 << 20)
@@ -47,6 +34,13 @@ async def test_the_housekeeping_finds_the_holds(
     finish_all(consumer)
     rig.settle()
     rig.abandon()
+    return data
+
+
+async def test_the_housekeeping_finds_the_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = held_log(tmp_path)
 
     first = []
     start = Writes.start
@@ -58,7 +52,7 @@ async def test_the_housekeeping_finds_the_holds(
 
     monkeypatch.setattr(Writes, "start", slow_start)
     file = tmp_path / "twinwire.toml"
-    file.write_text(TEXT.format(data=data))
+    file.write_text(NATS_AND_BULK.format(data=data))
     server = Server(load(file))
     await server.start()
     try:
@@ -76,7 +70,7 @@ async def test_what_was_found_is_on_the_disk_before_the_listener_opens(tmp_path:
     rig.settle()
     rig.abandon()
     file = tmp_path / "twinwire.toml"
-    file.write_text(TEXT.format(data=data))
+    file.write_text(NATS_AND_BULK.format(data=data))
     server = Server(load(file))
     vfs.fail(CALL_SYNC, errno.EIO, times=1_000)
     try:
@@ -90,20 +84,10 @@ async def test_what_was_found_is_on_the_disk_before_the_listener_opens(tmp_path:
 
 async def test_holds_count_while_the_listener_is_off(tmp_path: Path) -> None:
     """An operator who switches it off for a while does not let go what an archive holds."""
-    data = tmp_path / "data"
-    rig = Rig(data / "logs", segment_bytes=1000)
-    log = rig.log()
-    consumer = LocalConsumer(log.open_cursor("c"), 1 << 20)
-    for number in range(100):
-        rig.publish(log, numbered(1, number))
-    save(data / "bulk" / "readers" / "r.json", READER % log.log_id.hex().encode())
-    log.retention.retain_from(5)
-    finish_all(consumer)
-    rig.settle()
-    rig.abandon()
+    data = held_log(tmp_path)
     file = tmp_path / "twinwire.toml"
     on, off = '[bulk]\nlisten = "127.0.0.1:0"', '[bulk]\nlisten = ""'
-    file.write_text(TEXT.format(data=data).replace(on, off))
+    file.write_text(NATS_AND_BULK.format(data=data).replace(on, off))
     server = Server(load(file))
     try:
         await server.start()
@@ -121,7 +105,7 @@ async def test_an_identity_that_does_not_read_stops_the_bulk_api_alone(tmp_path:
     (data / "bulk").mkdir(parents=True)
     (data / "bulk" / "broker.json").write_text("{")
     file = tmp_path / "twinwire.toml"
-    file.write_text(TEXT.format(data=data))
+    file.write_text(NATS_AND_BULK.format(data=data))
     server = Server(load(file))
     try:
         await server.start()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.configuration import mistakes
 
 from broker.base.settings import (
     Address,
@@ -21,28 +22,12 @@ from broker.base.settings import (
 )
 from broker.base.units import DURATION_MAX, HOUR, MIB, MS, US
 from broker.config.config import Config
-from broker.config.load import FLAGS, SECTIONS, ConfigError, load
+from broker.config.load import FLAGS, SECTIONS, load
 from broker.engine.config import SyncPolicy, TopicConfig
 from broker.protocols.nats import limits
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMENTED = ROOT / "conf" / "twinwire.toml"
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(text: str) -> Path:
-        path = tmp_path / "t.toml"
-        path.write_text(text)
-        return path
-
-    return write
-
-
-def mistakes(*args, **kwargs) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        load(*args, **kwargs)
-    return str(caught.value).splitlines()
 
 
 def test_no_source_gives_defaults() -> None:

@@ -8,61 +8,29 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.servers.dropin import DEADLINE_S, STAMP, once, our_command, with_both
+from support.servers.dropin import Running as Process
 
-ROOT = Path(__file__).resolve().parents[4]
 ORIGINAL = shutil.which("nsqd")
-OURS = [sys.executable, "-m", "broker", "nsqd"]
-STAMP = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6}"
-DEADLINE_S = 20
-
+OURS = our_command("nsqd")
+BOTH = with_both("nsqd", ORIGINAL)
 needs_original = pytest.mark.skipif(ORIGINAL is None, reason="no nsqd on this machine")
-BOTH = pytest.mark.parametrize(
-    "command",
-    [OURS, pytest.param([ORIGINAL or "nsqd"], marks=needs_original)],
-    ids=["ours", "nsqd"],
-)
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def once(command: list[str], *args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command, *args], capture_output=True, text=True, timeout=DEADLINE_S, cwd=cwd,
-        env=environment(), check=False,
-    )  # fmt: skip
-
-
-class Running:
-    """One process and the lines of its log."""
+class Running(Process):
+    """One nsqd."""
 
     def __init__(self, command: list[str], cwd: Path, *args: str) -> None:
         self.ours = command == OURS
-        self.process = subprocess.Popen(
-            [*command, *args], stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment()
-        )
-        self.lines: list[str] = []
-
-    def until(self, pattern: str) -> re.Match[str]:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line.rstrip("\n"))
-            if match := re.search(pattern, line):
-                return match
-        raise AssertionError(f"no {pattern!r} in {self.lines}")
+        super().__init__(command, cwd, *args)
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        assert self.process.stderr is not None
-        self.lines += self.process.stderr.read().splitlines()
-        code = self.process.wait(DEADLINE_S)
+        code = super().end(number)
         # The original listens before it minds signals: one that comes between ends it.
         return 0 if code == -number and not self.ours else code
 

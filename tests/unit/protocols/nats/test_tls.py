@@ -33,16 +33,6 @@ from broker.protocols.nats.tls import (
 )
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def pair(authority: Authority) -> Pair:
-    return authority.issue("server")
-
-
 @pytest.fixture
 def tls(pair: Pair) -> Tls:
     return Tls(str(pair.certificate), str(pair.key))

@@ -19,16 +19,6 @@ SECOND = units.SECOND
 CONNECT = b'CONNECT {"verbose":false}\r\n'
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def pair(authority: Authority) -> Pair:
-    return authority.issue("server")
-
-
 @pytest.mark.parametrize("bytewise", [False, True])
 def test_info_and_then_the_handshake(pair: Pair, authority: Authority, bytewise: bool) -> None:
     peer = Server(pair).arrive()

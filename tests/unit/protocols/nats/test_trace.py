@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from support.fakes.log import WHO, session
 
 from broker.base import logs
 from broker.protocols.nats.trace import Tracer, redacted, who
 from broker.protocols.nats.wire.wire import NAMES
 
 KINDS = {name: kind for kind, name in NAMES.items()}
-WHO = "127.0.0.1:4 - cid:5"
 NOTHING = (b"", b"", b"")
-
-
-def session(**more: Any) -> Any:
-    one = SimpleNamespace(
-        host="127.0.0.1",
-        port=4,
-        client_id=5,
-        kind="STANDARD",
-        account=None,
-        extra=None,
-        closed_because="Gone",
-    )
-    vars(one).update(more)
-    return one
 
 
 @pytest.fixture(autouse=True)

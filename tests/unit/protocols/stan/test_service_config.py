@@ -7,31 +7,16 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from support.configuration import mistakes
 
 from broker.base.settings import settings
 from broker.base.units import HOUR, MIB, MINUTE
 from broker.config.config import Config
-from broker.config.load import ConfigError, load
+from broker.config.load import load
 from broker.protocols.stan.config import ChannelLimits, StanChannelConfig, StanConfig
 from broker.server.engine import access_of
 
 COMMENTED = Path(__file__).resolve().parents[4] / "conf" / "twinwire.toml"
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(text: str) -> Path:
-        path = tmp_path / "t.toml"
-        path.write_text(text)
-        return path
-
-    return write
-
-
-def mistakes(*args) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        load(*args)
-    return str(caught.value).splitlines()
 
 
 def example() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -14,64 +13,26 @@ from pathlib import Path
 
 import pytest
 from support.clients.lookup import eventually
+from support.servers.dropin import DEADLINE_S, STAMP, once, our_command, with_both
+from support.servers.dropin import Running as Process
 from support.servers.originals import nats_server, nats_server_on_path
 
 from broker.protocols.nats import limits
 
-ROOT = Path(__file__).resolve().parents[5]
 ORIGINAL = nats_server() if nats_server_on_path() else None
-OURS = [sys.executable, "-m", "broker", "nats-server"]
-STAMP = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6}"
-DEADLINE_S = 20
+OURS = our_command("nats-server")
 TAIL = ["tail", "-s", "0.05", "--max-unchanged-stats=1"]  # where nothing tells it of changes
-
-needs_original = pytest.mark.skipif(ORIGINAL is None, reason="no nats-server on this machine")
-BOTH = pytest.mark.parametrize(
-    "command",
-    [OURS, pytest.param([ORIGINAL or "nats-server"], marks=needs_original)],
-    ids=["ours", "nats-server"],
-)
+BOTH = with_both("nats-server", ORIGINAL)
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def once(command: list[str], *args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command, *args], capture_output=True, text=True, timeout=DEADLINE_S, cwd=cwd,
-        env=environment(), check=False,
-    )  # fmt: skip
-
-
-class Running:
-    """One process and the lines of its log."""
-
-    def __init__(self, command: list[str], cwd: Path, *args: str) -> None:
-        self.process = subprocess.Popen(
-            [*command, *args], stderr=subprocess.PIPE, text=True, cwd=cwd, env=environment()
-        )
-        self.lines: list[str] = []
-
-    def until(self, pattern: str) -> re.Match[str]:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line.rstrip("\n"))
-            if match := re.search(pattern, line):
-                return match
-        raise AssertionError(f"no {pattern!r} in {self.lines}")
+class Running(Process):
+    """One server."""
 
     def ready(self) -> int:
         """The client port, once the server is ready."""
         port = int(self.until(r"Listening for client connections on \S+:(\d+)")[1])
         self.until("Server is ready")
         return port
-
-    def end(self, number: int = signal.SIGINT) -> int:
-        self.process.send_signal(number)
-        assert self.process.stderr is not None
-        self.lines += self.process.stderr.read().splitlines()
-        return self.process.wait(DEADLINE_S)
 
     def texts(self) -> list[str]:
         """The lines without process and time."""

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.fakes.log import WHO, session
 from support.fakes.loop import FakeNats
 
 from broker.protocols.nats import errors
@@ -14,22 +15,6 @@ from broker.protocols.nats.client.log import ClientLog
 from broker.protocols.nats.settings import Settings
 from broker.protocols.nats.trace import Violations
 from broker.protocols.nats.wire.options import ClientOptions
-
-WHO = "127.0.0.1:4 - cid:5"
-
-
-def session(**more: Any) -> Any:
-    one = SimpleNamespace(
-        host="127.0.0.1",
-        port=4,
-        client_id=5,
-        kind="STANDARD",
-        account=None,
-        extra=None,
-        closed_because="Gone",
-    )
-    vars(one).update(more)
-    return one
 
 
 @pytest.fixture

@@ -1,0 +1,3 @@
+"""Fixtures of the unit tests."""
+
+from support.configuration import write  # noqa: F401
