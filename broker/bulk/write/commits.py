@@ -326,14 +326,15 @@ class Commits:
 
     def start(self, intents: list[Intent], unsure: Container[str] = ()) -> None:
         """Finish these commits in the background; `intents` and `unsure` as `survey` found
-        them."""
+        them. Those of `unknown` writers are not finished, but what they need is kept."""
         for intent in intents:
             writer = self.writers.setdefault(intent.writer, Writer(intent.writer))
             self._take_up(writer, intent)
             for topic, plan in intent.topics.items():
                 self._look_back(topic, plan)
             writer.unsaved = True
-            self._spawn(self._again(writer, surveyed=intent.writer not in unsure))
+            if intent.writer not in self.unknown:
+                self._spawn(self._again(writer, surveyed=intent.writer not in unsure))
 
     def _look_back(self, topic: str, plan: Plan) -> None:
         entry = self._log_of(topic, plan)

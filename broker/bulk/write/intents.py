@@ -286,18 +286,16 @@ def survey(
 
     It runs before the engine opens the logs, because opening a log drops segments that its readers
     are done with. The intents are stored with what was found, as the records may be dropped later.
-    `unsure` gets the writers whose logs could not be read; those must be searched again.
+    `unsure` gets the writers whose logs could not be read; those must be searched again. A commit
+    whose writer's state is unreadable is in both results: it waits for the operator, and until then
+    its logs and staged blocks must be kept.
     """
     intents, unknown = load_intents(root)
     unsure = set() if unsure is None else unsure
     found = []
     for intent in intents:
         try:
-            state = load_state(root, intent.writer)
-            _look_for(intent, {} if state is None else state.topics, logs)
-        except IntentError as problem:
-            unknown[intent.writer] = str(problem)
-            continue
+            _look_for(intent, _done(root, intent.writer, unknown), logs)
         except (FormatError, OSError) as problem:
             log.error("the commit of writer %s: %s", intent.writer, problem)
             unsure.add(intent.writer)
@@ -307,6 +305,17 @@ def survey(
             log.warning("the commit of writer %s: %s", intent.writer, problem)
         found.append(intent)
     return found, unknown
+
+
+def _done(root: Path, writer: str, unknown: dict[str, str]) -> Mapping[str, Done]:
+    """The last epoch of each topic; none if the writer's state is unreadable, and `unknown` then
+    gets the reason. OSError."""
+    try:
+        state = load_state(root, writer)
+    except IntentError as problem:
+        unknown[writer] = str(problem)
+        return {}
+    return {} if state is None else state.topics
 
 
 def _look_for(intent: Intent, done: Mapping[str, Done], logs: Path) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from support.bulk.rig import BulkRig, refused
+from support.engine import finish_all
 
 from broker.base.durable import sealed, unsealed
 from broker.bulk.access import IDENTITY, IdentityError, identity
+from broker.bulk.write import commits
 from broker.bulk.write.intents import (
     VERSION,
     Intent,
@@ -24,7 +26,9 @@ from broker.bulk.write.intents import (
     survey,
 )
 from broker.bulk.write.staging import Bounds
+from broker.engine.cursor.local import LocalConsumer
 
+ROWS = [b"%d " % number + b"." * 100 for number in range(1000)]
 INTENT = Intent(VERSION, "w", 2, "00" * 12, {"t": Plan("11" * 16, 1, [(0, "a", 56)])})
 
 
@@ -119,6 +123,63 @@ def test_an_epoch_that_does_not_read_is_not_taken_for_another(tmp_path: Path) ->
         await rig.close()
 
     asyncio.run(run())
+
+
+async def ended_before_its_intent_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every record of the commit is in the log, and the state of its writer is unreadable."""
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    rig = BulkRig(tmp_path, Bounds(disk_reserve=0), "none")
+    await rig.writes.start(rig.engine)
+    await rig.publish(1, "t", [b"before"])
+    named = await rig.stage(2, "t", 0, ROWS)
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "remove_intent", failing)
+        assert (await refused(rig.commit(2, {"t": [named]}))).status == 503
+        await rig.close()
+    assert rig_files(tmp_path) > 2
+    state = tmp_path / "staged" / "w" / "state.json"
+    state.write_bytes(state.read_bytes().replace(b'"epoch":2', b'"epoch":1'))
+
+
+def rig_files(folder: Path) -> int:
+    return len(list((folder / "logs" / "t").glob("*.seg")))
+
+
+async def test_what_an_unreadable_writers_commit_needs_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is read to the end meanwhile. Records that retention had dropped would be appended
+    again when the operator has removed the file; without staged blocks no record could be."""
+    await ended_before_its_intent_was_removed(tmp_path, monkeypatch)
+    rig = BulkRig(tmp_path, Bounds(disk_reserve=0), "none")
+    await rig.writes.start(rig.engine)
+    assert rig.engine.shared.health.has("writer", "w")
+    log, files = rig.engine.log("t"), rig_files(tmp_path)
+    reader = LocalConsumer(log.open_cursor("c"), 1 << 30)
+    arrived = asyncio.Event()
+    reader.arrived = arrived.set
+    while len(reader.records) <= len(ROWS):
+        await arrived.wait()
+        arrived.clear()
+    finish_all(reader)
+    await rig.engine.settle()
+    rig.engine.keep_house()
+    await rig.writes.staging.expire(1 << 62)
+    assert rig_files(tmp_path) == files
+    assert rig.writes.staging.batch("w", 2) is not None
+    await rig.close()
+    (tmp_path / "staged" / "w" / "state.json").unlink()
+    rig = BulkRig(tmp_path, Bounds(disk_reserve=0), "none")
+    await rig.writes.start(rig.engine)
+    await asyncio.gather(*rig.writes.commits._tasks)
+    assert rig.writes.commits.finished == 1
+    assert rig.rows("t") == [b"before", *ROWS]
+    await rig.close()
 
 
 def test_a_state_that_was_written_without_a_sum_reads(tmp_path: Path) -> None:
