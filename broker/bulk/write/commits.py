@@ -478,7 +478,10 @@ class Commits:
         before_ns = now_ns - limits.WRITER_TTL
         names, count = await self.staging.run(writers_before, self.root, before_ns)
         for name in names:
-            writer = await self.writer(name)
+            try:
+                writer = await self.writer(name)
+            except RefusedError:  # its state is unreadable: that is for the operator
+                continue
             async with writer.lock:
                 if writer.intent is None:
                     await self.staging.run(forget_writer, self.root, name)

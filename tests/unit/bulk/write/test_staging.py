@@ -69,6 +69,19 @@ async def test_what_nobody_commits_expires(start: Any) -> None:
         assert (await rig.publish(0, "t", ROWS))["state"] == "committed"
 
 
+async def test_a_state_that_does_not_read_stays_and_others_are_forgotten(start: Any) -> None:
+    async with start() as rig:
+        for name in ("a", "w", "z"):
+            named = await rig.stage_for(name, 0, "t", ROWS)
+            await rig.writes.commits.commit(name, 0, {"t": [named]})
+        rig.writes.commits.writers.clear()
+        (rig.folder / "staged" / "w" / "state.json").write_bytes(b"{")
+        await rig.writes.commits.forget(time.time_ns() + limits.WRITER_TTL + 1)
+        left = [path.parent.name for path in (rig.folder / "staged").glob("*/state.json")]
+        assert left == ["w"]
+        assert rig.writes.commits.remembered == 1
+
+
 async def test_a_commit_that_comes_as_its_blocks_expire(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
