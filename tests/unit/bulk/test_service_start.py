@@ -1,18 +1,23 @@
-"""The start of a whole server: what readers hold is in force before anything else happens."""
+"""The start of a whole server: what readers hold is in force before anything else happens. Its end:
+requests that come while the listener closes are refused."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from pathlib import Path
 
 import pytest
+from support.clients.http import Answer, request
 from support.configuration import NATS_AND_BULK
 from support.engine import Rig, finish_all, numbered
 
 from broker.base.durable import save
+from broker.bulk import errors
 from broker.bulk.write.service import Writes
 from broker.config.load import load
 from broker.engine.cursor.local import LocalConsumer
+from broker.net.http.pages import Pages
 from broker.runtime import vfs
 from broker.server.server import Server
 
@@ -114,3 +119,28 @@ async def test_an_identity_that_does_not_read_stops_the_bulk_api_alone(tmp_path:
         assert "bulk API" in str(server.health())
     finally:
         await server.stop()
+
+
+async def test_requests_that_come_while_the_listener_closes_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open connections may send more until it has closed; by then logs and threads may be gone."""
+    file = tmp_path / "twinwire.toml"
+    file.write_text(TEXT.format(data=tmp_path / "data"))
+    server = Server(load(file))
+    await server.start()
+    address, close = server.ports["bulk"], Pages.close
+    answers: list[Answer] = []
+
+    async def ask() -> None:
+        answers.append(await asyncio.to_thread(request, address, "GET", "/bulk/v1/topics"))
+
+    async def slow_close(self: Pages) -> None:
+        await ask()
+        await close(self)
+
+    monkeypatch.setattr(Pages, "close", slow_close)
+    await ask()
+    await server.stop()
+    assert [answer.status for answer in answers] == [200, errors.BULK_STOPPING.status]
+    assert answers[1].json == {"error": errors.BULK_STOPPING.text}
