@@ -39,6 +39,8 @@ cdef extern from *:
     #include <unistd.h>
 
     #define TW_SPOILED_MAX 8
+    /* The kernel keeps up to this much of a file as one piece, and drops whole pieces only. */
+    #define TW_PIECE_MAX ((size_t)1 << 21)
     #ifndef MAP_ANONYMOUS
     #define MAP_ANONYMOUS MAP_ANON
     #endif
@@ -187,6 +189,7 @@ cdef extern from *:
     static int tw_map_again(tw_mapping *m, int fd, size_t start, size_t end)
     {
         struct stat facts;
+        size_t first, last;
         if (end > m->size)
             end = m->size;
         start &= ~(size_t)(tw_page - 1);
@@ -196,9 +199,11 @@ cdef extern from *:
             return errno;
         if (m->device != (uint64_t)facts.st_dev || m->number != (uint64_t)facts.st_ino)
             return ENOENT;      /* another file has the name now */
-        /* Our view of these pages must go first: the kernel keeps what is mapped somewhere. */
-        madvise(m->base + start, end - start, MADV_DONTNEED);
-        posix_fadvise(fd, (off_t)start, (off_t)(end - start), POSIX_FADV_DONTNEED);
+        /* Our view of these pieces must go first: the kernel keeps what is mapped somewhere. */
+        first = start & ~(TW_PIECE_MAX - 1);
+        last = (end + TW_PIECE_MAX - 1) & ~(TW_PIECE_MAX - 1);
+        madvise(m->base + first, (last < m->size ? last : m->size) - first, MADV_DONTNEED);
+        posix_fadvise(fd, (off_t)first, (off_t)(last - first), POSIX_FADV_DONTNEED);
         if (mmap(m->base + start, end - start, PROT_READ, MAP_SHARED | MAP_FIXED, fd,
                  (off_t)start) == MAP_FAILED)
             return errno;

@@ -7,12 +7,16 @@ import os
 from pathlib import Path
 
 import pytest
-from support.engine import Rig, numbered, segment_files
+from support.engine import Rig, bodies_of, drain, numbered, segment_files
+
+from broker.engine.cursor.local import LocalConsumer
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20
 BODIES = 64  # of one publish
 PUBLISHES = 64  # 4 MiB in all
+RECORDS = 1500  # of one write
+HURT = 32
 ASKED_MAX = 1000  # times that the kernel is asked to let go of a page
 
 
@@ -84,3 +88,36 @@ def test_what_is_held_stays(disk: Path) -> None:
     with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:
         rig.log().retention.retain_from(1)
         assert cached(fill(rig, disk), 0)
+
+
+def read_bytes() -> int:
+    """Bytes that this process had to get from a disk so far."""
+    try:
+        counts = Path("/proc/self/io").read_text()
+    except OSError:
+        pytest.skip("this kernel does not count what a process reads from disks")
+    return int(counts.partition("\nread_bytes: ")[2].partition("\n")[0])
+
+
+def test_what_is_read_again_is_asked_of_the_disk(disk: Path) -> None:
+    """Memory that is at fault would only show the same once more."""
+    with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:
+        log = rig.log()
+        taker = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        # written at once: the kernel keeps such data in large pieces, and drops whole ones only
+        rig.publish(log, numbered(RECORDS, size=1024))
+        assert len(bodies_of(taker)) == RECORDS
+        (path,) = segment_files(disk)
+        with path.open("r+b") as file:
+            # several: the kernel is asked, not told; at 1 MiB and more its pieces are large
+            for number in range(1000, 1000 + HURT):
+                file.seek(64 + number * (40 + 1024) + 100)
+                file.write(b"!")
+            file.flush()
+            os.fsync(file.fileno())
+        taker.leave()
+        before = read_bytes()
+        again = LocalConsumer(log.cursors["c"], 1 << 30)
+        assert len(drain(rig, again)) == RECORDS - HURT
+        assert rig.engine.shared.quarantined_ranges == HURT
+        assert read_bytes() - before >= PAGE
