@@ -15,7 +15,7 @@ which by default ends the process. The handler looks the address up in a chain u
 the owner of the lock touches no mapping, so it is always given back.
 
 Tests `spoil` a range of a file: its pages in mappings then raise the signal, and `read_at` says
-EIO.
+EIO. They `blank` a range: its pages in mappings are wrong, and the file is not.
 """
 import os
 
@@ -244,6 +244,18 @@ cdef extern from *:
         tw_unlock();
         return 0;
     }
+    static int tw_blank(uint64_t device, uint64_t number, size_t start, size_t end)
+    {
+        tw_mapping *m;
+        int found = 0;
+        tw_lock();
+        for (m = tw_mappings; m; m = m->next)
+            if (m->device == device && m->number == number && end <= m->size)
+                found += mmap(m->base + start, end - start, PROT_READ,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+        tw_unlock();
+        return found;
+    }
     static void tw_unspoil(void) { __atomic_store_n(&tw_spoiled_count, 0, __ATOMIC_RELEASE); }
     static uint64_t tw_faults_so_far(const tw_mapping *m)
     {
@@ -258,6 +270,7 @@ cdef extern from *:
     int tw_map_again(tw_mapping *m, int fd, size_t start, size_t end) nogil
     ssize_t tw_read_at(int fd, void *data, size_t n, int64_t offset) nogil
     int tw_spoil(uint64_t device, uint64_t number, size_t start, size_t end) nogil
+    int tw_blank(uint64_t device, uint64_t number, size_t start, size_t end) nogil
     void tw_unspoil() nogil
     uint64_t tw_faults_so_far(const tw_mapping *m) nogil
 
@@ -302,6 +315,13 @@ def spoil(path, size_t start, size_t end):
     facts = os.stat(path)
     if tw_spoil(facts.st_dev, facts.st_ino, start, end) < 0:
         raise ValueError('too many ranges')
+
+
+def blank(path, size_t start, size_t end):
+    """Let whole pages [start, end) of a file be zeros where it is mapped now, as an error of the
+    memory would: no signal is sent, and the file is right. How many mappings have them."""
+    facts = os.stat(path)
+    return tw_blank(facts.st_dev, facts.st_ino, start, end)
 
 
 def unspoil():

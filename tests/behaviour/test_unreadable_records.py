@@ -292,6 +292,23 @@ def test_what_reads_the_second_time_is_not_lost(memory_path: Path) -> None:
         assert rig.engine.shared.quarantined_ranges == 0
 
 
+def test_memory_that_is_at_fault_is_not_taken_for_the_disk(memory_path: Path) -> None:
+    """Of records that were just written the sum is not looked at, and no page is missing."""
+    with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
+        log = rig.log()
+        taker = LocalConsumer(log.open_cursor("c"), 3)
+        rig.publish(log, bodies())
+        found = bodies_of(taker)
+        (file,) = segment_files(memory_path / "0")
+        before = mapping.faults()
+        assert hurt_by(file, 0, 4 * PAGE) == bodies()[:68], "one begins with the page"
+        assert mapping.blank(file, 4 * PAGE, 5 * PAGE) == 1
+        taker.set_credit(1 << 30)
+        assert [*found, *drain(rig, taker)] == bodies()
+        assert mapping.faults() == before
+        assert rig.engine.shared.quarantined_ranges == 0
+
+
 def test_a_file_that_did_not_read_once_is_kept_when_it_is_dropped(memory_path: Path) -> None:
     """Although nothing of it is quarantined: the disk may not give it a third time."""
     with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
