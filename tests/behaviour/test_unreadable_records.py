@@ -309,6 +309,47 @@ def test_memory_that_is_at_fault_is_not_taken_for_the_disk(memory_path: Path) ->
         assert rig.engine.shared.quarantined_ranges == 0
 
 
+def test_a_damaged_place_is_asked_for_once(memory_path: Path) -> None:
+    """Else what the disk gives at another place would not be asked for any more."""
+    with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
+        log = rig.log()
+        taker = LocalConsumer(log.open_cursor("c"), 3)
+        rig.publish(log, bodies())
+        found = bodies_of(taker)
+        (file,) = segment_files(memory_path / "0")
+        with file.open("r+b") as data:
+            data.seek(64 + 10 * (40 + BODY))
+            data.write(bytes(4))  # its length: it is not even looked at whether the sum is right
+        assert hurt_by(file, 0, 19 * PAGE) == bodies()[:324], "one begins with the page"
+        assert mapping.blank(file, 19 * PAGE, 20 * PAGE) == 1
+        taker.set_credit(1 << 30)
+        assert [*found, *drain(rig, taker)] == without(bodies()[10:11])
+        assert rig.engine.shared.quarantined_ranges == 1
+
+
+def test_a_file_with_very_many_damaged_records(memory_path: Path) -> None:
+    """The disk is asked once more for some of them only, and reading comes to its end."""
+    limits: dict[str, Any] = {"segment_bytes": 500 * (40 + BODY), "load_bytes": 2 * PAGE}
+    with Rig(memory_path / "0", **limits) as rig:
+        log = rig.log()
+        log.open_cursor("c")
+        rig.publish(log, bodies())
+        rig.close()
+    file, _ = segment_files(memory_path / "0")
+    hurt = range(1, 450, 2)
+    with file.open("r+b") as data:
+        for number in hurt:
+            data.seek(64 + number * (40 + BODY) + 100)
+            data.write(b"!")
+    with Rig(memory_path / "0", **limits) as rig:
+        loader = rig.engine.shared.loader
+        before = loader.reaped
+        taker = LocalConsumer(rig.engine.log("t").open_cursor("c"), 1 << 30)
+        assert drain(rig, taker) == [body for n, body in enumerate(bodies()) if n not in hurt]
+        assert rig.engine.shared.quarantined_ranges == len(hurt)
+        assert loader.reaped - before < len(hurt) + 100
+
+
 def test_a_file_that_did_not_read_once_is_kept_when_it_is_dropped(memory_path: Path) -> None:
     """Although nothing of it is quarantined: the disk may not give it a third time."""
     with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:

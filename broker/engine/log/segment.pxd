@@ -23,6 +23,7 @@ cdef class Segment:
     cdef size_t cap                     # most bytes it may get; lowered when it may get no more
     cdef mapping_t file                 # its mapping, unless it is in memory
     cdef set read_twice                 # offsets at which the disk was asked once more; None = none
+    cdef uint32_t asked_again           # how often that was; loops that ask end at READ_TWICE_MAX
     cdef int fd                         # -1 when not open for writing
     cdef int second_fd                  # the same file opened once more, for syncing; -1 = not
     cdef uint64_t second_since          # the log's last round when that was opened

@@ -200,8 +200,9 @@ cdef class Segment:
         if self.read_twice is None:
             self.read_twice = set()
         # each place once, whoever else fails at another one meanwhile
-        if start in self.read_twice or len(self.read_twice) >= READ_TWICE_MAX:
+        if start in self.read_twice or self.asked_again >= <uint32_t>READ_TWICE_MAX:
             return False
+        self.asked_again += 1       # readers loop while this is True: the count alone ends that
         self.read_twice.add(start)
         end = min(max(end, start + AGAIN_BYTES_MIN), start + AGAIN_BYTES_MAX)
         if fd < 0 and vfs_open(self.path, O_RDONLY, &fd):
