@@ -46,7 +46,9 @@ INLINE_PAUSE_MAX: Final = 30 * SECOND
 SPARE_RATE: Final = 256 * KIB  # bytes a second; busier logs have their next file made beforehand
 APPEND_RETRY: Final = 1 * SECOND  # after a failed write, appends to that log fail for so long
 CURSOR_ENTRIES_MAX: Final = 2**24  # in flight, deferred, to be given again; 64 bytes each
-CURSORS_DEFERRED_MAX: Final = 2**24  # deferred in all cursors together
+# Deferred in all cursors together; and the due times that one log remembers, 16 bytes each. nsqd
+# keeps both without a limit.
+CURSORS_DEFERRED_MAX: Final = 2**24
 CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the newest; a bit each
 ROUTER_CACHE_SUBJECTS: Final = 8192  # answers kept; a power of two
 ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together

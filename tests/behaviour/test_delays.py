@@ -112,6 +112,27 @@ def test_what_a_cursor_held_back_is_free_for_others_when_it_goes() -> None:
         assert rig.engine.shared.deferred == 0
 
 
+def test_what_a_log_remembers_of_times_is_bounded(memory_path: Path) -> None:
+    """However many messages a client defers: the others count as waiting until a cursor comes to
+    them, and none is given before its time."""
+    with Rig(memory_path / "0", deferred_max=100) as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        due = rig.turn.wall_ns + 10 * SECOND
+        for start in range(0, COUNT, 50):
+            assert rig.publish(log, numbered(50, start), not_before_ns=due) == [1] * 50
+        assert len(log.delays) == 100
+        assert (cursor.deferred_count, cursor.depth) == (100, COUNT - 100)
+        taker = LocalConsumer(cursor, 1 << 30)
+        rig.settle()
+        assert not taker.records
+        rig.advance(11)
+        assert sorted(finish_all(taker)) == sorted(numbered(COUNT))
+        assert (cursor.deferred_count, cursor.depth) == (0, 0)
+        assert rig.publish(log, [b"x"], not_before_ns=rig.turn.wall_ns + SECOND) == [1]
+        assert len(log.delays) == 1
+
+
 def test_counting() -> None:
     delays = DelayTable(Delays(100))
     for seq in range(1, 201):
