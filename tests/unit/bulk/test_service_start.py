@@ -126,7 +126,7 @@ async def test_requests_that_come_while_the_listener_closes_are_refused(
 ) -> None:
     """Open connections may send more until it has closed; by then logs and threads may be gone."""
     file = tmp_path / "twinwire.toml"
-    file.write_text(TEXT.format(data=tmp_path / "data"))
+    file.write_text(NATS_AND_BULK.format(data=tmp_path / "data"))
     server = Server(load(file))
     await server.start()
     address, close = server.ports["bulk"], Pages.close
