@@ -123,11 +123,11 @@ def test_what_a_log_remembers_of_times_is_bounded(memory_path: Path) -> None:
             assert rig.publish(log, numbered(50, start), not_before_ns=due) == [1] * 50
         assert len(log.delays) == 100
         assert (cursor.deferred_count, cursor.depth) == (100, COUNT - 100)
-        taker = LocalConsumer(cursor, 1 << 30)
+        consumer = LocalConsumer(cursor, 1 << 30)
         rig.settle()
-        assert not taker.records
+        assert not consumer.records
         rig.advance(11)
-        assert sorted(finish_all(taker)) == sorted(numbered(COUNT))
+        assert sorted(finish_all(consumer)) == sorted(numbered(COUNT))
         assert (cursor.deferred_count, cursor.depth) == (0, 0)
         assert rig.publish(log, [b"x"], not_before_ns=rig.turn.wall_ns + SECOND) == [1]
         assert len(log.delays) == 1

@@ -23,7 +23,10 @@ TEXT = """
 [server]
 data = "{folder}/data"
 [nats]
+listen = "127.0.0.1:0"
 config_file = "{folder}/nats.conf"
+[monitor]
+listen = "127.0.0.1:0"
 [nsq]
 listen = "127.0.0.1:0"
 http = "127.0.0.1:0"

@@ -103,19 +103,19 @@ def test_what_is_read_again_is_asked_of_the_disk(disk: Path) -> None:
     """Memory that is at fault would only show the same once more."""
     with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
         # written at once: the kernel keeps such data in large pieces, and drops whole ones only
         rig.publish(log, numbered(RECORDS, size=1024))
-        assert len(bodies_of(taker)) == RECORDS
+        assert len(bodies_of(consumer)) == RECORDS
         (path,) = segment_files(disk)
         with path.open("r+b") as file:
-            # several: the kernel is asked, not told; at 1 MiB and more its pieces are large
+            # several: the kernel is asked, not ordered; at 1 MiB and more its pieces are large
             for number in range(1000, 1000 + HURT):
                 file.seek(64 + number * (40 + 1024) + 100)
                 file.write(b"!")
             file.flush()
             os.fsync(file.fileno())
-        taker.leave()
+        consumer.leave()
         before = read_bytes()
         again = LocalConsumer(log.cursors["c"], 1 << 30)
         assert len(drain(rig, again)) == RECORDS - HURT

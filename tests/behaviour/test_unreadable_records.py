@@ -296,15 +296,15 @@ def test_memory_that_is_at_fault_is_not_taken_for_the_disk(memory_path: Path) ->
     """Of records that were just written the sum is not looked at, and no page is missing."""
     with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 3)
+        consumer = LocalConsumer(log.open_cursor("c"), 3)
         rig.publish(log, bodies())
-        found = bodies_of(taker)
+        found = bodies_of(consumer)
         (file,) = segment_files(memory_path / "0")
         before = mapping.faults()
         assert hurt_by(file, 0, 4 * PAGE) == bodies()[:68], "one begins with the page"
         assert mapping.blank(file, 4 * PAGE, 5 * PAGE) == 1
-        taker.set_credit(1 << 30)
-        assert [*found, *drain(rig, taker)] == bodies()
+        consumer.set_credit(1 << 30)
+        assert [*found, *drain(rig, consumer)] == bodies()
         assert mapping.faults() == before
         assert rig.engine.shared.quarantined_ranges == 0
 
@@ -313,17 +313,17 @@ def test_a_damaged_place_is_asked_for_once(memory_path: Path) -> None:
     """Else what the disk gives at another place would not be asked for any more."""
     with Rig(memory_path / "0", segment_bytes=1 << 20) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 3)
+        consumer = LocalConsumer(log.open_cursor("c"), 3)
         rig.publish(log, bodies())
-        found = bodies_of(taker)
+        found = bodies_of(consumer)
         (file,) = segment_files(memory_path / "0")
         with file.open("r+b") as data:
             data.seek(64 + 10 * (40 + BODY))
             data.write(bytes(4))  # its length: it is not even looked at whether the sum is right
         assert hurt_by(file, 0, 19 * PAGE) == bodies()[:324], "one begins with the page"
         assert mapping.blank(file, 19 * PAGE, 20 * PAGE) == 1
-        taker.set_credit(1 << 30)
-        assert [*found, *drain(rig, taker)] == without(bodies()[10:11])
+        consumer.set_credit(1 << 30)
+        assert [*found, *drain(rig, consumer)] == without(bodies()[10:11])
         assert rig.engine.shared.quarantined_ranges == 1
 
 
@@ -344,8 +344,8 @@ def test_a_file_with_very_many_damaged_records(memory_path: Path) -> None:
     with Rig(memory_path / "0", **limits) as rig:
         loader = rig.engine.shared.loader
         before = loader.reaped
-        taker = LocalConsumer(rig.engine.log("t").open_cursor("c"), 1 << 30)
-        assert drain(rig, taker) == [body for n, body in enumerate(bodies()) if n not in hurt]
+        consumer = LocalConsumer(rig.engine.log("t").open_cursor("c"), 1 << 30)
+        assert drain(rig, consumer) == [body for n, body in enumerate(bodies()) if n not in hurt]
         assert rig.engine.shared.quarantined_ranges == len(hurt)
         assert loader.reaped - before < len(hurt) + 100
 

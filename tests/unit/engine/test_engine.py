@@ -292,12 +292,12 @@ def test_a_pause_that_cannot_be_stored_changes_nothing(tmp_path: Path) -> None:
     in_the_way = tmp_path / "t" / "meta.json.new"
     with Rig(tmp_path, sync="always") as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 100)
+        consumer = LocalConsumer(log.open_cursor("c"), 100)
         in_the_way.mkdir()
         with pytest.raises(IsADirectoryError):
             log.pause()
         assert rig.publish(log, [b"1"]) == [1]
-        assert bodies_of(taker) == [b"1"]
+        assert bodies_of(consumer) == [b"1"]
         in_the_way.rmdir()
         log.pause()
         assert rig.publish(log, [b"2"]) == [1]
@@ -306,11 +306,11 @@ def test_a_pause_that_cannot_be_stored_changes_nothing(tmp_path: Path) -> None:
             log.unpause()
         rig.settle()
         assert log.paused
-        assert (bodies_of(taker), log.depth) == ([], 1)
+        assert (bodies_of(consumer), log.depth) == ([], 1)
         in_the_way.rmdir()
         log.unpause()
         rig.settle()
-        assert bodies_of(taker) == [b"2"]
+        assert bodies_of(consumer) == [b"2"]
 
 
 def test_a_folder_of_logs_that_was_removed_is_made_with_its_name(
@@ -330,7 +330,7 @@ def test_a_file_that_may_not_grow_is_followed_by_another(tmp_path: Path, inline:
     """A limit of the process or of the file system can be below segment_size."""
     with Rig(tmp_path, sync="always", inline_bytes=inline) as rig:
         log = rig.log()
-        taker = LocalConsumer(log.open_cursor("c"), 100)
+        consumer = LocalConsumer(log.open_cursor("c"), 100)
         assert rig.publish(log, [b"1"]) == [1]
         vfs.fail(WRITE, errno.EFBIG)
         assert rig.publish(log, [b"2"]) == [-1]
@@ -338,4 +338,4 @@ def test_a_file_that_may_not_grow_is_followed_by_another(tmp_path: Path, inline:
         rig.advance(2)
         assert rig.publish(log, [b"3"]) == [1]
         assert len(segment_files(tmp_path)) == 2
-        assert bodies_of(taker) == [b"1", b"3"]
+        assert bodies_of(consumer) == [b"1", b"3"]

@@ -449,7 +449,7 @@ class NsqApi:
         log = self._topic(query, READ, WRITE)
         log.empty()
         # a channel of a paused topic has them in front of it
-        await asyncio.gather(*(_on_disk(cursor.synced()) for cursor in log.cursors.values()))
+        await asyncio.gather(*(_on_disk(cursor.synced()) for cursor in cursors_of(log).values()))
         return None
 
     async def topic_pause(self, _request: web.Request, query: Query) -> Answer:

@@ -131,7 +131,7 @@ def test_what_a_log_with_limits_gave_up_is_still_readable(tmp_path: Path) -> Non
     """Of a log whose limits are of single records the held ones are for the bulk API alone."""
     case = Case(tmp_path)
     with case.rig:
-        log = case.rig.engine.open_log("t", False, "face", "limits")
+        log = case.rig.engine.open_log("t", False, "stan", "limits")
         for number in range(100):
             case.rig.publish(log, numbered(1, number))
         limit(log, msgs_max=100)

@@ -167,12 +167,12 @@ def test_a_compacted_journal_that_was_closed_unsynced(tmp_path: Path) -> None:
     with Rig(tmp_path, inline_bytes=1 << 17, journal_bytes_min=200) as rig:
         log = rig.log()
         cursor = log.open_cursor("c")
-        taker = LocalConsumer(cursor, 1000)
+        consumer = LocalConsumer(cursor, 1000)
         (journal,) = (tmp_path / "t" / "cursors").glob("*.cur")
         inode = journal.stat().st_ino
         while journal.stat().st_ino == inode:
             rig.publish(log, numbered(5))
-            finish_all(taker)
+            finish_all(consumer)
             rig.settle()
         for _ in range(4):
             rig.advance(1)

@@ -52,9 +52,9 @@ def test_retention_is_not_the_protocol(
         log = rig.engine.log("t")
         assert log is not None
         assert (log.protocol, log.policy.retention) == (protocol, retention)
-        taker = LocalConsumer(log.open_cursor("c"), 1000)
+        consumer = LocalConsumer(log.open_cursor("c"), 1000)
         rig.publish(log, numbered(40))
-        assert len(finish_all(taker)) == 40
+        assert len(finish_all(consumer)) == 40
         rig.advance(2)
         assert (log.first_seq == 1) == (retention == LIMITS)
         assert (len(segment_files(tmp_path)) > 1) == (retention == LIMITS)
@@ -90,9 +90,9 @@ def test_lost_metadata_of_a_log_of_another_retention(tmp_path: Path) -> None:
     """No header says it, so nothing is dropped before an operator claims the log."""
     with Rig(tmp_path, **SMALL) as rig:
         log = rig.engine.open_log("t", retention=LIMITS)
-        taker = LocalConsumer(log.open_cursor("c"), 1000)
+        consumer = LocalConsumer(log.open_cursor("c"), 1000)
         rig.publish(log, numbered(40))
-        finish_all(taker)
+        finish_all(consumer)
         rig.close()
     (tmp_path / "t" / "meta.json").unlink()
     with Rig(tmp_path, **SMALL) as rig:

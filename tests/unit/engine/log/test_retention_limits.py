@@ -275,8 +275,8 @@ def test_limits_apply_to_a_cursor_as_its_policy_says(tmp_path: Path, limited: bo
     with Rig(tmp_path, **SMALL) as rig:
         log = make(rig)
         limit(log, msgs_max=10)
-        taker = LocalConsumer(log.open_cursor("c", start=1), 3)
-        taker.redeliver_first(limited=limited)
+        consumer = LocalConsumer(log.open_cursor("c", start=1), 3)
+        consumer.redeliver_first(limited=limited)
         rig.publish(log, numbered(100))
         assert log.first_seq == (91 if limited else 1)
         assert log.backlog_seq == (91 if limited else log.frontier)
