@@ -157,7 +157,10 @@ class Server:
     async def reload(self) -> None:
         """Let each service reload its files; an error is logged and changes nothing."""
         for service in self.services:
-            await service.reload()
+            try:
+                await service.reload()
+            except Exception:  # the others' files count all the same
+                self.log.exception("%s was not reloaded", service.name)
 
     async def stop(self) -> None:
         """Accept no new clients, answer accepted requests, write and sync everything, close."""

@@ -110,6 +110,20 @@ async def test_steps_from_start_to_stop(tmp_path: Path) -> None:
                     "stop b", "stop a"]  # fmt: skip
 
 
+async def test_a_reload_that_fails_keeps_no_other_from_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+    made = [Recording("a", seen, "reload"), Recording("b", seen)]
+    config = load(None, {"TWINWIRE_SERVER_DATA": str(tmp_path)})
+    server = Server(config, [lambda _host, one=one: one for one in made])
+    await server.start()
+    await server.reload()
+    assert seen[-2:] == ["reload a", "reload b"]
+    assert "a was not reloaded" in caplog.text
+    await server.stop()
+
+
 async def test_a_reload_without_a_nats_listener(tmp_path: Path) -> None:
     """Others are reloaded after NATS: it must not fail where it does not listen, or not yet."""
     (tmp_path / "nats.conf").write_text("max_payload: 1MB")
