@@ -16,8 +16,6 @@ import zlib
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from cramjam import zstd
-
 from broker.base.units import SECOND
 from broker.base.values import dataclass
 from broker.bulk import errors, limits
@@ -178,4 +176,6 @@ def compressed(encoding: str, found: Range, head: bytes) -> bytes:
     whole = found.joined(head)
     if encoding == GZIP:
         return zlib.compress(whole, limits.BULK_GZIP_LEVEL, _GZIP_WINDOW)
+    from cramjam import zstd
+
     return bytes(zstd.compress(whole, limits.BULK_ZSTD_LEVEL))

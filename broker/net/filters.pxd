@@ -28,6 +28,7 @@ cdef class Deflate(Filter):
 
 
 cdef class Snappy(Filter):
+    cdef object codec           # the module of python-snappy
     cdef bytes rest             # received, decoded up to `taken`
     cdef size_t taken
     cdef bytes plain            # a decoded chunk

@@ -10,7 +10,6 @@ Sources: RFC 1951; google/snappy framing_format.txt.
 import ssl
 import zlib
 
-import snappy
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint32_t
@@ -107,6 +106,9 @@ cdef class Snappy(Filter):
     """Snappy's framing format."""
 
     def __init__(self):
+        import snappy   # with a library of its own, which most brokers never need
+
+        self.codec = snappy
         self.rest = self.plain = b''
 
     cdef int receive(self, const char *data, size_t n) except -1:
@@ -176,7 +178,7 @@ cdef class Snappy(Filter):
             if plain_size(plain) > PLAIN_MAX:
                 raise FilterError('snappy: chunk is too large when unpacked')
             try:
-                plain = bytes(snappy.uncompress(plain))
+                plain = bytes(self.codec.uncompress(plain))
             except Exception as problem:
                 raise FilterError(f'snappy: {problem}') from None
         if masked_sum(plain) != (
@@ -194,7 +196,7 @@ cdef class Snappy(Filter):
             parts.append(IDENTIFIER)
         while at < n:
             part = bytes(view[at:at + PLAIN_MAX])
-            packed = bytes(snappy.compress(part))
+            packed = bytes(self.codec.compress(part))
             # saving less than an eighth is not worth decompressing
             body = packed if len(packed) < len(part) - len(part) // 8 else part
             parts.append((

@@ -32,9 +32,10 @@ RARE = {
     "broker.protocols.nsq.http.api",
     "broker.protocols.nsq.lookup.client",
     "broker.protocols.stan.service",
-    "cryptography.x509",
+    "cramjam",
+    "cryptography",
     "google.protobuf",
-    "nacl",
+    "nacl.secret",
     "prometheus_client",
 }
 IMPORTED = re.compile(r"^import time: +\d+ \| +\d+ \| +(\S+)$", re.MULTILINE)

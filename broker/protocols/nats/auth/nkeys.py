@@ -14,12 +14,12 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-    Ed25519PrivateKey,
-    Ed25519PublicKey,
+from nacl.bindings import (
+    crypto_scalarmult_base,
+    crypto_sign,
+    crypto_sign_BYTES,
+    crypto_sign_seed_keypair,
 )
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 if TYPE_CHECKING:
     from nacl.public import Box
@@ -101,6 +101,10 @@ def is_any_public(text: str) -> bool:
 
 def verify(public: str, message: bytes, signature: bytes) -> bool:
     """Whether the owner of `public` signed `message`."""
+    # Every server has keys of its own, and few have clients that sign.
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     try:
         kind, raw = decode(public)
         if kind == CURVE:
@@ -161,15 +165,15 @@ def _unseed(text: str) -> tuple[str, bytes]:
 class KeyPair:
     """Signs; the secret does not show in repr()."""
 
-    __slots__ = ("_private", "_raw", "kind", "public")
+    __slots__ = ("_raw", "_secret", "kind", "public")
 
     def __init__(self, kind: str, raw: bytes | None = None) -> None:
         if kind == CURVE or kind not in _PREFIXES:
             raise ValueError("not a kind of key that signs")
         self.kind = kind
         self._raw = os.urandom(_RAW) if raw is None else raw
-        self._private = Ed25519PrivateKey.from_private_bytes(self._raw)
-        self.public = encode(kind, self._private.public_key().public_bytes_raw())
+        public, self._secret = crypto_sign_seed_keypair(self._raw)
+        self.public = encode(kind, public)
 
     @classmethod
     def from_seed(cls, seed: str) -> KeyPair:
@@ -181,7 +185,7 @@ class KeyPair:
         return _seed(self.kind, self._raw)
 
     def sign(self, message: bytes) -> bytes:
-        return self._private.sign(message)
+        return crypto_sign(message, self._secret)[:crypto_sign_BYTES]
 
     def __repr__(self) -> str:
         return f"KeyPair({self.public})"
@@ -194,8 +198,7 @@ class CurvePair:
 
     def __init__(self, raw: bytes | None = None) -> None:
         self._raw = os.urandom(_RAW) if raw is None else raw
-        private = X25519PrivateKey.from_private_bytes(self._raw)
-        self.public = encode(CURVE, private.public_key().public_bytes_raw())
+        self.public = encode(CURVE, crypto_scalarmult_base(self._raw))
 
     @classmethod
     def from_seed(cls, seed: str) -> CurvePair:
