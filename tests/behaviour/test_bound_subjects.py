@@ -10,11 +10,12 @@ from typing import Any
 import orjson
 import pytest
 from support.engine import Rig, segment_files
+from support.native.routing import Subscriber
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.limits import LOG_SUBJECT_BYTES_MAX, LOG_SUBJECTS_MAX
 from broker.engine.log.publish import append
-from broker.routing.local import Subscriber, publish
+from broker.routing.local import publish
 from broker.routing.router import Router
 
 PRIVATE = {"private_subjects": (b"_INBOX.", b"_STAN.discover.")}
@@ -267,7 +268,7 @@ def test_the_router_of_an_account(rig: Rig) -> None:
     assert send(rig, "a.c", router=account) == [2]
     append(log, b"t")
     rig.settle()
-    assert [message[1] for message in heard.heard] == [b"a.c", b"t"]
+    assert [message[1] for message in heard.received] == [b"a.c", b"t"]
     log.connect(True, True)
     assert send(rig, "a.d", router=account) == [1]
     assert send(rig, "a.e") == [1]
@@ -285,7 +286,7 @@ def test_live_subscribers_get_what_is_appended(rig: Rig) -> None:
     assert append(log, b"2")
     assert append(log, b"3", subject=b"x.y")
     rig.settle()
-    assert [(heard_as, body) for _, heard_as, _, body in heard.heard] == [
+    assert [(heard_as, body) for _, heard_as, _, body in heard.received] == [
         (b"t", b"2"),
         (b"x.y", b"3"),
     ]

@@ -80,7 +80,7 @@ def test_the_users_schema_is_all_that_is_read(
 
 
 def test_options_that_cannot_be(spark: SparkSession, lake: Server, topic: str) -> None:
-    with pytest.raises(Exception, match="is 'startingOffsets' meant"):
+    with pytest.raises(Exception, match="did you mean 'startingOffsets'"):
         load(spark, lake, topic, startingOfset="latest")
     with pytest.raises(Exception, match="unknown column 'payload'"):
         load(spark, lake, topic, schema="payload binary").collect()
