@@ -64,8 +64,8 @@ class Pages:
         self.connections = HttpConnections(self.settings)
         self.context = context
         self.address = ("", 0)  # the port is the real one once it is open
-        # Set before `open`: answers some requests itself, and hands a connection on to the
-        # application for the others.
+        # Set before `open` or by `make`: answers some requests itself, and passes a connection to
+        # the application for the others.
         self.front: Front | None = None
         # Added to before `open`: what `make` needs; imported on a thread, not on the loop.
         self.modules: tuple[str, ...] = ("broker.net.http.application",)

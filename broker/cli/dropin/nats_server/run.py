@@ -28,7 +28,6 @@ from broker.net.listener import ListenError, join
 from broker.protocols.nats import errors as nats_errors
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats import reload
-from broker.protocols.nats.auth.jwt.accounts import operator_token
 from broker.protocols.nats.conf.text import ConfErrors
 from broker.protocols.nats.settings import SYSTEM_ACCOUNT
 from broker.protocols.nats.trace import Tracer
@@ -338,6 +337,8 @@ def trusted(settings: Settings) -> Iterator[tuple[int, str]]:
     """Level and text of the log lines about operators."""
     if settings.resolver is None or not settings.resolver.operators:
         return
+    from broker.protocols.nats.auth.jwt.accounts import operator_token
+
     yield logging.INFO, "Trusted Operators"
     named = []
     for text in settings.resolver.operators:

@@ -12,12 +12,13 @@ from broker.net import limits as net_limits
 from broker.net.http.pages import Pages
 from broker.net.listener import bound, opening
 from broker.protocols.nsq import limits
-from broker.protocols.nsq.lookup.http import LookupApi, LookupConnection
 from broker.protocols.nsq.lookup.registry import Registry
 from broker.protocols.nsq.lookup.tcp import LOG, LookupPeer, Peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aiohttp import web
 
     from broker.net.http.config import HttpConfig
     from broker.protocols.nsq.lookup.config import LookupConfig
@@ -59,17 +60,23 @@ class LookupServer:
         if config.listen is not None:
             await self._open_tcp(config.listen)
         if config.http is not None:
-            api = LookupApi(self.registry, self.now_ns)
             pages = self._pages = Pages(
-                api.app,
+                self._application,
                 settings=self.http_settings,
                 names=(config.broadcast_address,),
             )
-            pages.front = partial(LookupConnection, api)
             await pages.open(config.http)
             self.ports["http"] = pages.address
         for name, (host, port) in self.ports.items():
             LOG.info("%s: listening on %s", name.upper(), _shown(host, port))
+
+    def _application(self) -> web.Application:
+        from broker.protocols.nsq.lookup.http import LookupApi, LookupConnection
+
+        assert self._pages is not None
+        api = LookupApi(self.registry, self.now_ns)
+        self._pages.front = partial(LookupConnection, api)
+        return api.app()
 
     async def _open_tcp(self, listen: tuple[str, int]) -> None:
         with opening(listen):
