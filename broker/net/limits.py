@@ -24,6 +24,7 @@ HTTP_TLS_TIMEOUT: Final = 10 * SECOND  # of a handshake
 HTTP_BODY_GRACE: Final = 30 * SECOND  # of a body at any rate; then the minimum rate applies
 HTTP_BODY_RATE: Final = 4 * KIB  # bytes per second, on average
 HTTP_WRITE_TIMEOUT: Final = 60 * SECOND  # for a peer that reads nothing of its answer
+HTTP_LOAD_AGAIN: Final = 1 * SECOND  # after an application could not be loaded
 HTTP_LOOK: Final = 1 * SECOND  # between checks of all these times
 HTTP_FILES_DIVISOR: Final = 8  # share of one HTTP listener in the open file limit
 HTTP_CONNECTIONS_MIN: Final = 16  # of one listener, even with a small open file limit

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from broker.base.settings import is_loopback
+from broker.base.units import SECOND
 from broker.net import limits, umask
 from broker.net.http.config import HttpConfig
 from broker.net.http.connections import HttpConnection, HttpConnections
@@ -76,6 +77,7 @@ class Pages:
         self._sockets: list[socket.socket] = []  # nobody accepts connections from these yet
         self._servers: list[asyncio.Server] = []
         self._loading: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None  # until the next try to load it
 
     async def open(self, listen: tuple[str, int]) -> None:
         """Listen. ListenError: the address is in use, or not one of this host."""
@@ -87,13 +89,19 @@ class Pages:
             else:
                 self._sockets = bound(host, port)
                 self.address = (host, self._sockets[0].getsockname()[1])
-            loop = asyncio.get_running_loop()
             for one in self._sockets:
                 one.listen(limits.ACCEPT_BACKLOG)
-                loop.add_reader(one, self._connected)
+            self._watch()
+
+    def _watch(self) -> None:
+        """Wait for the first client."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        for one in self._sockets:
+            loop.add_reader(one, self._connected)
 
     def _connected(self) -> None:
-        """The first client: it is accepted when the application is there."""
+        """Load the application; the client is accepted after that."""
         loop = asyncio.get_running_loop()
         for one in self._sockets:
             loop.remove_reader(one)
@@ -103,9 +111,12 @@ class Pages:
         try:
             await asyncio.to_thread(self._import)
             await self._serve()
-        except Exception:  # of a broken installation: clients must not wait for ever
-            log.exception("%s:%d stays closed", *self.address)
-            self._close_sockets()
+        except (
+            Exception
+        ):  # no more files can be opened, for example: the client waits a while longer
+            log.exception("the application at %s:%d cannot be loaded now", *self.address)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(limits.HTTP_LOAD_AGAIN / SECOND, self._watch)
 
     def _import(self) -> None:
         for module in self.modules:
@@ -117,10 +128,11 @@ class Pages:
         host, port = self.address
         loopback = port != limits.UNIX_SOCKET_PORT and is_loopback(host)
         names = (*self._names, host)
-        self.application = Application(
+        application = Application(
             self._make(), self.settings, names, loopback=loopback, public=self._public
         )
-        await self.application.setup()
+        await application.setup()
+        self.application = application
         loop = asyncio.get_running_loop()
         is_unix = port == limits.UNIX_SOCKET_PORT
         create = partial(
@@ -158,6 +170,8 @@ class Pages:
         """Stop listening, end the connections."""
         if self._loading is not None:
             await self._loading  # a client may have its answer yet
+        if self._timer is not None:
+            self._timer.cancel()
         self._close_sockets()
         while self._servers:
             self._servers.pop().close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -136,6 +137,51 @@ async def test_the_loop_looks_by_itself() -> None:
     reader, _writer = await asyncio.open_connection(*pages.address)
     assert await ended(reader) == b""
     await pages.close()
+
+
+@on_uvloop
+async def test_an_application_that_cannot_be_loaded_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client waits; nothing is left of the first try."""
+    monkeypatch.setattr(limits, "HTTP_LOAD_AGAIN", MS)
+    tries: list[web.Application] = []
+
+    async def ping(_request: web.Request) -> web.Response:
+        return web.Response(text="pong")
+
+    def make() -> web.Application:
+        if not tries:
+            tries.append(web.Application())
+            raise OSError(errno.EMFILE, "Too many open files")
+        app = web.Application()
+        app.router.add_get("/ping", ping)
+        return app
+
+    pages = Pages(make)
+    await pages.open(("127.0.0.1", 0))
+    reader, writer = await asyncio.open_connection(*pages.address)
+    writer.write(ASK)
+    assert await reader.readuntil(b"pong")
+    assert "cannot be loaded now" in caplog.text
+    await pages.close()
+
+
+@on_uvloop
+async def test_the_end_while_an_application_cannot_be_loaded() -> None:
+    """Its client is not left waiting."""
+    failed = asyncio.Event()
+
+    def make() -> web.Application:
+        failed.set()
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    pages = Pages(make)
+    await pages.open(("127.0.0.1", 0))
+    reader, _writer = await asyncio.open_connection(*pages.address)
+    await failed.wait()
+    await pages.close()
+    assert await ended(reader) == b""
 
 
 @on_uvloop
