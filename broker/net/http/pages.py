@@ -111,9 +111,7 @@ class Pages:
         try:
             await asyncio.to_thread(self._import)
             await self._serve()
-        except (
-            Exception
-        ):  # no more files can be opened, for example: the client waits a while longer
+        except Exception:  # such as too many open files: the client waits a while longer
             log.exception("the application at %s:%d cannot be loaded now", *self.address)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(limits.HTTP_LOAD_AGAIN / SECOND, self._watch)
