@@ -1,4 +1,4 @@
-"""The one place that decides who may read or write a log, whatever the protocol."""
+"""Decides which client may read or write a log, for all protocols."""
 
 from typing import final
 

@@ -1,26 +1,26 @@
 # cython: language_level=3
-"""Access: who may read or write a log, decided in one place for all protocols.
+"""Access decides which client may read or write a log, for all protocols.
 
 A protocol authenticates its own clients (NATS users and their permissions, secrets of NSQ's AUTH,
-tokens of the bulk API). What their rights mean for a log is decided here:
+tokens of the bulk API). This class derives the rights to a log from them:
 
     an NSQ client                               may_use_topic
-    a NATS client, by publishing                crossings
-    a NATS client, by the streaming service     may_use_channel, may_use_inbox, is_own
-    the bulk API                                a token names logs as they are named here
+    a NATS client that publishes                crossings
+    a NATS client of the streaming service      may_use_channel, may_use_inbox, is_own
+    the bulk API                                none: a token lists logs by their names
 
-Topics and channels are logs. A channel is a log of the protocol "stan". While something crosses
-between NSQ and NATS Streaming, both have one set of names; while nothing does, the log of a channel
-is called `stan/NAME`, which no topic can be.
+Topics and channels are logs. A channel is a log of the protocol "stan". If messages cross between
+NSQ and NATS Streaming in either direction, topics and channels share one set of names. Otherwise
+the log of a channel is called `stan/NAME`, which is an invalid topic name.
 """
 from broker.engine.log.log cimport Log
 from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE, Session
 
-INBOX = '_INBOX.'       # where clients expect answers; no log ever has such a name
+INBOX = '_INBOX.'       # where clients expect answers; never the name of a log
 
 
 STAN = 'stan'           # Log.protocol of a channel
-APART = STAN + '/'      # before the name of a channel that no topic shares
+APART = STAN + '/'      # prefix of a channel's log while names are separate
 READ = RIGHT_READ
 WRITE = RIGHT_WRITE
 
@@ -38,15 +38,15 @@ cdef class Access:
 
     @property
     def is_apart(self):
-        """Whether channels have names of their own."""
+        """Whether channels and topics have separate sets of names."""
         return not (self.stan_to_nsq or self.nsq_to_stan)
 
     def log_name(self, str channel):
-        """The name of a channel's log."""
+        """The log name for a channel."""
         return APART + channel if self.is_apart else channel
 
     cdef bint may_use_topic(self, Log log, int right) noexcept:
-        """NSQ clients use the log of a channel as far as messages may cross."""
+        """NSQ clients may use the log of a channel only as far as [bridge] lets messages cross."""
         if log.protocol is None:
             return True
         if self.is_apart:
@@ -58,9 +58,9 @@ cdef class Access:
         return self.may_use_topic(log, right)
 
     def crossings(self, Log log):
-        """(to_live, from_live) for a channel's log. What NSQ clients may write there reaches
-        NATS only if topics do; what is published with NATS is stored where they may read it only
-        if it is for topics."""
+        """(to_live, from_live) for a channel's log. If NSQ clients may publish to the log, its
+        records reach NATS subscribers only if those of topics do. If NSQ clients may read it,
+        messages published with NATS are stored in it only if topics store them."""
         return (
             self.stan_to_nats and (self.nsq_to_nats or not self.may_use_topic(log, RIGHT_WRITE)),
             self.nats_to_stan and (self.nats_to_nsq or not self.may_use_topic(log, RIGHT_READ)))
@@ -80,7 +80,7 @@ cdef class Access:
             session, <void *>space, right, log, <const char *>name, <size_t>len(name))
 
     def may_use_inbox(self, Session session, object space, str inbox):
-        """Whether the service may publish to this subject for a client.
+        """Whether the service may publish to this subject on behalf of a client.
 
         The service may publish anywhere, so the client itself must have the right to publish to
         the subject, and the right to subscribe to it. A client of another account has no rights
@@ -94,6 +94,6 @@ cdef class Access:
         return not session.lives_in(<void *>space) and inbox.startswith(INBOX)
 
     def is_own(self, Session session, owner):
-        """Whether something that belongs to `owner` belongs to the session's user. Things from
-        before owners were stored (None) belong to every user."""
+        """Whether something that belongs to `owner` belongs to the session's user. Items that were
+        stored before owners were recorded (None) belong to every user."""
         return owner is None or session.owner == owner

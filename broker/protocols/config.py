@@ -1,6 +1,6 @@
-"""[bridge]: which messages cross from one protocol to another.
+"""[bridge]: which messages are passed from one protocol to another.
 
-It stands alone because it is of no single protocol; `Access` does what it says.
+It is separate because it belongs to no single protocol; `Access` enforces it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from broker.base.values import dataclass
 
 @runtime_checkable
 class TopicGuard(Protocol):
-    """A section that may limit who uses which topic."""
+    """A section that can restrict the topics of each client."""
 
     @property
     def guards_topics(self) -> bool:
-        """Whether a client has to show a secret for a topic."""
+        """Whether clients need a secret to use a topic."""
 
 
 @dataclass(frozen=True)
 class BridgeConfig:
-    """[bridge]: a switch for each crossing."""
+    """[bridge]: one switch for each direction."""
 
     nsq_to_nats: bool = kinds.setting(kinds.flag(), True)
     nats_to_nsq: bool = kinds.setting(kinds.flag(), True)
@@ -33,17 +33,17 @@ class BridgeConfig:
     nsq_to_stan: bool | None = kinds.setting(kinds.flag_or_auto(), None)
 
     def switches(self, *, guarded: bool) -> dict[str, bool]:
-        """Each of them, on or off. "auto" is off where topics are `guarded`: clients of NATS
-        Streaming cannot show a secret."""
+        """The value of each switch. "auto" is off if topics are `guarded`: clients of NATS
+        Streaming cannot send a secret."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: not guarded if it is None else it for name, it in given.items()}
 
     @property
     def to_live(self) -> bool:
-        """Whether subscribers get what is published to a topic."""
+        """Whether NATS subscribers receive messages published to a topic."""
         return self.nsq_to_nats
 
     @property
     def from_live(self) -> bool:
-        """Whether a topic gets what is published to its subject."""
+        """Whether a topic stores messages published to its subject."""
         return self.nats_to_nsq

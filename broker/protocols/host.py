@@ -1,6 +1,6 @@
-"""Host: what a service may ask of the server that runs it.
+"""Host: the interface of the server to the services that it runs.
 
-It stands alone so that services below the server need not import it.
+It is separate so that services need not import the server, which imports them.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ Other = TypeVar("Other", bound="Service")
 
 
 class Sections(Protocol):
-    """The part of a Host that a configuration has too: settings are made of it."""
+    """The part of a Host that a configuration has as well: sources of settings."""
 
     @property
     def name(self) -> str:
-        """Of the server; empty: none is configured."""
+        """The server's name; empty if none is configured."""
 
     def section(self, kind: type[Section]) -> Section:
-        """The section of the configuration that is of this class."""
+        """The section of the configuration with this class."""
 
 
 class Host(Sections, Protocol):
-    """A server, as its services see it."""
+    """A server as seen by its services."""
 
     data: Path | None  # the folder of all files; None = everything is in memory
-    logs: Path | None  # the one of logs in it
+    logs: Path | None  # its subfolder for logs
     access: Access
-    router: Router  # the subjects that all protocols share
-    http: HttpConfig  # for every HTTP listener
-    ports: dict[str, tuple[str, int]]  # of all services that listen by now
+    router: Router  # of the subjects that all protocols share
+    http: HttpConfig  # settings of every HTTP listener
+    ports: dict[str, tuple[str, int]]  # of all services that listen already
     services: list[Service]
 
     @property
     def runtime(self) -> Runtime:
-        """What all connections of this loop share; only while the loop runs."""
+        """State shared by all connections of this loop; available only while the loop runs."""
 
     @property
     def engine(self) -> Engine:
-        """All logs; from `prepare` on, open from `recover` on."""
+        """The engine with all logs: available after `prepare`, with open logs after `recover`."""
 
     def service(self, kind: type[Other]) -> Other | None:
-        """Another service by its class; None when it is off."""
+        """Another service by its class; None if it is disabled."""
 
     def health(self) -> str | None:
-        """What is wrong with the data folder or a log; None when nothing is."""
+        """The problem with the data folder or a log; None if all is well."""
 
     def metrics(self) -> list[Block]:
         """The series of the server and of all services, in the order of the page."""

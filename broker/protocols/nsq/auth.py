@@ -1,8 +1,8 @@
-"""AUTH: an HTTP server answers what a client may do, and for how long.
+"""AUTH: an HTTP server decides what a client may do, and for how long.
 
-The first server is chosen at random, the next ones are asked when it fails. The answer is read
-as Go's encoding/json reads it: keys in any case, null leaves a field alone, a wrong type is
-refused.
+The first server is chosen at random; the next ones are asked if it fails. The answer is decoded
+as Go's encoding/json does: keys match in any case, null leaves a field unchanged, a value of a
+wrong type is an error.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = logging.getLogger("broker.nsq")
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
 _HEADERS: Final = {"Accept": "application/vnd.nsq; version=1.0"}
-# Go writes these so that JSON can stand in HTML.
+# Go escapes these so that JSON can be embedded in HTML.
 _ESCAPED: Final = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 _FORBIDDEN: Final = 403
 _INT_MAX: Final = 2**63 - 1
-# Errors of an auth server or of the way to it.
+# Errors of an auth server or of the connection to it.
 _FAULTS: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError)
 
 
@@ -49,23 +49,23 @@ class AuthError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What an auth server gets about a client, without its secret."""
+    """The facts about a client that an auth server receives, without its secret."""
 
     remote_ip: str
     tls: bool = False
-    common_name: str = ""  # of its certificate
+    common_name: str = ""  # of the client's certificate
 
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """One row of a grant: these permissions, on these channels of these topics."""
+    """One row of a grant: permissions for channels of topics."""
 
     topic: Pattern
     channels: tuple[Pattern, ...]
     permissions: frozenset[str]
 
     def allows(self, permission: str, topic: str, channel: str) -> bool:
-        """Publishing has an empty channel, which one pattern must match as well."""
+        """For publishing, `channel` is empty; one of the patterns must match that too."""
         return (
             permission in self.permissions
             and self.topic.search(topic)
@@ -75,7 +75,7 @@ class Authorization:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one client may do, for `ttl_ns` from now."""
+    """The rights of one client for `ttl_ns` from now."""
 
     ttl_ns: int
     identity: str
@@ -84,7 +84,7 @@ class Grant:
 
     @classmethod
     def read(cls, body: bytes) -> Grant:
-        """From the body of an answer; AuthError when it is invalid."""
+        """Decode the body of an answer; AuthError if it is invalid."""
         found = _fields(parse_json(body))
         rows = tuple(map(_authorization, _typed(found, "authorizations", list, [])))
         if sum(_size(row) for row in rows) > limits.NSQ_AUTH_STEPS_MAX:
@@ -100,7 +100,7 @@ class Grant:
         )
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Whether the client may subscribe, or with an empty channel publish."""
+        """Whether the client may subscribe or, if `channel` is empty, publish."""
         permission = SUBSCRIBE if channel else PUBLISH
         return any(row.allows(permission, topic, channel) for row in self.authorizations)
 
@@ -160,12 +160,12 @@ def _size(row: Authorization) -> int:
 
 
 class Authority:
-    """Asks the auth servers; made on the loop it is used on, and closed there."""
+    """Queries the auth servers; created, used and closed on one event loop."""
 
     def __init__(
         self, settings: NsqConfig, choose: Callable[[int], int] = random.randrange
     ) -> None:
-        """`choose(n)`: which of n servers is asked first."""
+        """`choose(n)`: index of the server that is asked first, of n."""
         self._addresses: Sequence[str] = settings.auth_http_addresses
         self._post = settings.auth_http_request_method == "post"
         self._choose = choose
@@ -175,7 +175,7 @@ class Authority:
         )
         # as nsqd: its own authorities stand in for the system's
         self._tls = ssl.create_default_context(cafile=settings.tls_root_ca_file or None)
-        # certificates made at home often lack what only the strict check, newer than most, wants
+        # self-made certificates often lack fields that only the newer strict check requires
         self._tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
         self._session: aiohttp.ClientSession | None = None
         self._asking: set[asyncio.Task[None]] = set()
@@ -183,7 +183,7 @@ class Authority:
     def ask(
         self, peer: Peer, secret: bytes, done: Callable[[Grant | None], None]
     ) -> asyncio.Task[None]:
-        """Ask in the background, then call `done`: with None when no server gave an answer."""
+        """Ask in the background, then call `done` with the grant; None if no server answered."""
         task = asyncio.get_running_loop().create_task(self._ask(peer, secret, done))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
@@ -192,13 +192,13 @@ class Authority:
     async def _ask(self, peer: Peer, secret: bytes, done: Callable[[Grant | None], None]) -> None:
         try:
             found = await self.query(peer, secret)
-        except Exception:  # a mistake of ours: the client must not wait for ever
+        except Exception:  # an internal error: the client must not wait for ever
             log.exception("asking auth servers failed")
             found = None
         done(found)
 
     async def query(self, peer: Peer, secret: bytes) -> Grant | None:
-        """What the first server that answers grants, or None."""
+        """The grant from the first server that answers; None if none does."""
         count = len(self._addresses)
         first = self._choose(count)
         for number in range(count):
@@ -206,7 +206,7 @@ class Authority:
             try:
                 return Grant.read(await self._answer(endpoint(address), peer, secret))
             except _FAULTS as problem:
-                # the client gets no reason: it is not authenticated
+                # no reason for the client: it is not authenticated
                 extra = fields(server=address, reason=_reason(problem))
                 log.warning("auth failed", extra=extra)
         return None
@@ -260,13 +260,13 @@ class Authority:
 
 
 def _reason(problem: Exception) -> str:
-    """Why a server gave no answer, without the request, which has the client's secret in it."""
+    """Why a server gave no answer; without the request, which contains the client's secret."""
     name = type(problem).__name__
     if isinstance(problem, aiohttp.ClientResponseError):
         return f"{name}: status {problem.status}"
     known = (aiohttp.ClientOSError, aiohttp.ServerConnectionError)
     if isinstance(problem, aiohttp.ClientError) and not isinstance(problem, known):
-        return name  # of a redirect, for example: its text is the URL
+        return name  # the text of a redirect error, for example, is the URL with the secret
     return str(problem) or name
 
 

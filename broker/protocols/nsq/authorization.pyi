@@ -1,4 +1,4 @@
-"""What one connection may do, where auth servers are asked."""
+"""The rights of one connection, if auth servers are configured."""
 
 from typing import final
 

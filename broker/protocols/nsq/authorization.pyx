@@ -1,10 +1,10 @@
 # cython: language_level=3
-"""What one connection may do, where auth servers are asked.
+"""The rights of one connection, if auth servers are configured.
 
     AUTH -> begin, ask ... accept -> the response
-    SUB, PUB, DPUB, MPUB -> decide -> the grant; once that has expired -> ask ... accept, and again
+    SUB, PUB, DPUB, MPUB -> decide -> the grant; if it has expired -> ask ... accept, then repeat
 
-The session holds commands back while an auth server is asked. Publishing to the topic of the last
+The session delays commands while an auth server is asked. Publishing to the topic of the last
 publish costs one comparison.
 """
 from libc.stdint cimport int64_t, uint32_t

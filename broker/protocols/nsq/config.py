@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXPERIMENTS = (limits.NSQ_TOPOLOGY,)
-# The first must not exceed the second.
+# In each pair, the first value must not exceed the second.
 _DURATIONS = (
     ("nsq.msg_timeout", "nsq.max_msg_timeout"),
     ("nsq.min_output_buffer_timeout", "nsq.output_buffer_timeout"),
@@ -24,14 +24,14 @@ _DURATIONS = (
 )
 _SIZES = (
     ("nsq.max_msg_size", "nsq.max_body_size"),
-    # What does not fit is never appended: its publisher would wait for ever.
+    # A larger message would never be appended, and its publisher would wait for ever.
     ("nsq.max_body_size", "storage.append_buffer_max"),
     ("nsq.max_msg_size", "storage.memory_topic_max"),
 )
 
 
 def _items(text: str) -> object:
-    """A list as flags and the environment write it: a,b or ["a", "b"]."""
+    """A list in the form of flags and environment variables: a,b or ["a", "b"]."""
     parts = [part.strip(" \"'") for part in text.strip(" []").split(",")]
     return [part for part in parts if part]
 
@@ -45,7 +45,7 @@ def _listed(value: object) -> list[object]:
 
 
 def percentiles() -> kinds.Kind[tuple[float, ...]]:
-    """Numbers above 0 and up to 1, kept in descending order, each once."""
+    """Numbers above 0 and up to 1, in descending order without duplicates."""
 
     def read(value: object) -> tuple[float, ...]:
         found = set()
@@ -62,7 +62,7 @@ def percentiles() -> kinds.Kind[tuple[float, ...]]:
 
 
 def experiments() -> kinds.Kind[tuple[str, ...]]:
-    """Names of EXPERIMENTS."""
+    """A list of names from EXPERIMENTS."""
 
     def read(value: object) -> tuple[str, ...]:
         found = _listed(value)
@@ -108,18 +108,18 @@ class NsqConfig(NsqWatching):
     )
     https: Address | None = kinds.listen_setting(None)
     broadcast_address: str = kinds.setting(kinds.text(), "")  # empty: the host's name
-    broadcast_tcp_port: int = kinds.count_setting(0, 0, PORT_MAX)  # 0: that of `listen`
-    broadcast_http_port: int = kinds.count_setting(0, 0, PORT_MAX)  # 0: that of `http`
+    broadcast_tcp_port: int = kinds.count_setting(0, 0, PORT_MAX)  # 0: the port of `listen`
+    broadcast_http_port: int = kinds.count_setting(0, 0, PORT_MAX)  # 0: the port of `http`
     nsqlookupd_tcp_addresses: tuple[str, ...] = kinds.setting(peers(), ())
     node_id: int = kinds.count_setting(
         -1, -1, limits.NSQ_NODE_ID_MAX
-    )  # -1: made from the host's name
+    )  # -1: derived from the host's name
     msg_timeout_ns: int = kinds.duration_setting(limits.NSQ_MSG_TIMEOUT)
     max_msg_timeout_ns: int = kinds.duration_setting(limits.NSQ_MAX_MSG_TIMEOUT)
     max_req_timeout_ns: int = kinds.duration_setting(limits.NSQ_MAX_REQ_TIMEOUT)
     max_defer_ns: int = kinds.duration_setting(
         limits.NSQ_MAX_DEFER, off=True
-    )  # 0: as max_req_timeout
+    )  # 0: same as max_req_timeout
     max_msg_size: int = kinds.message_size_setting(limits.NSQ_MAX_MSG_SIZE)
     max_body_size: int = kinds.message_size_setting(limits.NSQ_MAX_BODY_SIZE)
     max_heartbeat_interval_ns: int = kinds.duration_setting(
@@ -159,16 +159,16 @@ class NsqConfig(NsqWatching):
 
     @property
     def guards_topics(self) -> bool:
-        """Whether a client has to show a secret for a topic."""
+        """Whether clients need a secret to use a topic."""
         return bool(self.auth_http_addresses)
 
     def engine_needs(self) -> EngineNeeds:
-        """Latencies for the percentiles, if there are any."""
+        """Latencies, if percentiles are configured."""
         window_ns = self.e2e_processing_latency_window_time_ns
         return EngineNeeds(window_ns if self.e2e_processing_latency_percentiles else 0)
 
     def conflicts(self, config: object) -> Iterator[kinds.Conflict]:
-        """Limits that exclude each other; TLS without a certificate."""
+        """Limits that contradict each other; TLS without a certificate."""
         yield from kinds.too_large(config, _DURATIONS, kinds.duration_text)
         yield from kinds.too_large(config, _SIZES)
         if bool(self.tls_cert) != bool(self.tls_key):

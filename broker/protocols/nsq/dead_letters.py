@@ -1,8 +1,8 @@
-"""Dead letters: which channels have them, what is in them, and their way back.
+"""Dead letters: the policy of each channel, their headers, and requeueing.
 
-The policy of a channel comes from the configuration or is set for that channel alone. The latter
-is kept in its topic's folder, overrides the configuration and is deleted with the channel. A dead
-letter says where it comes from in headers of the kind that NATS clients read.
+The policy of a channel comes from the configuration or is set for that channel alone. A policy of
+the second kind is stored in its topic's folder, overrides the configuration and is deleted with the
+channel. A dead letter names its origin in headers with the syntax of NATS headers.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _TOPIC, _CHANNEL = "Twinwire-Topic", "Twinwire-Channel"
 
 
 class Policy(NamedTuple):
-    """After how many deliveries messages of a channel go where."""
+    """The number of deliveries after which a message becomes a dead letter, and its target."""
 
     max_attempts: int  # 0 = never
     topic: str = ""  # empty: see default_target
 
 
 class Origin(NamedTuple):
-    """Where a dead letter comes from, and the headers it had there."""
+    """The origin of a dead letter, and the headers it had there."""
 
     topic: str
     channel: str
@@ -64,7 +64,7 @@ class Origin(NamedTuple):
 
 
 def default_target(topic: str) -> str:
-    """The topic that dead letters of a topic go to: its name and a suffix, kept short enough."""
+    """The target topic for dead letters: the name, cut if necessary, and a suffix."""
     base = topic.partition("#")[0]
     room = NAME_MAX - len(SUFFIX)
     if len(base) > room:
@@ -74,7 +74,7 @@ def default_target(topic: str) -> str:
 
 
 def heads(cursor: Cursor, facts: tuple[int, int, str, int, bytes, bytes]) -> bytes:
-    """The headers of a dead letter: those it had, and where it comes from."""
+    """The headers of a dead letter: its original ones, and those that name its origin."""
     seq, attempts, reason, timestamp_ns, subject, headers = facts
     origin = {
         _TOPIC: cursor.log.name,
@@ -91,13 +91,13 @@ def heads(cursor: Cursor, facts: tuple[int, int, str, int, bytes, bytes]) -> byt
 
 
 def _foreign(headers: bytes) -> list[bytes]:
-    """Header lines that are not ours."""
+    """Header lines that the broker did not add."""
     lines = headers.split(_LINE)[1:]
     return [line for line in lines if line and not line.lower().startswith(_OURS)]
 
 
 def origin_of(headers: bytes) -> Origin | None:
-    """Where a dead letter comes from; None when its headers do not say."""
+    """The origin of a dead letter; None if its headers do not name it."""
 
     def value(name: str) -> str | None:
         match = re.search(rb"\r\n" + name.encode() + rb": ([^\r\n]+)\r\n", headers)
@@ -111,16 +111,16 @@ def origin_of(headers: bytes) -> Origin | None:
 
 
 class Policies:
-    """The dead letters of all channels of one engine."""
+    """The dead-letter policies of all channels of one engine."""
 
     def __init__(self, engine: Engine, topics: Topics) -> None:
         self.engine = engine
         self.topics = topics
         self.settings_for: Callable[[str], TopicConfig] | None = None
-        self.own: dict[str, dict[str, Policy]] = {}  # topic -> channel -> what was set for it
+        self.own: dict[str, dict[str, Policy]] = {}  # topic -> channel -> the policy set for it
 
     def begin(self, settings_for: Callable[[str], TopicConfig] | None = None) -> None:
-        """Apply policies to all channels, new ones too; `settings_for(topic)`: configuration."""
+        """Apply policies to all channels, now and later; `settings_for(topic)`: configuration."""
         self.settings_for = settings_for
         for log in self.engine.logs.values():
             if log.cursors:
@@ -131,7 +131,7 @@ class Policies:
         self.engine.shared.new_cursor = self._made
 
     def _made(self, cursor: Cursor) -> None:
-        """A new channel: the policy of an earlier one of its name does not apply."""
+        """Prepare a new channel: the policy of a deleted channel of that name does not apply."""
         try:
             self._keep(cursor, None)
         except OSError as problem:
@@ -156,7 +156,7 @@ class Policies:
         return cursor.name in self.own.get(cursor.log.name, {})
 
     def set(self, cursor: Cursor, policy: Policy | None) -> None:
-        """Set it for one channel, None = as configured. OSError when that cannot be stored."""
+        """Set the policy of one channel; None = as configured. OSError if it cannot be stored."""
         self._keep(cursor, policy)
         self._apply(cursor)
 
@@ -186,7 +186,7 @@ class Policies:
 
 
 def _load(log: Log) -> dict[str, Policy]:
-    """What was set for the channels of a topic; a damaged file is reported and ignored."""
+    """The policies set for the channels of a topic; a damaged file is reported and ignored."""
     if log.folder is None:
         return {}
     path = f"{log.folder}/{FILE}"
@@ -223,22 +223,22 @@ def _save(log: Log, channels: dict[str, Policy]) -> None:
     new.replace(path)
 
 
-# --- the way back
+# --- requeueing
 
 
 class Returned(NamedTuple):
-    """How many dead letters went back."""
+    """The result of requeueing dead letters."""
 
     moved: int
-    kept: int  # not dead letters, or their topic or channel was deleted
-    failed: str  # why the rest was not tried; empty: all were
+    kept: int  # no origin, or the topic or channel was deleted
+    failed: str  # why the rest was not tried; empty: all were tried
 
 
 async def give_back(topics: Topics, cursor: Cursor, most: int, *, to_topic: bool) -> Returned:
-    """Move up to `most` of what waits in a channel back to where it came from.
+    """Move up to `most` of the messages that wait in a channel back to their origin.
 
-    Each is appended to its topic, for its channel alone unless `to_topic`, and finished when the
-    topic's log has stored it: if the process ends in between, both copies stay.
+    Each is appended to its topic, for its original channel only unless `to_topic`, and finished
+    after the topic's log has stored it: if the process ends in between, both copies remain.
     """
     consumer = LocalConsumer(cursor, 0, *[limits.REQUEUE_ACK_WAIT / SECOND] * 2)
     consumer.heads = []
@@ -287,7 +287,7 @@ async def _some(consumer: LocalConsumer, arrived: asyncio.Event) -> None:
 
 
 def _home(topics: Topics, origin: Origin, *, to_topic: bool) -> Log | None:
-    """The log a dead letter goes back to; None when it or the channel is gone. OSError."""
+    """The log to requeue a dead letter to; None if it or the channel was deleted. OSError."""
     log = topics.log(origin.topic)
     if log is not None and not topics.access.may_topic(log, WRITE):
         return None

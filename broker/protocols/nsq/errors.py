@@ -1,4 +1,4 @@
-"""Errors of NSQ as clients get them: name, text, whether the connection ends, and source."""
+"""Errors that NSQ clients receive: name, text, whether the connection ends, and source."""
 
 from __future__ import annotations
 
@@ -116,6 +116,6 @@ NSQ_NOT_SHARED: Final = "the channel of NATS Streaming of that name is not share
 
 
 def nsq_text(error: WireError, **parts: str | int) -> bytes:
-    """The payload of an error frame; surrogates of bytes that are not UTF-8 become those bytes."""
+    """The payload of an error frame; surrogate escapes become the original bytes."""
     text = error.text.format(**parts) if parts else error.text
     return text.encode("utf-8", "surrogateescape")

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What all connections of one NSQ listener share."""
+"""State shared by all connections of one NSQ listener."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.protocols.access cimport Access
@@ -14,26 +14,26 @@ cdef class NsqFrontend:
     cdef readonly Engine engine
     cdef readonly object config         # config.NsqConfig
     cdef Turn turn
-    cdef readonly set sessions          # open ones
+    cdef readonly set sessions          # of open connections
     cdef int64_t message_max, body_max, ready_max       # bytes, bytes, count
-    cdef int64_t delay_max_ns, wait_ns, wait_max_ns     # REQ; msg_timeout, its maximum
-    cdef int64_t defer_max_ns       # DPUB; the former unless max_defer says more
+    cdef int64_t delay_max_ns, wait_ns, wait_max_ns     # of REQ; msg_timeout and its maximum
+    cdef int64_t defer_max_ns       # of DPUB: delay_max_ns unless max_defer is larger
     cdef uint32_t consumers_max         # per channel, 0 = no limit
-    cdef uint32_t pending_max          # publishes of one connection that wait for the log
-    cdef uint32_t pending_resume       # at so few it is read again
+    cdef uint32_t pending_max          # limit of one connection's publishes waiting for the log
+    cdef uint32_t pending_resume       # reading resumes when so few wait
     cdef readonly object certificates   # net.tls.Certificates, or None: no TLS
-    cdef readonly object authority      # auth.Authority, or None: every client may do everything
+    cdef readonly object authority      # auth.Authority; None: clients may do everything
     cdef readonly Access access
     cdef bint tls_required
-    cdef bint give_back                 # messages of a closed client are delivered again at once
+    cdef bint give_back                 # redeliver messages of a closed client at once
     cdef readonly uint64_t total_connections, slow_consumers
     cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
 
-    # The log of a topic, made if it does not exist; None when it cannot be made now.
+    # The log of a topic, created if necessary; None if it cannot be created now.
     cdef Log topic(self, const char *name, size_t n)
-    # The cursor of a channel, made with its topic if they do not exist. Refused.
+    # The cursor of a channel; both it and its topic are created if necessary. Refused.
     cdef Cursor channel(self, str topic, str channel)
 
 
-# Have the log take all records of an MPUB into one batch; False when it cannot now.
+# Append all records of an MPUB to the log in one batch; False if it cannot take them now.
 cdef bint make_room(Log log, const op_t *op) noexcept

@@ -1,4 +1,4 @@
-"""What all connections of one NSQ listener share."""
+"""State shared by all connections of one NSQ listener."""
 
 from typing import final
 

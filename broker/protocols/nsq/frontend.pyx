@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What all connections of one NSQ listener share: limits, counters, topics and channels."""
+"""State shared by all connections of one NSQ listener: limits, counters, topics, channels."""
 import logging
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -25,7 +25,7 @@ LOG = logging.getLogger('broker.nsq')
 cdef class NsqFrontend:
     def __init__(self, Engine engine, Turn turn, config, certificates=None, authority=None,
                  Access access=None):
-        """`config` has the config.NsqConfig; `access` None: all bridges are open."""
+        """`config`: a config.NsqConfig; `access` None: every switch of [bridge] is on."""
         self.access = access or Access()
         self.certificates = certificates
         self.authority = authority
@@ -48,7 +48,7 @@ cdef class NsqFrontend:
         self.give_back = config.requeue_on_close
 
     def count_in(self, uint64_t messages, uint64_t nbytes):
-        """Messages that were published over HTTP."""
+        """Count messages that were published over HTTP."""
         self.in_msgs += messages
         self.in_bytes += nbytes
 
@@ -60,7 +60,7 @@ cdef class NsqFrontend:
         try:
             return self.engine.open_log(text, ephemeral=name_is_ephemeral(name, n))
         except QuarantinedError:
-            return None     # logged at the start, and shown by /healthz
+            return None     # it was logged at the start, and /healthz shows it
         except OSError as problem:
             LOG.error('topic %s cannot be made: %s', text, problem)
             return None

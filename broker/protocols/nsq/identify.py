@@ -1,7 +1,7 @@
-"""IDENTIFY: the properties of a client, what it asks for, and what it is granted.
+"""IDENTIFY: the properties of a client, its requests, and the server's answer.
 
-The body is read as Go's encoding/json reads it into a struct: keys match in any case, the last one
-wins, null leaves a field alone, unknown keys are ignored, a value of another type is refused.
+The body is decoded as Go's encoding/json decodes it into a struct: keys match in any case, the last
+one wins, null leaves a field unchanged, unknown keys are ignored, a wrong type is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Refused(Exception):  # noqa: N818 - it becomes a response
-    """The connection ends with this payload."""
+    """Raised to end the connection with this error payload."""
 
     def __init__(self, error: WireError, **parts: str | int) -> None:
         self.payload = nsq_text(error, **parts)
@@ -32,7 +32,7 @@ class Refused(Exception):  # noqa: N818 - it becomes a response
 
 INT: Final = 63  # bits of a Go int, and of the two kinds of field that are smaller
 _INT32: Final = 31
-# Field of the struct -> bits of an integer, or the type.
+# Field of the struct -> bits of an integer, or the field's type.
 _FIELDS: Final[dict[str, int | type]] = {
     "client_id": str,
     "hostname": str,
@@ -50,7 +50,7 @@ _FIELDS: Final[dict[str, int | type]] = {
     "topology_region": str,
     "topology_zone": str,
 }
-# Go folds these two onto ASCII letters when it compares keys.
+# Go treats these two as ASCII letters when it compares keys.
 _FOLDED: Final = str.maketrans({"\u017f": "s", "\u212a": "k"})
 
 
@@ -59,7 +59,7 @@ def _no_constant(name: str) -> None:
 
 
 def parse_json(body: bytes) -> object:
-    """JSON by Go's rules: text that is not UTF-8, and lone surrogates, are replaced. ValueError."""
+    """Decode JSON by Go's rules: invalid UTF-8 and lone surrogates are replaced. ValueError."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -73,7 +73,7 @@ def parse_json(body: bytes) -> object:
 
 
 def folded(key: str) -> str:
-    """A key of a JSON object as Go compares it with the name of a field."""
+    """A key of a JSON object in the form in which Go compares it with a field name."""
     return key.translate(_FOLDED).lower()
 
 
@@ -88,7 +88,7 @@ def _fits(value: object, kind: int | type) -> bool:
 
 
 def read_fields(body: bytes, fields: Mapping[str, int | type] = _FIELDS) -> dict[str, Any]:
-    """The `fields` that are set; Refused when the body is not such an object."""
+    """The `fields` that the body sets; Refused if the body is invalid."""
     try:
         document = parse_json(body)
     except ValueError:
@@ -110,7 +110,7 @@ def read_fields(body: bytes, fields: Mapping[str, int | type] = _FIELDS) -> dict
 
 
 def _chosen(what: str, asked: int, default_ns: int, low_ns: int, high_ns: int) -> int:
-    """A time asked for in ms, in ns: 0 = the default, -1 = off, anything else within bounds."""
+    """Convert a requested time from ms to ns: 0 = default, -1 = off, otherwise within bounds."""
     if asked == 0:
         return default_ns
     if asked == -1:
@@ -131,7 +131,7 @@ def _buffer_size(asked: int, current: int, config: NsqConfig) -> int:
 
 
 class Offer(NamedTuple):
-    """What a client is granted of the upgrades it asked for."""
+    """The granted part of the upgrades that a client requested."""
 
     tls: bool = False
     packing: str = ""  # snappy, deflate, or none
@@ -162,12 +162,12 @@ class Identity:
 
     @classmethod
     def before(cls, address: str) -> Identity:
-        """What nsqd shows of a client that has not sent IDENTIFY."""
+        """The properties that nsqd shows before IDENTIFY."""
         return cls(client_id=address, hostname=address)
 
     @classmethod
     def read(cls, body: bytes, config: NsqConfig, now: Identity) -> Identity:
-        """The client after an IDENTIFY with this body, `now` before it; Refused when invalid."""
+        """The client after an IDENTIFY with this body; `now`: before it. Refused if invalid."""
         asked = read_fields(body)
         heartbeat_ns = _chosen(
             "heartbeat interval",
@@ -209,17 +209,17 @@ class Identity:
         )
 
     def flush_ns(self, config: NsqConfig) -> int:
-        """Output buffer timeout in force, 0 = none."""
+        """The output buffer timeout in force; 0 = none."""
         timeout = self.output_buffer_timeout_ns
         return config.output_buffer_timeout_ns if timeout is None else timeout
 
     def wait_ns(self, config: NsqConfig) -> int:
-        """Message timeout in force."""
+        """The message timeout in force."""
         timeout = self.msg_timeout_ns
         return config.msg_timeout_ns if timeout is None else timeout
 
     def nearness(self, config: NsqConfig) -> int:
-        """2 in the server's zone, 1 in its region, else 0; always 0 unless the experiment is on."""
+        """2 in the server's zone, 1 in its region, else 0; always 0 without the experiment."""
         if limits.NSQ_TOPOLOGY not in config.enable_experiment:
             return 0
         if self.topology_zone and self.topology_zone == config.topology_zone:
@@ -227,12 +227,12 @@ class Identity:
         return int(bool(self.topology_region) and self.topology_region == config.topology_region)
 
     def level(self, config: NsqConfig) -> int:
-        """Deflate level in force."""
+        """The deflate level in force."""
         asked = self.deflate_level if self.deflate and config.deflate else 0
         return min(asked if asked > 0 else limits.NSQ_DEFLATE_LEVEL, config.max_deflate_level)
 
     def offer(self, config: NsqConfig, tls: bool, packing: bool) -> Offer:
-        """What is granted of the upgrades; `tls`, `packing`: whether each can begin now."""
+        """The upgrades to grant; `tls`, `packing`: whether each of them can begin now."""
         if not self.negotiates:
             return Offer()
         snappy = self.snappy and config.snappy

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def certificates_of(config: NsqConfig) -> Certificates | None:
-    """The certificates that clients get; TlsError when the files cannot be used."""
+    """The server certificates; TlsError if the files cannot be used."""
     if not config.tls_cert:
         return None
     return Certificates(
@@ -44,7 +44,7 @@ def certificates_of(config: NsqConfig) -> Certificates | None:
 
 
 def authority_of(config: NsqConfig) -> Authority | None:
-    """The auth servers that logins are checked with; None: there are none."""
+    """The client of the auth servers; None if none is configured."""
     if not config.auth_http_addresses:
         return None
     from broker.protocols.nsq.auth import Authority
@@ -61,7 +61,7 @@ class NsqListener(Listener):
         """`access` None: every switch of [bridge] is on."""
         if config.listen is None:
             raise ValueError("nsq.listen is off")
-        # The largest message must fit twice: one on its way out, one being put.
+        # The largest message must fit twice: one being sent, one being added.
         out_limit = 2 * config.max_msg_size + limits.NSQ_OUTPUT_SLACK
         super().__init__(runtime, config.listen, out_limit)
         self.config = config
@@ -80,7 +80,7 @@ class NsqListener(Listener):
         return NsqSession(self.frontend)
 
     async def drain(self, grace_ns: int = net_limits.CLOSE_GRACE) -> None:
-        """Stop accepting and reading; end each connection once its publishes are answered."""
+        """Stop accepting and reading; end each connection after its publishes are answered."""
         await self.close()
         for session in list(self.sessions):
             session.drain()
@@ -92,11 +92,11 @@ class NsqListener(Listener):
 
     @property
     def sessions(self) -> Collection[NsqSession]:
-        """Open ones, in no order."""
+        """The open sessions, in no particular order."""
         return cast("Collection[NsqSession]", self.frontend.sessions)
 
     def count_published(self, bodies: list[bytes]) -> None:
-        """Messages that came in by HTTP."""
+        """Count messages that were published over HTTP."""
         self.frontend.count_in(len(bodies), sum(map(len, bodies)))
 
     @property

@@ -1,4 +1,4 @@
-/* Message ids: 16 lowercase hex digits of a record's seq. Eight digits at a step, no table. */
+/* Message ids: 16 lowercase hex digits of a record's seq, eight digits at a time. */
 #ifndef TWINWIRE_NSQ_MSGID_H
 #define TWINWIRE_NSQ_MSGID_H
 
@@ -38,7 +38,7 @@ static inline uint64_t nsq_u32_of_hex(uint64_t text, int *good)
     return ((x << 16) | (x >> 32)) & 0xFFFFFFFFull;
 }
 
-/* The seq of an id, or 0, which no record has, when it is none of ours. */
+/* The seq of an id; 0, which no record has, if the id is invalid. */
 static inline uint64_t nsq_get_id(const char *p)
 {
     int good = 1;

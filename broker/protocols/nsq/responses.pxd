@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Responses of one connection: those that wait for the log, and the errors of wrong commands."""
+"""Responses of one connection: those that wait for the log, and errors of invalid commands."""
 from cpython.object cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -7,18 +7,18 @@ from broker.engine.log.log cimport Log
 from broker.runtime.buffers cimport OutBuf
 from broker.protocols.nsq.wire cimport op_t, scan_t
 
-# What `release` found.
+# The result of `release`.
 cdef enum:
-    PENDING_NONE = 0       # every response is sent
+    PENDING_NONE = 0       # all responses are sent
     PENDING_WAIT = 1       # the first one waits for `log()`
-    PENDING_BROKEN = 2     # a publish failed: `broken_kind`, `broken_cause`; nothing else follows
+    PENDING_BROKEN = 2     # a publish failed: `broken_kind`, `broken_cause`; no response follows
 
-# One row of answers.
+# A run of responses of one kind.
 cdef struct response_t:
     PyObject *what          # owned: the Log of the publishes, or the bytes of a frame
     uint64_t first          # tickets of the publishes; 0 = `what` is a frame
     uint64_t last
-    uint32_t answers        # OKs that are due: one per ticket, or a single one for all of them
+    uint32_t answers        # OKs to send: one per ticket, or one for all tickets
     uint32_t kind           # command of the publishes
 
 
@@ -27,13 +27,13 @@ cdef class PendingResponses:
     cdef uint32_t cap
     cdef uint32_t head      # oldest
     cdef uint32_t size
-    cdef bint open          # the youngest may take more publishes
-    cdef uint32_t waiting   # answers in the ring
+    cdef bint open          # the youngest entry may take more publishes
+    cdef uint32_t waiting   # responses in the ring
     cdef uint32_t broken_kind
     cdef str broken_cause
 
-    # A publish with tickets first..last is due one OK. Same log and command: they share an entry
-    # until `seal`.
+    # Add a publish with tickets first..last and one OK. Publishes of one log and command share an
+    # entry until `seal`.
     cdef int publish(self, Log log, uint32_t kind, uint64_t first, uint64_t last) except -1
     cdef int frame(self, bytes data) except -1
     cdef int release(self, OutBuf out)
@@ -46,8 +46,8 @@ cdef class PendingResponses:
 
 cdef int put_oks(OutBuf out, uint32_t count) noexcept
 
-# The payload of the error frame for an op whose `wrong` is set, or of an unknown kind.
+# The payload of the error frame for an op with `wrong` set, or of unknown kind.
 cdef bytes error_response(const op_t *op, const scan_t *limits)
-# The same for a command whose rest will not come; None when not even its line is complete.
+# The same for a command that was cut off; None if not even its line is complete.
 cdef bytes unfinished_error(const scan_t *state)
 cdef str command_name(int kind)

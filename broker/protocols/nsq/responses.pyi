@@ -1,4 +1,4 @@
-"""Responses of one connection: those that wait for the log, and the errors of wrong commands."""
+"""Responses of one connection: those that wait for the log, and errors of invalid commands."""
 
 from typing import final
 

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""Responses of one connection: those that wait for the log, and the errors of wrong commands.
+"""Responses of one connection: those that wait for the log, and errors of invalid commands.
 
-nsqd answers the commands of a connection strictly in order. Here the OK of a publish is due only
-when its record is in the log, so the responses after it wait as well:
+nsqd answers the commands of a connection strictly in order. The OK of a publish is sent only after
+its record is in the log, so later responses wait for it:
 
     [log A, tickets 7..206: 200 OKs] [error frame] [log B, tickets 3..202: one OK]
      oldest                                         youngest
@@ -32,7 +32,7 @@ from broker.protocols.nsq.errors import nsq_text
 cdef enum:
     MS = 1000000            # nanoseconds
     RING_MIN = 8
-    RING_KEPT = 64          # a larger ring is given back when it has run empty
+    RING_KEPT = 64          # a larger ring is freed when it is empty
     OK_BYTES = 10
     OKS_AT_ONCE = 64
 
@@ -49,7 +49,7 @@ fill_oks()
 
 
 cdef int put_oks(OutBuf out, uint32_t count) noexcept:
-    """`count` OK frames; 0 when the output is full beyond its limit."""
+    """Add `count` OK frames; 0 if the output exceeds its limit."""
     cdef uint32_t some
     cdef char *p
     while count:
@@ -114,11 +114,11 @@ cdef class PendingResponses:
         return 0
 
     cdef Log log(self):
-        """The log that the oldest publish waits for; only after PENDING_WAIT."""
+        """The log that the oldest publish waits for; valid only after PENDING_WAIT."""
         return <Log>self.ring[self.head].what
 
     cdef int release(self, OutBuf out):
-        """Give every answer that is due by now."""
+        """Send every response that is due."""
         cdef response_t *p
         cdef int code
         while self.size:
@@ -143,7 +143,7 @@ cdef class PendingResponses:
         return PENDING_NONE
 
     cdef int settle(self, response_t *p, OutBuf out):
-        """The same with a look at each ticket: some may have failed."""
+        """Send responses with a check of each ticket, because some may have failed."""
         cdef Log log = <Log>p.what
         cdef uint64_t ticket
         for ticket in range(p.first, p.last + 1):
@@ -178,9 +178,9 @@ cdef str failure_cause(Log log, uint64_t ticket):
     return errors.NSQ_EXITING
 
 
-# --- errors of wrong commands
+# --- errors of invalid commands
 
-# By Kind.
+# Indexed by Kind.
 cdef tuple COMMANDS = (
     '', 'PUB', 'MPUB', 'DPUB', 'FIN', 'REQ', 'TOUCH', 'RDY', 'NOP', 'CLS', 'SUB', 'IDENTIFY',
     'AUTH', '')
@@ -191,7 +191,7 @@ cdef str command_name(int kind):
 
 
 cdef str raw_text(const char *text, uint32_t n):
-    """Bytes that go out again as they came."""
+    """Text that encodes back to the same bytes."""
     return text[:n].decode('utf-8', 'surrogateescape')
 
 

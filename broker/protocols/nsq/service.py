@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.server")
 
-# What the handlers are made of.
+# The objects that the HTTP handlers are built from.
 _API_MODULES: Final = ("broker.protocols.nsq.http.api", "broker.protocols.nsq.http.v1")
 
 
 class NsqService(Service):
-    """Serves NSQ clients where [nsq] says; without a listener it counts topics for /metrics."""
+    """Serves NSQ clients as [nsq] configures; without a listener it only provides /metrics."""
 
     name = "nsq"
 
@@ -66,7 +66,7 @@ class NsqService(Service):
             self._report_to_lookupds(config.nsqlookupd_tcp_addresses)
 
     def _facts(self) -> dict[str, Any]:
-        """What /config of nsqd shows and [nsq] does not have."""
+        """The values of nsqd's /config that [nsq] does not have."""
         storage = self.host.section(StorageConfig)
         return {
             "id": max(self.config.node_id, 0),
@@ -79,7 +79,7 @@ class NsqService(Service):
 
     @cached_property
     def _api(self) -> NsqApi:
-        """The handlers of both HTTP listeners, made for their first client."""
+        """The handlers of both HTTP listeners, created for the first client."""
         from broker.protocols.nsq.http.api import NsqApi
         from broker.protocols.nsq.http.settings import TopicSettings
         from broker.protocols.nsq.http.v1 import V1Api
@@ -98,7 +98,7 @@ class NsqService(Service):
         return self._api.refusing_app()
 
     def _port(self, name: str) -> int:
-        """Where that listener is; 0: it is not open."""
+        """The port of that listener; 0 if it is not open."""
         return self.ports.get(name, ("", 0))[1]
 
     async def _open_pages(self, nsq: NsqListener) -> None:
@@ -107,7 +107,7 @@ class NsqService(Service):
             context = nsq.certificates.context
             await self._serve("nsq_https", config.https, self._app, context)
         if config.http is not None:
-            # with a client policy, plain HTTP is refused as well
+            # a policy for client certificates also rules out plain HTTP
             only_tls = config.tls_required == "true" or (
                 config.tls_required == "false" and config.tls_client_auth_policy != ""
             )
@@ -138,7 +138,7 @@ class NsqService(Service):
         self._statsd = asyncio.create_task(Statsd(nsq.topics, self.config, prefix).run())
 
     def _report_to_lookupds(self, addresses: Sequence[str]) -> None:
-        """Report topics and channels to these nsqlookupds, and to no others."""
+        """Report topics and channels to exactly these nsqlookupds."""
         if self.peers is not None:
             self.peers.set_addresses(addresses)
             return
@@ -148,19 +148,19 @@ class NsqService(Service):
         self.peers.start(self._port("nsq"), self._port("nsq_http"), addresses)
 
     async def drain(self) -> None:
-        """Leave the nsqlookupds, then accept no new clients."""
+        """Disconnect from the nsqlookupds, then accept no new clients."""
         if self.peers is not None:
             await self.peers.stop()
         if self.listener is not None:
             await self.listener.close()
 
     async def disconnect(self) -> None:
-        """End each connection once its publishes are answered."""
+        """End each connection after its publishes are answered."""
         if self.listener is not None:
             await self.listener.drain()
 
     async def stop(self) -> None:
-        """End reports, connections and pages."""
+        """Stop reports, connections and HTTP listeners."""
         if self._statsd is not None:
             self._statsd.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -191,16 +191,16 @@ class NsqService(Service):
 
     @property
     def ports(self) -> dict[str, tuple[str, int]]:
-        """nsq, nsq_https and nsq_http, as far as they are open."""
+        """The ports of nsq, nsq_https and nsq_http, if open."""
         tcp = {} if self.listener is None else {"nsq": self.listener.address}
         return tcp | {name: pages.address for name, pages in self._pages.items()}
 
     def stats(self) -> Sequence[ListenerStats]:
-        """Those of TCP connections, with messages that came by HTTP."""
+        """Statistics of TCP connections, including messages published over HTTP."""
         return [] if self.listener is None else [ListenerStats.of(self.name, self.listener)]
 
     def metrics(self) -> Iterable[Block]:
-        """Topics and channels, whether NSQ clients can connect or not."""
+        """The series of topics and channels, even if no NSQ listener is open."""
         from broker.protocols.nsq.http.metrics import topic_metrics
 
         return [topic_metrics(self.host.engine)]

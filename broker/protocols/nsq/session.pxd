@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""One NSQ connection as the broker sees it."""
+"""The broker's side of one NSQ connection."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.engine.cursor.cursor cimport Cursor, consumer_t
@@ -11,7 +11,7 @@ from broker.protocols.nsq.frontend cimport NsqFrontend
 from broker.protocols.nsq.responses cimport PendingResponses
 from broker.protocols.nsq.wire cimport op_t, scan_t
 
-# nsqd's numbers, which /stats shows.
+# nsqd's numbers, shown by /stats.
 cdef enum State:
     STATE_INIT = 0
     STATE_SUBSCRIBED = 3
@@ -22,14 +22,14 @@ cdef enum Hold:
     HOLD_NOTHING = 0
     HOLD_OUTPUT = 1     # the peer does not read its responses
     HOLD_PENDING = 2    # too many publishes wait for the log
-    HOLD_ORDER = 4      # the next command must wait until every publish is answered
-    HOLD_ANSWER = 8     # a command waits for an auth server; `release` when that has answered
+    HOLD_ORDER = 4      # the next command waits until every publish is answered
+    HOLD_ANSWER = 8     # a command waits for an auth server, whose answer calls `release`
 
-# Whether a guarded session may do a command now.
+# Whether a guarded session may run a command now.
 cdef enum Admit:
     ADMIT_GO_ON = 0
-    ADMIT_WAIT = 1      # the session is held; the command comes again
-    ADMIT_CLOSED = 2    # it was refused
+    ADMIT_WAIT = 1      # the session is held; the command is scanned again later
+    ADMIT_CLOSED = 2    # the command was refused
 
 
 cdef class NsqSession(Session):
@@ -38,29 +38,29 @@ cdef class NsqSession(Session):
     cdef OutBuf out
     cdef scan_t scanner
     cdef consumer_t consumer            # its place in `cursor`
-    cdef readonly Cursor cursor         # what it is subscribed to, or None
+    cdef readonly Cursor cursor         # of the subscribed channel, or None
     cdef PendingResponses pending       # None before the first publish
     cdef bint waiting                   # the log of the oldest publish will call settled()
-    cdef Log topic                      # where the last publish went; None = nowhere yet
+    cdef Log topic                      # of the last publish; None = none yet
     cdef bytes topic_name               # its name
-    cdef uint64_t topic_count           # publishes to it that `published` does not count yet
+    cdef uint64_t topic_count           # publishes to `topic` not yet counted in `published`
     cdef dict published                 # topic -> messages, or None
     cdef State state
-    cdef bint greeted                   # the magic has come
+    cdef bint greeted                   # the magic was received
     cdef bint identified                # the first IDENTIFY counted for delivery
-    cdef size_t left                    # bytes that a blocked peer had not taken at the last check
-    cdef bint guarded                   # each command is looked at by `admit`
-    cdef bint upgrading                 # TLS or compression begin: input after it is dropped
+    cdef size_t left                    # output bytes of a blocked peer at the last check
+    cdef bint guarded                   # each command is checked by `admit`
+    cdef bint upgrading                 # TLS or compression begins: drop input until then
     cdef readonly str packing           # snappy, deflate or empty
-    cdef readonly AuthState authorization   # None where no auth server is asked
-    cdef bint draining                  # nothing more is read; goes when all is answered
-    cdef bint stalled                   # its log's disk is too slow; the log resumes the link
-    cdef int hold                       # Hold, ored
+    cdef readonly AuthState authorization   # None without auth servers
+    cdef bint draining                  # reads nothing more; closes after the last answer
+    cdef bint stalled                   # the log's disk is too slow; the log resumes reading
+    cdef int hold                       # a set of Hold bits
     cdef int64_t tick_ns                # period of heartbeats, 0 = none
     cdef int64_t next_tick_ns           # monotonic
-    cdef int64_t silence_ns             # heartbeat interval as far as deadlines care, 0 = none
-    cdef int64_t spoke_ns               # monotonic: the last whole command
-    cdef int64_t touch_wait_ns          # how far TOUCH extends
+    cdef int64_t silence_ns             # heartbeat interval that deadlines use, 0 = none
+    cdef int64_t spoke_ns               # monotonic: time of the last whole command
+    cdef int64_t touch_wait_ns          # the time by which TOUCH extends
     cdef readonly int64_t start_ns      # wall clock
     cdef readonly object identity       # identify.Identity
 

@@ -1,4 +1,4 @@
-"""One NSQ connection as the broker sees it."""
+"""The broker's side of one NSQ connection."""
 
 from typing import Any, final
 

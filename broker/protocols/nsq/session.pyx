@@ -4,9 +4,9 @@
     PUB -> topic_log (memo) -> Log.append -> ticket -> PendingResponses ... settled -> OK
     FIN, REQ, TOUCH -> Cursor by seq         Cursor -> deliver -> a frame in the output
 
-Answers keep the order of their commands. A command that answers or closes, and is no publish,
-waits until the publishes before it are answered; FIN, REQ and TOUCH do not wait, because they
-answer only when they fail.
+Responses keep the order of their commands. A command other than a publish that answers or closes
+waits until all earlier publishes are answered. FIN, REQ and TOUCH do not wait, because they answer
+only if they fail.
 """
 import logging
 
@@ -90,7 +90,7 @@ cdef class NsqSession(Session):
         self.topic = None
 
     cdef bint ended(self) noexcept:
-        """The client sends no more; it still gets its pending responses."""
+        """The client has stopped sending; it still gets its pending responses."""
         cdef bytes payload
         try:
             payload = unfinished_error(&self.scanner) if self.greeted else None
@@ -102,7 +102,7 @@ cdef class NsqSession(Session):
         return True
 
     def drain(self):
-        """Read no more; close when every publish is answered."""
+        """Stop reading; close after every publish is answered."""
         if self.draining or self.closing:
             return
         self.draining = True
@@ -112,7 +112,7 @@ cdef class NsqSession(Session):
             self.link.pause()
 
     def fatal(self, bytes payload):
-        """Answer with an error and close after it."""
+        """Answer with an error, then close."""
         if not self.closing:
             self.put_frame(payload, FRAME_ERROR)
             if self.link is not None:
@@ -142,13 +142,13 @@ cdef class NsqSession(Session):
                 self.spoke_ns = self.frontend.turn.now_ns
                 done = self.walk(ops, found)
                 if self.upgrading:
-                    # plain input after it is dropped
+                    # drop plain input after it
                     self.upgrading = False
                     self.scanner.parts_end = 0
                     self.scanner.stage = STAGE_LINE
                     return n
                 if done < found or self.stalled or self.hold:
-                    # What the scanner kept of the end is void: those bytes are scanned again.
+                    # The scanner's state of the last command is void: its bytes are scanned again.
                     self.scanner.parts_end = 0
                     self.scanner.stage = STAGE_LINE
                     pos += <Py_ssize_t>ops[done - 1].end if done else 0
@@ -178,7 +178,7 @@ cdef class NsqSession(Session):
         return MAGIC_BYTES
 
     cdef int walk(self, op_t *ops, int found) except -1:
-        """Do the commands in order; returns how many, fewer than `found` when some must wait."""
+        """Run the commands in order; returns how many, fewer than `found` if some must wait."""
         cdef int i
         cdef int code
         cdef op_t *op
@@ -228,7 +228,7 @@ cdef class NsqSession(Session):
     # --- publishing
 
     cdef bint publish(self, op_t *op) except *:
-        """PUB and DPUB; False when it must wait or closed the connection."""
+        """Do PUB and DPUB; False if the command must wait or the connection was closed."""
         cdef record_t rec
         cdef int64_t not_before_ns = 0
         cdef uint64_t ticket = 0
@@ -251,7 +251,7 @@ cdef class NsqSession(Session):
         return True
 
     cdef bint publish_parts(self, op_t *op) except *:
-        """MPUB: all of its messages in one batch of the log, or none."""
+        """Do MPUB: append all of its messages in one batch, or none."""
         cdef record_t rec
         cdef uint32_t _i
         cdef uint64_t ticket = 0
@@ -278,7 +278,7 @@ cdef class NsqSession(Session):
         return True
 
     cdef bint refused(self, Log log, op_t *op) except *:
-        """A publish that cannot be stored. It is tried again once it is the first in line."""
+        """Refuse a publish that cannot be stored, once all earlier ones are answered."""
         if not self.in_order():
             self.hold_for(HOLD_ORDER)
             return False
@@ -290,7 +290,7 @@ cdef class NsqSession(Session):
         return False
 
     cdef Log topic_log(self, const char *name, uint32_t n):
-        """The log of a topic, made if it does not exist; None when that is not possible now."""
+        """The log of a topic, created if necessary; None if it cannot be created now."""
         if self.topic is not None and not self.topic.deleted and (
                 n == <uint32_t>len(self.topic_name)) and (
                 memcmp(name, <const char *>self.topic_name, n) == 0):
@@ -309,7 +309,7 @@ cdef class NsqSession(Session):
         return log
 
     def count_published(self):
-        """Messages published by topic, or None when there were none."""
+        """The number of messages published to each topic; None if none were."""
         if self.topic_count:
             if self.published is None:
                 self.published = {}
@@ -336,7 +336,7 @@ cdef class NsqSession(Session):
         return 1
 
     cdef void acknowledge(self, op_t *op) except *:
-        """REQ and TOUCH."""
+        """Do REQ and TOUCH."""
         cdef int64_t delay_ns, wait_ns
         cdef int code
         if op.kind == OP_REQ:
@@ -345,7 +345,7 @@ cdef class NsqSession(Session):
             code = self.cursor.requeue(&self.consumer, op.number, delay_ns)
         else:
             tw_assert(op.kind == OP_TOUCH)
-            # A second IDENTIFY counts for TOUCH, not for what is sent.
+            # A second IDENTIFY applies to TOUCH, but not to deliveries.
             wait_ns = self.consumer.policy.ack_wait_ns
             self.consumer.policy.ack_wait_ns = self.touch_wait_ns
             code = self.cursor.touch(&self.consumer, op.number)
@@ -354,17 +354,17 @@ cdef class NsqSession(Session):
             self.answer_for(op, code)
 
     cdef void answer_for(self, op_t *op, int code) except *:
-        """FIN, REQ or TOUCH of a message that this client does not hold."""
+        """Answer a FIN, REQ or TOUCH of a message that is not in flight to this client."""
         cause = errors.NSQ_NOT_OWNER if code == ACK_NOT_OWNER else errors.NSQ_NOT_IN_FLIGHT
         payload = nsq_text(
             errors.NSQ_MESSAGE_FAILED, command=command_name(op.kind), cause=cause,
             id=op.name[:op.name_len].decode('utf-8', 'surrogateescape'))
         self.answer(payload, FRAME_ERROR)
 
-    # --- everything else
+    # --- other commands
 
     cdef void rare(self, op_t *op) except *:
-        """Commands that answer or change what is legal, and whatever is wrong."""
+        """Do commands that answer or change the state, and answer invalid ones."""
         if op.wrong == WRONG_LINE:
             self.link.close()
         elif op.kind == OP_UNKNOWN:
@@ -377,7 +377,7 @@ cdef class NsqSession(Session):
             self.fatal(nsq_text(errors.NSQ_NO_HEARTBEATS))
         elif op.wrong:
             if op.kind == OP_MPUB and op.wrong >= WRONG_SIZE:
-                self.topic_log(op.name, op.name_len)    # nsqd makes it before it reads the body
+                self.topic_log(op.name, op.name_len)    # nsqd creates it before it reads the body
             self.fatal(error_response(op, &self.scanner))
         elif op.kind == OP_SUB:
             self.subscribe(op.name[:op.name_len].decode(), op.text[:op.text_len].decode())
@@ -392,7 +392,7 @@ cdef class NsqSession(Session):
             self.put_frame(CLOSE_WAIT, FRAME_RESPONSE)
 
     def legal(self, int kind):
-        """Whether the state allows the command; publishes and NOP always are."""
+        """Whether the state allows the command; publishes and NOP are always legal."""
         if kind == OP_IDENTIFY or kind == OP_AUTH or kind == OP_SUB:
             return self.state == STATE_INIT
         if kind == OP_CLS or kind == OP_RDY:
@@ -402,7 +402,7 @@ cdef class NsqSession(Session):
         return True
 
     def subscribe(self, str topic, str channel):
-        """SUB: makes topic and channel if they do not exist."""
+        """Do SUB; creates topic and channel if necessary."""
         try:
             self.cursor = self.frontend.channel(topic, channel)
         except Refused as problem:
@@ -416,7 +416,7 @@ cdef class NsqSession(Session):
     # --- IDENTIFY and upgrades
 
     cdef void identify(self, bytes body) except *:
-        """IDENTIFY: the first one counts for what is delivered, a later one for the rest."""
+        """Do IDENTIFY: the first applies to deliveries, a later one to all else."""
         cdef int64_t now_ns = self.frontend.turn.now_ns
         config = self.frontend.config
         try:
@@ -455,7 +455,7 @@ cdef class NsqSession(Session):
             self.give_up(problem)
 
     cdef void go_secure(self, str cause) except *:
-        """TLS has begun, or (cause) failed."""
+        """TLS has begun, or has failed for this `cause`."""
         if cause is not None:
             LOG.info('client %s: %s', self.remote_address, cause)
             self.fatal(nsq_text(errors.NSQ_UPGRADE_FAILED, cause=cause))
@@ -469,10 +469,10 @@ cdef class NsqSession(Session):
         self.link.compress(self.packing, self.identity.level(self.frontend.config))
         self.put_frame(OK, FRAME_RESPONSE)
 
-    # --- what a guarded connection may do
+    # --- rights of a guarded connection
 
     cdef int admit(self, const op_t *op) except -1:
-        """Whether a guarded session may do this now."""
+        """Whether a guarded session may run this command now."""
         if op.kind == OP_IDENTIFY or op.wrong == WRONG_LINE:
             return ADMIT_GO_ON
         if self.frontend.tls_required and self.link.tls is None:
@@ -488,7 +488,7 @@ cdef class NsqSession(Session):
         return ADMIT_WAIT if self.hold else ADMIT_CLOSED
 
     cdef bint admit_early(self) except -1:
-        """The same for an MPUB whose body is not complete yet."""
+        """`admit` for an MPUB whose body is not complete yet."""
         cdef op_t op
         memset(&op, 0, sizeof(op))
         op.kind = OP_MPUB
@@ -497,12 +497,12 @@ cdef class NsqSession(Session):
         return self.admit(&op) == ADMIT_GO_ON
 
     cdef bint permitted(self, const op_t *op) except -1:
-        """Whether the auth server allows a command. If not, it was refused and the connection is
-        closing, or it has to wait: `hold` is set, and it comes again."""
+        """Whether the auth server allows a command. If not, either it was refused and the
+        connection is closing, or it has to wait: then `hold` is set, and it is scanned again."""
         if op.kind == OP_PUB or op.kind == OP_DPUB:
             return op.wrong or self.may_publish(op)
         if op.kind == OP_MPUB:
-            # nsqd looks before it reads the body, so what is wrong with that comes second
+            # nsqd checks this before it reads the body, so errors of the body come second
             return (op.wrong and op.wrong < WRONG_SIZE) or self.may_publish(op)
         if op.kind == OP_SUB and not op.wrong and self.state == STATE_INIT and self.silence_ns:
             return self.authorized(op.kind, op.name[:op.name_len], op.text[:op.text_len])
@@ -517,7 +517,7 @@ cdef class NsqSession(Session):
         return True
 
     cdef bint authorized(self, int kind, bytes topic, bytes channel) except -1:
-        """What the grant says; errors and requests wait until every publish before is answered."""
+        """Apply the grant; errors and new queries wait until earlier publishes are answered."""
         cdef Decision decision
         if not self.in_order():
             self.hold_for(HOLD_ORDER)
@@ -534,7 +534,7 @@ cdef class NsqSession(Session):
         return decision == ALLOWED
 
     cdef void authenticate(self, bytes secret) except *:
-        """AUTH: asks an auth server, and answers when that has answered."""
+        """Do AUTH: query an auth server, and answer the client after its answer."""
         if self.authorization is None:
             self.fatal(nsq_text(errors.NSQ_AUTH_DISABLED))
         elif self.authorization.grant is not None:
@@ -544,7 +544,7 @@ cdef class NsqSession(Session):
             self.ask_auth_server()
 
     cdef void ask_auth_server(self) except *:
-        from broker.protocols.nsq.auth import Peer   # with aiohttp; most servers ask nobody
+        from broker.protocols.nsq.auth import Peer   # needs aiohttp; most servers do not
 
         self.hold_for(HOLD_ANSWER)
         address = self.link.peer
@@ -554,7 +554,7 @@ cdef class NsqSession(Session):
         self.authorization.ask(self.frontend.authority, peer, self.granted)
 
     def granted(self, grant):
-        """The answer of an auth server: a Grant; None when no server gave one."""
+        """Take the answer of an auth server: a Grant; None if no server gave one."""
         try:
             self.take_grant(grant)
         except Exception as problem:
@@ -598,7 +598,7 @@ cdef class NsqSession(Session):
         out_put(self.out, payload, n)
 
     def drop(self):
-        """The peer does not read what it asked for: close at once."""
+        """Close at once, because the peer does not read its output."""
         if self.link is not None:
             self.frontend.slow_consumers += 1
             LOG.warning('client %s does not read: closed', self.link.peer)
@@ -607,17 +607,17 @@ cdef class NsqSession(Session):
     # --- waiting
 
     cdef bint in_order(self) noexcept:
-        """Every publish so far is answered."""
+        """Whether every publish so far is answered."""
         return self.pending is None or self.pending.size == 0
 
     cdef bint full(self) except *:
-        """Whether a limit of this connection is reached: then it is not read for now."""
+        """Whether a limit of this connection is reached, so that it is not read for now."""
         if self.out.blocked:
             self.hold |= HOLD_OUTPUT
         if self.pending is not None and self.pending.waiting >= self.frontend.pending_max:
             self.hold |= HOLD_PENDING
         if self.hold or self.draining:
-            self.link.pause()       # again: the log may have resumed it for its own reason
+            self.link.pause()       # again: the log may have resumed it for another reason
             return True
         return False
 
@@ -627,14 +627,14 @@ cdef class NsqSession(Session):
         return 0
 
     cdef int release(self, int why) except -1:
-        """What a command waited for has come (HOLD_ANSWER): continue after it."""
+        """Continue after the event that a command waited for (HOLD_ANSWER)."""
         self.hold &= ~why
         if self.link is not None and not self.closing:
             self.go_on()
         return 0
 
     cdef int go_on(self) except -1:
-        """Read again if what was waited for has come."""
+        """Read again if no reason to wait is left."""
         if not self.out.blocked:
             self.hold &= ~HOLD_OUTPUT
         if self.pending is None or self.pending.waiting <= self.frontend.pending_resume:
@@ -649,7 +649,7 @@ cdef class NsqSession(Session):
         return 0
 
     cdef int wait_for_log(self) except -1:
-        """Send the responses that are due; the log calls again when the next one may be."""
+        """Send the responses that are due; the log calls back when more may be."""
         cdef int found
         if self.waiting or self.pending.size == 0:
             return 0
@@ -699,7 +699,7 @@ cdef class NsqSession(Session):
     # --- time
 
     cdef int set_timer(self) except -1:
-        """Arm the timer for the next heartbeat or the end of a silence, whichever comes first."""
+        """Arm the timer for the next heartbeat or silence deadline, whichever is earlier."""
         cdef int64_t due_ns = NEVER
         if self.closing:
             due_ns = self.frontend.turn.now_ns + (
@@ -716,7 +716,7 @@ cdef class NsqSession(Session):
         return 0
 
     cdef int tick(self, int64_t now_ns) except -1:
-        """A heartbeat is due, or the client has been silent for too long."""
+        """Send a heartbeat that is due, or end a client that has been silent for too long."""
         cdef bytes payload
         if self.stalled and self.link not in self.topic.stalled:
             self.stalled = False
@@ -736,7 +736,7 @@ cdef class NsqSession(Session):
         return 0
 
     cdef bint still_takes(self, int64_t now_ns) except *:
-        """A peer that is slow, but took something since it was looked at, gets another interval."""
+        """Whether a slow peer has taken output since the last check: it gets another interval."""
         cdef size_t left = <size_t>self.link.unsent
         if left >= self.left:
             return False
@@ -749,7 +749,7 @@ cdef class NsqSession(Session):
             return
         try:
             if not self.greeted:
-                self.link.abort()       # nothing was sent to it: heartbeats begin with the magic
+                self.link.abort()       # no error frame: even heartbeats begin only after the magic
                 return
             if (self.out.blocked and self.silence_ns
                     and now_ns - self.out.blocked_ns >= self.silence_ns
@@ -765,7 +765,7 @@ cdef class NsqSession(Session):
     # --- for monitoring
 
     def disconnect(self):
-        """End the connection without an error (its channel was deleted)."""
+        """End the connection without an error, because its channel was deleted."""
         if self.link is not None:
             self.link.close()
 
@@ -785,7 +785,7 @@ cdef class NsqSession(Session):
 
 
 cdef inline void fresh_record(record_t *rec) noexcept:
-    """A record of a body alone; the log gives it its seq and time."""
+    """Initialize a record without headers; the log sets its seq and time."""
     rec.subject = rec.reply = rec.size_text = NULL
     rec.subject_len = rec.reply_len = rec.attempts = 0
     rec.size_text_len = rec.flags = 0

@@ -1,6 +1,6 @@
-"""nsqd's numbers for a statsd daemon: one round of UDP datagrams per interval.
+"""nsqd's statistics for a statsd daemon: one round of UDP datagrams per interval.
 
-    nsq.host_4151.topic.orders.message_count:12|c     what came since the last round
+    nsq.host_4151.topic.orders.message_count:12|c     increase since the last round
     nsq.host_4151.topic.orders.depth:3|g              the current value
 
 The datagrams of a round are spread over the interval, so that receivers are not overloaded.
@@ -28,7 +28,7 @@ LOG = logging.getLogger("broker.nsq.statsd")
 
 _TOPIC_COUNTERS = ("message_count", "message_bytes")
 _TOPIC_GAUGES = ("depth", "backend_depth")
-_CHANNEL_NUMBERS = (  # key of the page, name, kind
+_CHANNEL_NUMBERS = (  # key of the page, statsd name, kind
     ("message_count", "message_count", "c"),
     ("depth", "depth", "g"),
     ("backend_depth", "backend_depth", "g"),
@@ -48,7 +48,7 @@ def full_prefix(prefix: str, host: str, port: int) -> str:
 
 
 def packets(lines: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """Whole lines in datagrams of up to `size` bytes; a longer line has one of its own."""
+    """Pack whole lines into datagrams of up to `size` bytes; a longer line is sent alone."""
     packet = b""
     for line in lines:
         if packet and len(packet) + len(line) > size:
@@ -60,7 +60,7 @@ def packets(lines: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 class Round:
-    """Turns pages of /stats into lines; remembers counters from one round to the next."""
+    """Converts pages of /stats to lines; remembers counters between rounds."""
 
     def __init__(self, config: NsqConfig, prefix: str) -> None:
         self.config = config
@@ -109,19 +109,19 @@ class Round:
         if kind == "c":
             self._now[name] = value
             before = self._before.get(name, 0)
-            value -= before if before <= value else 0  # deleted and made again: it began at 0
+            value -= before if before <= value else 0  # created again: it began at 0
         return f"{self.prefix}{name}:{value}|{kind}\n".encode()
 
 
 class _Silent(asyncio.DatagramProtocol):
-    """statsd sends no answers; a receiver that is missing is no reason to stop."""
+    """Ignores errors: statsd sends no answers, and a missing receiver must not end the reports."""
 
     def error_received(self, exc: Exception) -> None:
         LOG.debug("statsd: %s", exc)
 
 
 class Statsd:
-    """Sends a round per interval until cancelled."""
+    """Sends one round per interval until cancelled."""
 
     def __init__(
         self,
@@ -130,14 +130,14 @@ class Statsd:
         prefix: str,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """`topics`: what is counted; `sleep(seconds)`: how it waits."""
+        """`topics`: the topics to report; `sleep(seconds)`: waits."""
         self.topics = topics
         self.config = config
         self.sleep = sleep
         self.round = Round(config, prefix)
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Send rounds until cancelled."""
         interval = self.config.statsd_interval_ns / SECOND
         spread = max(0.0, interval - limits.STATSD_QUIET / SECOND)
         while True:

@@ -1,9 +1,9 @@
-"""Topics and their channels: what NSQ clients see of the engine's logs and cursors.
+"""Topics and channels: the logs and cursors of the engine that NSQ clients can see.
 
-Topics are logs, and so are channels of NATS Streaming that NSQ clients may use. The channels of a
-topic are those cursors of its log that NSQ clients can name. Other protocols have cursors of their
-own on the same log: NSQ neither shows, registers nor deletes them, and settings for channels do
-not apply to them.
+Topics are logs; channels of NATS Streaming that NSQ clients may use appear as topics too. The
+channels of a topic are those cursors of its log whose names are valid for NSQ. Other protocols have
+cursors of their own on the same log: NSQ neither shows, registers nor deletes them, and settings
+for channels do not apply to them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Topics:
 
     @property
     def logs(self) -> dict[str, Log]:
-        """By name: those that may be read or written."""
+        """The logs by name that NSQ may read or write."""
         return {name: log for name, log in self.engine.logs.items() if self._is_seen(log)}
 
     def _is_seen(self, log: Log) -> bool:
@@ -42,19 +42,19 @@ class Topics:
         )
 
     def log(self, name: str) -> Log | None:
-        """The topic of that name; None when there is none."""
+        """The topic of that name; None if it does not exist."""
         found = self.engine.log(name)
         return found if found is not None and self._is_seen(found) else None
 
     def open(self, name: str, right: int) -> Log:
-        """The topic of that name, made if it does not exist, to be read or written (`right`).
-        PermissionError when a channel may not be used so; OSError."""
+        """The topic of that name, created if necessary, to be read or written (`right`).
+        PermissionError if NSQ lacks that right to a channel; OSError."""
         log = self.engine.open_log(name, ephemeral=is_ephemeral(name.encode()))
         self.need(log, right)
         return log
 
     def need(self, log: Log, right: int) -> None:
-        """PermissionError unless NSQ clients may use this log so."""
+        """Raise PermissionError unless NSQ clients have this right to the log."""
         if not self.access.may_topic(log, right):
             raise PermissionError(errno.EACCES, errors.NSQ_NOT_SHARED, log.name)
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The V2 grammar: commands out of bytes, frames into bytes. No state of a client, no clock."""
+"""The V2 grammar: decodes commands, encodes frames. No client state, no clock."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -21,12 +21,12 @@ cdef enum Kind:
     OP_AUTH
     OP_UNKNOWN
 
-# What is wrong with a command. The session answers it, unless the state does not allow the command.
+# Why a command is invalid. The session answers this only if its state allows the command.
 cdef enum Wrong:
     WRONG_NOTHING
-    WRONG_LINE          # longer than the limit; closed without an error
-    WRONG_STATE         # IDENTIFY or AUTH too late: known before the body is there
-    WRONG_PARAMS        # too few; AUTH: any
+    WRONG_LINE          # longer than the limit: close without an error
+    WRONG_STATE         # IDENTIFY or AUTH too late: found before the body arrives
+    WRONG_PARAMS        # too few parameters; AUTH: any parameter
     WRONG_TOPIC
     WRONG_CHANNEL
     WRONG_ID            # not 16 bytes
@@ -37,7 +37,7 @@ cdef enum Wrong:
     WRONG_COUNT         # MPUB: `number` messages
     WRONG_PART_SIZE     # MPUB: message `index` has size `number`
     WRONG_PART_BIG      # MPUB: the same
-    WRONG_TOTAL         # MPUB: the messages together have `number` bytes
+    WRONG_TOTAL         # MPUB: the messages have `number` bytes in total
 
 # What the unfinished command at the end is waiting for.
 cdef enum Stage:
@@ -49,7 +49,7 @@ cdef enum Stage:
     STAGE_PART          # MPUB: that message
 
 cdef enum:
-    LINE_MAX = 16384        # nsqd's read buffer: a longer line never ends for it
+    LINE_MAX = 16384        # nsqd's read buffer, which limits its lines
     ID_BYTES = 16
     FIN_BYTES = 21          # FIN, a space, id, LF
     COUNT_BYTES = 4
@@ -61,39 +61,39 @@ cdef enum:
     FRAME_ERROR = 1
     FRAME_MESSAGE = 2
 
-# One command with its body. Pointers lie in the scanned bytes.
+# One command with its body. Pointers refer to the scanned bytes.
 cdef struct op_t:
     const char *name    # topic (SUB PUB MPUB DPUB), id (FIN REQ TOUCH), unknown: the command
-    const char *text    # body; MPUB: the first size; SUB: channel; WRONG_NUMBER: the wrong text
+    const char *text    # body; MPUB: the first size; SUB: channel; WRONG_NUMBER: its text
     size_t end          # offset after the command in the scanned bytes
-    uint64_t number     # FIN REQ TOUCH: seq, 0 = no id of ours; RDY: count; wrong sizes, signed
+    uint64_t number     # FIN REQ TOUCH: seq, 0 = invalid id; RDY: count; invalid sizes, signed
     uint64_t delay      # REQ, DPUB: milliseconds as written, modulo 2**64
     uint32_t name_len
     uint32_t text_len
-    uint32_t index      # MPUB: number of messages, or the place of the wrong one
+    uint32_t index      # MPUB: number of messages, or index of the invalid one
     uint8_t kind
     uint8_t wrong
 
-# What the scanner knows of one connection. All zeros, then limits, is a fresh one.
+# The scanner's state of one connection. Initially all zeros except the limits.
 cdef struct scan_t:
     int64_t message_max     # bytes
     int64_t body_max        # bytes
     int64_t delay_max_ns    # of DPUB
     int64_t ready_max       # of RDY
-    bint greeting           # IDENTIFY and AUTH are legal; kept by the session
+    bint greeting           # whether IDENTIFY and AUTH are legal; set by the session
     uint8_t stage           # of the unfinished command
     uint8_t kind            # of the unfinished command, OP_NONE in STAGE_LINE
     uint32_t parts          # messages of an unfinished MPUB seen so far
-    size_t parts_end        # and the offset after them from its first byte, 0 = none
-    size_t need             # bytes from the first of the unfinished command, 0 = unknown
-    const char *topic       # of an unfinished MPUB; valid until the scanned bytes go
+    size_t parts_end        # offset after them from the command's first byte, 0 = none
+    size_t need             # total bytes of the unfinished command, 0 = unknown
+    const char *topic       # of an unfinished MPUB; valid as long as the scanned bytes
     uint32_t topic_len
     uint32_t memo_len       # 0 = none
     uint32_t memo_name_len  # of the topic in it
     char memo[MEMO_BYTES]   # last good PUB line, LF included
 
-# Fills up to cap ops and returns the bytes they take; stops after a wrong one and after one
-# that may change what is legal. What remains is one unfinished command or not looked at.
+# Fills up to cap ops and returns the bytes they take; stops after an invalid one and after one
+# that may change the state. The rest is one unfinished command, or not scanned yet.
 cdef size_t scan(scan_t *s, const char *data, size_t n, op_t *ops, int cap,
                  int *found) noexcept nogil
 
@@ -109,13 +109,13 @@ cdef extern from "msgid.h" nogil:
 
 
 cdef inline void put_frame_head(char *p, uint32_t payload, uint32_t frame_type) noexcept nogil:
-    """FRAME_BYTES at p."""
+    """Write size and type, FRAME_BYTES, to p."""
     tw_store_be32(p, payload + 4)
     tw_store_be32(p + 4, frame_type)
 
 
 cdef inline void put_message(char *p, const record_t *rec) noexcept nogil:
-    """The whole frame at p: MESSAGE_HEAD_BYTES, then the record's body without headers."""
+    """Write a message frame to p: MESSAGE_HEAD_BYTES, then the record's body without headers."""
     cdef uint32_t body = rec.total_len - rec.headers_len
     put_frame_head(p, body + MESSAGE_HEAD_BYTES - FRAME_BYTES, FRAME_MESSAGE)
     tw_store_be64(p + 8, <uint64_t>rec.timestamp_ns)

@@ -6,8 +6,8 @@
         [i32 size, body]          IDENTIFY AUTH PUB DPUB
         [i32 size, i32 count, {i32 size, body}*]    MPUB; its first size is never compared
 
-Sizes are big-endian and signed. A command is handed out once it is whole; a wrong one as soon as
-it is known to be wrong, which for sizes is before the bytes they announce.
+Sizes are big-endian and signed. A command is returned when it is complete; an invalid one as soon
+as that is known, which for an invalid size is before the body arrives.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
@@ -18,7 +18,7 @@ cdef enum:
     SPACE = 32
     CR = 13
     LF = 10
-    PARAMS_MAX = 4          # further ones are ignored
+    PARAMS_MAX = 4          # further parameters are ignored
     MS = 1000000            # nanoseconds
     OPS_MAX = 128
 
@@ -28,7 +28,7 @@ cdef struct param_t:
 
 
 cdef bint digits(const char *text, uint32_t len, uint64_t *out) noexcept nogil:
-    """Decimal digits modulo 2**64; none at all are zero."""
+    """Parse decimal digits modulo 2**64; empty text is zero."""
     cdef uint64_t value = 0
     cdef uint32_t i
     cdef uint8_t d
@@ -50,7 +50,7 @@ cdef size_t wait_for(scan_t *s, op_t *op, Stage stage, size_t need) noexcept nog
 
 cdef inline size_t take_body(scan_t *s, op_t *op, const char *p, size_t n, size_t head,
                              int64_t most) noexcept nogil:
-    """The sized body after `head` bytes of line: where it ends, or 0 while it is incomplete."""
+    """Take the sized body after `head` bytes of line: returns its end, or 0 if incomplete."""
     cdef int64_t size
     if n < head + 4:
         return wait_for(s, op, STAGE_SIZE, head + 4)
@@ -67,7 +67,7 @@ cdef inline size_t take_body(scan_t *s, op_t *op, const char *p, size_t n, size_
 
 
 cdef size_t take_parts(scan_t *s, op_t *op, const char *p, size_t n, size_t head) noexcept nogil:
-    """The messages of an MPUB, each checked as soon as its size is there."""
+    """Check the messages of an MPUB, each as soon as its size has arrived."""
     cdef size_t at = head + 8
     cdef size_t size_end
     cdef uint32_t done = 0
@@ -97,7 +97,7 @@ cdef size_t take_parts(scan_t *s, op_t *op, const char *p, size_t n, size_t head
             op.number = <uint64_t>size
             op.index = done
             return size_end
-        # nsqd takes any number of bytes here; what has to be kept until it is whole needs an end.
+        # nsqd accepts any number of bytes; an incomplete MPUB is buffered here and needs a limit.
         if size_end + <size_t>size - head - 4 > <size_t>s.body_max:
             op.wrong = WRONG_TOTAL
             op.number = size_end + <size_t>size - head - 4
@@ -121,7 +121,7 @@ cdef size_t take_parts(scan_t *s, op_t *op, const char *p, size_t n, size_t head
 
 
 cdef size_t announced(scan_t *s, const char *p, size_t head, size_t least) noexcept nogil:
-    """Bytes an MPUB will need: as many as it says, when that is credible."""
+    """Bytes that an MPUB will need: its own total size if that is plausible."""
     cdef size_t total = head + 4 + tw_load_be32(p + head)
     return total if total > least else least
 
@@ -138,7 +138,7 @@ cdef size_t take_mpub(scan_t *s, op_t *op, const char *p, size_t n, size_t head)
 
 
 cdef int split(const char *line, uint32_t len, param_t *params) noexcept nogil:
-    """The first PARAMS_MAX parts between single spaces; an empty line is one empty part."""
+    """Split at single spaces into up to PARAMS_MAX parts; an empty line is one empty part."""
     cdef const char *end = line + len
     cdef const char *space
     cdef int count = 0
@@ -196,7 +196,7 @@ cdef void read_ready(scan_t *s, op_t *op, int count, param_t *params) noexcept n
 
 
 cdef void read_id(op_t *op, int count, param_t *params) noexcept nogil:
-    """FIN, REQ and TOUCH; an invalid id has seq 0."""
+    """Read the id of FIN, REQ and TOUCH; an invalid id has seq 0."""
     if count < (3 if op.kind == OP_REQ else 2):
         op.wrong = WRONG_PARAMS
         return
@@ -213,7 +213,7 @@ cdef void read_id(op_t *op, int count, param_t *params) noexcept nogil:
 
 
 cdef void read_names(scan_t *s, op_t *op, int count, param_t *params) noexcept nogil:
-    """SUB, PUB, MPUB and DPUB."""
+    """Read the names of SUB, PUB, MPUB and DPUB."""
     cdef int64_t delay_ns
     if count < (3 if op.kind == OP_SUB or op.kind == OP_DPUB else 2):
         op.wrong = WRONG_PARAMS
@@ -240,7 +240,7 @@ cdef void read_names(scan_t *s, op_t *op, int count, param_t *params) noexcept n
 
 
 cdef size_t scan_line(scan_t *s, op_t *op, const char *p, size_t n) noexcept nogil:
-    """One command of any kind: its bytes, or 0 while it is not whole."""
+    """Scan one command of any kind; returns its bytes, or 0 while it is incomplete."""
     cdef size_t window = n if n < LINE_MAX else LINE_MAX
     cdef const char *lf = <const char *>memchr(p, LF, window)
     cdef param_t params[PARAMS_MAX]
@@ -288,7 +288,7 @@ cdef size_t scan_line(scan_t *s, op_t *op, const char *p, size_t n) noexcept nog
 
 
 cdef inline size_t take_memo(scan_t *s, op_t *op, const char *p, size_t n) noexcept nogil:
-    """A PUB to the same topic as the last one."""
+    """Scan a PUB to the same topic as the last one."""
     op.kind = OP_PUB
     op.wrong = WRONG_NOTHING
     op.name = p + 4
@@ -316,7 +316,7 @@ cdef size_t scan(scan_t *s, const char *data, size_t n, op_t *ops, int cap,
         used = 0
         if left >= FIN_BYTES and memcmp(p, b'FIN ', 4) == 0 and p[FIN_BYTES - 1] == LF:
             op.number = nsq_get_id(p + 4)
-            if op.number:       # so the sixteen bytes are digits and nothing else
+            if op.number:       # nonzero: all sixteen bytes are digits
                 op.kind = OP_FIN
                 op.wrong = WRONG_NOTHING
                 op.name = p + 4

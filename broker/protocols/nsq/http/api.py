@@ -1,6 +1,6 @@
 """nsqd's HTTP API: publish, topics and channels, statistics, and /config.
 
-/config shows the settings under nsqd's names; two of them can be changed while it runs.
+/config shows the settings under nsqd's names; two of them can be changed at run time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LOOKUPD_ADDRESSES: Final = "nsqlookupd_tcp_addresses"
 LOG_LEVEL: Final = "log_level"
 AUTH: Final = "auth_http_addresses"
 
-# Every key nsqd shows, with its value where no setting here has that name.
+# Every key that nsqd shows; the values are used if no setting has that name.
 _KEYS: Final[dict[str, Answer]] = {
     "id": 0,
     LOG_LEVEL: 0,
@@ -72,11 +72,11 @@ _KEYS: Final[dict[str, Answer]] = {
     "topology_region": "",
     "topology_zone": "",
     "data_path": "",
-    "mem_queue_size": 0,  # nothing waits in memory alone
+    "mem_queue_size": 0,  # no message waits in memory only
     "max_bytes_per_file": 0,
-    "sync_every": 0,  # by time, not by number
+    "sync_every": 0,  # syncs follow time, not the number of messages
     "sync_timeout": 0,
-    "queue_scan_selection_count": 0,  # timers, no scanning
+    "queue_scan_selection_count": 0,  # timers replace nsqd's scanning
     "queue_scan_worker_pool_max": 0,
     "msg_timeout": 0,
     "max_msg_timeout": 0,
@@ -109,7 +109,7 @@ _KEYS: Final[dict[str, Answer]] = {
     "snappy": False,
     "enable_experiment": [],
 }
-# nsqd's numbers for words of the configuration.
+# nsqd's numbers for values of the configuration.
 _WORDS: Final[dict[str, dict[str, int]]] = {
     "tls_required": {"false": 0, "tcp-https": 1, "true": 2},
     "tls_min_version": {"tls1.0": 0x301, "tls1.1": 0x302, "tls1.2": 0x303, "tls1.3": 0x304},
@@ -129,12 +129,12 @@ def _named(name: str) -> bool:
 
 
 def _wrapped(number: int) -> int:
-    """As a signed 64-bit integer, like Go's time.Duration after a multiplication."""
+    """The number as a signed 64-bit integer, which Go's time.Duration is after a multiplication."""
     return (number + 2**63) % 2**64 - 2**63
 
 
 def _parts(body: bytes, message_max: int, body_max: int) -> list[bytes]:
-    """[count]{[len][bytes]}: an MPUB without its total size; what follows is ignored."""
+    """[count]{[len][bytes]}: an MPUB without its total size; later bytes are ignored."""
     if len(body) < 4:
         raise ApiError(errors.NSQ_HTTP_BAD_BODY)
     count = int.from_bytes(body[:4], "big", signed=True)
@@ -152,21 +152,21 @@ def _parts(body: bytes, message_max: int, body_max: int) -> list[bytes]:
 
 
 class Options:
-    """What /config reads and writes.
+    """The options that /config reads and writes.
 
     `lookupd_addresses` is the list of nsqlookupds that topics are reported to;
     `on_lookupd_addresses` is called with each new list.
     """
 
     def __init__(self, config: NsqConfig, facts: Mapping[str, Answer]) -> None:
-        """`facts`: values that [nsq] does not have, under nsqd's keys; they override `config`."""
+        """`facts`: values under nsqd's keys that are missing in [nsq]; they override `config`."""
         self._config = config
         self.facts = dict(facts)
         self.lookupd_addresses = [str(a) for a in getattr(config, LOOKUPD_ADDRESSES, ())]
         self.on_lookupd_addresses: Callable[[list[str]], object] = lambda _addresses: None
 
     def get(self, key: str) -> Answer:
-        """The value in force; INVALID_OPTION when nsqd has no such key."""
+        """The value in force; INVALID_OPTION if nsqd does not have that key."""
         if key not in _KEYS:
             raise ApiError(errors.NSQ_HTTP_OPTION)
         if key == LOOKUPD_ADDRESSES:
@@ -181,13 +181,13 @@ class Options:
         if isinstance(value, str) and key in _WORDS:
             return _WORDS[key].get(value, 0)
         plain = _plain(value, _KEYS[key])
-        # URLs of auth servers may have a password or token of ours in them.
+        # URLs of auth servers may contain the operator's password or token.
         if key == AUTH and isinstance(plain, list):
             return [redacted(str(url)) for url in plain]
         return plain
 
     def put(self, key: str, body: bytes) -> None:
-        """Change one; INVALID_OPTION, INVALID_VALUE."""
+        """Change one option; INVALID_OPTION, INVALID_VALUE."""
         if key == LOG_LEVEL:
             level = _LEVELS.get(body.decode("utf-8", "replace").lower())
             if level is None:
@@ -211,7 +211,7 @@ def _plain(value: object, default: Answer) -> Answer:
 
 
 def _addresses(body: bytes) -> list[str]:
-    """A JSON list of strings; null is none."""
+    """A JSON list of strings; null is an empty list."""
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -226,7 +226,7 @@ def _addresses(body: bytes) -> list[str]:
 
 
 class NsqApi:
-    """The handlers; one for each listener."""
+    """The request handlers of one listener."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class NsqApi:
         health: Callable[[], str | None],
         facts: Mapping[str, Answer] | None = None,
     ) -> None:
-        """`health()` returns what is wrong, or None; `facts`: see Options."""
+        """`health()` returns the current problem, or None; `facts`: see Options."""
         self.listener = listener
         self.engine = listener.engine
         self.topics = listener.topics
@@ -244,10 +244,10 @@ class NsqApi:
         self.http_port = self.https_port = 0  # set once they are known
         self.options = Options(self.config, facts or {})
         self.start_ns = listener.start_ns
-        self.extra_routes: Routes = {}  # served as well; set before `app`
+        self.extra_routes: Routes = {}  # additional ones, set before `app`
 
     def app(self) -> web.Application:
-        """The application that serves all of it."""
+        """The application with all routes."""
         routes = {
             "/ping": {"GET": Route(self.ping, versioned=False)},
             "/info": {"GET": Route(self.info)},
@@ -271,7 +271,7 @@ class NsqApi:
         return make_app({**routes, **self.extra_routes}, self.config.max_body_size + 1)
 
     def refusing_app(self) -> web.Application:
-        """What plain HTTP serves when TLS is required: where to go instead."""
+        """The application for plain HTTP if TLS is required: it names the HTTPS port."""
         return make_refusing_app(
             HTTPStatus.FORBIDDEN,
             lambda: errors.NSQ_HTTP_TLS_REQUIRED.replace("{port}", str(self.https_port)),
@@ -280,7 +280,7 @@ class NsqApi:
     # --- information
 
     async def ping(self, _request: web.Request, _query: Query) -> Answer:
-        """OK, or what is wrong with the data folder."""
+        """OK, or the problem with the data folder."""
         problem = self.health()
         if problem is None:
             return "OK"
@@ -358,7 +358,7 @@ class NsqApi:
     # --- publish
 
     async def pub(self, request: web.Request, query: Query) -> Answer:
-        """The body is one message."""
+        """Publish the body as one message."""
         body = await read_body(request, self.config.max_msg_size, errors.NSQ_HTTP_BIG)
         if not body:
             raise ApiError(errors.NSQ_HTTP_EMPTY)
@@ -368,7 +368,7 @@ class NsqApi:
         return "OK"
 
     async def mpub(self, request: web.Request, query: Query) -> Answer:
-        """The body is one message per line, or an MPUB in binary."""
+        """Publish the body: one message per line, or with `binary` an MPUB."""
         config = self.config
         if (request.content_length or 0) > config.max_body_size:
             raise ApiError(errors.NSQ_HTTP_BODY_BIG, close=True)
@@ -429,12 +429,12 @@ class NsqApi:
         return find_topic(self.topics, self._topic_name(query), *rights)
 
     async def topic_create(self, _request: web.Request, query: Query) -> Answer:
-        """Make it if it does not exist."""
+        """Create the topic if it does not exist."""
         await _on_disk(self._make_topic(query).sync.created())
         return None
 
     async def topic_delete(self, _request: web.Request, query: Query) -> Answer:
-        """Delete it with its channels; their consumers are disconnected."""
+        """Delete the topic with its channels; disconnect their consumers."""
         log = self._topic(query, READ, WRITE)
         folder = log.folder
         self._disconnect(list(cursors_of(log).values()), lambda: self.engine.delete_log(log.name))
@@ -443,17 +443,17 @@ class NsqApi:
         return None
 
     async def topic_empty(self, _request: web.Request, query: Query) -> Answer:
-        """Drop the messages that no channel has yet."""
+        """Drop the messages that no channel has received yet."""
         if not _named(self._topic_name(query)):
             raise ApiError(errors.NSQ_HTTP_TOPIC)
         log = self._topic(query, READ, WRITE)
         log.empty()
-        # a channel of a paused topic has them in front of it
+        # the channels of a paused topic have not received them yet
         await asyncio.gather(*(_on_disk(cursor.synced()) for cursor in cursors_of(log).values()))
         return None
 
     async def topic_pause(self, _request: web.Request, query: Query) -> Answer:
-        """Pass no messages to channels until unpause."""
+        """Pass no messages to channels until /topic/unpause."""
         self._topic(query, READ, WRITE).pause()
         return None
 
@@ -482,7 +482,7 @@ class NsqApi:
         return cursor
 
     async def channel_create(self, _request: web.Request, query: Query) -> Answer:
-        """Make it if it does not exist; the topic must exist."""
+        """Create the channel if it does not exist; the topic must exist."""
         log, name = self._channel_args(query, READ)
         cursor = open_cursor(log, name, ephemeral=is_ephemeral(name.encode()))
         await _on_disk(log.sync.created())
@@ -490,8 +490,8 @@ class NsqApi:
         return None
 
     async def channel_delete(self, _request: web.Request, query: Query) -> Answer:
-        """Delete it; its consumers are disconnected. This needs no right to the topic: a channel
-        that NSQ may no longer read would keep its messages for ever."""
+        """Delete the channel and disconnect its consumers. This requires no right to the topic:
+        otherwise a channel that NSQ may no longer read would keep its messages for ever."""
         cursor = self._channel(query)
         log = cursor.log
         self._disconnect([cursor], lambda: log.delete_cursor(cursor.name))
@@ -500,14 +500,14 @@ class NsqApi:
         return None
 
     async def channel_empty(self, _request: web.Request, query: Query) -> Answer:
-        """Drop all messages: waiting, deferred, in flight."""
+        """Drop all messages of the channel: waiting, deferred, in flight."""
         cursor = self._channel(query, READ)
         cursor.empty()
         await _on_disk(cursor.synced())
         return None
 
     async def channel_pause(self, _request: web.Request, query: Query) -> Answer:
-        """Deliver nothing to consumers until unpause."""
+        """Deliver nothing to consumers until /channel/unpause."""
         cursor = self._channel(query, READ)
         cursor.pause()
         await _on_disk(cursor.synced())
@@ -521,7 +521,7 @@ class NsqApi:
         return None
 
     def _disconnect(self, cursors: Iterable[Cursor], delete: Callable[[], object]) -> None:
-        """Delete cursors, then end the connections that were subscribed to them."""
+        """Delete cursors, then disconnect the sessions that were subscribed to them."""
         gone = set(cursors)
         found = [s for s in self.listener.sessions if s.cursor in gone]
         delete()
@@ -530,7 +530,7 @@ class NsqApi:
 
 
 async def _on_disk(waiting: Awaitable[None]) -> None:
-    """Wait until a power cut cannot undo an order; ApiError: it may."""
+    """Wait until a power failure cannot undo the request; ApiError if the sync failed."""
     try:
         await waiting
     except OSError as problem:
@@ -538,11 +538,11 @@ async def _on_disk(waiting: Awaitable[None]) -> None:
 
 
 async def _sync_folder(folder: Path) -> None:
-    """Sync a folder, so that what was deleted in it does not come back after a power cut."""
+    """Sync a folder, so that a power failure does not restore files deleted in it."""
     try:
         await asyncio.to_thread(sync_path, folder)
     except FileNotFoundError:
-        pass  # the folder is gone itself, or nothing has been stored in it yet
+        pass  # the folder itself was deleted, or is not created before the first record
     except OSError as problem:
         raise ApiError(errors.NSQ_HTTP_INTERNAL) from problem
 

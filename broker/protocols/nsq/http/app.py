@@ -1,11 +1,12 @@
-"""What all of nsqd's HTTP APIs have in common: routes, redirects, queries, JSON errors.
+"""The common part of nsqd's HTTP APIs: routes, redirects, queries, JSON errors.
 
-* exact path, right method: the handler; its None is an empty answer, str plain text, others JSON
-* exact path, other method: 405 with Allow (HEAD as well), 200 for OPTIONS
-* other case, surplus slashes, right method: 301 for GET, 307 for the rest
+* known path, known method: the handler; it returns None for an empty answer, str for plain text,
+  anything else for JSON
+* known path, other method: 405 with Allow (HEAD as well), 200 for OPTIONS
+* path in another case or with surplus slashes, known method: 301 for GET, 307 for the rest
 * anything else: 404
 
-A route whose path ends in `/:` takes any one name in that place.
+A route whose path ends in `/:` matches any single name there.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("broker.nsq.http")
 
-CONTENT_TYPE = "X-Nsq-Content-Type"  # go-nsq expects no wrapper around JSON when it is set
+CONTENT_TYPE = "X-Nsq-Content-Type"  # if set, go-nsq expects JSON without a wrapper
 CONTENT_TYPE_VALUE = "nsq; version=1.0"
 _PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _TEXT = "text/plain; charset=utf-8"
@@ -38,10 +39,10 @@ _JSON = "application/json; charset=utf-8"
 
 
 class ApiError(Exception):
-    """A request ends with this."""
+    """Raised by a handler to answer with an error."""
 
     def __init__(self, error: HttpError, *, close: bool = False, text: str | None = None) -> None:
-        """`close`: the rest of the request is not read. `text` instead of JSON."""
+        """`close`: do not read the rest of the request. `text`: the answer instead of JSON."""
         super().__init__(error.code)
         self.error = error
         self.close = close
@@ -49,7 +50,7 @@ class ApiError(Exception):
 
 
 def find_topic(topics: Topics, name: str, *rights: int) -> Log:
-    """The topic of that name, for a request that needs these rights to it; ApiError."""
+    """The topic of that name; ApiError if it is unknown or the request lacks one of `rights`."""
     log = topics.log(name)
     if log is None:
         raise ApiError(errors.NSQ_HTTP_UNKNOWN_TOPIC)
@@ -59,9 +60,9 @@ def find_topic(topics: Topics, name: str, *rights: int) -> Log:
 
 
 class Query:
-    """The arguments of a request, as Go's url.ParseQuery reads them; the first value counts.
+    """The arguments of a request, decoded as Go's url.ParseQuery does; the first value is used.
 
-    They are read when the first one is asked for: some requests fail before that.
+    They are parsed at the first access, because some requests must fail before that.
     """
 
     def __init__(self, raw: str) -> None:
@@ -69,13 +70,13 @@ class Query:
         self._values: dict[str, str] | None = None
 
     def get(self, name: str) -> str | None:
-        """The value, or None when there is no such argument."""
+        """The value; None if the argument is missing."""
         if self._values is None:
             self._values = _parse(self._raw)
         return self._values.get(name)
 
     def flag(self, name: str, default: bool) -> bool:
-        """true, 1, false or 0; anything else is the default."""
+        """The value of true, 1, false or 0; the default for anything else."""
         flags = {"true": True, "1": True, "false": False, "0": False}
         return flags.get(self.get(name) or "", default)
 
@@ -98,7 +99,7 @@ def _unquote(text: bytes) -> str:
 
 
 class Encoded(bytes):
-    """JSON that is ready to be sent."""
+    """Encoded JSON."""
 
 
 Answer = str | float | dict[str, object] | list[str | float] | Encoded | None
@@ -106,10 +107,10 @@ Handler = Callable[[web.Request, Query], Awaitable[Answer]]
 
 
 class Route(NamedTuple):
-    """What one method of one path does."""
+    """The handler for one method of one path."""
 
     handler: Handler
-    versioned: bool = True  # says which version of the API it is; /ping does not
+    versioned: bool = True  # whether the answer has the API's version in a header
 
 
 Routes = Mapping[str, Mapping[str, Route]]  # path -> method -> route
@@ -149,7 +150,7 @@ class _Dispatcher:
         return self.routes.get(path) or (self.routes.get(f"{head}/{_ANY}") if name else None)
 
     def _known(self, clean: str) -> tuple[str, str] | None:
-        """The route of a path in another case, and the path it should have had."""
+        """For a path in another case: its key in `routes`, and the path to redirect to."""
         if known := self.folded.get(clean.lower()):
             return known, known
         head, _, name = clean.rpartition("/")
@@ -158,7 +159,7 @@ class _Dispatcher:
 
     async def serve(self, request: web.Request) -> web.Response:
         raw = request.raw_path
-        if not raw.startswith("/"):  # as proxies ask
+        if not raw.startswith("/"):  # the absolute form, which proxies send
             raw = "/" + raw.partition("://")[2].partition("/")[2]
         path, _, query = raw.partition("?")
         methods = self._find(path)
@@ -208,7 +209,7 @@ async def _plain_headers(request: web.Request, response: web.StreamResponse) -> 
 
 
 def make_app(routes: Routes, body_max: int) -> web.Application:
-    """An application that serves these routes; handlers read bodies of up to `body_max` bytes."""
+    """An application with these routes; handlers read bodies of up to `body_max` bytes."""
     app = web.Application(client_max_size=body_max)
     app.on_response_prepare.append(_plain_headers)
     app.router.add_route("*", "/{path:.*}", _Dispatcher(routes).serve)
@@ -216,7 +217,7 @@ def make_app(routes: Routes, body_max: int) -> web.Application:
 
 
 def make_refusing_app(status: HTTPStatus, text: Callable[[], str]) -> web.Application:
-    """An application that answers whatever is asked with this JSON."""
+    """An application that answers every request with this JSON."""
 
     async def refuse(_request: web.Request) -> web.Response:
         headers = {CONTENT_TYPE: CONTENT_TYPE_VALUE, "Content-Type": _JSON}
@@ -229,7 +230,7 @@ def make_refusing_app(status: HTTPStatus, text: Callable[[], str]) -> web.Applic
 
 
 async def read_body(request: web.Request, most: int, error: HttpError) -> bytes:
-    """The body; ApiError as soon as it is known to be longer than `most` bytes."""
+    """Read the body; ApiError as soon as it exceeds `most` bytes."""
     if (request.content_length or 0) > most:
         raise ApiError(error, close=True)
     parts, size = [], 0

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from broker.protocols.nsq.http.app import Answer, Handler, Query, Routes
 
 _GO_INT = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
-_busy: list[None] = []  # requests that run now, in this process
+_busy: list[None] = []  # expensive requests that run in this process
 _PAGES = ("block", "cmdline", "goroutine", "heap", "profile", "symbol", "threadcreate")
 
 
 def routes(peers: str) -> Routes:
-    """Path -> method -> what it does. `peers`: who may ask, "local", "all" or "none".
+    """Path -> method -> handler. `peers`: the clients allowed: "local", "all" or "none".
 
-    Requests that stop the loop for a while are POST, so that no link or image can cause them.
+    Requests that block the loop for a while are POST, so that no link or image can send them.
     """
 
     def guarded(handler: Handler) -> Route:
@@ -74,7 +74,7 @@ def routes(peers: str) -> Routes:
 def _is_local(request: web.Request) -> bool:
     peer = request.transport and request.transport.get_extra_info("peername")
     if not isinstance(peer, tuple):
-        return True  # of a unix socket, or gone
+        return True  # a unix socket, or already closed
     return ipaddress.ip_address(peer[0].partition("%")[0]).is_loopback
 
 
@@ -100,7 +100,7 @@ async def _cmdline(_request: web.Request, _query: Query) -> Answer:
 
 
 def _without_secrets(words: list[str]) -> Iterator[str]:
-    """Hide the second word of `--password x`, which `redacted` does not recognize."""
+    """Hide the second word of `--password x`, which `redacted` does not detect."""
     hide = False
     for word in words:
         yield HIDDEN if hide else word
@@ -129,7 +129,7 @@ async def _goroutine(_request: web.Request, _query: Query) -> Answer:
 
 
 async def _heap(_request: web.Request, _query: Query) -> Answer:
-    """How many objects of each type the garbage collector knows."""
+    """The number of objects of each type that the garbage collector tracks."""
     with _alone():
         known = itertools.islice(gc.get_objects(), limits.DEBUG_HEAP_OBJECTS)
         counts = Counter(map(type, known))
@@ -148,7 +148,7 @@ async def _threads(_request: web.Request, _query: Query) -> Answer:
 
 
 async def _profile(_request: web.Request, query: Query) -> Answer:
-    """What the loop did for some seconds (?seconds=N), by time spent."""
+    """Profile the loop for some seconds (?seconds=N); functions by time spent."""
     text = query.get("seconds") or str(limits.DEBUG_PROFILE // SECOND)
     if not _GO_INT.fullmatch(text) or not 0 < int(text) <= limits.DEBUG_PROFILE_MAX:
         raise ApiError(errors.NSQ_HTTP_SECONDS, text=errors.NSQ_HTTP_SECONDS.code)
@@ -169,7 +169,7 @@ async def _profile(_request: web.Request, query: Query) -> Answer:
 
 
 async def _set_block_rate(_request: web.Request, query: Query) -> Answer:
-    """Validated as in nsqd; there is no such profile."""
+    """Validate the rate as nsqd does; Python has no block profile to set it for."""
     rate = query.get("rate") or ""
     if not _GO_INT.fullmatch(rate):
         cause = f"strconv.Atoi: parsing {go_quote(rate)}: invalid syntax"
@@ -179,7 +179,7 @@ async def _set_block_rate(_request: web.Request, query: Query) -> Answer:
 
 
 async def _free_memory(_request: web.Request, _query: Query) -> Answer:
-    """Collect garbage and give free pages back to the system."""
+    """Collect garbage and return free memory pages to the system."""
     with _alone():
         gc.collect()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

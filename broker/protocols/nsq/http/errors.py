@@ -1,4 +1,4 @@
-"""Errors of nsqd's HTTP interface and of the /v1 interface beside it."""
+"""Errors of nsqd's HTTP interface and of the /v1 interface."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.net.http.errors import HttpError
 
 # --- NSQ HTTP (nsqd http.go, http_api) ----------------------------------------------------------
 
-# The exact text: nsqd puts a blank after the colons.
+# nsqd's exact text, which has a blank after each colon.
 NSQ_HTTP_TLS_REQUIRED: Final = '{"message": "TLS_REQUIRED", "https_port": {port}}'
 NSQ_HTTP_NOT_FOUND: Final = HttpError(404, "NOT_FOUND")
 NSQ_HTTP_METHOD: Final = HttpError(405, "METHOD_NOT_ALLOWED")

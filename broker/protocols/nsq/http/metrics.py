@@ -42,7 +42,7 @@ _CHANNEL: Final = (
 
 @dataclass(slots=True)
 class ChannelStats:
-    """One channel: a cursor of its topic's log. Names that end in _count only ever grow."""
+    """One channel: a cursor of its topic's log. Fields that end in _count never decrease."""
 
     name: str
     depth: int = 0  # messages waiting; neither in flight nor deferred
@@ -60,7 +60,7 @@ class TopicStats:
     """One topic: a log with its channels."""
 
     name: str
-    depth: int = 0  # messages that no channel has taken over yet
+    depth: int = 0  # messages that no channel has received yet
     message_count: int = 0  # messages published, since start
     message_bytes: int = 0  # bytes of their bodies, since start
     channels: list[ChannelStats] = field(default_factory=list)
@@ -68,7 +68,7 @@ class TopicStats:
 
 
 def topic_stats(entry: Log) -> TopicStats:
-    """One log and those of its cursors that are channels: the others come and go with clients."""
+    """One log and its channels; other cursors are left out, because they end with their clients."""
     return TopicStats(
         name=entry.name,
         depth=entry.depth,
@@ -93,7 +93,7 @@ def topic_stats(entry: Log) -> TopicStats:
 
 
 def topic_metrics(engine: Engine) -> Block:
-    """All topics as they are now."""
+    """The series of all topics with their present values."""
     return topic_block([topic_stats(entry) for _, entry in sorted(engine.logs.items())])
 
 

@@ -1,4 +1,4 @@
-"""Settings of single topics: read and written with the words of the configuration file."""
+"""Settings of single topics, read and written with the keys and values of the configuration."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _shown(key: str, value: object) -> object:
 
 
 class TopicSettings:
-    """What /v1/topic/settings reads and writes."""
+    """The settings that /v1/topic/settings reads and writes."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     def show(self, log: Log) -> dict[str, object]:
-        """The settings in force, and those that were set for this topic alone."""
+        """The settings in force, and those set for this topic only."""
         held = self.engine.settings_of(log)
         return {
             "topic": log.name,
@@ -42,7 +42,7 @@ class TopicSettings:
         }
 
     def replace(self, log: Log, given: dict[str, object]) -> None:
-        """Set these and no others; null = as configured. ValueError names every mistake."""
+        """Replace the topic's own settings; null = as configured. ValueError lists all errors."""
         found: dict[str, object] = {}
         mistakes = []
         for key, raw in given.items():

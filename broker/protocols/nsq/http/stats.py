@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def memory() -> dict[str, int]:
-    """Memory under nsqd's names; numbers of Go's heap that Python does not have are 0."""
+    """Memory statistics under nsqd's names; values that only Go's heap has are 0."""
     return {
         "heap_objects": sys.getallocatedblocks(),
         "heap_idle_bytes": 0,
@@ -62,7 +62,7 @@ def _granted(auth: AuthState | None) -> Page:
 
 
 def client_page(session: NsqSession, topic: str) -> Page:
-    """One connection, with one topic that it published to: nsqd shows no more either."""
+    """One connection, with one topic that it published to, because nsqd shows only one too."""
     who = session.identity
     security = None if session.link is None else session.link.security
     cipher, version, protocol = security or ("", "", "")
@@ -97,12 +97,12 @@ def client_page(session: NsqSession, topic: str) -> Page:
         "tls_cipher_suite": cipher,
         "tls_version": version,
         "tls_negotiated_protocol": protocol,
-        "tls_negotiated_protocol_is_mutual": security is not None,  # Go says so whenever TLS is on
+        "tls_negotiated_protocol_is_mutual": security is not None,  # as Go reports for any TLS
     }
 
 
 def _latency(cursors: Iterable[Cursor], percentiles: Sequence[float]) -> Page:
-    """From publish to FIN, of all these channels together; nsqd's word for off is null."""
+    """Latencies from publish to FIN of these channels together; null, as in nsqd, if disabled."""
     if not percentiles:
         return {"count": 0, "percentiles": None}
     kept = [cursor.latency for cursor in cursors if cursor.latency is not None]
@@ -112,7 +112,7 @@ def _latency(cursors: Iterable[Cursor], percentiles: Sequence[float]) -> Page:
 
 
 def _go_span(ns: float) -> str:
-    """A time as nsqd writes it for people: 1.5ms."""
+    """A time in nsqd's human-readable form: 1.5ms."""
     for size, unit in ((SECOND, "s"), (MS, "ms"), (US, "us")):
         if ns > size:
             return f"{ns / size:.1f}{unit}"
@@ -125,7 +125,7 @@ def _latency_text(page: Page) -> str:
 
 
 def _local_counts(cursor: Cursor) -> Page:
-    """Deliveries by distance; counts of 0 are left out."""
+    """Deliveries by zone and region; counts of 0 are left out."""
     anyone, region, zone = cursor.nearness_counts
     counts = {"zone_local": zone, "region_local": region, "global": anyone}
     return {f"{name}_msg_count": count for name, count in counts.items() if count}
@@ -173,7 +173,7 @@ def topic_pages(
     channel: str,
     percentiles: Sequence[float] = (),
 ) -> list[Page] | None:
-    """Topics by name, of this name if one is given; None when there is no such topic.
+    """Topics in order of name, or the one of the given name; None if it does not exist.
 
     Without `sessions` the clients are left out.
     """
@@ -205,7 +205,7 @@ def topic_pages(
 
 
 def producer_pages(sessions: Iterable[NsqSession], topic: str) -> list[Page] | None:
-    """Connections that published something."""
+    """Connections that have published."""
     found = [s for s in _by_age(sessions) if s.count_published()]
     return [client_page(session, topic) for session in found] or None
 

@@ -1,6 +1,6 @@
-"""Requests under /v1/ of the NSQ HTTP API, which nsqd does not have (docs/reference/http-api.md).
+"""Twinwire's own requests under /v1/ of the NSQ HTTP API (docs/reference/http-api.md).
 
-Answers are JSON; errors are {"message": "CODE: reason"}, those about dead letters the code alone.
+Answers are JSON; errors are {"message": "CODE: reason"}, or the code alone for dead letters.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def refused(name: str, reason: str, **parts: object) -> ApiError:
 
 
 def number(query: Query, name: str, default: int, low: int, high: int) -> int:
-    """A whole number among the arguments."""
+    """An argument that must be a whole number."""
     text = query.get(name)
     if text is None:
         return default
@@ -66,7 +66,7 @@ def number(query: Query, name: str, default: int, low: int, high: int) -> int:
 
 
 def choice(query: Query, name: str, *choices: str) -> str:
-    """One of a few words among the arguments; the first is the default."""
+    """An argument that must be one of `choices`; the first is the default."""
     text = query.get(name)
     if text is None:
         return choices[0]
@@ -113,7 +113,7 @@ def moment(time_ns: int) -> str:
 
 
 def headers_of(raw: bytes) -> dict[str, list[str]]:
-    """Header names with their values, in the order they stand in."""
+    """Header names with their values, in the order of the message."""
     found: dict[str, list[str]] = {}
     lines = raw.decode("utf-8", "replace").split("\r\n")
     for line in lines[1:] if raw.startswith(_HEADERS) else lines:
@@ -140,12 +140,12 @@ def _body(body: bytes, form: str) -> dict[str, object]:
         try:
             return {"body": body.decode(), "encoding": "text"}
         except UnicodeDecodeError:
-            pass  # shown as any bytes are
+            pass  # shown as base64, like all bytes
     return {"body": base64.b64encode(body).decode(), "encoding": "base64"}
 
 
 def rows_of(page: Peek) -> list[dict[str, Any]]:
-    """What is known of each message before its bytes are read; on the loop."""
+    """The facts about each message that need no reading of its bytes; runs on the loop."""
     rows = []
     for seq, state, attempts, due_ns, since_ns, sink in page.found:
         row: dict[str, Any] = {"seq": seq}
@@ -164,7 +164,7 @@ def rows_of(page: Peek) -> list[dict[str, Any]]:
 
 
 def fill(rows: list[dict[str, Any]], page: Peek, form: str) -> list[dict[str, Any]]:
-    """Read the bytes and complete the rows; on any thread."""
+    """Read the bytes and complete the rows; may run on any thread."""
     records = page.read(limits.V1_PEEK_BYTES_MAX)
     shown = {row[0] for row in page.found}
     complete = []
@@ -177,7 +177,7 @@ def fill(rows: list[dict[str, Any]], page: Peek, form: str) -> list[dict[str, An
             continue
         timestamp_ns, not_before_ns, subject, reply, headers, body, addressed = record
         if addressed and page.reader not in ("", reply.decode("utf-8", "replace")):
-            continue  # for another channel alone
+            continue  # addressed to another channel only
         if not_before_ns and row.get("attempts", 0) == 0:
             row.setdefault("deferred_until", moment(not_before_ns))
         row |= {
@@ -197,17 +197,17 @@ def fill(rows: list[dict[str, Any]], page: Peek, form: str) -> list[dict[str, An
 
 
 class Settings(Protocol):
-    """Settings of single topics in the words of the configuration."""
+    """Settings of single topics with the keys of the configuration."""
 
     def show(self, log: Log) -> dict[str, object]:
-        """The settings in force, and those that were set for this topic alone."""
+        """The settings in force, and those set for this topic only."""
 
     def replace(self, log: Log, given: dict[str, object]) -> None:
-        """Set these and no others. ValueError: invalid; OSError: they could not be stored."""
+        """Replace the topic's own settings. ValueError: invalid; OSError: cannot be stored."""
 
 
 class V1Api:
-    """The handlers; one for each listener."""
+    """The handlers of /v1 for one listener."""
 
     def __init__(self, listener: NsqListener, settings: Settings) -> None:
         self.engine = listener.engine
@@ -215,7 +215,7 @@ class V1Api:
         self.settings = settings
 
     def routes(self) -> Routes:
-        """Paths and what they do."""
+        """Paths and their handlers."""
         return {
             "/v1/topic/settings": {
                 "GET": Route(self.settings_show, versioned=False),
@@ -232,14 +232,14 @@ class V1Api:
         }
 
     def log(self, query: Query, *rights: int) -> Log:
-        """The topic that the request names, if NSQ has these rights to it."""
+        """The topic in the request, if NSQ has these rights to it; ApiError."""
         name = query.get("topic")
         if not name:
             raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
         return find_topic(self.topics, name, *rights)
 
     def cursor(self, query: Query) -> Cursor:
-        """The channel that the request names, if NSQ may read its topic."""
+        """The channel in the request, if NSQ may read its topic; ApiError."""
         log, name = self.log(query, READ), query.get("channel")
         if not name:
             raise ApiError(errors.NSQ_HTTP_NO_CHANNEL)
@@ -251,7 +251,7 @@ class V1Api:
     # --- logs that could not be opened
 
     async def health_show(self, _request: web.Request, _query: Query) -> Answer:
-        """Everything that is wrong with the data folder, and where quarantined logs are."""
+        """All problems of the data folder, and the folders of quarantined logs."""
         problems = self.engine.shared.health.problems()
         return {
             "problems": [
@@ -274,7 +274,7 @@ class V1Api:
         return {"opened": log is not None}
 
     async def topic_put_aside(self, _request: web.Request, query: Query) -> Answer:
-        """Rename the folder of a quarantined log, so that its name is free again."""
+        """Rename the folder of a quarantined log, which makes its name available again."""
         name = self.quarantined(query)
         try:
             return {"path": self.engine.put_aside(name)}
@@ -283,7 +283,7 @@ class V1Api:
             raise ApiError(http_error(errors.V1_NOT_PUT_ASIDE, reason=reason)) from problem
 
     def quarantined(self, query: Query) -> str:
-        """The name of the quarantined log that the request names."""
+        """The name of the quarantined log in the request."""
         name = query.get("topic")
         if not name:
             raise ApiError(errors.NSQ_HTTP_NO_TOPIC)
@@ -298,7 +298,7 @@ class V1Api:
         return self.settings.show(self.log(query))
 
     async def settings_put(self, request: web.Request, query: Query) -> Answer:
-        """Set what the body has, now and after a restart; the rest is as configured."""
+        """Set the settings in the body, permanently; all others are as configured."""
         self.log(query, READ, WRITE)
         body = await read_body(request, limits.V1_SETTINGS_BYTES_MAX, errors.NSQ_HTTP_BODY_BIG)
         try:
@@ -309,7 +309,7 @@ class V1Api:
         return self._replace(self.log(query, READ, WRITE), given)
 
     async def settings_delete(self, _request: web.Request, query: Query) -> Answer:
-        """Let the topic follow the configuration again."""
+        """Remove the topic's own settings: the configuration applies again."""
         return self._replace(self.log(query, READ, WRITE), {})
 
     def _replace(self, log: Log, given: dict[str, Any]) -> Answer:
@@ -324,7 +324,7 @@ class V1Api:
         return self.settings.show(log)
 
     async def topic_claim(self, _request: web.Request, query: Query) -> Answer:
-        """Trim and limit a topic whose metadata were lost again."""
+        """Apply retention and limits again to a topic whose metadata were lost."""
         log = self.log(query, READ, WRITE)
         was = log.unclaimed
         try:
@@ -337,7 +337,7 @@ class V1Api:
     # --- messages
 
     async def channel_messages(self, _request: web.Request, query: Query) -> Answer:
-        """Messages of a channel: waiting, deferred, in flight; nothing is consumed."""
+        """Show messages of a channel: waiting, deferred, in flight. None is consumed."""
         cursor = self.cursor(query)
         state = choice(query, "state", "all", *STATES)
         form, first, limit = _paging(query)
@@ -352,7 +352,7 @@ class V1Api:
         }
 
     async def topic_messages(self, _request: web.Request, query: Query) -> Answer:
-        """Messages of a topic that no channel has yet, or all that it keeps."""
+        """Show messages of a topic: those that no channel has received yet, or all it keeps."""
         log = self.log(query, READ)
         which = choice(query, "state", "backlog", "all")
         form, first, limit = _paging(query)
@@ -368,7 +368,7 @@ class V1Api:
     # --- rewind
 
     async def channel_rewind(self, _request: web.Request, query: Query) -> Answer:
-        """Continue from another position, once that is in the file."""
+        """Move the channel to another position; answer after that is stored."""
         cursor = self.cursor(query)
         position = await self._position(cursor.log, query)
         await asyncio.to_thread(Approach(cursor.log, position).read)
@@ -398,7 +398,7 @@ class V1Api:
 
 
 async def _wait_until_saved(cursor: Cursor) -> None:
-    """Wait until the changes of the cursor's journal are in its file."""
+    """Wait until all changes of the cursor are in its journal file."""
     error = await cursor.saved()
     if error:
         reason = os.strerror(error)
@@ -409,7 +409,7 @@ async def _wait_until_saved(cursor: Cursor) -> None:
 
 
 def dead_letter_routes(listener: NsqListener) -> dict[str, dict[str, Route]]:
-    """Paths under /v1/deadletters and what they do."""
+    """Paths under /v1/deadletters and their handlers."""
     api = DeadLetterApi(listener)
     return {
         "/v1/deadletters": {"GET": Route(api.show)},
@@ -420,14 +420,14 @@ def dead_letter_routes(listener: NsqListener) -> dict[str, dict[str, Route]]:
 
 
 class DeadLetterApi:
-    """The handlers of /v1/deadletters; one for each listener."""
+    """The handlers of /v1/deadletters for one listener."""
 
     def __init__(self, listener: NsqListener) -> None:
         self.topics = listener.topics
         self.policies = listener.dead_letters
 
     async def show(self, _request: web.Request, query: Query) -> Answer:
-        """The channels of a topic, or of all."""
+        """Show the policies of a topic's channels, or of all channels."""
         if query.get("topic") is None:
             logs = list(self.topics.logs.values())
         else:
@@ -439,7 +439,7 @@ class DeadLetterApi:
         return {"channels": [self._page(cursor) for cursor in found]}
 
     async def set(self, _request: web.Request, query: Query) -> Answer:
-        """For one channel; overrides the configuration. 0 attempts: no dead letters."""
+        """Set the policy of one channel over the configuration. 0 attempts: no dead letters."""
         cursor = self._channel(query)
         most = _number(query, "max_attempts", engine_limits.ATTEMPTS_MAX, errors.NSQ_DEAD_ATTEMPTS)
         if most is None:
@@ -451,11 +451,11 @@ class DeadLetterApi:
         return self._set(cursor, Policy(most, target))
 
     async def unset(self, _request: web.Request, query: Query) -> Answer:
-        """As the configuration says."""
+        """Remove the channel's own policy: the configuration applies again."""
         return self._set(self._channel(query), None)
 
     async def requeue(self, _request: web.Request, query: Query) -> Answer:
-        """Move the messages of a dead-letter topic back."""
+        """Move the messages of a dead-letter topic back to their origins."""
         log = self._topic(query, READ)
         to = query.get("to") or "channel"
         if to not in {"channel", "topic"}:

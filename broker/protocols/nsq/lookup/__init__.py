@@ -1,4 +1,4 @@
-"""nsqlookupd: the registry that clients ask, and the links of this broker to others.
+"""nsqlookupd: the registry for clients, and the connections of this broker to other nsqlookupds.
 
 Start with `registry`. Imported by the server.
 """

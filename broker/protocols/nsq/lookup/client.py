@@ -1,13 +1,13 @@
 """nsqd's side of nsqlookupd: reports topics and channels, and asks which channels a new topic has.
 
-There is one connection to each nsqlookupd, made again whenever it ends. Each has a task of its
-own, so that one that is down or slow delays no other. What has to be reported is kept as the names
-that changed, not as commands: a nsqlookupd that is away for a week costs one set of names, and
-everything is registered after connecting anyway.
+Each nsqlookupd has one connection, which is opened again whenever it ends, and a task of its own,
+so that one that is down or slow does not delay the others. Pending reports are kept as the names
+that changed, not as commands: a nsqlookupd that is unreachable for a week costs one set of names,
+and everything is registered after connecting anyway.
 
 Delivery of a new topic is paused (engine/log/hold) until the known nsqlookupds have answered or
-their time is over. Messages that are published meanwhile are stored and acknowledged, and go to the
-channels that the answers named as to any other.
+the timeout has passed. Messages that are published meanwhile are stored and acknowledged, and then
+delivered to the channels in the answers as usual.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("broker.nsq.lookup")
 
 _OK = b"OK"
-_SHOWN_BYTES = 100  # of a reply that makes no sense, in a log line
+_SHOWN_BYTES = 100  # of an invalid reply, in a log line
 
 Key = tuple[str, str]  # topic, channel or ""
 
@@ -52,11 +52,11 @@ class LookupTimes(NamedTuple):
 
 
 class JunkError(Exception):
-    """The other side does not answer as a nsqlookupd does."""
+    """The other side does not answer like a nsqlookupd."""
 
 
 class LookupLink:
-    """Keeps one nsqlookupd informed until it is cancelled."""
+    """Reports topics and channels to one nsqlookupd until cancelled."""
 
     def __init__(
         self,
@@ -66,21 +66,21 @@ class LookupLink:
         exists: Callable[[Key], bool],
         times: LookupTimes,
     ) -> None:
-        """`address` is HOST:PORT; `keys()` is all there is to register."""
+        """`address` is HOST:PORT; `keys()` returns everything to register."""
         self.address = address
-        self.http_address: str | None = None  # of the last nsqlookupd that answered there
+        self.http_address: str | None = None  # of the nsqlookupd that answered last at `address`
         self.connected = asyncio.Event()
         self._identity = identity
         self._keys = keys
         self._exists = exists
         self._times = times
-        self._changed: dict[Key, bool] = {}  # -> whether it was deleted since the last report
+        self._changed: dict[Key, bool] = {}  # since the last report -> whether it was deleted
         self._wake = asyncio.Event()
         self._replies: asyncio.Queue[bytes | Exception] = asyncio.Queue()
         self._expected = 0
 
     def note(self, key: Key, made: bool) -> None:
-        """A topic or a channel was made or deleted."""
+        """Note that a topic or a channel was created or deleted."""
         if self.connected.is_set():
             self._changed[key] = self._changed.get(key, False) or not made
         self._wake.set()
@@ -117,7 +117,7 @@ class LookupLink:
             writer.transport.abort()
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """Read replies; the error that ends this comes after them in the queue."""
+        """Read replies into the queue; the error that ends this follows them."""
         problem: Exception
         try:
             while True:
@@ -170,7 +170,7 @@ class LookupLink:
             self.http_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._changed.clear()
         keys = list(self._keys())
-        self.connected.set()  # changes from here on are noted
+        self.connected.set()  # changes are noted from now on
         await self._report(writer, [_command("REGISTER", key) for key in keys])
 
     async def _serve(self, writer: asyncio.StreamWriter) -> None:
@@ -183,7 +183,7 @@ class LookupLink:
                     await self._wake.wait()
             self._wake.clear()
             if not self._replies.empty():
-                await self._reply()  # nothing was asked: the connection has ended
+                await self._reply()  # no command is pending: raises the connection's error
             changed, self._changed = self._changed, {}
             await self._report(writer, self._commands(changed))
             if loop.time() >= due:
@@ -237,13 +237,13 @@ class LookupPeers:
         self._hostname = socket.gethostname()
 
     def start(self, tcp_port: int, http_port: int, addresses: Sequence[str]) -> None:
-        """Begin to report; the ports are those really listened on, 0 = none."""
+        """Begin to report; the ports are those that are open, 0 = none."""
         self._ports = tcp_port, http_port
         self.engine.watch(self._changed)
         self.set_addresses(addresses)
 
     async def stop(self) -> None:
-        """End every connection, by which nsqlookupds notice."""
+        """Close every connection; nsqlookupds notice that and remove this nsqd."""
         if self._changed in self.engine.shared.watchers:
             self.engine.unwatch(self._changed)
         tasks = [*self._tasks.values(), *self._asking]
@@ -258,11 +258,11 @@ class LookupPeers:
 
     @property
     def addresses(self) -> list[str]:
-        """HOST:PORT of each nsqlookupd."""
+        """The HOST:PORT of each nsqlookupd."""
         return list(self.links)
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
-        """From now on these; links to those that stay are not touched."""
+        """Use these addresses from now on; connections to those already in use stay."""
         wanted = dict.fromkeys(addresses)
         for address in [a for a in self.links if a not in wanted]:
             LOG.info("LOOKUP(%s): removing peer", address)
@@ -275,7 +275,7 @@ class LookupPeers:
             self._tasks[address] = asyncio.create_task(link.run())
 
     def identity(self) -> dict[str, Any]:
-        """What IDENTIFY sends: where this nsqd can be reached."""
+        """The body of IDENTIFY: the addresses of this nsqd."""
         config = self.config
         return {
             "version": limits.NSQ_VERSION,
@@ -300,7 +300,7 @@ class LookupPeers:
 
     def _changed(self, topic: str, channel: str | None, made: bool) -> None:
         if not is_name(topic.encode()) or not is_name((channel or topic).encode()):
-            return  # not a topic of NSQ
+            return  # not an NSQ topic
         for link in self.links.values():
             link.note((topic, channel or ""), made)
         log = self.engine.log(topic)
@@ -318,7 +318,7 @@ class LookupPeers:
         if waits_for_acks:
             log.pause_delivery()
         else:
-            # its messages are kept anyway, and others wait for them
+            # its messages are kept anyway, and a pause would delay other readers
             start = log.backlog_seq
         task = asyncio.create_task(self._create_channels(log, sorted(known), start))
         self._asking.add(task)
@@ -355,7 +355,7 @@ class LookupPeers:
                         break
                     body += more
             page = orjson.loads(body)
-            page = page.get("data", page)  # older ones wrap it
+            page = page.get("data", page)  # older versions wrap the answer
             found = page["channels"]
             return {c for c in found if isinstance(c, str) and is_name(c.encode())}
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as problem:

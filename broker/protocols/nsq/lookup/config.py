@@ -12,7 +12,7 @@ from broker.protocols.nsq import limits
 
 
 def peers() -> kinds.Kind[tuple[str, ...]]:
-    """An array of HOST:PORT; in the environment with commas between them."""
+    """An array of HOST:PORT; separated by commas in an environment variable."""
 
     def read(value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -34,7 +34,7 @@ def peers() -> kinds.Kind[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class LookupConfig:
-    """[nsqlookupd]: answers which nsqd has which topic."""
+    """[nsqlookupd]: answers which nsqds have a topic."""
 
     enabled: bool = field(default=False, metadata={"kind": kinds.flag()})
     listen: Address | None = kinds.listen_setting(limits.NSQ_LOOKUP_PORT)

@@ -1,4 +1,4 @@
-"""Errors of nsqlookupd as clients get them."""
+"""Errors that clients of nsqlookupd receive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from broker.base.errors import WireError
 
-# nsqlookupd; names stand in single quotes here, and IDENTIFY's body is refused in nsqd's words.
+# nsqlookupd puts names in single quotes; its errors for IDENTIFY's body are nsqd's.
 _V1 = "lookup_protocol_v1.go"
 NSQ_LOOKUP_IDENTIFY_FIRST: Final = WireError("E_INVALID client must IDENTIFY", True, _V1)
 NSQ_LOOKUP_IDENTIFIED: Final = WireError("E_INVALID cannot IDENTIFY again", True, _V1)

@@ -1,8 +1,8 @@
 """The HTTP side of nsqlookupd: /lookup, /topics, /channels, /nodes and the rest.
 
-GET /lookup is what every consumer asks again and again. A connection on which nothing else has
-been asked yet is answered from the registry's encoded answers; the first request of any other
-shape hands the connection to the general HTTP server, for good, so that answers keep their order.
+Every consumer repeats GET /lookup. While a connection has had no other request, it is answered from
+the registry's encoded answers; the first request of any other form moves the connection to the
+general HTTP server permanently, so that answers keep their order.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("broker.nsqlookupd")
 
-# A whole request for /lookup without a body, and without headers that change how it is answered.
-# The caller has checked its end, so this does not search.
+# A whole request for /lookup without a body, and without headers that change the answer.
+# The caller has checked the end of the request; this pattern only matches at its start.
 _PLAIN: Final = re.compile(
     rb"GET /lookup\?topic=([.a-zA-Z0-9_-]{1,64}) HTTP/1\.1\r\n"
     rb"(?:(?!(?i:content-length|transfer-encoding|expect|upgrade|origin|sec-fetch-"
@@ -52,7 +52,7 @@ _HEAD: Final = (
 
 
 class DateLine:
-    """The beginning of every answer, formatted once a second."""
+    """The first lines of every answer, formatted once a second."""
 
     def __init__(self) -> None:
         self._second = -1
@@ -72,13 +72,13 @@ class LookupApi:
     """The handlers of the general HTTP server."""
 
     def __init__(self, registry: Registry, now_ns: Callable[[], int]) -> None:
-        """`now_ns`: the clock that inactivity and tombstones go by."""
+        """`now_ns`: the clock for inactivity and tombstones."""
         self.registry = registry
         self.now_ns = now_ns
         self.date_line = DateLine()
 
     def app(self) -> web.Application:
-        """The application that serves all of it."""
+        """The application with all routes."""
         routes = {
             "/ping": {"GET": Route(self.ping, versioned=False)},
             "/info": {"GET": Route(self.info)},
@@ -96,15 +96,15 @@ class LookupApi:
         return make_app(routes, limits.NSQ_LOOKUP_BODY_MAX)
 
     async def ping(self, _request: web.Request, _query: Query) -> Answer:
-        """The server is alive."""
+        """Answer OK."""
         return "OK"
 
     async def info(self, _request: web.Request, _query: Query) -> Answer:
-        """The version."""
+        """Answer the version."""
         return {"version": limits.NSQ_VERSION}
 
     async def lookup(self, _request: web.Request, query: Query) -> Answer:
-        """Channels and living producers of a topic."""
+        """Channels and active producers of a topic."""
         topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
         producers = self.registry.producers(topic, self.now_ns())
         if producers is None:
@@ -124,11 +124,11 @@ class LookupApi:
         return {"channels": self.registry.channel_names(topic)}
 
     async def nodes(self, _request: web.Request, _query: Query) -> Answer:
-        """Living producers with their topics."""
+        """Active producers with their topics."""
         return {"producers": self.registry.nodes(self.now_ns())}
 
     async def debug(self, _request: web.Request, _query: Query) -> Answer:
-        """Everything there is, with its times on the wall clock."""
+        """All registrations, with times on the wall clock."""
         now_ns = self.now_ns()
         wall_ns = time.time_ns()
         life_ns = self.registry.tombstone_ns
@@ -149,7 +149,7 @@ class LookupApi:
         return page
 
     async def topic_create(self, _request: web.Request, query: Query) -> Answer:
-        """Make the key of a topic."""
+        """Create the key of a topic."""
         topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
         _valid(topic, errors.NSQ_HTTP_ARG_TOPIC)
         LOG.info("DB: adding topic(%s)", topic)
@@ -157,7 +157,7 @@ class LookupApi:
         return None
 
     async def topic_delete(self, _request: web.Request, query: Query) -> Answer:
-        """Forget a topic and its channels, if there are any."""
+        """Remove a topic and its channels, if they exist."""
         topic = _given(query, "topic", errors.NSQ_HTTP_NO_TOPIC)
         for entry in self.registry.remove_topic(topic):
             if entry.subkey:
@@ -175,7 +175,7 @@ class LookupApi:
         return None
 
     async def channel_create(self, _request: web.Request, query: Query) -> Answer:
-        """Make the keys of a channel and its topic."""
+        """Create the keys of a channel and its topic."""
         topic, channel = _topic_and_channel(query)
         LOG.info("DB: adding channel(%s) in topic(%s)", channel, topic)
         LOG.info("DB: adding topic(%s)", topic)
@@ -183,7 +183,7 @@ class LookupApi:
         return None
 
     async def channel_delete(self, _request: web.Request, query: Query) -> Answer:
-        """Forget a channel."""
+        """Remove a channel."""
         topic, channel = _topic_and_channel(query)
         if not self.registry.remove_channel(topic, channel):
             raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
@@ -216,19 +216,19 @@ def _topic_and_channel(query: Query) -> tuple[str, str]:
 
 
 class Guard(Protocol):
-    """What is asked of broker.net.http.guard."""
+    """The interface of broker.net.http.guard."""
 
     def is_host(self, host: str) -> bool: ...
 
 
 class LookupConnection(asyncio.Protocol):
-    """One HTTP connection: plain lookups are answered here, all else by the general server."""
+    """One HTTP connection: answers plain lookups, passes all else to the general server."""
 
     def __init__(
         self, api: LookupApi, general: Callable[[], asyncio.Protocol], guard: Guard
     ) -> None:
         self.api = api
-        self.answered: Callable[[], None] | None = None  # called after each answer from here
+        self.answered: Callable[[], None] | None = None  # called after each answer of this class
         self._guard = guard
         self._general = general
         self._inner: asyncio.Protocol | None = None
@@ -271,7 +271,7 @@ class LookupConnection(asyncio.Protocol):
         if self._inner is not None:
             self._inner.pause_writing()
         elif self._transport is not None:
-            self._transport.pause_reading()  # a client that does not read its answers is not read
+            self._transport.pause_reading()  # until the client reads its answers
 
     def resume_writing(self) -> None:
         if self._transport is not None:

@@ -1,8 +1,8 @@
-"""What nsqlookupd knows: which producer registered which topics and channels.
+"""The registry of nsqlookupd: which producer registered which topics and channels.
 
 A key is (category, key, subkey): ("client", "", ""), ("topic", t, "") or ("channel", t, c). Keys
-stay when their last producer goes, unless their name ends in #ephemeral. Everything is in memory.
-No clock: times are monotonic nanoseconds that the caller passes in.
+stay after their last producer leaves, unless their name ends in #ephemeral. Everything is in
+memory. The caller passes in the time: monotonic nanoseconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Producer:
     __slots__ = ("encoded", "entries", "fields", "id", "node", "seen_ns", "topics")
 
     def __init__(self, name: str, fields: dict[str, Any], now_ns: int) -> None:
-        """`fields` as /lookup shows them; `name` is the remote address."""
+        """`fields`: in the form of /lookup; `name`: the remote address."""
         self.id = name
         self.fields = fields
         self.encoded = orjson.Fragment(orjson.dumps(fields))
@@ -45,11 +45,11 @@ class Entry:
         self.category = category
         self.key = key
         self.subkey = subkey
-        self.producers: dict[Producer, int] = {}  # -> end of its tombstone, 0 = none
+        self.producers: dict[Producer, int] = {}  # producer -> end of its tombstone, 0 = none
 
     @property
     def ephemeral(self) -> bool:
-        """Whether the key goes with its last producer."""
+        """Whether the key is removed with its last producer."""
         return (self.subkey or self.key).endswith(_EPHEMERAL)
 
 
@@ -62,30 +62,30 @@ class Registry:
         self.clients = Entry("client", "")
         self.topics: dict[str, Entry] = {}
         self.channels: dict[str, dict[str, Entry]] = {}  # topic -> channel -> entry
-        self._answers: dict[str, tuple[bytes, int]] = {}  # topic -> answer, good until
+        self._answers: dict[str, tuple[bytes, int]] = {}  # topic -> answer, valid until
         self._answers_bytes = 0
 
     # --- producers
 
     def join(self, producer: Producer) -> None:
-        """A peer has sent IDENTIFY."""
+        """Add a producer after its IDENTIFY."""
         _link(self.clients, producer)
 
     def leave(self, producer: Producer) -> list[Entry]:
-        """Its connection ended; what it was registered for."""
+        """Remove a producer after its connection ended; returns its registrations."""
         left = list(producer.entries)
         for entry in left:
             self._unlink(entry, producer)
         return left
 
     def ping(self, producer: Producer, now_ns: int) -> None:
-        """A peer has sent PING."""
+        """Note a PING."""
         if not self._active(producer, now_ns):
-            self._forget_answers()  # of all topics that it was missing from
+            self._forget_answers()  # of all topics that did not list it while it was inactive
         producer.seen_ns = now_ns
 
     def register(self, producer: Producer, topic: str, channel: str = "") -> list[Entry]:
-        """Note the topic, and the channel if there is one; what was new to the producer."""
+        """Register a topic and, if given, a channel; returns the new registrations."""
         entries = [self._channel(topic, channel)] if channel else []
         entries.append(self._topic(topic))
         new = [entry for entry in entries if _link(entry, producer)]
@@ -94,17 +94,17 @@ class Registry:
         return new
 
     def unregister(self, producer: Producer, topic: str, channel: str = "") -> list[Entry]:
-        """The opposite, for a topic with all its channels; what the producer had."""
+        """Remove registrations, for a topic with all its channels; returns them."""
         known = self.channels.get(topic, {})
         if channel:
             found = [known[channel]] if channel in known else []
         else:
-            # its own alone: others may have any number of channels there
+            # only its own channels: other producers may have any number of them
             found = list(producer.topics.get(topic, ()))
         return [entry for entry in found if self._unlink(entry, producer)]
 
     def tombstone(self, topic: str, node: str, now_ns: int) -> None:
-        """Do not list the producer at `node` (address:http_port) for this topic for a while."""
+        """Hide the producer at `node` (address:http_port) from this topic for a while."""
         entry = self.topics.get(topic)
         for producer in entry.producers if entry is not None else ():
             if entry is not None and producer.node == node:
@@ -114,13 +114,13 @@ class Registry:
     # --- keys
 
     def add(self, topic: str, channel: str = "") -> None:
-        """Make the key of a topic, or of a channel and its topic, without producers."""
+        """Create the key of a topic, or of a channel and its topic, without producers."""
         self._topic(topic)
         if channel:
             self._channel(topic, channel)
 
     def remove_topic(self, topic: str) -> list[Entry]:
-        """Forget a topic and its channels, with all their registrations."""
+        """Remove a topic and its channels, with all their registrations."""
         gone = list(self.channels.get(topic, {}).values())
         if topic in self.topics:
             gone.append(self.topics[topic])
@@ -129,7 +129,7 @@ class Registry:
         return gone
 
     def remove_channel(self, topic: str, channel: str) -> bool:
-        """Forget a channel; False when there is none."""
+        """Remove a channel; False if it does not exist."""
         entry = self.channels.get(topic, {}).get(channel)
         if entry is not None:
             self._drop(entry)
@@ -172,7 +172,7 @@ class Registry:
                 self.channels.pop(entry.key, None)
         self._forget_answer(entry.key)
 
-    # --- what there is
+    # --- queries
 
     def entries(self) -> Iterator[Entry]:
         """Every key."""
@@ -182,11 +182,11 @@ class Registry:
             yield from known.values()
 
     def channel_names(self, topic: str) -> list[str]:
-        """Sorted; of an unknown topic there are none."""
+        """The sorted names; an unknown topic has none."""
         return sorted(self.channels.get(topic, ()))
 
     def producers(self, topic: str, now_ns: int) -> list[Producer] | None:
-        """Producers to list for a topic: alive and without tombstone; None when it is unknown."""
+        """Active producers of a topic without tombstone; None if the topic is unknown."""
         entry = self.topics.get(topic)
         if entry is None:
             return None
@@ -198,7 +198,7 @@ class Registry:
         ]
 
     def nodes(self, now_ns: int) -> list[dict[str, Any]]:
-        """Every living producer with its topics, and which of them have a tombstone."""
+        """Every active producer with its topics, and which of them have a tombstone."""
         found = []
         for producer in self.clients.producers:
             if not self._active(producer, now_ns):
@@ -210,7 +210,7 @@ class Registry:
         return found
 
     def lookup(self, topic: str, now_ns: int) -> bytes | None:
-        """The body of /lookup; kept until something changes or a time is over."""
+        """The body of /lookup; cached until a registration changes or a time passes."""
         kept = self._answers.get(topic)
         if kept is not None and now_ns < kept[1]:
             return kept[0]
@@ -259,7 +259,7 @@ def _link(entry: Entry, producer: Producer) -> bool:
 
 
 def _forget(entry: Entry, producer: Producer) -> None:
-    """The producer's side of a link that is gone."""
+    """Remove a registration from the producer's own index."""
     producer.entries.pop(entry, None)
     own = producer.topics.get(entry.key)
     if own is not None:

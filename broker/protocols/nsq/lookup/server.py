@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LookupServer:
-    """Needs a running loop and nothing else of the broker."""
+    """The listeners and their registry; needs a running loop and no other part of the broker."""
 
     def __init__(
         self,
@@ -33,21 +33,21 @@ class LookupServer:
         now_ns: Callable[[], int] = time.monotonic_ns,
         http: HttpConfig | None = None,
     ) -> None:
-        """`now_ns`: the clock that inactivity and tombstones go by."""
+        """`now_ns`: the clock for inactivity and tombstones."""
         self.config = config
         self.now_ns = now_ns
         self.registry = Registry(config.inactive_producer_timeout_ns, config.tombstone_lifetime_ns)
         silence_max_ns = max(2 * config.inactive_producer_timeout_ns, limits.NSQ_LOOKUP_SILENCE_MIN)
         self.peers = Peers(self.registry, now_ns, silence_max_ns, self.identity)
         self.http_settings = http
-        self.ports: dict[str, tuple[str, int]] = {}  # "tcp", "http": where it really listens
+        self.ports: dict[str, tuple[str, int]] = {}  # "tcp", "http": the bound addresses
         self.hostname = socket.gethostname()
         self._servers: list[asyncio.Server] = []  # of "tcp"
         self._open = False
         self._pages: Pages | None = None
 
     async def start(self) -> None:
-        """Open both listeners; OSError if one cannot be opened."""
+        """Open both listeners; OSError if either cannot be opened."""
         self._open = True
         try:
             await self._start()
@@ -104,7 +104,7 @@ class LookupServer:
             self._pages = None
 
     def identity(self) -> dict[str, Any]:
-        """What IDENTIFY is answered: where this nsqlookupd can be reached."""
+        """The answer to IDENTIFY: the addresses of this nsqlookupd."""
         return {
             "broadcast_address": self.config.broadcast_address or self.hostname,
             "hostname": self.hostname,

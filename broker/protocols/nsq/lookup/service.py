@@ -1,4 +1,4 @@
-"""nsqlookupd as a service of the broker; it needs nothing of the other services."""
+"""nsqlookupd as a service of the broker, independent of the other services."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LookupService(Service):
         self._server: LookupServer | None = None
 
     async def start(self) -> None:
-        """Listen at once: nsqds and consumers ask it while the others start."""
+        """Listen at once, because nsqds and consumers need it while other services start."""
         self._server = LookupServer(self.host.section(LookupConfig), http=self.host.http)
         await self._server.start()
 
@@ -34,7 +34,7 @@ class LookupService(Service):
 
     @property
     def ports(self) -> dict[str, tuple[str, int]]:
-        """nsqlookupd for TCP, nsqlookupd_http."""
+        """The ports of nsqlookupd (TCP) and nsqlookupd_http."""
         bound = {} if self._server is None else self._server.ports
         return {
             self.name if kind == "tcp" else f"{self.name}_{kind}": address

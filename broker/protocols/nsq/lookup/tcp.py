@@ -1,10 +1,10 @@
-"""The TCP side of nsqlookupd: protocol V1, spoken by nsqd.
+"""The TCP side of nsqlookupd: the protocol V1 of nsqd.
 
     client: "  V1", then lines; IDENTIFY's is followed by int32 size and JSON
-    server: int32 size, data; no type. Every error ends the connection.
+    server: int32 size, data; without a type. Every error ends the connection.
 
-A peer that does not identify itself, or is silent for far too long, is cut off. At most one
-unfinished line or body of it is kept here; it is not read while it does not read.
+A peer that does not identify itself, or is silent for too long, is disconnected. At most one
+unfinished line or body of a peer is buffered. A peer that does not read its answers is not read.
 """
 
 from __future__ import annotations
@@ -52,39 +52,39 @@ _REQUIRED: Final = ("broadcast_address", "tcp_port", "http_port", "version")
 
 
 def _nothing() -> bool:
-    """The step of a connection that has ended."""
+    """The parser step after the end of the connection."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """What all connections of one nsqlookupd share."""
+    """State shared by all connections of one nsqlookupd."""
 
     registry: Registry
     now_ns: Callable[[], int]  # monotonic
-    silence_max_ns: int  # a peer that sends nothing for longer is cut off
-    identity: Callable[[], dict[str, Any]]  # what IDENTIFY is answered
-    connections: set[LookupPeer] = field(default_factory=set)  # open ones
+    silence_max_ns: int  # a peer that is silent for longer is disconnected
+    identity: Callable[[], dict[str, Any]]  # the answer to IDENTIFY
+    connections: set[LookupPeer] = field(default_factory=set)  # open connections
 
 
 class LookupPeer(asyncio.Protocol):
-    """One connection."""
+    """One connection of a nsqd."""
 
     def __init__(self, peers: Peers) -> None:
         self.peers = peers
         self.registry = peers.registry
         self.producer: Producer | None = None
-        self.name = ""  # its address
+        self.name = ""  # the peer's address
         self._transport: asyncio.Transport | None = None
-        self._held = bytearray()  # received and not yet a whole step
+        self._held = bytearray()  # received bytes of an incomplete step
         self._step = self._read_magic
         self._body_bytes = 0
-        self._full = False  # it does not read its answers
-        self._later = False  # it goes on in the next pass of the loop
-        self._made = 0  # keys that were new when it registered for them
+        self._full = False  # the output buffer is full: the peer does not read
+        self._later = False  # parsing continues in the next pass of the loop
+        self._made = 0  # keys that this connection has created
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None  # until IDENTIFY, then until the next PING
-        self._command_ns = 0  # the last command
+        self._command_ns = 0  # time of the last command
 
     # --- asyncio
 
@@ -92,7 +92,7 @@ class LookupPeer(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         host, port = self._transport.get_extra_info("peername")[:2]
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if files_are_short():  # logs of this process need the last ones
+        if files_are_short():  # logs of this process need the last descriptors
             self._closing = True
             self._transport.abort()
             return
@@ -107,7 +107,7 @@ class LookupPeer(asyncio.Protocol):
         self._work()
 
     def eof_received(self) -> None:
-        """What was announced will not come: the error says which part is missing."""
+        """Report which part of an unfinished command is missing."""
         if self._step == self._read_size:
             self._fail(Refused(nsq_errors.NSQ_BODY_SIZE_UNREAD, command="IDENTIFY"))
         elif self._step == self._read_body:
@@ -131,7 +131,7 @@ class LookupPeer(asyncio.Protocol):
         LOG.info("PROTOCOL(V1): [%s] exiting ioloop", self.name)
         if self.producer is not None:
             self._note("UNREGISTER", self.registry.leave(self.producer))
-        # the references would be a cycle, and the garbage collector runs rarely
+        # break the reference cycle, because the garbage collector runs rarely
         self._transport, self._step = None, _nothing
 
     def _stop_timer(self) -> None:
@@ -140,7 +140,7 @@ class LookupPeer(asyncio.Protocol):
             self._timer = None
 
     def _watch_for(self, ns: int) -> None:
-        """Check after this time whether it has sent something."""
+        """Check after this time whether the peer has sent a command."""
         self._stop_timer()
         self._timer = asyncio.get_running_loop().call_later(ns / SECOND, self._check_silence)
 
@@ -154,7 +154,7 @@ class LookupPeer(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
-        """End the connection once its answers are sent."""
+        """End the connection after its answers are sent."""
         self._closing = True
         if self._transport is not None:
             self._transport.close()
@@ -167,7 +167,7 @@ class LookupPeer(asyncio.Protocol):
             while not (self._closing or self._full or self._later) and self._step():
                 left -= 1
                 if not left:
-                    # other connections go first
+                    # let other connections run first
                     self._later = True
                     if self._transport is not None:
                         self._transport.pause_reading()
@@ -215,7 +215,7 @@ class LookupPeer(asyncio.Protocol):
         end = self._held.find(b"\n", 0, limits.NSQ_LOOKUP_LINE_MAX)
         if end < 0:
             if len(self._held) >= limits.NSQ_LOOKUP_LINE_MAX:
-                self.close()  # as nsqd does with a line that does not end
+                self.close()  # nsqd ends the connection too if a line is too long
             return False
         line = self._take(end + 1) or b""
         self._execute(line.decode("utf-8", "surrogateescape").strip(_GO_SPACE).split(" "))
@@ -308,7 +308,7 @@ class LookupPeer(asyncio.Protocol):
         if self._made >= limits.NSQ_LOOKUP_KEYS_MAX:
             raise Refused(errors.NSQ_LOOKUP_KEYS)
         new = self.registry.register(producer, topic, channel)
-        self._made += len(new)  # keys stay when they are given up
+        self._made += len(new)  # keys stay after UNREGISTER
         self._note("REGISTER", new)
         self._answer(b"OK")
 
