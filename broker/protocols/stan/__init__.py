@@ -1,4 +1,4 @@
-"""NATS Streaming: protobuf requests on NATS subjects, channels that are logs of the engine.
+"""NATS Streaming: protobuf requests on NATS subjects; channels are logs of the engine.
 
 Start with `streaming`, then `publish`. The server imports it.
 """

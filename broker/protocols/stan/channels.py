@@ -1,8 +1,8 @@
-"""Channels: logs of the engine that belong to a streaming service, and their names on the disk.
+"""Channels: logs of the engine that belong to a streaming service, and their names on disk.
 
-Logs of channels have either the names of NSQ topics or names apart from them, as [bridge] says.
-When that has changed since the last start, the logs of all channels are renamed before any log is
-opened. If that is interrupted, the next start continues: a log that has its new name is left alone.
+[bridge] decides whether logs of channels share names with NSQ topics or have separate names. If
+that has changed since the last start, the logs of all channels are renamed before any log is
+opened. If renaming is interrupted, the next start continues: a log with its new name is left alone.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.stan")
 
-CURSOR_PREFIX = "stan:"  # of subscriptions; no NSQ channel can be called so
-MARK: Final = "names"  # file in the service's folder: which names channels have
+CURSOR_PREFIX = "stan:"  # of subscriptions' cursors; invalid in names of NSQ channels
+MARK: Final = "names"  # file in the service's folder: the kind of names in use
 _APART, _SHARED = "apart\n", "shared\n"
 
 
 class Channels:
-    """Makes, limits and deletes the channels of one service."""
+    """Creates, limits and deletes the channels of one service."""
 
     def __init__(self, settings: StanConfig, service: Service, engine: Engine) -> None:
         self.settings = settings
         self.service = service
         self.engine = engine
         self._by_folded: dict[str, str] = {}
-        self.limited: dict[str, Channel] = {}  # those that are deleted when they are not used
-        self.on_gone: Callable[[Channel], object] = self.forget  # deleted by another protocol
+        self.limited: dict[str, Channel] = {}  # channels with an inactivity limit
+        self.on_gone: Callable[[Channel], object] = self.forget  # after another protocol deleted it
 
     def restore(self) -> None:
-        """Adopt the channels that the engine has found on the disk."""
+        """Adopt the channels that the engine has found on disk."""
         for entry in self.engine.logs.values():
             subject = entry.name.removeprefix(APART)
             if entry.protocol == STAN and entry.name == self.service.access.log_name(subject):
                 self.adopt(entry)
 
     def get(self, name: str) -> Channel | None:
-        """The channel of that name; None when it does not exist."""
+        """The channel of that name; None if it does not exist."""
         return self.service.channels.get(name.encode())
 
     def open(self, name: str) -> Channel:
-        """The channel of that name, made if it does not exist. RefusedError, OSError."""
+        """The channel of that name, created if necessary. RefusedError, OSError."""
         channel = self.get(name)
         if channel is not None and channel.log.deleted:
             self.on_gone(channel)
@@ -80,7 +80,7 @@ class Channels:
         return self.adopt(entry)
 
     def _need_free(self, name: str) -> None:
-        """RefusedError when the name is that of an NSQ topic which must stay a topic: messages of a
+        """RefusedError if the name is that of an NSQ topic which must stay a topic: messages of a
         topic are kept until its channels have finished them, those of a channel are not."""
         entry = self.engine.log(self.service.access.log_name(name))
         if entry is None or entry.protocol == STAN or not (entry.cursors or entry.next_seq > 1):
@@ -90,12 +90,12 @@ class Channels:
         log.info("the topic %s becomes a channel", name)
 
     def adopt(self, entry: Log) -> Channel:
-        """Serve a log as a channel."""
+        """Make a log available as a channel."""
         channel = Channel(self.service, entry)
         entry.call_when_unused(None)  # a channel in memory outlives its last subscription
         if "sync" not in entry.settings:
             entry.set_sync(self.settings.sync.policy)
-        entry.deliver_durable()  # subscribers keep the seqs of what they were given
+        entry.deliver_durable()  # subscribers remember seqs, so only durable ones may be sent
         entry.connect(*self.service.access.crossings(entry))
         limits = channel.limits = self.settings.limits_for(channel.name)
         self.limit(channel)
@@ -105,13 +105,13 @@ class Channels:
         return channel
 
     def limit(self, channel: Channel) -> None:
-        """Apply its limits. Messages that cursors other than subscriptions have not acknowledged
-        are kept, so this is called again once the subscriptions are known."""
+        """Apply the channel's limits. Messages that other cursors than subscriptions have not
+        acknowledged are kept, so this is called again after the subscriptions are known."""
         limits = channel.limits
         channel.limit(limits.max_msgs, limits.max_bytes, limits.max_age_ns)
 
     def delete(self, channel: Channel) -> None:
-        """Delete a channel that was inactive for too long. OSError: nothing has changed."""
+        """Delete a channel that was inactive for too long. OSError: nothing changed."""
         self.engine.delete_log(channel.log.name)
         self.forget(channel)
 
@@ -124,26 +124,26 @@ class Channels:
             channel.log.retention.limiter.close()
 
     def has_other_readers(self, channel: Channel) -> bool:
-        """Whether it has readers that are not streaming subscriptions."""
+        """Whether the channel has readers other than streaming subscriptions."""
         own = {subscription.cursor.name for subscription in channel.subscriptions}
         return any(name not in own for name in channel.log.cursors)
 
 
 def reason_of(problem: OSError) -> str:
-    """The error that a client gets when something cannot be stored."""
+    """The error for a client whose request cannot be stored."""
     reason = os.strerror(problem.errno) if problem.errno else str(problem)
     return errors.STAN_STORE.format(reason=reason)
 
 
-# --- names on the disk
+# --- names on disk
 
 
 class NamesError(OSError):
-    """Channels cannot have the names that [bridge] asks for; the text says what to do."""
+    """Channels cannot have the names that [bridge] requires; the text says what to do."""
 
 
 def name_channels(logs: Path, folder: Path, access: Access) -> None:
-    """Give the channels below `logs` their names. OSError; NamesError: nothing has changed."""
+    """Rename channels below `logs` as [bridge] requires. OSError; NamesError: nothing changed."""
     wanted = _APART if access.is_apart else _SHARED
     mark = folder / MARK
     if (mark.read_text() if mark.exists() else _SHARED) == wanted:
@@ -162,7 +162,7 @@ def name_channels(logs: Path, folder: Path, access: Access) -> None:
 
 
 def _channels(logs: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Folder and metadata of each; logs that do not read are reported when they are opened."""
+    """The folder and metadata of each channel; unreadable logs are reported when opened."""
     found = []
     for place in sorted(logs.iterdir()):
         try:

@@ -1,6 +1,6 @@
 """Clients: connecting, heartbeats, closing.
 
-A client that answers heartbeats is alive. Its own pings only ask whether it is still registered.
+A client is alive if it answers heartbeats. Its own pings only check that it is still registered.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger("broker.stan")
 
 CLIENT_ID = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
 _BASE62 = string.digits + string.ascii_letters
-_NAME_LENGTH = 22  # of a random name, as NATS clients make them
+_NAME_LENGTH = 22  # of a random name, as in NATS clients
 
 
 def random_name() -> str:
-    """A random name, as unique as those that NATS clients make."""
+    """A random name, as unique as those of NATS clients."""
     return "".join(secrets.choice(_BASE62) for _ in range(_NAME_LENGTH))
 
 
@@ -48,7 +48,7 @@ class Clients:
         store: Store,
         on_close: Callable[[Client], object],
     ) -> None:
-        """`on_close(client)` ends its subscriptions."""
+        """`on_close(client)` ends the subscriptions of a client."""
         self.settings = settings
         self.service = service
         self.store = store
@@ -59,13 +59,13 @@ class Clients:
 
     @property
     def reply_subject(self) -> bytes:
-        """The subject of answers to heartbeats."""
+        """The subject for answers to heartbeats."""
         return f"{self.inbox}.*".encode()
 
     # --- connecting
 
     def connect(self, record: ClientRecord, answer: Callable[[Client | str], object]) -> None:
-        """Register a client; `answer` gets it or the error, at once or after probing an old one."""
+        """Register a client; `answer` gets it or an error, perhaps after a probe of an old one."""
         if not record.hb_inbox or not is_speakable(record.hb_inbox):
             answer(errors.STAN_INVALID_CONNECT)
             return
@@ -77,7 +77,7 @@ class Clients:
             answer(self._enter(record))
             return
         if old.probed or old.owner not in (None, record.owner):
-            # another user's client is not closed for this one, even if it does not answer
+            # another user's client is not replaced, even if it does not answer
             answer(errors.STAN_CLIENT_REGISTERED)
             return
 
@@ -88,7 +88,7 @@ class Clients:
                 return
             if not old.gone:
                 self.close(old)
-            self.connect(record, answer)  # another client may have the id by now
+            self.connect(record, answer)  # another client may have registered the id meanwhile
 
         old.probed = True
         self._ask(old, limits.STAN_PROBE_TIMEOUT, probed)
@@ -101,8 +101,8 @@ class Clients:
         return self._begin(record, 1.0)
 
     def restore(self, record: ClientRecord) -> None:
-        """Register it again after a restart. The first heartbeats are spread: thousands at the same
-        moment, in every interval from then on, would delay all other work."""
+        """Register a client again after a restart. The first heartbeats are spread over time:
+        thousands at one moment would delay all other work, in this and every later interval."""
         self._begin(record, random.uniform(0.5, 1.0))  # noqa: S311
 
     def _begin(self, record: ClientRecord, share: float) -> Client:
@@ -120,7 +120,7 @@ class Clients:
         return client
 
     def close(self, client: Client) -> None:
-        """Close a client, because it asked for that or does not answer."""
+        """Close a client that asked for it or does not answer."""
         if client.timer is not None:
             client.timer.cancel()
             client.timer = None
@@ -132,7 +132,7 @@ class Clients:
             log.error("client %s: %s", client.client_id, problem)
 
     def known(self, client_id: str) -> Client:
-        """The client of that id; RefusedError when there is none."""
+        """The client of that id; RefusedError if it is unknown."""
         if not client_id:
             raise RefusedError(errors.STAN_NO_CLIENT_ID)
         client = self.service.clients.get(client_id.encode())
@@ -143,7 +143,7 @@ class Clients:
     # --- heartbeats
 
     def ping(self, conn_id: bytes) -> str:
-        """The answer to a ping: an error, or empty when the client is registered."""
+        """The answer to a ping: empty if the client is registered, else an error."""
         client = self.service.connections.get(conn_id)
         if client is None:
             return errors.STAN_REPLACED
@@ -175,7 +175,7 @@ class Clients:
             self._arm_heartbeat(client)
 
     def _ask(self, client: Client, timeout_ns: int, done: Callable[[bool], object]) -> None:
-        """Send a heartbeat; `done` is called once with whether the client answered in time."""
+        """Send a heartbeat; `done(alive)` is called once: whether the client answered in time."""
         self._count += 1
         subject = f"{self.inbox}.{self._count}".encode()
 
@@ -192,11 +192,11 @@ class Clients:
             done(alive)
 
     def answered(self, subject: bytes) -> None:
-        """Take an answer to a heartbeat."""
+        """Handle the answer to a heartbeat."""
         self._answer(subject, True)
 
     def stop(self) -> None:
-        """Send no more heartbeats; clients stay registered."""
+        """Stop sending heartbeats; clients stay registered."""
         for client in self.service.clients.values():
             if client.timer is not None:
                 client.timer.cancel()

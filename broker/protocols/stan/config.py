@@ -1,9 +1,9 @@
 """[stan]: the section of NATS Streaming, and the limits of each channel.
 
-Entries of [[stan.channel]] are for names with wildcards. Those that match a channel stand in a row
-from wide to narrow, compared token by token: `>` is wider than `*`, `*` than a word. The last of
-the row holds; what it leaves open (None) it takes from the one before it, the first from the limits
-of all.
+Entries of [[stan.channel]] apply to names with wildcards. The entries that match a channel are
+ordered from wide to narrow, compared token by token: `>` is wider than `*`, and `*` than a word.
+The narrowest entry applies; values that it leaves open (None) come from the next wider one, and
+finally from the limits in [stan].
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def _pause(default: int) -> int:
 
 
 def check_subject(name: str) -> None:
-    """ValueError for what cannot be a part of a subject that a client publishes to."""
+    """Raise ValueError unless the name can be a part of a subject that clients publish to."""
     if not _SUBJECT.fullmatch(name):
         raise ValueError(f"not part of a subject: {name!r} (no blanks, wildcards, empty tokens)")
 
 
 def check_channels(pattern: str) -> None:
-    """ValueError for what matches no channel."""
+    """Raise ValueError if the pattern cannot match a channel."""
     check_pattern(pattern)
     if "/" in pattern or any(
         word not in ("*", ">") and re.search(r"[*>]", word) for word in pattern.split(".")
@@ -64,7 +64,7 @@ def check_channels(pattern: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChannelLimits:
-    """Of one channel; 0 = no limit."""
+    """The limits of one channel; 0 = no limit."""
 
     max_msgs: int
     max_bytes: int
@@ -75,7 +75,7 @@ class ChannelLimits:
 
 @dataclass(frozen=True)
 class StanChannelConfig:
-    """[[stan.channel]]: what differs for the channels that a pattern matches; None = inherited."""
+    """[[stan.channel]]: limits for the channels that a pattern matches; None = inherited."""
 
     pattern: str = kinds.setting(kinds.text(check_channels), "")
     max_subs: int | None = _count(None)
@@ -85,7 +85,7 @@ class StanChannelConfig:
     max_inactivity_ns: int | None = _age(None)
 
     def over(self, wider: ChannelLimits) -> ChannelLimits:
-        """The limits of the channels that this entry is for."""
+        """The limits of this entry; None is replaced from `wider`."""
         values = {}
         for each in fields(wider):
             own = getattr(self, each.name)
@@ -100,13 +100,13 @@ class StanConfig:
     enabled: bool = kinds.setting(kinds.flag(), False)
     cluster_id: str = kinds.setting(kinds.text(check_subject), "test-cluster")
     discover_prefix: str = kinds.setting(kinds.text(check_subject), "_STAN.discover")
-    account: str = kinds.setting(kinds.text(), "$G")  # whose clients are served
+    account: str = kinds.setting(kinds.text(), "$G")  # the account whose clients are served
     store: str = kinds.setting(kinds.choice("file", "memory"), "file")
     sync: SyncPolicy = kinds.setting(sync_policy(), SyncPolicy("always"))
     hb_interval_ns: int = _pause(limits.STAN_HEARTBEAT_INTERVAL)
     hb_timeout_ns: int = _pause(limits.STAN_HEARTBEAT_TIMEOUT)
     hb_fail_count: int = _count(limits.STAN_HEARTBEAT_FAILURES)
-    # a second use of a durable takes it over, instead of an error
+    # a second use of a durable replaces the first instead of failing
     replace_durable: bool = kinds.setting(kinds.flag(), False)
     max_channels: int = _count(limits.STAN_MAX_CHANNELS)  # 0 = no limit, here and below
     max_subs: int = _count(limits.STAN_MAX_SUBSCRIPTIONS)
@@ -114,24 +114,24 @@ class StanConfig:
     max_bytes: int = _size(limits.STAN_MAX_BYTES)
     max_age_ns: int = _age(0)
     max_inactivity_ns: int = _age(0)
-    # patterns of topics that become channels when a client names them
+    # patterns of topics that become channels at their first use
     adopt_topics: tuple[str, ...] = kinds.setting(kinds.texts(check_channels), ())
     channel: tuple[StanChannelConfig, ...] = kinds.tables_setting(StanChannelConfig)
 
     @property
     def limits(self) -> ChannelLimits:
-        """Of all channels that no entry differs for."""
+        """The limits of channels without an entry."""
         return ChannelLimits(
             **{each.name: getattr(self, each.name) for each in fields(ChannelLimits)}
         )
 
     def limits_for(self, channel: str) -> ChannelLimits:
-        """Of this channel, whether it exists or not."""
+        """The limits of this channel, which need not exist."""
         row = self._row(channel)
         return self._resolved(row[-1]) if row else self.limits
 
     def patterns(self) -> tuple[tuple[str, ChannelLimits], ...]:
-        """The pattern of each entry, from wide to narrow, and the limits of its channels."""
+        """Patterns of the entries, from wide to narrow, with the limits of their channels."""
         names = sorted(self._entries, key=_width)
         return tuple((name, self._resolved(name)) for name in names)
 
@@ -149,11 +149,11 @@ class StanConfig:
         return self._entries[pattern].over(wider)
 
     def engine_needs(self) -> EngineNeeds:
-        """Its subjects are no topics."""
+        """The service's subjects, which are excluded from topics."""
         return EngineNeeds(private_subjects=(_PRIVATE, f"{self.discover_prefix}.".encode()))
 
     def conflicts(self, _config: object) -> Iterator[kinds.Conflict]:
-        """What is wrong with values that are each right."""
+        """Conflicts between values that are valid alone."""
         for key, reason in self._contradictions():
             yield kinds.conflict(f"stan.{key}", "stan.enabled", reason)
 
@@ -175,12 +175,12 @@ def _width(pattern: str) -> tuple[tuple[int, str], ...]:
 
 
 def is_speakable(inbox: str) -> bool:
-    """Whether messages can be sent there: NATS has no way to write a subject with white space."""
+    """Whether messages can be sent to a subject: NATS subjects cannot contain white space."""
     return _WORD.fullmatch(inbox) is not None and len(inbox.encode()) <= NATS_MAX_CONTROL_LINE
 
 
 def is_valid_channel(name: str, *, wildcards: bool = False) -> bool:
-    """Whether a channel may be called so: tokens that are not empty, no `/`, no wildcards."""
+    """Whether a channel name is valid: no empty token, no `/`, no wildcards."""
     tokens = name.split(".")
     if "" in tokens or "/" in name or len(name.encode()) > NATS_MAX_CONTROL_LINE:
         return False

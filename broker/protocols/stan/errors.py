@@ -1,4 +1,4 @@
-"""Errors that clients of NATS Streaming get: the originals' texts, letter by letter.
+"""Errors that clients of NATS Streaming receive: exactly the texts of the original.
 
 Source: the error variables of nats-streaming-server 0.25 (server/server.go, stores/store.go).
 """
@@ -34,7 +34,7 @@ STAN_CASE: Final = (  # the misspelt word is the original's
     " (different cases not allowed)"
 )
 
-# Ours: the stores of the original have texts of their own.
+# Twinwire's own: the stores of the original have other texts.
 STAN_STORE: Final = "stan: cannot be stored: {reason}"
 STAN_TEMPORARY_NAME: Final = "stan: invalid subject: #ephemeral topics cannot be channels"
 STAN_IS_TOPIC: Final = "stan: invalid subject: {name} is an NSQ topic (see adopt_topics)"

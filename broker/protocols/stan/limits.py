@@ -11,17 +11,17 @@ from broker.base.units import MIB, MS, SECOND
 STAN_VERSION: Final = "0.25.6"  # the nats-streaming-server whose behaviour this is
 STAN_HEARTBEAT_INTERVAL: Final = 30 * SECOND
 STAN_HEARTBEAT_TIMEOUT: Final = 10 * SECOND
-STAN_HEARTBEAT_FAILURES: Final = 10  # one more, and the client is closed
+STAN_HEARTBEAT_FAILURES: Final = 10  # unanswered in a row; one more closes the client
 STAN_MAX_CHANNELS: Final = 100  # here and below 0 = no limit
-STAN_MAX_SUBSCRIPTIONS: Final = 1_000  # of one channel, durables that are offline included
-STAN_MAX_MSGS: Final = 1_000_000  # of one channel; then the oldest are dropped
+STAN_MAX_SUBSCRIPTIONS: Final = 1_000  # of one channel, including offline durables
+STAN_MAX_MSGS: Final = 1_000_000  # of one channel; above it, the oldest are dropped
 STAN_MAX_BYTES: Final = 1_024_000_000
-STAN_PROBE_TIMEOUT: Final = 500 * MS  # for a client whose id another client wants
-STAN_REQUESTS_MAX: Final = 65_536  # of all clients in one turn; more are dropped
-STAN_SEARCHES_MAX: Final = 1_000  # searches for starts by time at once; more are refused
-STAN_DEAF_POLL: Final = 100 * MS  # between checks whether an inbox has a subscriber again
+STAN_PROBE_TIMEOUT: Final = 500 * MS  # for a client whose id another client requests
+STAN_REQUESTS_MAX: Final = 65_536  # of all clients in one turn; the rest are dropped
+STAN_SEARCHES_MAX: Final = 1_000  # concurrent searches for starts by time; more are refused
+STAN_DEAF_POLL: Final = 100 * MS  # between checks for a new subscriber of an inbox
 STAN_HOUSEKEEPING: Final = SECOND  # at most, between checks for inactive channels
-STAN_HOUSEKEEPING_CHANNELS: Final = 2_000  # checked at once
-STAN_STATE_FACTOR: Final = 4  # the file of clients is rewritten when it is so many times too long
-STAN_STATE_BYTES_MIN: Final = 1 * MIB  # a shorter one is left alone
-STAN_MONITOR_LIMIT: Final = 1_024  # clients or channels on a page unless limit= says otherwise
+STAN_HOUSEKEEPING_CHANNELS: Final = 2_000  # checked in one step
+STAN_STATE_FACTOR: Final = 4  # the file of clients is rewritten above this ratio
+STAN_STATE_BYTES_MIN: Final = 1 * MIB  # a shorter file is never rewritten
+STAN_MONITOR_LIMIT: Final = 1_024  # clients or channels on a page without limit=

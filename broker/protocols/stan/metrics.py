@@ -1,8 +1,8 @@
 """The series of NATS Streaming: our own, and those of prometheus-nats-exporter from its pages.
 
-Dashboards that were written for the exporter find `nss_chan_msgs_total` and the like here too, its
-label `server` being our server_id. Types are the exporter's, some of whose
-counters can shrink; the counts of its serverz are gauges here.
+Dashboards written for the exporter find `nss_chan_msgs_total` and its other series here too; its
+label `server` is the server_id. Types are those of the exporter, some of whose counters can
+decrease; the counts of its serverz are gauges here.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _SUB: Final = (
 
 @dataclass(slots=True)
 class StanFacts:
-    """What a scrape shows: plain values, taken on the loop's thread."""
+    """The values for one scrape, copied on the loop's thread."""
 
     serverz: Json
     channels: list[Json]
 
 
 def stan_facts(pages: StreamingPages) -> StanFacts:
-    """A copy of the present values; called on the loop's thread."""
+    """Copy the present values; called on the loop's thread."""
     listed = pages.channelsz(0, COUNT_MAX, with_subs=True)
     return StanFacts(pages.serverz(), listed.get("channels", []))
 
@@ -68,7 +68,7 @@ def stan_block(facts: StanFacts) -> Block:
 
 
 class StanFamilies:
-    """Facts as metric families."""
+    """Converts facts to metric families."""
 
     def __init__(self, facts: StanFacts) -> None:
         self.facts = facts

@@ -45,21 +45,21 @@ _FRONT: Final = """<!doctype html>
 
 
 class StreamingPages:
-    """The pages of one service; 503 until it runs."""
+    """The pages of one service; they answer 503 until it runs."""
 
     def __init__(self, find: Callable[[], Streaming | None]) -> None:
         self._find = find
 
     @property
     def service(self) -> Streaming:
-        """The service."""
+        """The running service."""
         found = self._find()
         if found is None:
             raise web.HTTPServiceUnavailable(text=errors.NO_STREAMING)
         return found
 
     def handlers(self) -> dict[str, Handler]:
-        """Path and handler of each."""
+        """The path and handler of each page."""
         return {
             "/streaming": self._front,
             "/streaming/serverz": self._serverz,
@@ -102,12 +102,12 @@ class StreamingPages:
         return json_answer(request, encode(self.channelsz(*_page(request), with_subs=with_subs)))
 
     async def _is_ft_active(self, _request: web.Request) -> web.StreamResponse:
-        return web.Response(status=204)  # fault tolerance groups do not exist
+        return web.Response(status=204)  # no fault-tolerance groups
 
     # --- contents
 
     def serverz(self) -> Json:
-        """The server as a whole."""
+        """The page about the server as a whole."""
         service, now_ns = self.service, time.time_ns()
         page = {
             **self._names(),
@@ -129,7 +129,7 @@ class StreamingPages:
         return page | _open_files()
 
     def storez(self) -> Json:
-        """Limits, and what is stored."""
+        """The page of limits and stored totals."""
         settings = self.service.settings
         bounds: Json = {"max_channels": settings.max_channels, **_limits(settings.limits)}
         if overrides := settings.patterns():
@@ -143,7 +143,7 @@ class StreamingPages:
         }
 
     def clientsz(self, offset: int, limit: int, *, with_subs: bool) -> Json:
-        """A page of clients, by name."""
+        """A page of clients in order of name."""
         clients = self.service.clients
         shown = sorted(clients)[offset : offset + limit]
         subs = self._by_client() if with_subs else None
@@ -153,11 +153,11 @@ class StreamingPages:
         }
 
     def client(self, client: Client, *, with_subs: bool) -> Json:
-        """One client."""
+        """The facts about one client."""
         return _client(client, self._by_client() if with_subs else None)
 
     def channelsz(self, offset: int, limit: int, *, with_subs: bool) -> Json:
-        """A page of channels, by name: their names, or all about them."""
+        """A page of channels in order of name: their names, or all facts."""
         channels = self.service.channels
         shown = sorted(channels)[offset : offset + limit]
         page = self._list(offset, limit, len(shown), len(channels))
@@ -167,7 +167,7 @@ class StreamingPages:
         return page | filled({"names": shown})
 
     def channel(self, channel: Channel, *, with_subs: bool) -> Json:
-        """One channel."""
+        """The facts about one channel."""
         page: Json = {
             "name": channel.name,
             "msgs": channel.msgs,
@@ -205,7 +205,7 @@ class StreamingPages:
         }
 
     def _by_client(self) -> Mapping[str, Mapping[str, list[Json]]]:
-        """Client, channel, its subscriptions there."""
+        """Subscriptions by client, then by channel."""
         found: dict[str, dict[str, list[Json]]] = defaultdict(lambda: defaultdict(list))
         for name, channel in sorted(self.service.channels.items()):
             for sub in channel.subscriptions:
@@ -225,13 +225,13 @@ def _client(client: Client, subs: Mapping[str, Mapping[str, list[Json]]] | None)
 
 
 def _rank(sub: Subscription) -> tuple[bool, bool]:
-    """Plain ones and durables in use, then offline durables, then queue groups."""
+    """The sort key: plain and active durables, then offline durables, then queue groups."""
     return bool(sub.record.queue_name), sub.is_offline
 
 
 def _subscription(sub: Subscription) -> Json:
     record = sub.record
-    durable = "" if record.queue_name else record.durable_name  # the name of a group has it
+    durable = "" if record.queue_name else record.durable_name  # a group's name contains it
     return {
         "client_id": record.client_id,
         "inbox": record.inbox,
@@ -261,7 +261,7 @@ def _open_files() -> Json:
     try:
         count = (
             sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1
-        )  # without the one that reads the folder
+        )  # without the descriptor that reads this folder
     except OSError:
         return {}  # the system has no such folder
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -269,7 +269,7 @@ def _open_files() -> Json:
 
 
 def _page(request: web.Request) -> tuple[int, int]:
-    """offset and limit; invalid numbers count as not given."""
+    """The offset and limit; invalid numbers are ignored."""
     limit = _number(request, "limit")
     return max(_number(request, "offset"), 0), limit if limit > 0 else limits.STAN_MONITOR_LIMIT
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The hot path of NATS Streaming: publishes in, messages and acknowledgements out."""
+"""The hot path of NATS Streaming: publishing, deliveries and acknowledgements."""
 from libc.stddef cimport size_t
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
@@ -16,12 +16,12 @@ from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.stan.wire cimport pub_msg_t
 
 
-# A subject that many messages go to: the match of the router is kept until it changes.
+# A subject with many messages: the router's match is cached until the router changes.
 cdef struct route_t:
     char *subject           # owned by the holder of the route
     uint16_t len
     const match_t *match
-    uint64_t changes        # of the router, when `match` was worked out
+    uint64_t changes        # the router's change count for `match`
 
 
 cdef class Service(Sink):
@@ -34,8 +34,8 @@ cdef class Service(Sink):
     cdef readonly dict connections      # connID (bytes) -> Client
     cdef readonly dict channels         # name (bytes) -> Channel
     cdef public object make_channel     # make_channel(name) -> Channel; Refused, OSError
-    cdef public object handle           # handle(Request) of each cold request
-    cdef list requests                  # those of this turn
+    cdef public object handle           # handle(Request) for other requests than publishes
+    cdef list requests                  # received in this turn
     cdef list subs                      # addresses of sub_t, index = kind
     cdef sub_t *pub_sub
     cdef bytes pub_prefix
@@ -44,9 +44,9 @@ cdef class Service(Sink):
     cdef char *scratch                  # owned; for one outgoing message
     cdef size_t scratch_cap
     cdef set deaf                       # Subscriptions whose inbox has no subscriber
-    cdef route_t acks                   # where the last PubAck went
+    cdef route_t acks                   # of the last PubAck
     cdef size_t acks_cap
-    # Publishes and messages, in their encoded form.
+    # Publishes and messages, counted in encoded form.
     cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
 
     cdef bint may_answer(self, const char *reply, size_t n) noexcept
@@ -71,9 +71,9 @@ cdef class Client:
     cdef readonly int protocol, ping_interval, ping_max
     cdef readonly str owner             # Session.owner of its NATS client; None = unknown
     cdef readonly set subscriptions     # its Subscriptions
-    cdef public int failures            # heartbeats in a row that were not answered
+    cdef public int failures            # consecutive unanswered heartbeats
     cdef public object timer            # of the next heartbeat
-    cdef public bint probed             # another client wants its id
+    cdef public bint probed             # another client requests its id
     cdef readonly bint gone
 
 
@@ -81,13 +81,13 @@ cdef class Channel(Session):
     cdef readonly str name
     cdef readonly Service service
     cdef readonly Log log
-    cdef readonly list subscriptions    # offline durables included
+    cdef readonly list subscriptions    # including offline durables
     cdef public object limits           # config.ChannelLimits
     cdef public double active           # loop time of the last use, for its inactivity limit
-    cdef char *pending                  # owned: pending_t and its bytes, one after the other
+    cdef char *pending                  # owned: a row of pending_t, each with its bytes
     cdef size_t head, tail, cap
     cdef bint waiting                   # the log will call `settled`
-    cdef uint64_t published             # count of the log at the last look at inactivity
+    cdef uint64_t published             # count of the log at the last check for inactivity
 
     cdef void add_pending(self, uint64_t ticket, const record_t *rec, const span_t *guid) noexcept
 
@@ -96,7 +96,7 @@ cdef class Subscription(Sink):
     cdef readonly Service service
     cdef readonly Channel channel
     cdef readonly Cursor cursor
-    cdef readonly Client client         # None while it is offline
+    cdef readonly Client client         # None while offline
     cdef public object record           # store.SubRecord: its entry in the file
     cdef consumer_t consumer
     cdef sub_t *ack_sub                 # of its ack inbox; NULL = offline

@@ -1,13 +1,13 @@
 # cython: language_level=3
-"""The hot path of NATS Streaming: publishes in, messages and acknowledgements out.
+"""The hot path of NATS Streaming: publishing, deliveries and acknowledgements.
 
     _STAN.pub.<cluster>.> -> take -> Log.append -> [log settles] -> Channel.settled -> PubAck
                                          |
                               cursor -> Subscription.deliver -> MsgProto -> its inbox
     ack inbox -> Subscription.deliver -> Cursor.settle
 
-All other requests wait in a list until the turn ends and are done by requests.py. What clients
-published or acknowledged before them has been handled by then.
+All other requests wait in a list until the end of the turn, when requests.py handles them. By then,
+everything that clients published or acknowledged before them has been handled.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -33,20 +33,20 @@ from broker.protocols.stan.config import is_valid_channel
 from broker.protocols.stan.wire cimport (
     ack_t, msg_size, parse_ack, parse_pub, pub_ack_size, pub_msg_t, put_msg, put_pub_ack)
 
-# Kinds of requests, in the order of the subjects that Service.listen gets.
+# Kinds of requests, in the order of the subjects passed to Service.listen.
 KINDS = ('connect', 'ping', 'subscribe', 'unsubscribe', 'close_subscription', 'close', 'reply')
 
-# A request that waits for the end of the turn; `session`: the NATS client that sent it, None if
-# it comes from the server itself.
+# A request that waits for the end of the turn; `session`: the NATS client that sent it, or None
+# if the server itself did.
 Request = namedtuple('Request', 'kind subject reply data session')
 
 cdef enum:
-    SCRATCH_KEPT = 1 << 20      # a larger one is given back
+    SCRATCH_KEPT = 1 << 20      # a larger buffer is freed after use
     FILE_OVERHEAD = 40          # of each message, as the original counts it
 
 cdef int64_t FOREVER_NS = <int64_t>1 << 62
 
-# A publish whose answer waits for the log: guid and reply subject follow.
+# A publish whose answer waits for the log; guid and reply subject follow it.
 cdef struct pending_t:
     uint64_t ticket
     uint32_t guid_len
@@ -54,13 +54,13 @@ cdef struct pending_t:
 
 
 class RefusedError(Exception):
-    """A request cannot be granted; the text is the client's answer."""
+    """A request is refused; the text is the answer for the client."""
 
 
 cdef class Service(Sink):
     def __init__(self, Account account, Engine engine, Access access, handle, make_channel):
-        """In one account. `handle(Request)` does requests other than publishes;
-        `make_channel(name)` makes a channel: RefusedError, OSError."""
+        """Serve one account. `handle(Request)` handles requests other than publishes;
+        `make_channel(name)` creates a channel: RefusedError, OSError."""
         self.account = account
         self.access = access
         self.engine = engine
@@ -80,8 +80,8 @@ cdef class Service(Sink):
         free(self.acks.subject)
 
     def listen(self, bytes pub_prefix, list subjects):
-        """Subscribe: publishes come to `pub_prefix` and a channel, requests to the subject of their
-        kind."""
+        """Subscribe: publishes arrive at `pub_prefix` followed by a channel, requests at the
+        subject of their kind."""
         cdef bytes subject = pub_prefix + b'.>'
         self.pub_prefix = pub_prefix
         self.pub_sub = self.router.add(
@@ -123,8 +123,8 @@ cdef class Service(Sink):
 
     cdef bint may_answer(self, const char *reply, size_t n) noexcept:
         """Whether the answer to a request may be sent to this subject. The service may publish
-        anywhere, and the client chooses a part of what an answer has in it: so the client must
-        have the right to publish there, except to inboxes, where clients expect answers."""
+        anywhere, and the client chooses a part of the answer. So the client itself must have the
+        right to publish there; inboxes are exempt, because clients expect answers there."""
         cdef void *publisher = self.account.current_publisher.session
         if publisher == NULL or not (<Session>publisher).lives_in(<void *>self.router):
             return True
@@ -144,7 +144,7 @@ cdef class Service(Sink):
     # --- publishing
 
     cdef void take(self, const record_t *rec) noexcept:
-        """Store what was published; the answer follows when the log has settled it."""
+        """Store a publish; it is answered after the log has settled it."""
         cdef const char *data = rec.data + rec.headers_len
         cdef size_t n = rec.total_len - rec.headers_len
         cdef Channel channel
@@ -190,7 +190,7 @@ cdef class Service(Sink):
     cdef bint may_publish(self, Client client, const record_t *rec,
                           const pub_msg_t *msg) except -1:
         """Whether the NATS client may publish as that streaming client, and to the channel in the
-        message, which need not be the one in the subject."""
+        message, which may differ from the one in the subject."""
         cdef Session session
         cdef Channel channel
         cdef size_t head = <size_t>len(self.pub_prefix) + 1
@@ -212,7 +212,7 @@ cdef class Service(Sink):
             msg.subject.ptr, msg.subject.len)
 
     cdef Client client_of(self, const pub_msg_t *msg):
-        """The client that publishes: by connID if there is one, else by id; None = unknown."""
+        """The publishing client: by connID if present, else by id; None = unknown."""
         cdef Client client = self.last_client
         if msg.conn_id.len:
             if client is not None and same(client.conn_id, &msg.conn_id) and not client.gone:
@@ -227,7 +227,7 @@ cdef class Service(Sink):
         return client
 
     cdef Channel known_channel(self, const char *name, size_t n):
-        """The channel of that name; None when it does not exist."""
+        """The channel of that name; None if it does not exist."""
         cdef Channel channel = self.last_channel
         cdef span_t span
         span.ptr = name
@@ -241,10 +241,10 @@ cdef class Service(Sink):
         return channel
 
     cdef Channel channel_of(self, const char *name, size_t n):
-        """The channel of that name, made if it does not exist. RefusedError, OSError."""
+        """The channel of that name, created if necessary. RefusedError, OSError."""
         cdef Channel channel = self.known_channel(name, n)
         if channel is None:
-            text = name[:n].decode() if n else ''       # has been verified
+            text = name[:n].decode() if n else ''       # verified UTF-8
             if not is_valid_channel(text):
                 raise RefusedError(errors.STAN_INVALID_PUBLISH)
             channel = self.make_channel(text)
@@ -263,7 +263,7 @@ cdef class Service(Sink):
         return self.scratch
 
     cdef void send(self, route_t *to, const char *data, size_t n) noexcept:
-        """Publish one message for the service itself."""
+        """Publish one message of the service."""
         if to.match == NULL or to.changes != self.router.changes:
             to.match = self.router.match(to.subject, to.len)
             to.changes = self.router.changes
@@ -271,8 +271,8 @@ cdef class Service(Sink):
 
     cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
                       size_t reply_len, const char *data, size_t n, const match_t *m) noexcept:
-        """Publish one message for the service itself; how many subscriptions took it. No log does:
-        a client chooses the subject, and messages of a channel must not be stored in one."""
+        """Publish one message of the service; returns how many subscriptions took it. No
+        log takes it: a client chooses the subject, and could store messages in another log."""
         cdef record_t rec
         cdef void *before = self.account.current_publisher.session
         cdef uint32_t taken
@@ -292,7 +292,7 @@ cdef class Service(Sink):
 
     cdef void answer(self, const char *reply, size_t reply_len, const char *guid, size_t guid_len,
                      str error) noexcept:
-        """Send one PubAck; an empty error means that the message is stored."""
+        """Send one PubAck; no error means that the message is stored."""
         cdef bytes text = error.encode() if error else b''
         cdef span_t guid_span, error_span
         cdef char *out
@@ -322,19 +322,19 @@ cdef class Service(Sink):
     # --- for requests.py
 
     def publish(self, bytes subject, bytes data=b'', bytes reply=b''):
-        """Publish a message; how many subscriptions took it."""
+        """Publish a message; returns how many subscriptions took it."""
         return self.say(
             subject, <size_t>len(subject), reply, <size_t>len(reply), data, <size_t>len(data),
             self.router.match(subject, <size_t>len(subject)))
 
     def register(self, Client client):
-        """Let a client publish."""
+        """Allow a client to publish."""
         self.clients[client.key] = client
         if client.conn_id:
             self.connections[client.conn_id] = client
 
     def unregister(self, Client client):
-        """Let a client publish no more."""
+        """Stop accepting publishes of a client."""
         client.gone = True
         self.last_client = None
         if self.clients.get(client.key) is client:
@@ -343,7 +343,7 @@ cdef class Service(Sink):
             del self.connections[client.conn_id]
 
     cdef void expired(self, int64_t now_ns) noexcept:
-        """Deliver again to subscriptions whose inbox has a subscriber by now."""
+        """Resume subscriptions whose inbox has a subscriber again."""
         cdef Subscription subscription
         deaf = self.deaf
         self.deaf = set()
@@ -360,7 +360,7 @@ cdef class Service(Sink):
 cdef class Client:
     def __init__(self, str client_id, str hb_inbox, bytes conn_id=b'', int protocol=0,
                  int ping_interval=0, int ping_max=0, str owner=None):
-        """As its ConnectRequest says; `owner`: the user that it belongs to, see Access.is_own."""
+        """The fields of its ConnectRequest; `owner`: the user it belongs to, see Access.is_own."""
         self.owner = owner
         self.client_id = client_id
         self.key = client_id.encode()
@@ -372,8 +372,8 @@ cdef class Client:
         self.subscriptions = set()
 
     def healthy(self, bint well):
-        """Note whether it answers heartbeats: until it does, nothing is redelivered to its plain
-        subscriptions."""
+        """Note whether the client answers heartbeats. Until it does, nothing is redelivered to its
+        plain subscriptions."""
         cdef Subscription subscription
         for subscription in self.subscriptions:
             if subscription.consumer.unwell == well:
@@ -384,7 +384,7 @@ cdef class Client:
 @cython.no_gc_clear
 cdef class Channel(Session):
     def __init__(self, Service service, Log log):
-        """A log of the engine as a channel."""
+        """Use a log of the engine as a channel."""
         self.service = service
         self.log = log
         self.name = log.subject.decode()
@@ -395,7 +395,7 @@ cdef class Channel(Session):
         free(self.pending)
 
     def limit(self, uint64_t msgs_max, uint64_t bytes_max, int64_t age_max_ns):
-        """Set the limits of what is kept; 0 = no limit."""
+        """Set the retention limits; 0 = no limit."""
         cdef Limiter limiter = self.log.retention.limiter
         if limiter is None:
             limiter = Limiter(self.log.retention, msgs_max, bytes_max, age_max_ns)
@@ -404,7 +404,7 @@ cdef class Channel(Session):
             limiter.set_limits(msgs_max, bytes_max, age_max_ns)
 
     cdef void add_pending(self, uint64_t ticket, const record_t *rec, const span_t *guid) noexcept:
-        """Answer this publisher once the log has settled the ticket."""
+        """Remember to answer this publisher after the log has settled the ticket."""
         cdef pending_t *p
         cdef size_t size = (sizeof(pending_t) + guid.len + rec.reply_len + 7) & ~<size_t>7
         cdef char *grown
@@ -418,7 +418,7 @@ cdef class Channel(Session):
                 cap = max(<size_t>1024, 4 * (self.tail + size))
                 grown = <char *>realloc(self.pending, cap)
                 if grown == NULL:
-                    return      # the client publishes again when it gets no answer
+                    return      # without an answer, the client publishes again
                 self.pending = grown
                 self.cap = cap
         p = <pending_t *>(self.pending + self.tail)
@@ -434,7 +434,7 @@ cdef class Channel(Session):
             self.log.wait(self)
 
     cdef void settled(self) noexcept:
-        # A message is delivered before its publisher has the answer: cursors run before this.
+        # Cursors run before this, so a message is delivered before its publisher is answered.
         self.service.turn.add(PHASE_FLUSH, self)
 
     cdef void run(self) noexcept:
@@ -462,41 +462,41 @@ cdef class Channel(Session):
             self.cap = 0
 
     def stir(self):
-        """Whether something was published since the last call, by any client of any protocol."""
+        """Whether a client of any protocol has published since the last call."""
         cdef bint stirred = self.published != self.log.message_count
         self.published = self.log.message_count
         return stirred
 
     @property
     def msgs(self):
-        """Messages that are kept."""
+        """The number of stored messages."""
         return self.log.visible - <uint64_t>self.first_available
 
     @property
     def bytes(self):
-        """Bytes of these messages, as limits count them."""
+        """Bytes of the stored messages, counted as for limits."""
         return self.log.retention.limiter.bytes
 
     @property
     def first_available(self):
-        """Sequence of the oldest one; one after the last when there is none."""
+        """Sequence of the oldest stored message; if there is none, the one after the last."""
         return min(<uint64_t>self.log.first_seq, self.log.visible)
 
     @property
     def first_seq(self):
-        """As `first_available`, but 0 when nothing was ever published."""
+        """Like `first_available`, but 0 if nothing was ever published."""
         return 0 if self.log.visible == 1 else self.first_available
 
     @property
     def last_seq(self):
-        """Sequence of the newest one, also when it has gone; 0 when nothing was ever published."""
+        """Sequence of the newest message, even if deleted; 0 if nothing was ever published."""
         return self.log.visible - 1
 
 
 @cython.no_gc_clear
 cdef class Subscription(Sink):
     def __init__(self, Channel channel, Cursor cursor, record):
-        """Of one channel, on a cursor of its log; offline until `attach`. See store.SubRecord."""
+        """Subscribe with a cursor of the channel's log; offline until `attach`. See SubRecord."""
         self.service = channel.service
         self.channel = channel
         self.cursor = cursor
@@ -508,7 +508,7 @@ cdef class Subscription(Sink):
         free(self.inbox.subject)
 
     def attach(self, Client client, bint held=False):
-        """Begin to deliver to this client and to take its acknowledgements; `held`: nothing is
+        """Start deliveries to this client and accept its acknowledgements; `held`: nothing is
         delivered before `release`."""
         cdef bytes inbox = self.record.inbox.encode()
         cdef bytes ack_inbox = self.record.ack_inbox.encode()
@@ -533,12 +533,12 @@ cdef class Subscription(Sink):
         self.cursor.set_credit(&self.consumer, self.record.max_in_flight)
 
     def release(self):
-        """The client has its answer: deliver messages."""
+        """Deliver messages; the client has received its answer."""
         if self.ack_sub != NULL:
             self.cursor.ready(&self.consumer)
 
     def detach(self):
-        """Deliver no more; what the client did not acknowledge returns to the cursor."""
+        """Stop deliveries; unacknowledged messages return to the cursor."""
         if self.ack_sub == NULL:
             return
         self.service.router.remove(self.ack_sub)
@@ -548,7 +548,7 @@ cdef class Subscription(Sink):
         self.cursor.leave(&self.consumer, True)
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
-        """A message of the cursor for the client, or an acknowledgement of the client's."""
+        """Take a message from the cursor, or an acknowledgement from the client."""
         cdef uint32_t again
         cdef size_t n
         cdef char *out
@@ -573,7 +573,7 @@ cdef class Subscription(Sink):
         return 1
 
     cdef bint may_ack(self) noexcept:
-        """Whether the NATS client that acknowledges is the user of the subscription's client."""
+        """Whether the acknowledging NATS client is the user of the subscription's client."""
         cdef void *publisher = self.service.account.current_publisher.session
         if publisher == NULL or self.client is None:
             return False
@@ -581,7 +581,7 @@ cdef class Subscription(Sink):
             <Session>publisher, self.client.owner)
 
     cdef bint is_deaf(self) noexcept:
-        """Whether its inbox has no subscriber: messages then wait in the cursor."""
+        """Whether the inbox has no subscriber; messages then wait in the cursor."""
         cdef route_t *to = &self.inbox
         cdef Router router = self.service.router
         if to.match == NULL or to.changes != router.changes:
@@ -599,17 +599,17 @@ cdef class Subscription(Sink):
 
     @property
     def pending_count(self):
-        """Messages that were sent and are not acknowledged."""
+        """The number of messages sent and not yet acknowledged."""
         return self.cursor.inflight.size if self.client is None else self.consumer.in_flight
 
     @property
     def is_stalled(self):
-        """Nothing new is sent before some are acknowledged."""
+        """Whether no message is sent before more are acknowledged."""
         return self.client is not None and self.consumer.in_flight >= self.consumer.credit
 
     @property
     def is_offline(self):
-        """Whether it is a durable subscription without a client."""
+        """Whether this is a durable subscription without a client."""
         return self.client is None
 
 
@@ -623,7 +623,7 @@ cdef bint begins(const char *text, size_t n, const char *head, size_t head_len) 
 
 
 cdef size_t cost_in_memory(const record_t *rec, size_t name_len) noexcept nogil:
-    """The size of the message as it is sent, the channel's name standing in for the subject."""
+    """The encoded size of the message, with the channel's name as the subject."""
     cdef record_t whole = rec[0]
     if whole.subject_len == 0:
         whole.subject_len = <uint16_t>name_len
@@ -631,5 +631,5 @@ cdef size_t cost_in_memory(const record_t *rec, size_t name_len) noexcept nogil:
 
 
 cdef size_t cost_in_file(const record_t *rec, size_t name_len) noexcept nogil:
-    """As the original's file store counts it: so much more for each."""
+    """The size that the original's file store counts: FILE_OVERHEAD more for each."""
     return cost_in_memory(rec, name_len) + FILE_OVERHEAD

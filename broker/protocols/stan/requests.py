@@ -35,7 +35,7 @@ PROTOCOL = 1  # connID and pings
 
 
 class Subjects:
-    """The subjects of requests by their kind."""
+    """The subject of each kind of request."""
 
     def __init__(self, cluster_id: str, discover_prefix: str) -> None:
         self.connect = f"{discover_prefix}.{cluster_id}"
@@ -48,7 +48,7 @@ class Subjects:
 
 
 class Requests:
-    """The requests of one service."""
+    """Handles the requests of one service."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Requests:
         self.clients = clients
         self.channels = channels
         self.subscriptions = subscriptions
-        self.tasks: set[asyncio.Task[None]] = set()  # searches under way
+        self.tasks: set[asyncio.Task[None]] = set()  # running searches
         self._own_subjects = tuple(f"{each}." for each in vars(subjects).values())
         self._handlers: dict[str, Callable[[Request], None]] = {
             "connect": self._connect,
@@ -75,7 +75,7 @@ class Requests:
         }
 
     def handle(self, request: Request) -> None:
-        """One request of this turn."""
+        """Handle one request of this turn."""
         try:
             if request.kind == "reply":
                 self.clients.answered(request.subject)
@@ -87,28 +87,28 @@ class Requests:
     # --- rights
 
     def _may_use_inbox(self, session: Session | None, inbox: str) -> bool:
-        """Whether messages may be sent to this subject for the client that asks for them."""
+        """Whether the requesting client may receive messages on this subject."""
         service = self.service
         if session is None or f"{inbox}.".startswith(self._own_subjects):
             return False
         entry = service.engine.log(inbox)
         if self.channels.get(inbox) is not None or (entry is not None and entry.hears_live):
-            return False  # a log subscribes there, not a client
+            return False  # the subject belongs to a log, not to a client
         return service.access.may_use_inbox(session, service.router, inbox)
 
     def _is_own(self, session: Session | None, client: Client) -> bool:
-        """Whether the client belongs to the user that asks."""
+        """Whether the client belongs to the requesting user."""
         return session is not None and self.service.access.is_own(session, client.owner)
 
     def _own(self, session: Session | None, client_id: str) -> Client:
-        """The client of that id, if it belongs to the user that asks. RefusedError."""
+        """The client of that id, if it belongs to the requesting user; RefusedError."""
         client = self.clients.known(client_id)
         if not self._is_own(session, client):
             raise RefusedError(errors.STAN_UNKNOWN_CLIENT_ID)
         return client
 
     def _check_subscription(self, asked: Request, request: pb.SubscriptionRequest) -> None:
-        """RefusedError unless the user that asks has the rights for it."""
+        """Raise RefusedError unless the requesting user has the rights for it."""
         service, session = self.service, asked.session
         self._own(session, request.clientID)
         if not self._may_use_inbox(session, request.inbox):
@@ -120,7 +120,7 @@ class Requests:
             raise RefusedError(errors.STAN_INVALID_SUBJECT)
 
     def _reply(self, reply: bytes, message: Message | None = None) -> None:
-        """Send the answer; an empty one means success."""
+        """Send an answer; an empty one means success."""
         if reply:
             self.service.publish(reply, b"" if message is None else message.SerializeToString())
 
@@ -219,23 +219,23 @@ class Requests:
                 if here:
                     self.subscriptions.leave(subscription)
                 self._refuse(reply, reason_of(problem))
-            elif not here:  # closed meanwhile
+            elif not here:  # the client was closed meanwhile
                 self._refuse(reply, errors.STAN_UNKNOWN_CLIENT_ID)
-            else:  # the answer first, then messages
+            else:  # send the answer first, then messages
                 self._reply(reply, pb.SubscriptionResponse(ackInbox=ack_inbox))
                 subscription.release()
 
         self._when_safe(subscription, safe)
 
     def _when_safe(self, subscription: Subscription, done: Done) -> None:
-        """Call `done`: for a durable, when its making or deletion is on the disk; else at once."""
+        """Call `done`: for a durable after its creation or deletion is on disk, else at once."""
         if subscription.record.is_durable:
             self.subscriptions.store.when_safe(done, subscription.channel.log)
         else:
             done(None)
 
     async def _search(self, reply: bytes, request: pb.SubscriptionRequest) -> None:
-        """A start by time: a thread searches for the position."""
+        """Subscribe with a start by time, whose position is searched in a thread."""
         try:
             found = await asyncio.to_thread(self.subscriptions.search(request))
             self._open(reply, request, found)
@@ -286,7 +286,7 @@ class Requests:
 
 
 def _decoded(kind: type[M], data: bytes) -> M | None:
-    """The decoded message; None when the bytes are not one."""
+    """The decoded message; None if the bytes are invalid."""
     message = kind()
     try:
         message.ParseFromString(data)

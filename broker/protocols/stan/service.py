@@ -1,4 +1,4 @@
-"""NATS Streaming as a service of the broker: its start and its end."""
+"""NATS Streaming as a service of the broker: start and shutdown."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class StanService(Service):
     name = "stan"
 
     def __init__(self, host: Host, *, alone: bool = False) -> None:
-        """`alone`: a process that runs for this service, nats-streaming-server. A damaged state
-        then ends the start, and the service ends before the connections of its clients do."""
+        """`alone`: the process runs only for this service, as nats-streaming-server. Damaged state
+        then aborts the start, and the service ends before its clients are disconnected."""
         self.host = host
         self.settings = host.section(StanConfig)
         self.server_id = random_name()
         self.streaming: Streaming | None = None
         self._is_alone = alone
-        self._found: Streaming | None = None  # once it runs, and after its end
+        self._found: Streaming | None = None  # from its start on, also after its end
         self._is_served = True
 
     @property
@@ -46,12 +46,12 @@ class StanService(Service):
         return None if self.host.data is None else self.host.data / STAN_FOLDER
 
     def prepare(self) -> None:
-        """Give the logs of channels the names that [bridge] asks for."""
+        """Give the logs of channels the names that [bridge] requires."""
         if not self._is_alone and self.host.logs is not None and self._folder is not None:
             name_channels(self.host.logs, self._folder, self.host.access)
 
     async def start(self) -> None:
-        """Recover what is stored, and serve; NATS clients find it when they can connect."""
+        """Recover the stored state and serve requests, before NATS clients can connect."""
         nats = self.host.service(NatsService)
         assert nats is not None
         assert nats.server is not None
@@ -61,7 +61,7 @@ class StanService(Service):
         except (OSError, StateVersionError) as problem:
             if self._is_alone:
                 raise
-            # the other protocols can be served
+            # an error must not stop the other protocols
             engine.shared.health.add("stan", self.settings.cluster_id, str(problem))
             log.error("NATS Streaming is not served: %s", problem)
             self._is_served = False
@@ -72,18 +72,18 @@ class StanService(Service):
         self._found = streaming
 
     async def drain(self) -> None:
-        """A server of its own ends here, before its clients are disconnected."""
+        """End a stand-alone service here, before its clients are disconnected."""
         if self._is_alone:
             await self.stop()
 
     async def stop(self) -> None:
-        """End the service; what is stored stays."""
+        """End the service; its stored state remains."""
         if self.streaming is not None:
             streaming, self.streaming = self.streaming, None
             await streaming.stop()
 
     def metrics(self) -> Iterable[Block]:
-        """What the exporter of nats-streaming-server shows, and more like it."""
+        """The series of the exporter for nats-streaming-server, and some of Twinwire's own."""
         if self._found is None:
             return []
         from broker.protocols.stan.metrics import stan_metrics
@@ -91,7 +91,7 @@ class StanService(Service):
         return [stan_metrics(self._pages)]
 
     def pages(self) -> Mapping[str, Handler]:
-        """Those below /streaming."""
+        """The pages below /streaming."""
         return self._pages.handlers() if self._is_served else {}
 
     @property

@@ -1,12 +1,12 @@
-"""Store: the file of clients and subscriptions, which a restart reads.
+"""Store: the file of clients and subscriptions, read at a restart.
 
     <crc32 of the rest, hex> <JSON array>\\n
 
-A line says what was added or removed; later lines override earlier ones. The positions of
+A line records an addition or a removal; later lines override earlier ones. The positions of
 subscriptions are in their cursors. Lines are written before clients are answered and synced within
-a second, so that a kill loses nothing. With stan.sync = "always", requests that make or delete a
-durable are answered once that is on the disk; of the rest, a power cut may lose the last second:
-such a client gets the answer that it is unknown, and connects again.
+a second, so that a kill loses nothing. With stan.sync = "always", requests that create or delete a
+durable are answered after that is on disk. Of the rest, a power failure may lose the last second:
+such a client is answered that it is unknown, and connects again.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ log = logging.getLogger("broker.stan")
 STAN_FOLDER: Final = "stan"  # in the data folder
 FILE = "clients.state"
 VERSION = 1
-Done = Callable[[OSError | None], object]  # gets None when it is on the disk, or the error
+Done = Callable[[OSError | None], object]  # gets None after the sync, or the error
 
 
 class ForeignStateError(Exception):
-    """The folder belongs to another cluster, or to a version this build does not know."""
+    """The folder belongs to another cluster, or has a version unknown to this build."""
 
 
 class StateVersionError(ForeignStateError):
-    """It is of a version this build does not know."""
+    """The file has a version unknown to this build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ClientRecord:
     protocol: int = 0
     ping_interval: int = 0
     ping_max: int = 0
-    owner: str | None = None  # the user it belongs to, see Access.is_own
+    owner: str | None = None  # the user that it belongs to, see Access.is_own
 
 
 @dataclass(slots=True)
@@ -72,15 +72,15 @@ class SubRecord:
     inbox: str
     ack_inbox: str
     durable_name: str
-    queue_name: str  # of a durable group with the durable name before it
+    queue_name: str  # for a durable group prefixed with the durable name
     max_in_flight: int
     ack_wait: int  # seconds
     offline: bool = False
-    start: int = 0  # where the cursor began; for the case that a power cut takes its file
+    start: int = 0  # first position of the cursor, in case a power failure loses its file
 
     @property
     def is_durable(self) -> bool:
-        """Whether it stays when its client leaves."""
+        """Whether the subscription survives its client."""
         return bool(self.durable_name)
 
 
@@ -88,7 +88,7 @@ class Store:
     """The file in one folder; without a folder, everything is in memory."""
 
     def __init__(self, folder: Path | None, cluster_id: str, *, waits: bool = False) -> None:
-        """`waits`: when_safe waits for the disk."""
+        """`waits`: whether when_safe waits for the disk."""
         self.cluster_id = cluster_id
         self.waits = waits
         self.clients: dict[str, ClientRecord] = {}
@@ -101,8 +101,8 @@ class Store:
         self._new: _New | None = None  # while the file is rewritten
         self._syncing: asyncio.Task[None] | None = None
         self._waiting: list[Done] = []
-        self._folders: dict[bytes, str] = {}  # of channels whose own are to be synced too
-        self._known: set[bytes] = set()  # ids of logs whose folders are
+        self._folders: dict[bytes, str] = {}  # of channels, to be synced as well
+        self._known: set[bytes] = set()  # ids of logs whose folders are synced
         self._path = None if folder is None else folder / FILE
         if folder is not None:
             make_folder(folder)
@@ -110,35 +110,35 @@ class Store:
             self._last_number = max(self.subs, default=0)
             try:
                 self._rewrite()
-            except OSError as problem:  # a full disk: known clients can continue, and make room
+            except OSError as problem:  # a full disk: known clients continue and may free space
                 self._go_on(problem)
 
-    # --- changes; OSError: it is not stored
+    # --- changes; OSError: the change is not stored
 
     def add_client(self, client: ClientRecord) -> None:
-        """A client has connected."""
+        """Add a client that has connected."""
         self._write("client", asdict(client))
         self.clients[client.client_id] = client
 
     def remove_client(self, client_id: str) -> None:
-        """A client has closed, or failed."""
+        """Remove a client that has closed or failed."""
         self._write("gone", client_id)
         self.clients.pop(client_id, None)
 
     def put_sub(self, sub: SubRecord) -> None:
-        """A subscription is new, or different."""
+        """Add or change a subscription."""
         self._write("sub", asdict(sub))
         self.subs[sub.number] = sub
         self._last_number = max(self._last_number, sub.number)
 
     def remove_sub(self, sub: SubRecord) -> None:
-        """A subscription was removed."""
+        """Remove a subscription."""
         self._write("unsub", sub.number)
         self.subs.pop(sub.number, None)
 
     @property
     def next_number(self) -> int:
-        """For a new subscription."""
+        """The number for a new subscription."""
         return self._last_number + 1
 
     # --- the file
@@ -150,7 +150,7 @@ class Store:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         line = b"\n" * self._torn + _line(entry)
         written = os.write(self._fd, line)
-        self._torn = written != len(line)  # damaged: the next begins with a line end
+        self._torn = written != len(line)  # incomplete: the next line begins with a line end
         if self._torn:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._note(line)
@@ -158,17 +158,17 @@ class Store:
         self._dirty = True
 
     def _note(self, line: bytes) -> None:
-        """A line was written: the new file, if one is being written, needs it as well."""
+        """Add a written line to the new file as well, if a rewrite is running."""
         new = self._new
         if new is None:
             return
         if new.fd < 0:
-            new.missed.append(line)  # the file does not exist yet
+            new.missed.append(line)  # the new file does not exist yet
             return
         try:
             new.broken |= os.write(new.fd, line) != len(line)
         except OSError:
-            new.broken = True  # it is in the file that counts
+            new.broken = True  # the line is in the old file, which is still in use
 
     def _has_grown(self) -> bool:
         """Whether most lines of the file are obsolete."""
@@ -177,14 +177,14 @@ class Store:
         )
 
     def _all(self) -> bytes:
-        """The lines of a file of the present state."""
+        """The lines of a file with the present state."""
         lines = [_line(("cluster", VERSION, self.cluster_id))]
         lines += (_line(("client", asdict(client))) for client in self.clients.values())
         lines += (_line(("sub", asdict(sub))) for sub in self.subs.values())
         return b"".join(lines)
 
     def _rewrite(self) -> None:
-        """Replace the file with the present state; before clients are served."""
+        """Replace the file with the present state, before clients are served."""
         assert self._path is not None
         fd = _write_new(self._path, self._all())
         try:
@@ -195,7 +195,7 @@ class Store:
         self._take(fd)
 
     def _go_on(self, problem: OSError) -> None:
-        """The file cannot be rewritten: use the old one until that works."""
+        """Continue with the old file until a rewrite succeeds."""
         assert self._path is not None
         log.error("%s cannot be rewritten: %s", self._path, problem)
         self._dirty = self._doubtful = True  # sync_soon tries again
@@ -206,10 +206,10 @@ class Store:
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
     async def _rewrite_in_thread(self) -> None:
-        """The same while clients are served: a thread does what may wait for the disk.
+        """Replace the file while clients are served: a thread does what may wait for the disk.
 
-        lines:   old file   old file, noted   both files          new file
-                         ^ begin          ^ new one is there  ^ it has the place of the old one
+        lines:   old file   old file, noted   both files            new file
+                         ^ begin          ^ new file exists     ^ new file replaces the old one
         """
         assert self._path is not None
         self._new = new = _New()
@@ -225,7 +225,7 @@ class Store:
                 raise full
         except OSError:
             if new.fd >= 0 and os.path.samestat(os.fstat(new.fd), self._path.stat()):
-                self._take(new.fd)  # it has the name; the next try writes what is missing
+                self._take(new.fd)  # it has the name already; the next attempt adds missing lines
                 self._torn = self._doubtful = True
             elif new.fd >= 0:
                 os.close(new.fd)
@@ -235,7 +235,7 @@ class Store:
         self._take(new.fd)
 
     def _take(self, fd: int) -> None:
-        """Use this file from now on."""
+        """Use the new file from now on."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd
@@ -257,21 +257,21 @@ class Store:
                 is_whole |= entry[:1] == ["cluster"]
                 self._apply(entry)
         if not unread and not is_whole:
-            # no version writes such a file: cursors of subscriptions are kept
+            # damaged, as no version writes such a file: cursors of subscriptions are kept
             self.problems.append(f"{self._path}: its first line is missing")
         if unread:
             self._keep_copy(data)
             self.problems.append(f"{self._path}: {unread} lines do not read; a copy is kept")
 
     def _keep_copy(self, data: bytes) -> None:
-        """Keep a copy of a damaged file for the operator; earlier copies stay."""
+        """Keep a copy of a damaged file for the operator; earlier copies remain."""
         assert self._path is not None
         copy = self._path.with_suffix(".unreadable")
         if copy.exists():
             copy = copy.with_name(f"{copy.name}.{os.urandom(4).hex()}")
         try:
             copy.write_bytes(data)
-        except OSError:  # a second name takes no space
+        except OSError:  # a hard link, if possible, needs no space
             copy.unlink(missing_ok=True)
             os.link(self._path, copy)
 
@@ -305,7 +305,7 @@ class Store:
             self._dirty = False
 
     def when_safe(self, done: Done, channel: Log | None = None) -> None:
-        """Call done(None) when all that was written is on the disk, with the channel's folder, or
+        """Call done(None) after everything written is on disk, including the channel's folder, or
         done(error). At once if this store does not wait."""
         if self._path is None or not self.waits:
             done(None)
@@ -337,7 +337,7 @@ class Store:
         self._dirty = False
         try:
             if self._doubtful or self._has_grown():
-                # after a failed sync, a second one of the same file may succeed without writing
+                # after a failed sync, a second sync of the file may succeed without writing
                 await self._try_to_rewrite()
             fd = os.dup(self._fd)
             try:
@@ -358,7 +358,7 @@ class Store:
             if self._doubtful:
                 raise
             log.error("%s cannot be rewritten: %s", self._path, problem)
-            self._kept_bytes = self._bytes  # every line is in the old file
+            self._kept_bytes = self._bytes  # the old file has every line
 
     async def close(self) -> None:
         """Sync and close the file."""
@@ -372,16 +372,16 @@ class Store:
 
 
 class _New:
-    """The new file of a rewrite."""
+    """The state of a rewrite: the new file."""
 
     def __init__(self) -> None:
         self.fd = -1
-        self.missed: list[bytes] = []  # lines that came before it existed
-        self.broken = False  # a line is missing in it
+        self.missed: list[bytes] = []  # lines written before it existed
+        self.broken = False  # it misses a line
 
 
 def _write_new(path: Path, data: bytes) -> int:
-    """A file beside this one with these bytes, on the disk; on any thread. OSError."""
+    """Write and sync a file next to this one; may run on any thread. OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
     fd = os.open(path.with_suffix(".new"), flags, 0o640)
     try:
@@ -391,13 +391,13 @@ def _write_new(path: Path, data: bytes) -> int:
         os.fdatasync(fd)
     except OSError:
         os.close(fd)
-        path.with_suffix(".new").unlink(missing_ok=True)  # on a full disk it takes what is left
+        path.with_suffix(".new").unlink(missing_ok=True)  # on a full disk it would use up the rest
         raise
     return fd
 
 
 def _replace(path: Path) -> None:
-    """The new file replaces this one; on any thread. OSError."""
+    """Replace this file with the new one; may run on any thread. OSError."""
     path.with_suffix(".new").replace(path)
     sync_path(path.parent)
 
@@ -408,10 +408,10 @@ def _sync_and_replace(path: Path, fd: int) -> None:
 
 
 def _sync_all(fd: int, folders: list[str]) -> None:
-    """An open file, and whole folders of logs; on any thread."""
+    """Sync an open file and whole folders of logs; may run on any thread."""
     os.fdatasync(fd)
     for folder in folders:
-        with contextlib.suppress(FileNotFoundError):  # the channel is deleted by now
+        with contextlib.suppress(FileNotFoundError):  # the channel was deleted meanwhile
             sync_path(Path(folder) / META)
             sync_path(Path(folder))
     for root in {Path(folder).parent for folder in folders}:
@@ -419,7 +419,7 @@ def _sync_all(fd: int, folders: list[str]) -> None:
 
 
 def _known(kind: type[ClientRecord | SubRecord], values: dict[str, Any]) -> dict[str, Any]:
-    """Those values that the record has fields for."""
+    """The values for which the record has fields."""
     names = {each.name for each in fields(kind)}
     return {name: value for name, value in values.items() if name in names}
 

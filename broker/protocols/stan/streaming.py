@@ -1,4 +1,4 @@
-"""A NATS Streaming server inside a NATS server: its parts, start, housekeeping and end."""
+"""A NATS Streaming server inside a NATS server: its parts, start, housekeeping, shutdown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger("broker.stan")
 
 
 class Streaming:
-    """The service of one cluster id."""
+    """The streaming service of one cluster id."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class Streaming:
         folder: Path | None,
         access: Access,
     ) -> None:
-        """`folder`: of the file of clients; None = none. OSError, ForeignStateError,
-        ValueError when there is no such account."""
+        """`folder`: of the file of clients; None = in memory. OSError, ForeignStateError,
+        ValueError if the account does not exist."""
         account = nats.bus(settings.account)
         if account is None:
             raise ValueError(f"NATS Streaming: there is no account {settings.account!r}")
@@ -69,9 +69,9 @@ class Streaming:
             self.subscriptions,
         )
         self._account = partial(nats.bus, settings.account)
-        self._is_lost = False  # its account was removed, or made again
+        self._is_lost = False  # its account was removed or created again
         self._timer: asyncio.TimerHandle | None = None
-        self._looked_at = 0  # where the next check of channels begins
+        self._looked_at = 0  # index at which the next check of channels begins
 
     # --- start and end
 
@@ -97,10 +97,10 @@ class Streaming:
             self.channel_table.limit(channel)
 
     def _restore_or_log(self, record: SubRecord) -> None:
-        """Restore one subscription; that of a quarantined channel waits for the channel."""
+        """Restore one subscription; if its channel is quarantined, it waits for the channel."""
         try:
             self._restore_one(record)
-        except (OSError, RefusedError) as problem:  # a full disk, say; the others are restored
+        except (OSError, RefusedError) as problem:  # a full disk, say: go on with the others
             log.error("subscription %s of %s: %s", record.number, record.channel, problem)
 
     def _drop_unknown(self, channel: Channel) -> None:
@@ -126,7 +126,7 @@ class Streaming:
             self.subscriptions.leave(subscription)
 
     async def stop(self) -> None:
-        """End the service; what is stored stays."""
+        """End the service; its stored state remains."""
         if self._timer is not None:
             self._timer.cancel()
             self.service.engine.unwatch(self._log_changed)
@@ -141,7 +141,7 @@ class Streaming:
         await self.store.close()
 
     def keep_house(self) -> None:
-        """Sync the file of clients, delete inactive channels; again within a second."""
+        """Sync the file of clients, delete inactive channels, and repeat within a second."""
         loop = asyncio.get_running_loop()
         pause = limits.STAN_HOUSEKEEPING
         self.store.sync_soon()
@@ -156,14 +156,14 @@ class Streaming:
         self._timer = loop.call_later(pause / SECOND, self.keep_house)
 
     def _look_for_account(self) -> None:
-        """Log when a reload has removed the account: no client can reach the service then."""
+        """Log an error if a reload has removed the account, which clients need."""
         lost, before = self._account() is not self.service.account, self._is_lost
         self._is_lost = lost
         if lost and not before:
             log.error("%s", errors.STAN_ACCOUNT_GONE.format(self.settings.account))
 
     def _some_channels(self) -> list[Channel]:
-        """Channels to check for inactivity; a part of them when there are very many."""
+        """Channels to check for inactivity; only a part if there are very many."""
         limited = self.channel_table.limited
         at = self._looked_at if self._looked_at < len(limited) else 0
         self._looked_at = at + limits.STAN_HOUSEKEEPING_CHANNELS
@@ -188,7 +188,7 @@ class Streaming:
             log.info("channel %s was inactive and is deleted", channel.name)
 
     def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
-        """The engine made or deleted something."""
+        """Handle the creation or deletion of a log or cursor."""
         channel = self.channel_table.get(name.rpartition("/")[2])
         if cursor is None and not made and channel is not None and channel.log.name == name:
             asyncio.get_running_loop().call_soon(self._channel_gone, channel)
@@ -196,7 +196,7 @@ class Streaming:
             asyncio.get_running_loop().call_soon(self._log_found, name)
 
     def _log_found(self, name: str) -> None:
-        """A log was made, or opened after its quarantine: adopt it if it is a channel."""
+        """Adopt a log that was created, or opened after quarantine, if it is a channel."""
         entry = self.service.engine.log(name)
         subject = name.rpartition("/")[2]
         if (
@@ -214,7 +214,7 @@ class Streaming:
         self.channel_table.limit(channel)
 
     def _channel_gone(self, channel: Channel) -> None:
-        """Its log was deleted, by another protocol unless it is removed already."""
+        """Handle the deletion of a channel's log by another protocol."""
         if self.channel_table.get(channel.name) is not channel or not channel.log.deleted:
             return
         self.channel_table.forget(channel)
@@ -242,30 +242,30 @@ class Streaming:
 
     @property
     def clients(self) -> dict[str, Client]:
-        """By id."""
+        """The clients by id."""
         return {client.client_id: client for client in self.service.clients.values()}
 
     @property
     def channels(self) -> dict[str, Channel]:
-        """By name."""
+        """The channels by name."""
         return {channel.name: channel for channel in self.service.channels.values()}
 
     @property
     def in_msgs(self) -> int:
-        """Messages published by clients."""
+        """The number of messages published by clients."""
         return self.service.in_msgs
 
     @property
     def in_bytes(self) -> int:
-        """Bytes of these."""
+        """The bytes of messages published by clients."""
         return self.service.in_bytes
 
     @property
     def out_msgs(self) -> int:
-        """Messages sent to subscriptions."""
+        """The number of messages sent to subscriptions."""
         return self.service.out_msgs
 
     @property
     def out_bytes(self) -> int:
-        """Bytes of these."""
+        """The bytes of messages sent to subscriptions."""
         return self.service.out_bytes

@@ -1,8 +1,8 @@
 """Subscriptions: their start positions, queue groups, durables.
 
-A subscription that is plain or durable has a cursor of its own, the members of a queue group share
-one. A durable without a client stays in `Channel.subscriptions`, offline; so does the last member
-of a durable group.
+A plain or durable subscription has a cursor of its own; the members of a queue group share one. A
+durable without a client stays in `Channel.subscriptions`, offline; so does the last member of a
+durable group.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.stan")
 
-_NAME_MAX = 200  # bytes of a cursor's file name; longer ones are replaced by their hash
+_NAME_MAX = 200  # bytes of a cursor's file name; longer names are hashed
 
 
 def check(request: pb.SubscriptionRequest, is_valid: Callable[[str], bool]) -> None:
-    """RefusedError for an invalid request; checks are in the original's order."""
+    """Raise RefusedError for an invalid request, with the checks in the original's order."""
     if not request.clientID:
         raise RefusedError(errors.STAN_NO_CLIENT_ID)
     if request.ackWaitInSecs < 1:
@@ -58,7 +58,7 @@ def check(request: pb.SubscriptionRequest, is_valid: Callable[[str], bool]) -> N
 
 
 def group_key(request: pb.SubscriptionRequest) -> str:
-    """The key of a queue group; empty = no group. A plain group may have a durable's name."""
+    """The key of a queue group; empty = no group. A plain group may have the name of a durable."""
     if request.qGroup and request.durableName:
         return f"{request.durableName}:{request.qGroup}"
     return str(request.qGroup)
@@ -73,20 +73,20 @@ def cursor_name(*parts: str) -> str:
 
 
 class TimeWantedError(Exception):
-    """The position must be searched on the disk first."""
+    """The start position must be searched on disk first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The request of a client."""
+    """A client's request to subscribe."""
 
     client: Client
     request: pb.SubscriptionRequest
-    found: int | None = None  # the sequence for a start by time, once it is known
+    found: int | None = None  # the sequence for a start by time, when known
 
 
 class Subscriptions:
-    """Those of one service."""
+    """The subscriptions of one service."""
 
     def __init__(self, settings: StanConfig, channels: Channels, store: Store) -> None:
         self.settings = settings
@@ -96,9 +96,9 @@ class Subscriptions:
     # --- subscribing
 
     def add(self, wish: Wish) -> Subscription:
-        """Make or resume one; messages flow after `attach`, when the client has its answer.
+        """Create or resume a subscription; `attach` starts deliveries after the client's answer.
 
-        TimeWantedError when `found` is needed. RefusedError, OSError: nothing has changed.
+        TimeWantedError if `found` is needed. RefusedError, OSError: nothing changed.
         """
         request = wish.request
         channel = self.channels.open(request.subject)
@@ -149,14 +149,14 @@ class Subscriptions:
         cursor = cursors_of(channel.log).get(name)
         joins = any(other.cursor is cursor for other in channel.subscriptions)
         if cursor is not None and not joins:
-            channel.log.delete_cursor(name)  # of a subscription that is not in the file
+            channel.log.delete_cursor(name)  # it belongs to a subscription that is not in the file
             cursor = None
         if cursor is None:
             start = self.place(channel, request, wish.found)
             try:
                 cursor = open_cursor(channel.log, name, start=start)
             except OSError:
-                channel.log.delete_cursor(name)  # it may exist without an entry
+                channel.log.delete_cursor(name)  # the cursor may exist without an entry
                 raise
         record = SubRecord(
             self.store.next_number,
@@ -201,14 +201,14 @@ class Subscriptions:
         return end
 
     def search(self, request: pb.SubscriptionRequest) -> Callable[[], int]:
-        """A function that finds the position for a start by time, for any thread; OSError."""
+        """A function that finds the position for a start by time; runs on any thread. OSError."""
         channel = self.channels.open(request.subject)
         moment = time.time_ns() - request.startTimeDelta
         search = TimeSearch(channel.log)
         return lambda: search.find(moment)
 
     def restore(self, record: SubRecord) -> Subscription | None:
-        """One from the file, offline; None when its channel is gone."""
+        """Restore a subscription from the file, offline; None if its channel was deleted."""
         channel = self.channels.get(record.channel)
         if channel is None:
             return None
@@ -219,8 +219,8 @@ class Subscriptions:
         return subscription
 
     def drop_unknown(self, channel: Channel) -> None:
-        """Delete cursors of subscriptions that are not in the file, after a kill between the two
-        writes. They would count as readers for ever."""
+        """Delete cursors of subscriptions that are not in the file, which a kill between the two
+        writes leaves. They would count as readers for ever."""
         known = {subscription.cursor.name for subscription in channel.subscriptions}
         for name in list(channel.log.cursors):
             if name.startswith(CURSOR_PREFIX) and name not in known:
@@ -233,7 +233,7 @@ class Subscriptions:
     # --- leaving
 
     def find(self, channel: Channel, inbox: str) -> Subscription:
-        """By its ack inbox, or by its own. RefusedError."""
+        """The subscription with this ack inbox or inbox. RefusedError."""
         for subscription in channel.subscriptions:
             record = subscription.record
             if not subscription.is_offline and inbox in (record.ack_inbox, record.inbox):
@@ -241,7 +241,7 @@ class Subscriptions:
         raise RefusedError(errors.STAN_INVALID_SUBSCRIPTION)
 
     def leave(self, subscription: Subscription, *, erase: bool = False) -> None:
-        """Its client leaves; a durable one stays unless erased."""
+        """Remove the client of a subscription; a durable one stays unless `erase`."""
         record, channel = subscription.record, subscription.channel
         subscription.detach()
         alone = not any(
@@ -259,7 +259,7 @@ class Subscriptions:
             channel.log.delete_cursor(record.cursor)
 
     def drop(self, channel: Channel) -> None:
-        """The channel was deleted with all of them. OSError: some are still in the file."""
+        """Remove all subscriptions of a deleted channel. OSError: some are still in the file."""
         gone = list(channel.subscriptions)
         channel.subscriptions.clear()
         for subscription in gone:
@@ -268,9 +268,10 @@ class Subscriptions:
             self.store.remove_sub(subscription.record)
 
     def move(self, channel: Channel) -> None:
-        """The channel was deleted while it had subscribers, and the protocol cannot report that to
-        them: those with clients continue in a new channel of that name. It continues the
-        sequences, because acknowledgements may still be of old messages. OSError, RefusedError."""
+        """Continue the subscriptions of a channel that was deleted while it had subscribers. The
+        protocol cannot report that to them, so those with clients go to a new channel of that name.
+        It continues the sequences, because old messages may still be acknowledged. OSError,
+        RefusedError."""
         users = [(each.record, each.client) for each in channel.subscriptions]
         for subscription in channel.subscriptions:
             subscription.detach()

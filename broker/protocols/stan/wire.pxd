@@ -1,11 +1,11 @@
 # cython: language_level=3
-"""The hot messages of NATS Streaming in protobuf's wire format. No state, no Python objects."""
+"""Hot-path messages of NATS Streaming in protobuf's wire format. No state, no Python objects."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from broker.runtime.types cimport record_t, span_t
 
-# Wire types; 3 and 4 are groups, which no message here has.
+# Wire types; 3 and 4 are groups, which these messages do not have.
 cdef enum Kind:
     KIND_VARINT = 0
     KIND_FIXED64 = 1
@@ -13,17 +13,17 @@ cdef enum Kind:
     KIND_FIXED32 = 5
 
 cdef enum:
-    TAG_BYTES_MAX = 5       # of a length too
+    TAG_BYTES_MAX = 5       # also of a length
     VARINT_BYTES_MAX = 10
     VARINT_BITS = 7
 
 # One field of any message.
 cdef struct field_t:
-    span_t bytes        # of KIND_BYTES; lies in the input
+    span_t bytes        # of KIND_BYTES; refers to the input
     uint64_t value      # of KIND_VARINT
     uint32_t tag        # number * 8 + kind
 
-# PubMsg. The spans lie in the input; len 0 = absent.
+# PubMsg. The spans refer to the input; len 0 = absent.
 cdef struct pub_msg_t:
     span_t client_id
     span_t guid
@@ -32,18 +32,18 @@ cdef struct pub_msg_t:
     span_t data
     span_t conn_id
 
-# Ack. The span lies in the input.
+# Ack. The span refers to the input.
 cdef struct ack_t:
     span_t subject
     uint64_t sequence
 
-# False for what is not decodable; then `out` holds anything. The last field of a number wins,
-# unknown ones and those of another kind are skipped. Strings are UTF-8, as the generated code
-# demands.
+# False if the input cannot be decoded; `out` is undefined then. The last field of a number wins,
+# unknown fields and those of another kind are skipped. Strings must be UTF-8, as the generated
+# code demands.
 cdef bint parse_pub(const char *p, size_t n, pub_msg_t *out) noexcept nogil
 cdef bint parse_ack(const char *p, size_t n, ack_t *out) noexcept nogil
 
-# The put functions return the address after their last byte. Empty fields are left out.
+# The put functions return the address after their last byte. Empty fields are omitted.
 cdef size_t pub_ack_size(size_t guid_len, size_t error_len) noexcept nogil
 cdef char *put_pub_ack(char *out, span_t guid, span_t error) noexcept nogil
 
@@ -71,7 +71,7 @@ cdef inline char *put_varint(char *out, uint64_t v) noexcept nogil:
 
 
 cdef inline size_t bytes_size(size_t len) noexcept nogil:
-    """A field of KIND_BYTES with a number below 16."""
+    """The size of a field of KIND_BYTES with a number below 16."""
     return 1 + varint_size(len) + len if len else 0
 
 
@@ -85,7 +85,7 @@ cdef inline char *put_bytes(char *out, uint32_t number, const char *p, size_t le
 
 
 cdef inline size_t number_size(uint64_t v) noexcept nogil:
-    """A field of KIND_VARINT with a number below 16."""
+    """The size of a field of KIND_VARINT with a number below 16."""
     return 1 + varint_size(v) if v else 0
 
 
@@ -98,7 +98,7 @@ cdef inline char *put_number(char *out, uint32_t number, uint64_t v) noexcept no
 
 cdef inline const char *take_varint(const char *p, const char *end,
                                     uint64_t *out) noexcept nogil:
-    """The address after it, or NULL when it is cut or too long. Bits above 64 are dropped."""
+    """The address after the varint, or NULL if it is cut off or too long. Drops bits above 64."""
     cdef uint64_t value = 0
     cdef int shift = 0
     cdef uint8_t b
@@ -114,7 +114,7 @@ cdef inline const char *take_varint(const char *p, const char *end,
 
 
 cdef inline const char *take_field(const char *p, const char *end, field_t *out) noexcept nogil:
-    """The address after the field at p, or NULL when it is invalid or a group."""
+    """The address after the field at p, or NULL if it is invalid or a group."""
     cdef const char *start = p
     cdef uint64_t number = 0
     p = take_varint(p, end, &number)

@@ -1,11 +1,11 @@
 # cython: language_level=3
-"""The hot messages of NATS Streaming in protobuf's wire format (stan.proto has them all).
+"""The hot-path messages of NATS Streaming in protobuf's wire format (see stan.proto).
 
     field   varint(number * 8 + kind), then by kind: varint | 8 bytes | varint(n), n bytes | 4 bytes
     varint  seven bits a byte, the lowest first; bit 7 = more follow
 
-What is accepted, and what it means, is what the generated code makes of it. One thing it takes is
-refused: groups, which have been out of use since before these messages were thought of.
+The decoder accepts and interprets input as the generated code does. The one exception are groups,
+which are refused: protobuf had deprecated them before these messages were designed.
 """
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -33,9 +33,9 @@ cdef enum:
 
 
 cdef size_t utf8_step(const uint8_t *p, size_t n) noexcept nogil:
-    """Bytes of the character at p, which is not ASCII; 0 when it is none.
+    """The bytes of the non-ASCII character at p; 0 if it is invalid.
 
-    The second byte is what tells too long forms, surrogates and numbers above U+10FFFF apart.
+    The second byte reveals overlong forms, surrogates and values above U+10FFFF.
     """
     cdef uint8_t low = 0x80
     cdef uint8_t high = 0xBF
@@ -63,7 +63,7 @@ cdef size_t utf8_step(const uint8_t *p, size_t n) noexcept nogil:
 
 
 cdef bint utf8_ok(const char *p, size_t n) noexcept nogil:
-    """Names are ASCII nearly always: eight bytes at a step."""
+    """Whether the text is UTF-8. Eight bytes at a time, because names are nearly always ASCII."""
     cdef uint64_t word
     cdef size_t at = 0
     cdef size_t step
